@@ -21,7 +21,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import DoorOptions, open_door
+from evenq.serving.grpc_server import open_grpc_server
+from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.run import run
 from evenq.wire.convert import set_duration_ms, set_ms
@@ -218,8 +219,8 @@ def main() -> int:
 
     async def serve(stop: asyncio.Event) -> None:
         served = rpcs(asked, lambda: door.port)
-        options = DoorOptions(front=asked.front)
-        door = await open_door(served, host="127.0.0.1", port=asked.port, clock=SystemClock(), options=options)
+        options = GrpcServerOptions(front=asked.front)
+        door = await open_grpc_server(served, host="127.0.0.1", port=asked.port, clock=SystemClock(), options=options)
         print(f"ready 127.0.0.1:{door.port}", flush=True)
         await stop.wait()
         await door.stop()

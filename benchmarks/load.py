@@ -81,6 +81,8 @@ class Replayed:
     """Messages that were received."""
     output: bytes
     """`call`: the answers, framed; `consume` without acks: a line `message id, handle` for each message."""
+    figures: dict[str, Any]
+    """All that it said; `latency`: also p50_ms and p99_ms."""
 
     def answers(self) -> list[bytes]:
         """Those of `call`, in the order of the requests."""
@@ -101,4 +103,4 @@ def replayed(mode: str, address: str, requests: Sequence[bytes], *options: str) 
     figures = json.loads(said.splitlines()[-1]) if done.returncode == 0 else {"errors": 1}
     if figures["errors"]:
         raise SystemExit(f"replay {mode} {' '.join(options)} failed: {said}")
-    return Replayed(figures["secs"], figures.get("calls", 0), figures.get("messages", 0), done.stdout)
+    return Replayed(figures["secs"], figures.get("calls", 0), figures.get("messages", 0), done.stdout, figures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -25,8 +26,8 @@ class Row:
     unit: str
     ours: list[float]
     theirs: list[float]
-    goal: float
-    """Of the ratio ours to theirs, or of our own figure if `absolute`."""
+    goal: float | None
+    """Of the ratio ours to theirs, or of our own figure if `absolute`; None: there is none."""
     more_is_better: bool
     absolute: bool = False
     cpu_us: tuple[list[float], list[float]] = ((), ())  # type: ignore[assignment]
@@ -40,13 +41,17 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """The goal is met by the median."""
+        """The goal is met by the median, or there is none."""
+        if self.goal is None:
+            return True
         seen = statistics.median(self.ours if self.absolute else self.ratios)
         return seen >= self.goal if self.more_is_better else seen <= self.goal
 
     @property
     def wanted(self) -> str:
         """The goal in words."""
+        if self.goal is None:
+            return "-"
         sign = ">=" if self.more_is_better else "<="
         return f"{sign} {self.goal:g} {self.unit if self.absolute else 'x'}"
 
@@ -69,8 +74,13 @@ def cells(row: Row) -> tuple[str, ...]:
     cpu = f"{statistics.median(mine):.0f} / {statistics.median(others):.0f} us" if mine else "-"
     return (
         f"{row.what}, {row.unit}", spread(row.ours), spread(row.theirs), spread(row.ratios), cpu, row.wanted,
-        "yes" if row.ok else "no",
+        said(row),
     )  # fmt: skip
+
+
+def said(row: Row) -> str:
+    """Whether its goal is met."""
+    return "-" if row.goal is None else "yes" if row.ok else "no"
 
 
 TITLES = ("what", "evenq", "RocketMQ", "ratio", "server CPU a message, both", "goal", "ok")
@@ -78,32 +88,49 @@ TITLES = ("what", "evenq", "RocketMQ", "ratio", "server CPU a message, both", "g
 
 def table(rows: list[Row]) -> Table:
     """For the terminal."""
-    made = Table(title=f"evenq beside RocketMQ {VERSION}: medians, 1 KiB bodies, {os.cpu_count()} cores")
-    for title in TITLES:
-        made.add_column(title, justify="left" if title == "what" else "right")
-    for row in rows:
-        made.add_row(*cells(row))
-    return made
+    title = f"evenq beside RocketMQ {VERSION}: medians, 1 KiB bodies, {os.cpu_count()} cores"
+    return drawn(title, TITLES, map(cells, rows))
 
 
 def save(rows: list[Row], *, front: str, rounds: int, load_before: float) -> list[Path]:
     """Table and picture; a later run of the day replaces the table, any later run the picture."""
+    about = f"{rounds} rounds in turn, bodies of 1 KiB, {WHERE}; median (least to most)."
+    title = f"evenq beside Apache RocketMQ {VERSION}"
+    results = written("peers", title, about, TITLES, map(cells, rows), front=front, load_before=load_before)
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture(rows, f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"))
+    return [results, PICTURE]
+
+
+def written(
+    name: str, title: str, about: str, titles: Sequence[str], lines: Iterable[Sequence[str]], *, front: str,
+    load_before: float,
+) -> Path:  # fmt: skip
+    """A table as results/<date>-<name>.md, with the facts of the machine; a later run of the day replaces it."""
     now = dt.datetime.now(dt.UTC)
     facts = machine()
     packages = facts.pop("packages")
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
-    lines = [
-        f"# evenq beside Apache RocketMQ {VERSION}, {now:%Y-%m-%d %H:%M} UTC", "",
+    told = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in facts.items())
+    text = [
+        f"# {title}, {now:%Y-%m-%d %H:%M} UTC", "",
         f"Machine: {told}; load 1min before {load_before:.2f}. evenq {packages['evenq']}, front={front}.",
-        f"{rounds} rounds in turn, bodies of 1 KiB, {WHERE}; median (least to most).", "",
-        f"| {' | '.join(TITLES)} |", f"|{'---|' * len(TITLES)}",
-        *(f"| {' | '.join(cells(row))} |" for row in rows), "",
+        about, "",
+        f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}",
+        *(f"| {' | '.join(line)} |" for line in lines), "",
     ]  # fmt: skip
-    results = HERE / "results" / f"{now:%Y-%m-%d}-peers.md"
-    results.write_text("\n".join(lines))
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture(rows, f"{now:%Y-%m-%d}"))
-    return [results, PICTURE]
+    results = HERE / "results" / f"{now:%Y-%m-%d}-{name}.md"
+    results.write_text("\n".join(text))
+    return results
+
+
+def drawn(title: str, titles: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
+    """A table for the terminal; its first column is text."""
+    made = Table(title=title)
+    for at, one in enumerate(titles):
+        made.add_column(one, justify="right" if at else "left")
+    for line in lines:
+        made.add_row(*line)
+    return made
 
 
 WHERE = "data on disk, asynchronous flush, eight queues"

@@ -11,11 +11,13 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 HERE = Path(__file__).resolve().parent
 READY_S = 120.0  # the machine may have other work
@@ -78,15 +80,25 @@ def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]
     )  # fmt: skip
     try:
         address = _until_ready(process)
-        yield Server(process.pid, address, time.perf_counter() - begun)
+        ready_s = time.perf_counter() - begun
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            # A server whose log nobody reads would stop when the pipe is full.
+            threading.Thread(target=_read_away, args=(pipe,), daemon=True).start()
+        yield Server(process.pid, address, ready_s)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
-            process.communicate(timeout=READY_S)
+            process.wait(READY_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
+
+
+def _read_away(pipe: IO[bytes]) -> None:
+    while os.read(pipe.fileno(), 65_536):
+        pass
 
 
 def _until_ready(process: subprocess.Popen[bytes]) -> str:

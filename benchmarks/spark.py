@@ -165,6 +165,7 @@ class Bench:
         rows = min(self.asked.rows, SINK_ROWS)
         line = Line(f"sink, {rows:,} rows in one job")
         cpu = Line("broker CPU of the sink", unit="us/row")
+        workers, jvm = Line("CPU of the sink's workers", unit="us/row"), Line("CPU of Spark's JVM", unit="us/row")
         writers: dict[str, tuple[Callable[[], Any], int]] = {
             delivery: (lambda delivery=delivery: self.evenq.sink(self.spark, rows, delivery), self.evenq.pid)
             for delivery in DELIVERIES
@@ -174,19 +175,28 @@ class Bench:
             writers["kafka"] = (lambda: peer.sink(rows), peer.pid)
         for number in range(self.asked.rounds + 1):
             for name, (write, pid) in writers.items():
-                begun_cpu, begun = servers.cpu_s(pid), time.perf_counter()
+                begun_cpu, spark_cpu, begun = servers.cpu_s(pid), self._spark_cpu(), time.perf_counter()
                 write()
                 took = time.perf_counter() - begun
                 if number == 0:
                     continue  # it warms up
                 line.add(name, rows / took)
                 cpu.add(name, (servers.cpu_s(pid) - begun_cpu) / rows * 1e6)
+                for used, before, now in zip((workers, jvm), spark_cpu, self._spark_cpu(), strict=True):
+                    used.add(name, (now - before) / rows * 1e6)
             CONSOLE.print(f"[dim]sink round {number} of {self.asked.rounds}[/dim]")
         written = self.spark.read.format("evenq").options(**self.evenq.options(SINK)).load().count()
         wanted = rows * (self.asked.rounds + 1) * len(DELIVERIES)
         if written != wanted:
             raise SystemExit(f"the sink wrote {written} rows, not {wanted}")
-        self.lines += [line, cpu]
+        self.lines += [line, cpu, workers, jvm]
+
+    def _spark_cpu(self) -> tuple[float, float]:
+        """Of Spark's Python processes and of its JVM so far, seconds."""
+        pids = _python_children(os.getpid())
+        servers_of_ours = {self.evenq.pid} | ({self.peer.pid} if self.peer is not None else set())
+        java = [pid for pid in pids if b"java" in _command(pid).partition(b"\0")[0] and pid not in servers_of_ours]
+        return sum(_cpu(pid) for pid in pids if pid not in java and pid not in servers_of_ours), sum(map(_cpu, java))
 
     # -------------------------------------------------------------------------------------------------------- idle
 

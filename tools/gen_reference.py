@@ -16,14 +16,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from pydantic import BaseModel
 
 from evenq import errors
 from evenq.serving.front_metrics import front_metrics
-from evenq.serving.metrics import BUILD_INFO, Metric, door_metrics
+from evenq.serving.metrics import BUILD_INFO, Metric, call_metrics
 from evenq.serving.settings import Setting, settings_of
 from evenq.wire.status import CLASS_OF_CODE, INTERNAL
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -74,7 +73,7 @@ WHAT_TO_DO = {
     "LiteSubscriptionQuotaExceeded": "Unsubscribe from lite topics that are not needed, or use more clients.",
     "PropertiesTooLarge": "Send fewer or shorter properties.",
     "InternalError": "Look for the id of the text in the broker's log; report it.",
-    "HaNotAvailable": "Wait until replicas are back. Not sent yet: brokers have no replicas so far.",
+    "HaNotAvailable": "Try again. The text says how many copies keep up, or that another broker takes over.",
     "NotImplementedYet": "Do without the call.",
     "PersistenceTimeout": "Send it again; the message may be there twice then. Look at the disk.",
     "Unsupported": "Update the older side, or leave the option out.",
@@ -82,6 +81,7 @@ WHAT_TO_DO = {
     "StoreFull": "Free disk space, or raise the limit. [Runbook](../operating/runbooks/SendsRefused.md).",
     "StorePoisoned": "Look at the disk, restart the broker; it recovers what was acknowledged.",
     "StoreCorrupted": "`evenq store verify DIR` names each damage. [Runbook](../operating/store_corrupted.md).",
+    "RecordsDamaged": "Nothing: they are fetched again. If it stays: `evenq store verify DIR` of the leader.",
     "StoreLocked": "Stop the other process, or choose another folder.",
     "SettingsError": "Correct the setting; the text names the nearest known one or the bounds.",
     "PortInUse": "Stop the other program, or choose another port.",
@@ -97,12 +97,13 @@ Each setting of each server: a flag, an environment variable, or its default; a 
 server does not know is refused at the start, with the nearest known name. `--no-FLAG` turns a switch off. Nothing
 else reads the environment.
 
-`front_limits` bound what clients can make the gRPC front `http2` hold, for each door; those that say "both fronts" hold
-for `grpcio` too. Each time that one is reached counts in `evenq_front_limits_total`, whose label `limit` is its name
-(`flood_per_s` and `resets_per_s` count as `flood_burst` and `resets_burst`, `keepalive_ms` as `keepalive_timeout_ms`,
-a request over the largest message as `message_bytes_max`). What is held now: `evenq_front_connections` (beside
-`connections_max`), `evenq_front_streams`, `evenq_front_request_bytes` (beside `request_bytes_max`) and
-`evenq_front_unread_bytes` (beside `unread_bytes`). [What happens at each](../internals/front.md#what-bounds-what).
+`front_limits` bound what clients can make the gRPC front `http2` hold, for each listener; those that say "both
+fronts" hold for `grpcio` too. Each time that one is reached counts in `evenq_front_limits_total`, whose label `limit`
+is its name (`flood_per_s` and `resets_per_s` count as `flood_burst` and `resets_burst`, `keepalive_ms` as
+`keepalive_timeout_ms`, a request over the largest message as `message_bytes_max`). What is held now:
+`evenq_front_connections` (beside `connections_max`), `evenq_front_streams`, `evenq_front_request_bytes` (beside
+`request_bytes_max`) and `evenq_front_unread_bytes` (beside `unread_bytes`). [What happens at
+each](../internals/front.md#what-bounds-what).
 """
 METRICS_HEAD = """
 # Metrics
@@ -180,20 +181,31 @@ def programs() -> dict[str, type[BaseModel]]:
     return {"nameserver": Nameserver, "broker": Broker, "rebalancer": Rebalancer}
 
 
+class _Nothing:
+    """Stands for a server's parts where only names of metrics are asked for."""
+
+    def __getattr__(self, name: str) -> _Nothing:
+        return self
+
+
 def metric_lists() -> dict[str, list[Metric]]:
     """Where -> its metrics. The lists are made without a server: numbers are only looked up at a scrape."""
     from evenq_broker.backlog_metrics import single_queue_metrics
     from evenq_broker.metrics import broker_metrics
+    from evenq_broker.replication_metrics import replication_metrics
     from evenq_nameserver.metrics import metrics as nameserver_metrics
     from evenq_rebalancer.metrics import leading_metrics
     from evenq_rebalancer.metrics import metrics as rebalancer_metrics
     from pyspark_evenq.metrics import listener_metrics
 
-    nothing = cast("Any", SimpleNamespace(registry=None, watchers=None))
+    nothing = cast("Any", _Nothing())
     return {
-        "Every server": [BUILD_INFO, *door_metrics(dict), *front_metrics(list)],
+        "Every server": [BUILD_INFO, *call_metrics(dict), *front_metrics(list)],
         "Broker": broker_metrics(nothing),
-        "Broker, one queue at a time": single_queue_metrics(nothing),
+        "Broker, one queue at a time": single_queue_metrics(
+            nothing, nothing, nothing, lite=nothing, delayed_retries=nothing, backlog=nothing
+        ),
+        "Broker that is one copy of a group": replication_metrics(nothing),
         "Nameserver": nameserver_metrics(nothing, nothing),
         "Rebalancer": [*rebalancer_metrics(nothing, nothing, nothing), *leading_metrics(leads=bool, transitions=int)],
         "Spark streams": listener_metrics(list, queues_max=0),

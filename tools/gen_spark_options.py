@@ -209,8 +209,8 @@ ROWS = (
     ),
     Row(
         "blockBytes",
-        "1 MiB",
-        "size of a transfer. A worker fetches the next one while Spark takes the last",
+        "2 MiB",
+        "size of a transfer, and of what Spark gets at once. The next one is on its way while Spark takes the last",
         f"{EFFECTS}test_a_broker_sends_blocks_of_the_size_that_the_option_says",
     ),
     Row(

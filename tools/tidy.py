@@ -67,7 +67,8 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/wire/blocking_socket.py": {"socket"},  # the sync face speaks to servers without gRPC
     "src/evenq/store/descriptors.py": {"threading"},  # its spares are for every thread of the store
     "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool
-    "services/rebalancer/evenq_rebalancer/loops/kubernetes_api.py": {"threading"},  # its callers are worker threads
+    "src/evenq/serving/kubernetes_api.py": {"threading"},  # its callers are worker threads
+    "services/broker/evenq_broker/loops/coordinators/lease.py": {"threading"},  # a watch sits in a read for minutes
     "services/rebalancer/evenq_rebalancer/loops/topology.py": {"threading"},  # a watch sits in a read for minutes
 }
 FORBIDDEN_MODULES = frozenset({"socket", "threading", "subprocess", "pickle", "multiprocessing", "shelve", "marshal"})

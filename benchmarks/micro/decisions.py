@@ -2,7 +2,7 @@
 
 python benchmarks/micro/decisions.py [--members 1000] [--queues 10000] [--groups 1000] [--trials 15]
 
-No network: a board is told facts and settles, as one broker report after another would make it. Prints, for each
+No network: a engine is told facts and settles, as one broker report after another would make it. Prints, for each
 strategy, the ms from a member's join to the decision (median and worst of the trials; the floor is copying the owner
 column once, in the same run), the same for a whole report with its translation, the share of a core that groups at
 rest cost, and bytes of memory for each member and each queue.
@@ -16,8 +16,8 @@ import statistics
 import time
 import tracemalloc
 
-from evenq_rebalancer.core.board import Board, Limits
-from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
+from evenq_rebalancer.core.reports import BrokerReport, GroupFact, MemberFact, TopicFact
 from evenq_rebalancer.rpc.translation import report_of
 
 from evenq.wire.stubs.evenq.v1 import assignment_pb2 as pb
@@ -28,20 +28,20 @@ TICK_MS = 100
 
 
 class Told:
-    """A board with three brokers."""
+    """A engine with three brokers."""
 
     def __init__(self) -> None:
-        self.board = Board(epoch=1, limits=Limits(warm_up_ms=0, members_max=100_000))
+        self.engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, members_max=100_000))
         for number, name in enumerate(BROKERS, 1):
-            self.board.facts.opened(name, number)
+            self.engine.facts.opened(name, number)
         self.known: dict[str, MemberFact] = {}
 
     def topic(self, topic: str, queues: int) -> None:
         """Spread the topic's queues over the brokers."""
         for number, name in enumerate(BROKERS, 1):
             count = queues // len(BROKERS) + (number <= queues % len(BROKERS))
-            self.board.reported(
-                number, Report(broker_name=name, topics=(TopicFact(topic=topic, read_queues=count),)), now_ms=0
+            self.engine.reported(
+                number, BrokerReport(broker_name=name, topics=(TopicFact(topic=topic, read_queues=count),)), now_ms=0
             )
 
     def group(self, group: str, topic: str, ids: list[str], strategy: str) -> None:
@@ -50,12 +50,12 @@ class Told:
             self.known.setdefault(own, MemberFact(client_id=own, topics=(topic,), address="10.0.0.1"))
         fact = GroupFact(group=group, strategy=strategy, members=tuple(self.known[own] for own in ids))
         for number, name in enumerate(BROKERS, 1):
-            self.board.reported(number, Report(broker_name=name, groups=(fact,)), now_ms=0)
+            self.engine.reported(number, BrokerReport(broker_name=name, groups=(fact,)), now_ms=0)
 
     def settle(self) -> float:
         """Ms that it takes."""
         start = time.perf_counter()
-        self.board.settle(now_ms=0, wall_ms=0)
+        self.engine.settle(now_ms=0, wall_ms=0)
         return (time.perf_counter() - start) * 1_000
 
 
@@ -114,7 +114,7 @@ def storm(members: int, queues: int) -> tuple[float, int]:
     for turn in range(1, rounds + 1):
         told.group("g", "T", ids[: max(1, members * turn // rounds)], "STICKY")
         start = time.perf_counter()
-        decisions += len(told.board.settle(now_ms=0, wall_ms=0))
+        decisions += len(told.engine.settle(now_ms=0, wall_ms=0))
         spent += time.perf_counter() - start
     return spent, decisions
 
@@ -135,8 +135,8 @@ def rest(groups: int) -> tuple[float, float]:
     turns = 200
     start = time.perf_counter()
     for _ in range(turns):
-        told.board.next_event_ms()
-        told.board.settle(now_ms=0, wall_ms=0)
+        told.engine.next_event_ms()
+        told.engine.settle(now_ms=0, wall_ms=0)
     return (time.perf_counter() - start) / turns / (TICK_MS / 1_000), used
 
 

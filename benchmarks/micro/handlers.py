@@ -1,13 +1,17 @@
 """What the loop of a broker spends on a message of the public protocol: own front, handlers and store in one process.
 
     python benchmarks/micro/handlers.py [--rounds 7] [--messages 6000] [--profile FILE]
+    python benchmarks/micro/handlers.py --base FOLDER    beside another checkout, in turns
 
 The bytes of a client (frames of HTTP/2 with requests that were made before) are given to the front as if a socket had
 them, and what it writes is counted and thrown away: no network, so only CPU of the loop's thread is measured, and that
-of the whole process beside it. SendMessage with 64 calls in flight, the same in batches of 32, ReceiveMessage of 32
-and one AckMessage of them. Rounds are short and the smallest is shown beside the median: other work on the machine only
-ever adds. A yardstick, the same piece of Python beside each round, says how fast the machine is just now: compare runs
-by the quotient. `benchmarks/handlers.py` measures the same over sockets.
+of the whole process beside it. SendMessage with 64 calls in flight, the same in batches of 32, Publish of blocks of 256
+with 4 in flight, ReceiveMessage of 32 and one AckMessage of them. Rounds are short and the smallest is shown beside the
+median: other work on the machine only ever adds. A yardstick, the same piece of Python beside each round, says how fast
+the machine is just now: compare runs by the quotient. With `--base` two processes measure round after round in turns,
+so that the machine is the same for both; shown are both medians, the median of the ratios of neighbouring rounds, and
+what each thread spends.
+`benchmarks/handlers.py` measures the same over sockets.
 """
 
 from __future__ import annotations
@@ -16,11 +20,17 @@ import argparse
 import asyncio
 import cProfile
 import itertools
+import json
+import os
 import random
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +38,7 @@ from typing import Any
 import uvloop
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import Settings
+from hpack import Encoder
 from rounds import folder_in, settle_collector
 
 from evenq.runtime.clock import SystemClock
@@ -36,28 +47,37 @@ from evenq.serving.http2.server import Address
 from evenq.wire.http2 import frames as f
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import replay_requests as made
 
 SERVICE = b"/apache.rocketmq.v2.MessagingService/"
+PUBLISH = b"/evenq.v1.Data/Publish"
 FIELDS = (
-    (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"127.0.0.1:8081"), (b"te", b"trailers"),
-    (b"content-type", b"application/grpc"), (b"user-agent", b"grpc-go/1.71.0"), (b"x-mq-client-id", b"bench"),
-    (b"x-mq-language", b"GO"), (b"x-mq-client-version", b"5.1.3"), (b"x-mq-protocol", b"v2"),
+    (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"127.0.0.1:8081"),
+    (b"content-type", b"application/grpc"), (b"user-agent", b"grpc-go/1.71.0"), (b"te", b"trailers"),
+    (b"x-mq-client-id", b"bench"), (b"x-mq-language", b"GO"), (b"x-mq-client-version", b"5.1.3"),
+    (b"x-mq-protocol", b"v2"), (b"x-mq-namespace", b""),
 )  # fmt: skip
-METHODS = (b"SendMessage", b"ReceiveMessage", b"AckMessage")
-LOADS = ("unary", "batch", "receive")
-FIRST_INDEX = 62
+HEADERS = ("sdk", "deadline", "same")
+"""What changes from call to call: deadline and request id, as with most SDKs; the deadline alone, as with the load
+programs; nothing.
+"""
+NO_TABLE = f.settings({f.HEADER_TABLE_SIZE: 0})
+LOADS = ("unary", "batch", "publish", "receive")
+BLOCK, BLOCKS_IN_FLIGHT = 256, 4
 Work = Callable[["Wire"], Awaitable[int]]
 
 
 class Wire:
     """A client's end of one connection without a socket; also the transport of the server's end."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, *, headers: str) -> None:
         self._stream_id = -1
-        self._blocks: dict[bytes, bytes] = {}
+        self._encoder = Encoder()
+        self._headers = headers
+        self._left_us = 99_999_999
         self._done = 0
         self._goal = 0
         self._reached: asyncio.Future[None] | None = None
@@ -74,7 +94,7 @@ class Wire:
         self._sent = 0
 
     def frames(self, method: bytes, request: bytes) -> bytes:
-        """One call. Its header block is one of references, from the second call of a method on."""
+        """One call, its header block as SDKs have it: from the second call on all references, but for the deadline."""
         self._stream_id += 2
         size = (len(request) + 5).to_bytes(3, "big")
         stream = self._stream_id.to_bytes(4, "big")
@@ -90,18 +110,17 @@ class Wire:
         )
 
     def _block(self, method: bytes) -> bytes:
-        if not self._blocks:  # all fields enter the peer's table, the methods' paths last
-            pairs = (*FIELDS, *((b":path", SERVICE + name) for name in METHODS))
-            entries = len(pairs)
-            indexes = {pair: bytes((0x80 | FIRST_INDEX + entries - 1 - at,)) for at, pair in enumerate(pairs)}
-            common = b"".join(indexes[pair] for pair in FIELDS)
-            pseudo, rest = common[:3], common[3:]
-            for name in METHODS:
-                self._blocks[name] = pseudo + indexes[b":path", SERVICE + name] + rest
-            self._stream_id += 2
-            first = b"".join(b"\x40" + _text(name) + _text(value) for name, value in pairs)
-            self.give(f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, self._stream_id - 2, first))
-        return self._blocks[method]
+        pseudo, rest = FIELDS[:3], FIELDS[3:]
+        path = method if method.startswith(b"/") else SERVICE + method
+        fields = [*pseudo[:2], (b":path", path), pseudo[2], *rest[:3]]
+        if self._headers != "same":  # what is left of it, in microseconds
+            self._left_us -= 7
+            fields.append((b"grpc-timeout", b"%du" % self._left_us))
+        fields += rest[3:]
+        if self._headers == "sdk":
+            fields.append((b"x-mq-request-id", str(uuid.uuid4()).encode()))
+            fields.append((b"x-mq-date-time", b"20261123T081950Z"))
+        return self._encoder.encode(fields)
 
     def give(self, data: bytes) -> None:
         """As if it came from the network: in a turn of the loop of its own, outside of all tasks."""
@@ -116,9 +135,14 @@ class Wire:
 
     # ----------------------------------------------------------------------------------------- the server's transport
 
+    def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.write(b"".join(parts))
+
     def write(self, data: bytes) -> None:
         if self.answer is not None:
             self.answer.append(data)
+        if NO_TABLE in data:
+            self._encoder.header_table_size = 0
         self._done += data.count(b"\x0bgrpc-status\x010")
         if self._reached is not None and self._done >= self._goal:
             self._reached.set_result(None)
@@ -138,10 +162,6 @@ class Wire:
 
     def close(self) -> None: ...
     def abort(self) -> None: ...
-
-
-def _text(value: bytes) -> bytes:
-    return bytes((len(value),)) + value
 
 
 def messages_of(answer: bytes) -> list[bytes]:
@@ -181,25 +201,40 @@ async def fill(wire: Wire, topic: str, count: int) -> None:
 
 
 class Clocked:
-    """CPU since it was made, without what the benchmark itself does in between."""
+    """CPU since it was made, without what the benchmark itself does in between: of the loop's thread, of the process,
+    and of each other thread by its name.
+    """
 
     def __init__(self) -> None:
+        self.threads_s = {name: -spent for name, spent in _threads_s().items()}
         self.loop_s = -time.thread_time()
         self.all_s = -time.process_time()
 
     def stop(self) -> None:
         self.loop_s += time.thread_time()
         self.all_s += time.process_time()
+        for name, spent in _threads_s().items():
+            self.threads_s[name] = self.threads_s.get(name, 0.0) + spent
 
 
-async def receiving(wire: Wire, topic: str, batches: int, profile: cProfile.Profile | None) -> tuple[float, float]:
-    """Loop and process seconds of receives and acks; the client's own parsing is not in it."""
+def _threads_s() -> dict[str, float]:
+    loop = threading.get_ident()
+    clocks = {
+        one.name: time.pthread_getcpuclockid(one.ident)
+        for one in threading.enumerate()
+        if one.ident is not None and one.ident != loop
+    }
+    return {name: time.clock_gettime(clock) for name, clock in clocks.items()}
+
+
+async def receiving(wire: Wire, topic: str, batches: int, profile: cProfile.Profile | None) -> list[Clocked]:
+    """The CPU of receives and acks; the client's own parsing is not in it."""
     asked = made.receive(topic, f"g-{topic}", "*", is_sql=False, poll_ms=0)
-    loop_s = all_s = 0.0
+    spent: list[Clocked] = []
     for _ in range(batches):
         call = wire.frames(b"ReceiveMessage", asked)
         wire.answer = []
-        took = await _timed(wire, call, profile)
+        spent.append(await _timed(wire, call, profile))
         answer, wire.answer = b"".join(wire.answer), None
         frames = messages_of(answer)
         ack = service_pb2.AckMessageRequest()
@@ -208,10 +243,8 @@ async def receiving(wire: Wire, topic: str, batches: int, profile: cProfile.Prof
             system = service_pb2.ReceiveMessageResponse.FromString(frame).message.system_properties
             ack.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
         assert len(ack.entries) == 32, (len(frames), frames[0])
-        acked = await _timed(wire, wire.frames(b"AckMessage", ack.SerializeToString()), profile)
-        loop_s += took.loop_s + acked.loop_s
-        all_s += took.all_s + acked.all_s
-    return loop_s, all_s
+        spent.append(await _timed(wire, wire.frames(b"AckMessage", ack.SerializeToString()), profile))
+    return spent
 
 
 async def _timed(wire: Wire, call: bytes, profile: cProfile.Profile | None) -> Clocked:
@@ -226,18 +259,32 @@ async def _timed(wire: Wire, call: bytes, profile: cProfile.Profile | None) -> C
     return clocked
 
 
-async def sending(wire: Wire, count: int, batch: int, profile: cProfile.Profile | None) -> tuple[float, float]:
-    """Loop and process seconds of sends."""
+async def sending(wire: Wire, count: int, batch: int, profile: cProfile.Profile | None) -> list[Clocked]:
+    """The CPU of sends."""
     asked = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
-    calls = [wire.frames(b"SendMessage", one) for one in asked]
+    return await _sent(wire, [wire.frames(b"SendMessage", one) for one in asked], 64, profile)
+
+
+async def publishing(wire: Wire, count: int, profile: cProfile.Profile | None) -> list[Clocked]:
+    """The CPU of blocks for the queues in turn."""
+    await fill(wire, "publish", 1)  # the topic
+    calls = []
+    for number, one in enumerate(made.sends("normal", "publish", count, batch=BLOCK, together=True)):
+        messages = service_pb2.SendMessageRequest.FromString(one).messages
+        queue = common_pb2.Queue(topic="publish", queue_id=number % made.QUEUES)
+        calls.append(wire.frames(PUBLISH, data_pb2.PublishRequest(queue=queue, messages=messages).SerializeToString()))
+    return await _sent(wire, calls, BLOCKS_IN_FLIGHT, profile)
+
+
+async def _sent(wire: Wire, calls: list[bytes], in_flight: int, profile: cProfile.Profile | None) -> list[Clocked]:
     if profile is not None:
         profile.enable()
     clocked = Clocked()
-    await send(wire, calls)
+    await send(wire, calls, in_flight)
     clocked.stop()
     if profile is not None:
         profile.disable()
-    return clocked.loop_s, clocked.all_s
+    return [clocked]
 
 
 def yardstick() -> float:
@@ -257,27 +304,32 @@ def yardstick() -> float:
 YARDSTICK = 20_000
 
 
-async def measured(folder: Path, asked: argparse.Namespace) -> None:
-    """The table."""
+@asynccontextmanager
+async def connected(folder: Path, *, headers: str) -> AsyncIterator[Wire]:
+    """A broker in this process, and a connection to its front."""
     settings = Settings(
         port=0, metrics_port=-1, front="http2", default_queues=8, default_start_from="FIRST",
         store={"path": str(folder)},
     )  # fmt: skip
-    clock = SystemClock()
-    app = BrokerApp(settings, clock=clock, rng=random.Random(1), net=GrpcNet())
+    app = BrokerApp(settings, clock=SystemClock(), rng=random.Random(1), net=GrpcNet())
     await app.start()
-    doors: Any = app._doors  # noqa: SLF001  there is no socket to come through
-    wire = Wire(doors._doors[0]._server)  # noqa: SLF001
-    wire.frames(b"SendMessage", b"")
-    await wire.answered(0)
-    print("| load | loop us a message, least | median | process us, least | median | yardsticks | yardstick us |")
-    print("|---|---|---|---|---|---|---|")
+    servers: Any = app._servers if hasattr(app, "_servers") else app._doors  # noqa: SLF001  an older checkout's name
+    listening = servers._servers if hasattr(servers, "_servers") else servers._doors  # noqa: SLF001
+    yield Wire(listening[0]._server, headers=headers)  # noqa: SLF001
+    await app.close()
+
+
+async def measured(folder: Path, asked: argparse.Namespace) -> None:
+    """The table of this code alone."""
     profile = cProfile.Profile() if asked.profile else None
-    for name in asked.only:
-        print(_row(name, [await _round(wire, name, turn, asked.messages, profile) for turn in range(asked.rounds + 1)]))
+    async with connected(folder, headers=asked.headers) as wire:
+        print("| load | loop us a message, least | median | process us, least | median | yardsticks | yardstick us |")
+        print("|---|---|---|---|---|---|---|")
+        for name in asked.only:
+            rounds = [await _round(wire, name, turn, asked.messages, profile) for turn in range(asked.rounds + 1)]
+            print(_row(name, rounds[1:] or rounds))
     if profile is not None:
         profile.dump_stats(asked.profile)
-    await app.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +339,8 @@ class Round:
     loop: float
     whole: float
     yard: float
+    threads: dict[str, float]
+    """All but the loop's."""
 
 
 async def _round(wire: Wire, name: str, turn: int, messages: int, profile: cProfile.Profile | None) -> Round:
@@ -296,20 +350,112 @@ async def _round(wire: Wire, name: str, turn: int, messages: int, profile: cProf
         topic, batches = f"receive-{turn}", max(1, messages // 128)
         count = batches * 32
         await fill(wire, topic, count + 512)
-        loop_s, all_s = await receiving(wire, topic, batches, profile)
+        spent = await receiving(wire, topic, batches, profile)
+    elif name == "publish":
+        count = max(1, messages * 4 // BLOCK) * BLOCK
+        spent = await publishing(wire, count, profile)
     else:
         batch = 32 if name == "batch" else 1
         count = messages * (4 if batch > 1 else 1)
-        loop_s, all_s = await sending(wire, count, batch, profile)
-    return Round(loop_s / count * 1e6, all_s / count * 1e6, min(yard, yardstick()))
+        spent = await sending(wire, count, batch, profile)
+    scale = 1e6 / count
+    threads: dict[str, float] = {}
+    for one in spent:
+        for thread, secs in one.threads_s.items():
+            threads[thread] = threads.get(thread, 0.0) + secs * scale
+    loop_us, whole_us = sum(one.loop_s for one in spent) * scale, sum(one.all_s for one in spent) * scale
+    return Round(loop_us, whole_us, min(yard, yardstick()), threads)
 
 
 def _row(name: str, rounds: list[Round]) -> str:
-    kept = rounds[1:] or rounds
-    loops, wholes = [one.loop for one in kept], [one.whole for one in kept]
-    yards = median(one.loop / one.yard for one in kept)
-    figures = (min(loops), median(loops), min(wholes), median(wholes), yards, min(one.yard for one in kept))
+    loops, wholes = [one.loop for one in rounds], [one.whole for one in rounds]
+    yards = median(one.loop / one.yard for one in rounds)
+    figures = (min(loops), median(loops), min(wholes), median(wholes), yards, min(one.yard for one in rounds))
     return f"| {name} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |"
+
+
+# ---------------------------------------------------------------------------------------------------------- in turns
+
+
+async def measured_on_request(folder: Path, asked: argparse.Namespace) -> None:
+    """Measure a round for each line `LOAD TURN` that is read, and answer with it as JSON."""
+    async with connected(folder, headers=asked.headers) as wire:
+        while line := (await asyncio.to_thread(sys.stdin.readline)).split():
+            one = await _round(wire, line[0], int(line[1]), asked.messages, None)
+            print(json.dumps(asdict(one)), flush=True)
+
+
+class Side:
+    """A process that measures on request."""
+
+    def __init__(self, python: str, checkout: Path | None, asked: argparse.Namespace) -> None:
+        environment = dict(os.environ)
+        if checkout is not None:
+            folders = [
+                str(checkout / name)
+                for name in ("src", "services/broker", "services/nameserver", "services/rebalancer")
+            ]
+            environment["PYTHONPATH"] = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        self._process = subprocess.Popen(
+            [
+                python, __file__, "--on-request", "--messages", str(asked.messages),
+                "--headers", asked.headers,
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+
+    def round(self, name: str, turn: int) -> Round:
+        """Have one round measured."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{name} {turn}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the process that measures {name} ended; its error is above")
+        return Round(**json.loads(line))
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def measured_in_turns(asked: argparse.Namespace) -> None:
+    """The table of both, and the table of threads."""
+    base = Side(asked.base_python or sys.executable, asked.base, asked)
+    ours = Side(sys.executable, None, asked)
+    print("| load | loop us: base, least, median | now | ratio (quartiles) | of least | all: base | now | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    threads: list[str] = []
+    for name in asked.only:
+        pairs: list[tuple[Round, Round]] = []
+        for turn in range(asked.rounds + 1):
+            first, second = (base, ours) if turn % 2 else (ours, base)
+            one, other = first.round(name, turn), second.round(name, turn)
+            pairs.append((one, other) if turn % 2 else (other, one))
+        pairs = pairs[1:]
+        loops = sorted(now.loop / before.loop for before, now in pairs)
+        wholes = median(now.whole / before.whole for before, now in pairs)
+        spread = f"{median(loops):.3f} ({loops[len(loops) // 4]:.3f} to {loops[-1 - len(loops) // 4]:.3f})"
+        before, now = [one for one, _ in pairs], [one for _, one in pairs]
+        least = [min(one.loop for one in side) for side in (before, now)]
+        print(
+            f"| {name} | {least[0]:.2f}, {median(one.loop for one in before):.2f} | {least[1]:.2f}, "
+            f"{median(one.loop for one in now):.2f} | {spread} | {least[1] / least[0]:.3f} | "
+            f"{median(one.whole for one in before):.2f} | {median(one.whole for one in now):.2f} | {wholes:.3f} |"
+        )
+        for thread in sorted({thread for one in (*before, *now) for thread in one.threads}):
+            sides = [median(one.threads.get(thread, 0.0) for one in side) for side in (before, now)]
+            if max(sides) >= LEAST_SHOWN_US:
+                threads.append(f"| {name} | {thread} | {sides[0]:.2f} | {sides[1]:.2f} |")
+    print("\n| load | thread | us a message, base | now |\n|---|---|---|---|", *threads, sep="\n")
+    base.close()
+    ours.close()
+
+
+LEAST_SHOWN_US = 0.02
 
 
 def main() -> None:
@@ -319,10 +465,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--profile", default="", help="cProfile of what is measured; the figures mean nothing then")
+    parser.add_argument("--base", type=Path, default=None, help="checkout to measure beside this one, in turns")
+    parser.add_argument("--base-python", default="", help="the Python to measure beside this one, in turns")
+    parser.add_argument("--headers", choices=HEADERS, default="deadline", help="what of them changes with each call")
+    parser.add_argument("--on-request", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.base or asked.base_python:
+        measured_in_turns(asked)
+        return
     settle_collector()
     with folder_in(asked.folder) as folder:
-        uvloop.run(measured(folder, asked))
+        uvloop.run((measured_on_request if asked.on_request else measured)(folder, asked))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crc32c import crc32c
-from evenq_broker.core.frames import text_field, varint_field
-from evenq_broker.core.keys import keys_of
+from evenq_broker.core.state.frames import text_field, varint_field
+from evenq_broker.core.state.keys import keys_of
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions

@@ -13,7 +13,7 @@ import random
 import time
 import tracemalloc
 
-from evenq_broker.core.delivery import Progress, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
 
 NOW_MS = 1_700_000_000_000
 ROUND = 500

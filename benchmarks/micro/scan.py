@@ -1,7 +1,7 @@
 """What a row costs the broker when Spark's workers scan it: CPU of its process, without Spark.
 
     python benchmarks/micro/scan.py [--rows 400000] [--rounds 5] [--readers 2] [--block-bytes N] [--body-bytes N]
-                                    [--front grpcio] [--together 100] [--profile FILE]
+                                    [--front http2] [--together 100] [--profile FILE]
 
 A broker in a process of its own is filled as `benchmarks/spark.py` fills it: 1 KiB rows in four queues, `--together` of
 them in one piece of the log. As many reader processes as Spark has cores then take the queues from end to end by
@@ -38,7 +38,8 @@ PARTS = {"all": (True, True), "headers": (False, False), "heads": (True, False)}
 def serve(front: Any, block: int, count: int) -> None:
     """The floor's server: prints its port, answers each scan with `count` blocks of `block` bytes."""
     from evenq.runtime.clock import SystemClock
-    from evenq.serving.door import DoorOptions, open_door
+    from evenq.serving.grpc_server import open_grpc_server
+    from evenq.serving.grpc_server_options import GrpcServerOptions
     from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
@@ -51,7 +52,9 @@ def serve(front: Any, block: int, count: int) -> None:
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
         row = Rpc(method=METHOD, kind=Kind.SERVER_STREAM, handler=scan, response=data_pb2.ScanBlock, access=access)
-        door = await open_door([row], host="127.0.0.1", port=0, clock=SystemClock(), options=DoorOptions(front=front))
+        door = await open_grpc_server(
+            [row], host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=front)
+        )
         sys.stdout.write(f"ready 127.0.0.1:{door.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
@@ -103,9 +106,9 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--readers", type=int, default=2)
-    parser.add_argument("--block-bytes", type=int, default=1 << 20)
+    parser.add_argument("--block-bytes", type=int, default=2 << 20)
     parser.add_argument("--together", type=int, default=100, help="rows of a queue one behind the other in the log")
-    parser.add_argument("--front", choices=["grpcio", "http2"], default="grpcio")
+    parser.add_argument("--front", choices=["grpcio", "http2"], default="http2")
     parser.add_argument("--parts", choices=sorted(PARTS), default="all")
     parser.add_argument("--profile", default="", help="perf record the broker's rounds into this file")
     parser.add_argument("--serve", nargs=2, type=int, default=None, help=argparse.SUPPRESS)

@@ -30,7 +30,7 @@ from pathlib import Path
 import grpc
 
 import evenq
-from evenq.serving.door import Front
+from evenq.serving.grpc_server_options import Front
 from evenq.testing import LocalCluster
 from evenq.wire import net
 from evenq.wire.net import GrpcNet
@@ -48,7 +48,8 @@ Work = Callable[[float], int]
 def serve(front: Front) -> None:
     """The floor's server: prints its port."""
     from evenq.runtime.clock import SystemClock
-    from evenq.serving.door import DoorOptions, open_door
+    from evenq.serving.grpc_server import open_grpc_server
+    from evenq.serving.grpc_server_options import GrpcServerOptions
     from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 
     answer = data_pb2.PublishResponse(
@@ -62,7 +63,9 @@ def serve(front: Front) -> None:
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
         row = Rpc(method=METHOD, kind=Kind.UNARY, handler=publish, response=data_pb2.PublishResponse, access=access)
-        door = await open_door([row], host="127.0.0.1", port=0, clock=SystemClock(), options=DoorOptions(front=front))
+        door = await open_grpc_server(
+            [row], host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=front)
+        )
         sys.stdout.write(f"{door.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

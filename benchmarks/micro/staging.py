@@ -130,12 +130,13 @@ class Rounds:
     async def _decide(self, request: bytes) -> None:
         await self._calls.decide(request, None)
         broker = self._app.broker
-        while len(broker.staging.table) or broker.store.stats.waiting:  # a busy disk: the answer waits 20 s at most
-            await broker.clock.sleep_ms(10)
+        store = broker.ledger.store
+        while len(broker.staging.table) or store.stats.waiting:  # a busy disk: the answer waits 20 s at most
+            await broker.runtime.clock.sleep_ms(10)
 
     async def _append(self, head: bytes, system: bytes) -> None:
-        store, together = self._app.broker.store, self._asked.together
-        topic_id = self._app.broker.topics.get("floor").topic_id
+        store, together = self._app.broker.ledger.store, self._asked.together
+        topic_id = self._app.broker.catalog.topics.get("floor").topic_id
         for _ in range(self._asked.rows // together):
             await store.append([Append(topic_id, 0, 7, 0, head, system) for _ in range(together)])
 
@@ -143,7 +144,7 @@ class Rounds:
 async def serve(folder: Path, asked: argparse.Namespace) -> None:
     """A broker that answers each line on its input with the figures of one round."""
     from evenq_broker.app import BrokerApp
-    from evenq_broker.rpc.staging import StagingCalls
+    from evenq_broker.rpc.staging.staging import StagingCalls
     from evenq_broker.settings import Settings
 
     settings = Settings(
@@ -152,9 +153,19 @@ async def serve(folder: Path, asked: argparse.Namespace) -> None:
     app: Any = BrokerApp(settings, clock=SystemClock(), rng=random.Random(1), net=GrpcNet())
     await app.start()
     for topic in (TOPIC, "floor"):
-        await app.broker.ensure_topic(topic)
+        await app.broker.cluster_catalog.ensure_topic(topic)
     profile = cProfile.Profile() if asked.profile else None
-    rounds = Rounds(app, StagingCalls(app.broker), asked, profile)
+    rounds = Rounds(
+        app,
+        StagingCalls(
+            app.broker.runtime,
+            app.broker.catalog,
+            cluster_catalog=app.broker.cluster_catalog,
+            staging=app.broker.staging,
+        ),
+        asked,
+        profile,
+    )
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(await rounds.round()), flush=True)

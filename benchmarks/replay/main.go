@@ -2,28 +2,35 @@
 //
 //	replay call    -addr A -method SendMessage [-stream] -c 64 < requests > answers
 //	replay consume -addr A -c 8 -n 10000 [-ack=false]          < requests > "message id, handle" lines
+//	replay latency -addr A -c 8 -rate 500                      < one ReceiveMessage, then SendMessage requests
+//	replay connect -addr A -c 8 -n 1000                        < nothing
 //
 // Requests and answers are frames: four bytes of length (big-endian), then the bytes. `call` sends each request once; with
 // -stream it counts the messages of the answers (field 2) and writes none. `consume` sends its ReceiveMessage requests in
-// turn until -n messages came, and acknowledges each batch. Nothing is parsed here that need not be, so that a Python
-// server is what limits the figures.
+// turn until -n messages came, and acknowledges each batch. `latency` and `connect` stand in timing.go. Nothing is parsed
+// here that need not be, so that a Python server is what limits the figures. With -ca all of it goes over TLS, with -cert
+// and -key as well the client shows a certificate.
 package main
 
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	v2 "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -33,14 +40,18 @@ const service = "/apache.rocketmq.v2.MessagingService/"
 
 var (
 	addr    = flag.String("addr", "", "server")
-	method  = flag.String("method", "SendMessage", "call: name of the RPC")
+	method  = flag.String("method", "SendMessage", "call: name of the RPC, or its whole path")
 	stream  = flag.Bool("stream", false, "call: the server answers with a stream")
 	c       = flag.Int("c", 64, "requests in flight")
 	conns   = flag.Int("conns", 2, "connections")
-	n       = flag.Int64("n", 0, "consume: messages")
+	n       = flag.Int64("n", 0, "consume: messages; connect: connections")
 	ack     = flag.Bool("ack", true, "consume: acknowledge each batch with one request")
 	id      = flag.String("id", "replay", "client id")
 	timeout = flag.Duration("timeout", 60*time.Second, "whole run")
+	rate    = flag.Float64("rate", 500, "latency: messages a second")
+	ca      = flag.String("ca", "", "PEM file of authorities: call with TLS")
+	cert    = flag.String("cert", "", "PEM file with a client certificate")
+	key     = flag.String("key", "", "PEM file with its key")
 )
 
 func must(err error) {
@@ -77,17 +88,50 @@ func requests() [][]byte {
 	}
 }
 
+func transport() credentials.TransportCredentials {
+	if *ca == "" {
+		return insecure.NewCredentials()
+	}
+	pem, err := os.ReadFile(*ca)
+	must(err)
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		must(fmt.Errorf("no certificate in %s", *ca))
+	}
+	if *cert != "" {
+		pair, err := tls.LoadX509KeyPair(*cert, *key)
+		must(err)
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return credentials.NewTLS(config)
+}
+
+func open(ctx context.Context, secured credentials.TransportCredentials) (*grpc.ClientConn, error) {
+	one, err := grpc.NewClient(*addr, grpc.WithTransportCredentials(secured),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return nil, err
+	}
+	_, err = v2.NewMessagingServiceClient(one).Heartbeat(headers(ctx), &v2.HeartbeatRequest{ClientType: v2.ClientType_PRODUCER})
+	return one, err
+}
+
 func dial(ctx context.Context) []*grpc.ClientConn {
 	all := make([]*grpc.ClientConn, *conns)
+	secured := transport()
 	for i := range all {
-		one, err := grpc.NewClient(*addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
-		must(err)
-		_, err = v2.NewMessagingServiceClient(one).Heartbeat(headers(ctx), &v2.HeartbeatRequest{ClientType: v2.ClientType_PRODUCER})
+		one, err := open(ctx, secured)
 		must(err)
 		all[i] = one
 	}
 	return all
+}
+
+func path() string {
+	if strings.HasPrefix(*method, "/") {
+		return *method
+	}
+	return service + *method
 }
 
 func headers(ctx context.Context) context.Context {
@@ -96,7 +140,7 @@ func headers(ctx context.Context) context.Context {
 }
 
 func call(ctx context.Context, all [][]byte) map[string]any {
-	open := dial(ctx)
+	dialled := dial(ctx)
 	answers := make([][]byte, len(all))
 	var next, messages, errs atomic.Int64
 	var wg sync.WaitGroup
@@ -116,13 +160,13 @@ func call(ctx context.Context, all [][]byte) map[string]any {
 					got, err = streamed(ctx, conn, all[at])
 					messages.Add(got)
 				} else {
-					err = conn.Invoke(headers(ctx), service+*method, &all[at], &answers[at], grpc.ForceCodec(raw{}))
+					err = conn.Invoke(headers(ctx), path(), &all[at], &answers[at], grpc.ForceCodec(raw{}))
 				}
 				if err != nil && errs.Add(1) == 1 {
 					fmt.Fprintln(os.Stderr, "first error:", err)
 				}
 			}
-		}(open[w%len(open)])
+		}(dialled[w%len(dialled)])
 	}
 	wg.Wait()
 	took := time.Since(t0).Seconds()
@@ -138,7 +182,7 @@ func call(ctx context.Context, all [][]byte) map[string]any {
 }
 
 func streamed(ctx context.Context, conn *grpc.ClientConn, request []byte) (int64, error) {
-	st, err := conn.NewStream(headers(ctx), &grpc.StreamDesc{ServerStreams: true}, service+*method, grpc.ForceCodec(raw{}))
+	st, err := conn.NewStream(headers(ctx), &grpc.StreamDesc{ServerStreams: true}, path(), grpc.ForceCodec(raw{}))
 	if err != nil {
 		return 0, err
 	}
@@ -163,7 +207,7 @@ func streamed(ctx context.Context, conn *grpc.ClientConn, request []byte) (int64
 }
 
 func consume(ctx context.Context, all [][]byte) map[string]any {
-	open := dial(ctx)
+	dialled := dial(ctx)
 	rctx, stop := context.WithCancel(ctx)
 	defer stop()
 	asked := make([]*v2.ReceiveMessageRequest, len(all))
@@ -181,7 +225,7 @@ func consume(ctx context.Context, all [][]byte) map[string]any {
 		wg.Add(1)
 		go func(w int) {
 			defer wg.Done()
-			cl := v2.NewMessagingServiceClient(open[w%len(open)])
+			cl := v2.NewMessagingServiceClient(dialled[w%len(dialled)])
 			for turn := w; got.Load() < *n && rctx.Err() == nil; turn++ {
 				entries, err := received(rctx, cl, asked[turn%len(asked)])
 				if err != nil && rctx.Err() == nil && errs.Add(1) == 1 {
@@ -244,7 +288,8 @@ func main() {
 	must(flag.CommandLine.Parse(os.Args[2:]))
 	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 	defer cancel()
-	run := map[string]func(context.Context, [][]byte) map[string]any{"call": call, "consume": consume}[os.Args[1]]
+	run := map[string]func(context.Context, [][]byte) map[string]any{
+		"call": call, "consume": consume, "latency": latency, "connect": connect}[os.Args[1]]
 	line, err := json.Marshal(run(ctx, requests()))
 	must(err)
 	fmt.Fprintln(os.Stderr, string(line))

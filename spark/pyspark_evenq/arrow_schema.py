@@ -119,18 +119,18 @@ SYSTEM = frozenset({"tag", "keys", "messageId", "messageGroup", "bornTimestamp",
 """Columns made of its system properties; the others are known without either."""
 
 
-def needs_head(wanted: tuple[Column, ...]) -> bool:
+def needs_head(columns: tuple[Column, ...]) -> bool:
     """Whether a column is made of the message's head."""
-    return any(column.name in HEAD for column in wanted)
+    return any(column.name in HEAD for column in columns)
 
 
-def needs_system(wanted: tuple[Column, ...]) -> bool:
+def needs_system(columns: tuple[Column, ...]) -> bool:
     """Whether a column is made of the system properties."""
-    return any(column.name in SYSTEM for column in wanted)
+    return any(column.name in SYSTEM for column in columns)
 
 
 @lru_cache(maxsize=64)
-def arrow_schema(wanted: tuple[Column, ...]) -> pa.Schema:
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     """Exactly what Spark's own conversion gives for these columns."""
     import pyarrow as pa
 
@@ -146,4 +146,4 @@ def arrow_schema(wanted: tuple[Column, ...]) -> pa.Schema:
             pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
         ),
     }
-    return pa.schema([pa.field(column.name, kinds[ALL_TYPES[column.name]], column.nullable) for column in wanted])
+    return pa.schema([pa.field(column.name, kinds[ALL_TYPES[column.name]], column.nullable) for column in columns])

@@ -7,49 +7,133 @@ is what costs. Nothing is computed for columns that were not asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenq.errors import InternalError
-from pyspark_evenq.arrow_schema import Column, arrow_schema
-from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from evenq.model.queue import MessageQueue
-    from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message
-    from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
+    from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message, Status
     from pyspark_evenq.records import Records
 
-__all__ = ["batch_of", "count_of", "parse", "records_of", "tag_set", "with_tags"]
+__all__ = ["Block", "StoredBytes", "parse", "records_of", "tag_set", "with_tags"]
 
-MICROS_MAX = (1 << 63) - 1
+VARINT, LENGTH = 0, 2
+STATUS, FIRST, NEXT, RECORDS = 1, 2, 3, 5
+BLOCK_FIELDS: Mapping[int, type] = {STATUS: bytes, FIRST: int, NEXT: int, RECORDS: bytes}
+RECORDS_FIELDS: Mapping[int, type] = {1: int, 2: int, 3: bytes, 4: bytes, 5: int}
+"""head, system, sizes, frames, checked."""
 
 
-def parse(encoded: bytes) -> ScanBlock:
-    """The block; its messages are views into one parsed buffer. Raises InternalError for bytes that are none."""
+@dataclass(slots=True)
+class Block:
+    """One answer of a scan."""
+
+    first_offset: int
+    next_offset: int
+    status: Status | None = None
+    """None: OK."""
+    messages: Sequence[Message] = ()
+    records: StoredBytes | None = None
+    """In place of messages."""
+
+    @property
+    def count(self) -> int:
+        """How many messages are in it."""
+        return len(self.messages) if self.records is None else len(self.records.sizes) // 4
+
+
+class StoredBytes(NamedTuple):
+    """What a block says of its records. Views into the block."""
+
+    sizes: bytes | memoryview
+    frames: bytes | memoryview
+    head: bool
+    system: bool
+    checked: bool
+
+
+def parse(encoded: bytes | memoryview) -> Block:
+    """The block; records in it are views into `encoded`. Raises InternalError for bytes that are none."""
     from evenq.wire.status import DecodeError
     from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
 
+    view = memoryview(encoded)
+    plain = _plain(view)
+    if plain is not None:
+        return plain
     try:
-        return ScanBlock.FromString(encoded)
+        block = ScanBlock.FromString(bytes(view))
     except DecodeError as error:
-        raise InternalError(f"the broker sent {len(encoded)} bytes that are no block: {error}") from error
+        raise InternalError(f"the broker sent {len(view)} bytes that are no block: {error}") from error
+    held = block.records
+    records = StoredBytes(held.sizes, held.frames, held.head, held.system, held.checked)
+    return Block(
+        block.first_offset, block.next_offset, block.status, block.messages,
+        records if block.HasField("records") else None,
+    )  # fmt: skip
 
 
-def count_of(block: ScanBlock) -> int:
-    """How many messages are in it."""
-    return len(block.records.sizes) // 4 if block.HasField("records") else len(block.messages)
+def _plain(view: memoryview) -> Block | None:
+    """A block of records, by its own few fields: protobuf would copy all of it twice. None: it is something else."""
+    block = _fields(view, BLOCK_FIELDS)
+    if block is None or STATUS not in block or RECORDS not in block or bytes(block[STATUS]) != _ok():
+        return None
+    held = _fields(block[RECORDS], RECORDS_FIELDS)
+    if held is None:
+        return None
+    head, system, sizes, frames, checked = (held.get(number, kind()) for number, kind in RECORDS_FIELDS.items())
+    records = StoredBytes(sizes, frames, bool(head), bool(system), bool(checked))
+    return Block(block.get(FIRST, 0), block.get(NEXT, 0), records=records)
 
 
-def records_of(block: ScanBlock, queue: MessageQueue) -> Records | None:
+def _fields(view: memoryview, kinds: Mapping[int, type]) -> dict[int, Any] | None:
+    """The fields of a message that has none twice and no others: numbers, and views of what has a length."""
+    fields: dict[int, Any] = {}
+    at, end = 0, len(view)
+    try:
+        while at < end:
+            number, wire_type = view[at] >> 3, view[at] & 7
+            value = shift = 0
+            byte = 0x80
+            while byte & 0x80:
+                at += 1
+                byte = view[at]
+                value |= (byte & 0x7F) << shift
+                shift += 7
+            at += 1
+            if number in fields or shift > 63 or kinds.get(number) is not (int, None, bytes)[min(wire_type, 2)]:
+                return None
+            if wire_type == LENGTH:
+                value_end = at + value
+                fields[number], at = view[at:value_end], value_end
+            elif wire_type == VARINT:
+                fields[number] = value
+            else:
+                return None
+    except IndexError:
+        return None
+    return fields if at == end else None
+
+
+@cache
+def _ok() -> bytes:
+    """The status of each block that holds anything."""
+    from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import OK, Status
+
+    return Status(code=OK, message="OK").SerializeToString()
+
+
+def records_of(block: Block, queue: MessageQueue) -> Records | None:
     """The records that it holds in place of messages."""
-    if not block.HasField("records"):
+    held = block.records
+    if held is None:
         return None
     from pyspark_evenq.records import Records
 
-    held = block.records
     return Records(
         queue=queue, first_offset=block.first_offset, sizes=held.sizes, frames=held.frames, head=held.head,
         system=held.system, checked=held.checked,
@@ -62,71 +146,6 @@ def tag_set(expression: str) -> frozenset[str]:
     return frozenset() if "*" in tags else tags
 
 
-def with_tags(messages: Sequence[Message], wanted: frozenset[str]) -> Sequence[Message]:
+def with_tags(messages: Sequence[Message], tags: frozenset[str]) -> Sequence[Message]:
     """The messages that have one of the tags. Brokers filter by the tag's hash, and two tags may share one."""
-    return [message for message in messages if message.system_properties.tag in wanted] if wanted else messages
-
-
-def batch_of(messages: Sequence[Message], queue: MessageQueue, wanted: tuple[Column, ...]) -> pa.RecordBatch:
-    """Messages of one queue as rows. All batches of one column set share one schema object."""
-    import pyarrow as pa
-
-    schema = arrow_schema(wanted)
-    arrays = [
-        pa.array(_COLUMNS[column.name](messages, queue), type=field.type)
-        for column, field in zip(wanted, schema, strict=True)
-    ]
-    if not arrays:  # count() with an empty schema: rows without columns
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), type=pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _micros(timestamp: Any) -> int:
-    # A producer's clock may say anything; what no column can hold is the nearest that it can.
-    micros = int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
-    return min(max(micros, -MICROS_MAX), MICROS_MAX)
-
-
-def _tags(messages: Sequence[Message], _queue: MessageQueue) -> list[str | None]:
-    return [
-        properties.tag if properties.HasField("tag") else None
-        for properties in (message.system_properties for message in messages)
-    ]
-
-
-def _groups(messages: Sequence[Message], _queue: MessageQueue) -> list[str | None]:
-    return [
-        properties.message_group if properties.HasField("message_group") else None
-        for properties in (message.system_properties for message in messages)
-    ]
-
-
-def _store_times(messages: Sequence[Message], _queue: MessageQueue) -> list[int | None]:
-    return [
-        _micros(properties.store_timestamp) if properties.HasField("store_timestamp") else None
-        for properties in (message.system_properties for message in messages)
-    ]
-
-
-def _born_times(messages: Sequence[Message], _queue: MessageQueue) -> list[int | None]:
-    return [
-        _micros(properties.born_timestamp) if properties.HasField("born_timestamp") else None
-        for properties in (message.system_properties for message in messages)
-    ]
-
-
-_COLUMNS: dict[str, Callable[[Sequence[Message], MessageQueue], list[Any]]] = {
-    "topic": lambda messages, queue: [queue.topic] * len(messages),
-    "brokerName": lambda messages, queue: [queue.broker_name] * len(messages),
-    "queueId": lambda messages, queue: [queue.queue_id] * len(messages),
-    "queueOffset": lambda messages, _: [message.system_properties.queue_offset for message in messages],
-    "messageId": lambda messages, _: [message.system_properties.message_id for message in messages],
-    "tag": _tags,
-    "keys": lambda messages, _: [list(message.system_properties.keys) for message in messages],
-    "messageGroup": _groups,
-    "body": lambda messages, _: [message.body for message in messages],
-    "properties": lambda messages, _: [list(message.user_properties.items()) for message in messages],
-    "bornTimestamp": _born_times,
-    "storeTimestamp": _store_times,
-    **EXTRA_COLUMNS,
-}
+    return [message for message in messages if message.system_properties.tag in tags] if tags else messages

@@ -56,18 +56,18 @@ class Checkpoint:
         """Whether the batch between these two is the last one that is done. False also if that cannot be read in time.
         Never raises.
         """
-        answer: list[bool] = []
+        result: list[bool] = []
 
         def ask() -> None:
             try:
-                answer.append(self._is_last(start, end))
+                result.append(self._is_last(start, end))
             except Exception as error:  # noqa: BLE001  a stop goes on; then the batch counts as not done
                 log.warning("the checkpoint at %s does not say if its last batch is done: %s", self.location, error)
 
         asking = threading.Thread(target=ask, name="evenq-checkpoint", daemon=True)
         asking.start()
         asking.join(timeout_ms / 1000)
-        return bool(answer and answer[0])
+        return bool(result and result[0])
 
     def _is_last(self, start: StreamOffset, end: StreamOffset) -> bool:
         batches = [int(name) for name in self._names("commits") if name.isdigit()]
@@ -86,8 +86,8 @@ class Checkpoint:
         from pyarrow.fs import FileSelector
 
         system, root = self._opened()
-        found = system.get_file_info(FileSelector(f"{root}/{folder}".rstrip("/"), allow_not_found=True))
-        return {entry.base_name for entry in found if entry.is_file}
+        entries = system.get_file_info(FileSelector(f"{root}/{folder}".rstrip("/"), allow_not_found=True))
+        return {entry.base_name for entry in entries if entry.is_file}
 
     def _opened(self) -> tuple[FileSystem, str]:
         """The file system, and the folder in its words."""

@@ -13,7 +13,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -66,8 +66,6 @@ MARKS_MAX = 256
 SAMPLE_COUNT = 64
 SAMPLE_BYTES = 64 << 10
 RECORDS_VERSION = 1
-AHEAD_MIN = 2_000
-"""Shorter ranges are not worth a thread that fetches their next block."""
 
 
 class BrokersAway(errors.ConnectionFailed):
@@ -144,13 +142,13 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
     told_whole = True
     for topic in topics:
         try:
-            found = first_answer(endpoints, partial(query_route, topic, whole=whole))
+            route = first_answer(endpoints, partial(query_route, topic, whole=whole))
         except errors.TopicNotFound as error:
             missing[topic] = errors.TopicNotFound(error.message + _suggestion(endpoints, topic))
             continue
-        addresses |= {one.queue: one.address for one in found.queues if one.readable}
-        away |= found.away
-        told_whole = told_whole and found.whole
+        addresses |= {one.queue: one.address for one in route.queues if one.readable}
+        away |= route.away
+        told_whole = told_whole and route.whole
     return Located(addresses=addresses, away=away, missing=missing, whole=told_whole)
 
 
@@ -162,23 +160,23 @@ def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:
     topics: Sequence[str] = options.topics
     if options.topic_pattern:
         topics = sorted({*matching(options), *(set(known) - {options.retry_topic})})
-    found = locate(options.endpoints, topics)
+    where = locate(options.endpoints, topics)
     if options.retry_topic:  # made by the first message that comes again
         retried = locate(options.endpoints, [options.retry_topic])
-        found = replace(found, addresses=found.addresses | retried.addresses, away=found.away | retried.away)
+        where = replace(where, addresses=where.addresses | retried.addresses, away=where.away | retried.away)
     if options.schema_style is SchemaStyle.KAFKA:
-        must_be_unique([*found.addresses, *found.away])
+        must_be_unique([*where.addresses, *where.away])
     if not options.assigned:
-        return found
+        return where
     assigned = set(options.assigned)
-    unknown = sorted(assigned - found.addresses.keys() - found.away.keys())
+    unknown = sorted(assigned - where.addresses.keys() - where.away.keys())
     for queue in unknown:
-        if found.whole and queue.topic not in found.missing:
+        if where.whole and queue.topic not in where.missing:
             raise SettingsError(f"option assign names {queue}, which is not a readable queue of topic {queue.topic}")
     return replace(
-        found,
-        addresses={queue: address for queue, address in found.addresses.items() if queue in assigned},
-        away={queue: why for queue, why in found.away.items() if queue in assigned},
+        where,
+        addresses={queue: address for queue, address in where.addresses.items() if queue in assigned},
+        away={queue: why for queue, why in where.away.items() if queue in assigned},
     )
 
 
@@ -195,9 +193,9 @@ def _topics_of(endpoint: str) -> list[str]:
 
     address = access_points(endpoint).addresses[0]
     content = connection.unary(address, "/evenq.v1.Admin/ListTopics", b"", timeout_ms=CALL_MS)
-    answer = admin_pb2.ListTopicsResponse.FromString(content)
-    check(answer.status)
-    return [summary.topic for summary in answer.topics]
+    response = admin_pb2.ListTopicsResponse.FromString(content)
+    check(response.status)
+    return [summary.topic for summary in response.topics]
 
 
 def _suggestion(endpoints: Sequence[str], misspelt: str) -> str:
@@ -246,42 +244,42 @@ def query(
         wait_ms=wait_ms,
         known_max=[known.get(queue, -1) for queue in queues] if known is not None else [],
     )
-    answer = data_pb2.QueryOffsetsResponse.FromString(
+    response = data_pb2.QueryOffsetsResponse.FromString(
         connection.unary(
             address, "/evenq.v1.Data/QueryOffsets", request.SerializeToString(), timeout_ms=CALL_MS + wait_ms
         )
     )
-    check(answer.status)
+    check(response.status)
     return {
         MessageQueue(entry.queue.topic, entry.queue.broker_name, entry.queue.queue_id): QueueState(
             bounds=Bounds(low=entry.min_offset, high=entry.max_offset, uid=entry.uid),
             committed=entry.committed,
             times={timestamp_ms: entry.timestamp_offset} if timestamp_ms else {},
         )
-        for entry in answer.offsets
+        for entry in response.offsets
     }
 
 
-def marks(address: str, places: Sequence[tuple[MessageQueue, int]]) -> dict[tuple[MessageQueue, int], str]:
+def marks(address: str, positions: Sequence[tuple[MessageQueue, int]]) -> dict[tuple[MessageQueue, int], str]:
     """What the messages before these offsets are (`offsets.Mark`), at one broker; empty: there is none, or the broker
     is older than marks.
     """
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
-    found: dict[tuple[MessageQueue, int], str] = {}
-    for begin in range(0, len(places), MARKS_MAX):
-        some = places[begin : begin + MARKS_MAX]
+    texts: dict[tuple[MessageQueue, int], str] = {}
+    for begin in range(0, len(positions), MARKS_MAX):
+        some = positions[begin : begin + MARKS_MAX]
         request = data_pb2.QueryOffsetsRequest(
             queues=[_queue(queue) for queue, _ in some], mark_at=[offset for _, offset in some]
         )
         content = connection.unary(
             address, "/evenq.v1.Data/QueryOffsets", request.SerializeToString(), timeout_ms=CALL_MS
         )
-        answer = data_pb2.QueryOffsetsResponse.FromString(content)
-        check(answer.status)
-        found |= {place: entry.mark for place, entry in zip(some, answer.offsets, strict=True)}
-    return found
+        response = data_pb2.QueryOffsetsResponse.FromString(content)
+        check(response.status)
+        texts |= {position: entry.mark for position, entry in zip(some, response.offsets, strict=True)}
+    return texts
 
 
 def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> Survey:
@@ -294,11 +292,11 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> S
     while True:
         left_ms = max(1, round((give_up - time.monotonic()) * 1000))
         where = persist("the route", lambda: located(options).must_exist(), timeout_ms=left_ms)
-        found: dict[MessageQueue, QueueState] = {}
+        states: dict[MessageQueue, QueueState] = {}
         silent: dict[MessageQueue, str] = {}
         for address, queues in sorted(by_address(where.addresses).items()):
             try:
-                found |= with_times(address, query(address, queues, group=group), options)
+                states |= with_times(address, query(address, queues, group=group), options)
             except errors.Error as failure:
                 if not (failure.retryable or failure.refresh_route):
                     raise
@@ -306,7 +304,7 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> S
         unavailable = where.away | silent
         pause = backoff.next_ms() / 1000
         if not (silent or (unavailable and wait_for_away)) or time.monotonic() + pause > give_up:
-            return Survey(located=where, states=found, unavailable=unavailable)
+            return Survey(located=where, states=states, unavailable=unavailable)
         log.warning("trying again: %s", "; ".join(dict.fromkeys(unavailable.values())))
         time.sleep(pause)
 
@@ -315,16 +313,16 @@ def with_times(
     address: str, states: Mapping[MessageQueue, QueueState], options: ReadOptions
 ) -> dict[MessageQueue, QueueState]:
     """The states with what the options' times mean: one call for each time."""
-    asked: dict[int, list[MessageQueue]] = {}
+    times: dict[int, list[MessageQueue]] = {}
     for spec in (options.starting, options.ending):
         for queue in states:
             if spec is not None and (time_ms := spec.time_of(queue)):
-                asked.setdefault(time_ms, []).append(queue)
-    found = dict(states)
-    for time_ms, queues in sorted(asked.items()):
+                times.setdefault(time_ms, []).append(queue)
+    merged = dict(states)
+    for time_ms, queues in sorted(times.items()):
         for queue, state in query(address, sorted(set(queues)), timestamp_ms=time_ms).items():
-            found[queue] = replace(found[queue], times={**found[queue].times, **state.times})
-    return found
+            merged[queue] = replace(merged[queue], times={**merged[queue].times, **state.times})
+    return merged
 
 
 def by_address(route: Route) -> dict[str, list[MessageQueue]]:
@@ -347,16 +345,16 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
             data_pb2.CommitOffset(queue=_queue(queue), offset=offset) for queue, offset in sorted(positions.items())
         ],
     )
-    answer = data_pb2.CommitOffsetsResponse.FromString(
+    response = data_pb2.CommitOffsetsResponse.FromString(
         connection.unary(address, "/evenq.v1.Data/CommitOffsets", request.SerializeToString(), timeout_ms=timeout_ms)
     )
-    check(answer.status)
+    check(response.status)
 
 
 def scan(
-    address: str, wanted: QueueRange, *, uid: str, tags: str, sql: str = "", group: str, block_bytes: int,
+    address: str, part: QueueRange, *, uid: str, tags: str, sql: str = "", group: str, block_bytes: int,
     timeout_ms: int, parts: Parts | None = None,
-) -> Iterator[bytes]:  # fmt: skip
+) -> Generator[memoryview, None, None]:  # fmt: skip
     """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. A broker whose
     queue has another `uid` refuses with PreconditionFailed; older ones do not look. With `parts` records are taken as
     well as messages.
@@ -364,9 +362,9 @@ def scan(
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
     request = data_pb2.ScanRequest(
-        queue=_queue(wanted.queue),
-        start=wanted.start,
-        end=wanted.end,
+        queue=_queue(part.queue),
+        start=part.start,
+        end=part.end,
         block_bytes=block_bytes,
         filter=common_pb2.Filter(type=common_pb2.Filter.SQL if sql else common_pb2.Filter.TAG, expression=sql or tags),
         group=group,
@@ -375,10 +373,7 @@ def scan(
     if parts is not None:
         request.records.version = RECORDS_VERSION
         request.records.head, request.records.system, request.records.verifies = parts
-    return connection.stream(
-        address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms,
-        ahead=wanted.count > AHEAD_MIN,
-    )  # fmt: skip
+    return connection.stream(address, "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=timeout_ms)
 
 
 def row_bytes(address: str, queue: MessageQueue, start: int) -> float | None:
@@ -397,7 +392,7 @@ def row_bytes(address: str, queue: MessageQueue, start: int) -> float | None:
         timeout_ms=CALL_MS,
     )
     with contextlib.suppress(errors.Error):
-        messages = ScanBlock.FromString(next(iter(blocks), b"")).messages
+        messages = ScanBlock.FromString(bytes(next(iter(blocks), b""))).messages
         if messages:
             return sum(len(message.body) for message in messages) / len(messages)
     return None

@@ -89,8 +89,8 @@ class ExclusiveQueues:
     def without(self, start: StreamOffset, held: Held, late: Collection[MessageQueue]) -> Held:
         """Nobody told how far they go, or not yet as far as that, or their lock is in doubt."""
         self._moved = {queue: move for queue, move in self._moved.items() if queue not in late}
-        self._chosen = {queue: place for queue, place in self._chosen.items() if queue in late}
-        moved = {queue: place for queue, place in held.moved.items() if queue not in late}
+        self._chosen = {queue: offset for queue, offset in self._chosen.items() if queue in late}
+        moved = {queue: offset for queue, offset in held.moved.items() if queue not in late}
         return replace(held, moved=moved, ends={**held.ends, **{queue: start.ends[queue] for queue in late}})
 
     def planned(self, end: StreamOffset | None) -> bool:
@@ -157,12 +157,12 @@ class ExclusiveQueues:
             queue: (offset, number) for queue, (offset, number) in self._moved.items() if resets.get(queue) == number
         }
         new = [queue for queue in resets if queue in start.ends and queue not in self._moved]
-        places = self._watch.progress(new) if new else {}
-        places = {queue: place for queue, place in places.items() if place >= 0 and self._reachable(queue, place)}
-        self._moved |= {queue: (place, resets[queue]) for queue, place in places.items()}
-        self.member.sent(places)
-        self.committer.forget(places)
-        return places
+        offsets = self._watch.progress(new) if new else {}
+        offsets = {queue: offset for queue, offset in offsets.items() if offset >= 0 and self._reachable(queue, offset)}
+        self._moved |= {queue: (offset, resets[queue]) for queue, offset in offsets.items()}
+        self.member.sent(offsets)
+        self.committer.forget(offsets)
+        return offsets
 
     def _tell_followed(self) -> None:
         resets = self.member.resets()
@@ -175,17 +175,17 @@ class ExclusiveQueues:
         if self._met:
             return self._chosen
         replayed = self._replayed or {}
-        found = {
-            queue: place
-            for queue, place in self.member.found().items()
-            if queue in start.ends and place >= 0 and place not in {start.ends[queue], replayed.get(queue)}
+        progress = {
+            queue: offset
+            for queue, offset in self.member.found().items()
+            if queue in start.ends and offset >= 0 and offset not in {start.ends[queue], replayed.get(queue)}
         }
-        if found and differ(self._options.membership.on_conflict, self._options.group, found, start.ends):
-            self._chosen = {queue: place for queue, place in found.items() if self._reachable(queue, place)}
+        if progress and differ(self._options.membership.on_conflict, self._options.group, progress, start.ends):
+            self._chosen = {queue: offset for queue, offset in progress.items() if self._reachable(queue, offset)}
         return self._chosen
 
-    def _reachable(self, queue: MessageQueue, place: int) -> bool:
-        return self._frozen is None or (queue in self._frozen and place <= self._frozen[queue].high)
+    def _reachable(self, queue: MessageQueue, offset: int) -> bool:
+        return self._frozen is None or (queue in self._frozen and offset <= self._frozen[queue].high)
 
     def _send(self, positions: Positions) -> None:
         if not self._options.group:  # nobody to report for
@@ -206,15 +206,15 @@ class ExclusiveQueues:
                 raise
 
 
-def differ(on_conflict: OnConflict, group: str, found: Positions, checkpoint: Positions) -> bool:
-    """The group's progress was `found` on these queues, and the checkpoint says something else. True: the group counts.
+def differ(on_conflict: OnConflict, group: str, progress: Positions, checkpoint: Positions) -> bool:
+    """The group's `progress` on these queues is not what the checkpoint says. True: the group counts.
     Raises OffsetConflict.
     """
-    first = min(found)
+    first = min(progress)
     said = (
-        f"the progress of group {group} and the checkpoint differ on {named(list(found))}: {first} is at "
-        f"{found[first]} in the group and at {checkpoint[first]} in the checkpoint; the group was moved, or the last "
-        "run was killed before it could report"
+        f"the progress of group {group} and the checkpoint differ on {named(list(progress))}: {first} is at "
+        f"{progress[first]} in the group and at {checkpoint[first]} in the checkpoint; the group was moved, or the "
+        "last run was killed before it could report"
     )
     match on_conflict:
         case OnConflict.FAIL:

@@ -9,7 +9,7 @@ else (fields beyond the message's end, endless varints, very many fields) it rai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Places = NDArray[np.int64]
 
-__all__ = ["LENGTH", "VARINT", "Fields", "Last", "Unusual", "fields"]
+__all__ = ["LENGTH", "STEPS_MAX", "VARINT", "Fields", "Last", "Unusual", "fields", "long_varints"]
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 STEPS_MAX = 512
@@ -27,6 +27,19 @@ SHIFT_MAX = 63
 NUMBER_MAX = (1 << 29) - 1  # of a field in protobuf
 CONTINUES = 0x80
 """In each byte of a varint but the last."""
+EIGHT = 8
+ONE, HIGHEST = np.uint64(1), np.uint64(56)
+LAST_BYTES, LOWEST_BITS = np.uint64(0x8080808080808080), np.uint64(0x0101010101010101)
+VALUE_BITS = ~LAST_BYTES
+SQUEEZED = tuple(
+    (np.uint64(part), np.uint64(shift), enough)
+    for part, shift, enough in (
+        (0x007F007F007F007F, 1, 1 << 16),
+        (0x00003FFF00003FFF, 2, 1 << 32),
+        (0x000000000FFFFFFF, 4, 1 << 64),
+    )
+)
+"""Seven bits of each byte become fourteen of each two, and so on; enough for varints that end below a bit."""
 
 
 class Unusual(Exception):
@@ -55,10 +68,18 @@ class Last:
         self.present: NDArray[np.bool_] | None = None
         """None: in no message."""
 
-    def take(self, found: Fields) -> None:
+    @classmethod
+    def of_all(cls, begin: Places, end: Places) -> Self:
+        """Each message has it."""
+        made = cls(begin)
+        made.end = end
+        made.present = np.ones(len(begin), dtype=np.bool_)
+        return made
+
+    def take(self, fields: Fields) -> None:
         """A later occurrence wins."""
-        if found.rows is None:
-            self.begin, self.end = found.begin, found.end
+        if fields.rows is None:
+            self.begin, self.end = fields.begin, fields.end
             self.present = np.ones(len(self.begin), dtype=np.bool_)
             return
         if self.present is None:
@@ -66,8 +87,8 @@ class Last:
             self.present = np.zeros(len(self.begin), dtype=np.bool_)
         elif self.present.all():
             self.begin, self.end = self.begin.copy(), self.end.copy()
-        self.begin[found.rows], self.end[found.rows] = found.begin, found.end
-        self.present[found.rows] = True
+        self.begin[fields.rows], self.end[fields.rows] = fields.begin, fields.end
+        self.present[fields.rows] = True
 
 
 def fields(data: NDArray[np.uint8], begin: Places, end: Places) -> Iterator[Fields]:
@@ -86,18 +107,18 @@ def fields(data: NDArray[np.uint8], begin: Places, end: Places) -> Iterator[Fiel
         same = byte.tobytes()
         tag = same[0]
         if tag < CONTINUES and same.count(tag) == len(same):
-            found, at = _field(data, tag, rows, at + 1, end)
-            if found is not None:
-                yield found
+            occurrences, at = _field(data, tag, rows, at + 1, end)
+            if occurrences is not None:
+                yield occurrences
             continue
         tags, at = _varints(data, at, end)
         following = np.empty_like(at)
         for tag in np.unique(tags).tolist():
             lanes = np.flatnonzero(tags == tag)
-            found, after = _field(data, tag, lanes if rows is None else rows[lanes], at[lanes], end[lanes])
+            occurrences, after = _field(data, tag, lanes if rows is None else rows[lanes], at[lanes], end[lanes])
             following[lanes] = after
-            if found is not None:
-                yield found
+            if occurrences is not None:
+                yield occurrences
         at = following
     if np.count_nonzero(at < end):
         raise Unusual
@@ -123,7 +144,7 @@ def _field(
         return Fields(number, VARINT, rows, values, None), after
     if wire_type not in {EIGHT_BYTES, FOUR_BYTES}:
         raise Unusual
-    after = at + (8 if wire_type == EIGHT_BYTES else 4)
+    after = at + (EIGHT if wire_type == EIGHT_BYTES else 4)
     if np.count_nonzero(after > end):
         raise Unusual
     return None, after
@@ -137,12 +158,46 @@ def _varints(data: NDArray[np.uint8], at: Places, end: Places) -> tuple[NDArray[
     after = at + 1
     if byte.tobytes().isascii():  # none of them goes on
         return byte, after
+    values, after = long_varints(data, at)
+    if np.count_nonzero(after > end):
+        raise Unusual
+    return values, after
+
+
+def long_varints(data: NDArray[np.uint8], at: Places) -> tuple[NDArray[np.int64], Places]:
+    """The varint at each place (one of 64 bits as a negative number), and the places behind them. Raises Unusual if one
+    does not end.
+    """
+    size = len(data)
+    if size < EIGHT or int(at.max()) > size - EIGHT:
+        return _one_by_one(data, at)
+    words: Any = np.ndarray((size - EIGHT + 1,), dtype="<u8", buffer=data, strides=(1,))
+    word: NDArray[np.uint64] = words[at].astype(np.uint64, copy=False)
+    last = ~word & LAST_BYTES
+    last &= ~last + ONE  # the highest bit of the byte that ends it
+    if not last.all():
+        return _one_by_one(data, at)
+    word &= (last - ONE) & VALUE_BITS
+    after = at + (((last - ONE) & LOWEST_BITS) * LOWEST_BITS >> HIGHEST).astype(np.int64)
+    longest = int(last.max())
+    for part, shift, enough in SQUEEZED:
+        word = (word & part) | (word & ~part) >> shift
+        if longest < enough:
+            break
+    return word.view(np.int64), after
+
+
+def _one_by_one(data: NDArray[np.uint8], at: Places) -> tuple[NDArray[np.int64], Places]:
+    """The same byte by byte: those of nine and ten bytes, and near the end."""
+    size = len(data)
+    byte = data.take(at)
+    after = at + 1
     values = (byte & 0x7F).astype(np.int64)
     lanes = np.flatnonzero(byte & CONTINUES)
     shift = 7
     while len(lanes):
         here = after.take(lanes)
-        if shift > SHIFT_MAX or np.count_nonzero(here >= end.take(lanes)):
+        if shift > SHIFT_MAX or int(here.max()) >= size:
             raise Unusual
         byte = data.take(here)
         values[lanes] |= (byte & 0x7F).astype(np.int64) << shift

@@ -184,11 +184,11 @@ class EvenqProgressListener(StreamingQueryListener):
 
     def _met(self, event: Any) -> tuple[str, str]:
         """Name and id of the query of a run, kept for its end."""
-        run, found = str(event.runId), (event.name or str(event.id), str(event.id))
-        self._runs[run] = found
+        run, query = str(event.runId), (event.name or str(event.id), str(event.id))
+        self._runs[run] = query
         while len(self._runs) > RUNS_MAX:
             del self._runs[next(iter(self._runs))]
-        return found
+        return query
 
     def _query(self, name: str, query_id: str) -> QueryFigures:
         query = self._queries.setdefault(name, QueryFigures(name))

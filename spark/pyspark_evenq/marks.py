@@ -32,7 +32,9 @@ def compared(
     read = [part.queue for part in batch_ranges(start, end)]
     known = {queue: kept[queue] for queue in read if queue in kept}
     new = {queue: end.ends[queue] for queue in sorted({*read, *end.starts}) if end.ends.get(queue, 0) > 0}
-    told = ask([*((queue, mark.offset) for queue, mark in known.items()), *new.items()])
-    others = {queue: mark for queue, mark in known.items() if told.get((queue, mark.offset), "") not in {"", mark.text}}
-    noted = {queue: Mark(offset, text) for queue, offset in new.items() if (text := told.get((queue, offset), ""))}
+    marks = ask([*((queue, mark.offset) for queue, mark in known.items()), *new.items()])
+    others = {
+        queue: mark for queue, mark in known.items() if marks.get((queue, mark.offset), "") not in {"", mark.text}
+    }
+    noted = {queue: Mark(offset, text) for queue, offset in new.items() if (text := marks.get((queue, offset), ""))}
     return kept | noted, others

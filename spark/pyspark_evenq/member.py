@@ -28,11 +28,12 @@ from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import ReadOptions
 
 if TYPE_CHECKING:
-    from evenq.client.core.calls import Generation, SessionEvent
+    from evenq.client.core.calls import SessionEvent
     from evenq.client.core.introduction import Introduction
     from evenq.client.loops.background import Background
-    from evenq.client.loops.sessions import Sessions
-    from evenq.client.rpc.sessions import ConsumerCalls
+    from evenq.client.loops.sessions import BrokerSessions
+    from evenq.client.rpc.sessions import RpcConsumerCalls
+    from evenq.model import Generation
 
 __all__ = ["GroupBusy", "Member", "QueueTaken"]
 
@@ -128,8 +129,8 @@ class _Life:
         self._group = options.group
         self._client_id = client_id
         self._clock = SystemClock()
-        self._calls: ConsumerCalls | None = None
-        self._sessions: Sessions | None = None
+        self._calls: RpcConsumerCalls | None = None
+        self._sessions: BrokerSessions | None = None
         self._introduction: Introduction | None = None
         self._addresses: dict[str, str] = {}
         self._strangers: frozenset[str] = frozenset()
@@ -179,14 +180,14 @@ class _Life:
 
     async def follow(self, queue: MessageQueue, offset: QueueOffset, number: int) -> None:
         """A broker believes a member's commits again once it reads from the place where the group was moved to."""
-        from evenq.client.core.calls import NO_GENERATION
+        from evenq.model import NO_GENERATION
 
         _, calls = self._opened()
         try:
             with suppress(errors.IllegalOffset):
                 await calls.pull(
                     self._addresses[queue.broker_name], self._group, queue, offset, batch_max=1, bytes_max=1, wait_ms=0,
-                    wanted=FilterExpression(), generation=NO_GENERATION, committed=-1,
+                    expression=FilterExpression(), generation=NO_GENERATION, committed=-1,
                 )  # fmt: skip
         except errors.Error as failure:  # asked again with the next batch
             log.warning("broker %s was not told that %s is at %d: %s", queue.broker_name, queue, offset, failure)
@@ -208,20 +209,20 @@ class _Life:
         if left:
             await asyncio.wait(left, timeout=ENDS_S)
 
-    def _opened(self) -> tuple[Sessions, ConsumerCalls]:
+    def _opened(self) -> tuple[BrokerSessions, RpcConsumerCalls]:
         if self._sessions is None or self._calls is None:
             from evenq.client.core.introduction import Introduction
-            from evenq.client.loops.sessions import Sessions
+            from evenq.client.loops.sessions import BrokerSessions
             from evenq.client.loops.troubles import Troubles
-            from evenq.client.rpc.sessions import ConsumerCalls
-            from evenq.client.wiring import Ground
+            from evenq.client.rpc.sessions import RpcConsumerCalls
+            from evenq.client.wiring import ClientContext
 
             options, rng = self._options, random.Random()  # noqa: S311  spreads load, keeps no secret
-            ground = Ground(
+            context = ClientContext(
                 clock=self._clock, rng=rng, credentials=options.credentials(), tls=options.tls(),
                 endpoint=options.endpoints[0],
             )  # fmt: skip
-            self._calls = ConsumerCalls(ground.open_net(), endpoint=options.endpoints[0], client_id=self._client_id)
+            self._calls = RpcConsumerCalls(context.open_net(), endpoint=options.endpoints[0], client_id=self._client_id)
             self._introduction = Introduction(
                 group=self._group,
                 model=MessageModel.CLUSTERING,
@@ -234,7 +235,7 @@ class _Life:
                 hands_over=False,  # it reads on from where it was when the broker is back: nothing is in its hands
                 refuses_resets=not options.membership.follows_resets,
             )
-            self._sessions = Sessions(
+            self._sessions = BrokerSessions(
                 self._calls,
                 clock=self._clock,
                 rng=rng,
@@ -248,7 +249,8 @@ class _Life:
         return self._sessions, self._calls
 
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
-        from evenq.client.core.calls import OffsetsReset, Welcome
+        from evenq.client.core.calls import Welcome
+        from evenq.model.session_events import OffsetsReset
 
         self._changed.set()
         match event:
@@ -264,22 +266,22 @@ class _Life:
 
     # ------------------------------------------------------------------------------------------------ getting in
 
-    async def _subscribe(self, sessions: Sessions, calls: ConsumerCalls, route: Route) -> None:
+    async def _subscribe(self, sessions: BrokerSessions, calls: RpcConsumerCalls, route: Route) -> None:
         """Tell the brokers of topics that are new in the route; with a pattern, or the retry topic, they come later."""
         options = self._options
         new = {queue.topic for queue in route} - self._subscriptions.keys()
         if not new:
             return
         await self._meet_others(calls, route, new)
-        wanted = (
+        expression = (
             FilterExpression.sql(options.sql_filter) if options.sql_filter else FilterExpression(options.tags or "*")
         )
-        self._subscriptions |= dict.fromkeys(sorted(new), wanted)
+        self._subscriptions |= dict.fromkeys(sorted(new), expression)
         if self._introduction is not None:
             self._introduction.changed(self._clock.now_ms())
         sessions.rejoin()
 
-    async def _meet_others(self, calls: ConsumerCalls, route: Route, topics: Collection[str]) -> None:
+    async def _meet_others(self, calls: RpcConsumerCalls, route: Route, topics: Collection[str]) -> None:
         """Return when nobody else reads these topics in the group, or `onGroupBusy` is takeover. Asked before joining,
         because members that share the queues would make room at once for one that then goes away.
         """
@@ -302,17 +304,17 @@ class _Life:
         log.warning("group %s is busy, waiting for %s to leave", self._group, names)
         return now_ms
 
-    async def _others(self, calls: ConsumerCalls, route: Route, topics: Collection[str]) -> list[str]:
+    async def _others(self, calls: RpcConsumerCalls, route: Route, topics: Collection[str]) -> list[str]:
         from evenq.wire.status import check
         from evenq.wire.stubs.evenq.v1 import groups_pb2
 
         request = groups_pb2.ListMembersRequest(group=self._group).SerializeToString()
-        found = set()
+        others = set()
         for address, queues in by_address(route).items():
             try:
                 content = await calls.unary(address, "/evenq.v1.Groups/ListMembers", request)
-                answer = groups_pb2.ListMembersResponse.FromString(content)
-                check(answer.status)
+                response = groups_pb2.ListMembersResponse.FromString(content)
+                check(response.status)
             except (errors.Unsupported, errors.NotImplementedYet):
                 log.warning("%s knows no members of groups: this query is none there, and holds no queues", address)
                 self._strangers |= {queue.broker_name for queue in queues}
@@ -320,13 +322,13 @@ class _Life:
             except errors.Error as failure:
                 log.warning("who is in group %s was not told by %s: %s", self._group, address, failure)
                 continue
-            for member in answer.members:
+            for member in response.members:
                 read = {subscription.topic for subscription in member.subscriptions}
                 if member.model == groups_pb2.CLUSTERING and (not read or not read.isdisjoint(topics)):
-                    found.add(member.client_id)
-        return sorted(found - {self._client_id})
+                    others.add(member.client_id)
+        return sorted(others - {self._client_id})
 
-    async def _settled(self, sessions: Sessions) -> None:
+    async def _settled(self, sessions: BrokerSessions) -> None:
         """Wait a little until each broker has taken us in, or could not."""
         until_ms = self._clock.monotonic_ms() + SETTLE_MS
         while not sessions.settled and (left_ms := until_ms - self._clock.monotonic_ms()) > 0:
@@ -334,20 +336,20 @@ class _Life:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left_ms / 1000)
 
-    async def _take(self, calls: ConsumerCalls, name: str, queues: Collection[MessageQueue]) -> None:
+    async def _take(self, calls: RpcConsumerCalls, name: str, queues: Collection[MessageQueue]) -> None:
         """Lock queues of one broker, all of them. Brokers are asked in one order, so that of two queries that begin
         together one gets all.
         """
-        give_up_ms, said_ms, wanted = self._clock.monotonic_ms() + GHOST_MS, -SAY_MS, sorted(queues)
-        while wanted:
+        give_up_ms, said_ms, remaining = self._clock.monotonic_ms() + GHOST_MS, -SAY_MS, sorted(queues)
+        while remaining:
             try:
-                answers = [
-                    answer
-                    for topic in sorted({queue.topic for queue in wanted})
-                    for answer in await calls.lock(
+                locks = [
+                    lock
+                    for topic in sorted({queue.topic for queue in remaining})
+                    for lock in await calls.lock(
                         self._addresses[name],
                         self._group,
-                        [queue for queue in wanted if queue.topic == topic],
+                        [queue for queue in remaining if queue.topic == topic],
                         wait_ms=ASK_MS,
                         generation=self._generation(),
                         anew=True,
@@ -356,15 +358,15 @@ class _Life:
             except errors.Error as failure:  # the session will tell when it is back
                 log.warning("no locks of group %s from broker %s: %s", self._group, name, failure)
                 return
-            for answer in answers:
-                if answer.granted:
-                    self._held.add(answer.queue)
-                    self.found[answer.queue] = answer.committed
-                    self._reached[answer.queue] = max(answer.committed, self._reached.get(answer.queue, -1))
-            wanted = [answer.queue for answer in answers if not answer.granted]
-            if wanted:
+            for lock in locks:
+                if lock.granted:
+                    self._held.add(lock.queue)
+                    self.found[lock.queue] = lock.committed
+                    self._reached[lock.queue] = max(lock.committed, self._reached.get(lock.queue, -1))
+            remaining = [lock.queue for lock in locks if not lock.granted]
+            if remaining:
                 try:
-                    holders = [answer.holder for answer in answers if not answer.granted and answer.holder]
+                    holders = [lock.holder for lock in locks if not lock.granted and lock.holder]
                     said_ms = self._wait_or_fail(holders, give_up_ms, said_ms)
                 except GroupBusy:
                     await self.leave(SETTLE_MS // 4)
@@ -374,14 +376,14 @@ class _Life:
         """A takeover is a newer decision than all that members made by themselves; so the broker takes queues from who
         keeps them.
         """
-        from evenq.client.core.calls import NO_GENERATION, Generation
+        from evenq.model import NO_GENERATION, Generation
 
         takes_over = self._options.membership.on_busy is OnBusy.TAKEOVER
         return Generation(0, self._clock.now_ms()) if takes_over else NO_GENERATION
 
     # ------------------------------------------------------------------------------------------------ staying in
 
-    async def _sure(self, sessions: Sessions) -> None:
+    async def _sure(self, sessions: BrokerSessions) -> None:
         """Brokers of which we do not know whether our locks hold are asked before anything is planned."""
         for name in {queue.broker_name for queue in self._held}:
             if not sessions.sure(name) and sessions.up(name):
@@ -403,17 +405,17 @@ class _Life:
         for topic in sorted({queue.topic for queue in queues}):
             of_topic = [queue for queue in queues if queue.topic == topic]
             try:
-                answers = await calls.lock(
+                locks = await calls.lock(
                     self._addresses[name], self._group, of_topic, wait_ms=0, generation=self._generation()
                 )
             except errors.Error as failure:
                 log.warning("whose queues of %s at broker %s are was not told: %s", topic, name, failure)
                 return
-            for answer in sorted(answers, key=lambda answer: answer.granted):  # whoever holds one is told first
-                if not answer.granted:
-                    self._lose(answer.queue, f"{answer.holder or 'nobody yet'} has it")
-                elif answer.queue not in self.resets and answer.committed > self._reached.get(answer.queue, -1):
-                    self._lose(answer.queue, f"it was read up to {answer.committed} meanwhile, by another member")
+            for lock in sorted(locks, key=lambda lock: lock.granted):  # whoever holds one is told first
+                if not lock.granted:
+                    self._lose(lock.queue, f"{lock.holder or 'nobody yet'} has it")
+                elif lock.queue not in self.resets and lock.committed > self._reached.get(lock.queue, -1):
+                    self._lose(lock.queue, f"it was read up to {lock.committed} meanwhile, by another member")
         sessions.confirm(name, suspicions)
 
     def _lose(self, queue: MessageQueue, why: str) -> None:

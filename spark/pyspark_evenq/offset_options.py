@@ -59,7 +59,7 @@ def offset_spec(values: Mapping[str, str], side: str, *, default: Place, rest: P
         return OffsetSpec(place=rest, time_ms=time_ms, must_match=must_match)
     name = f"{side}OffsetsByTimestamp"
     if text := values.get(name, "").strip():
-        times = _by_queue(name, text, wanted="ms since the epoch, > 0")
+        times = _by_queue(name, text, expected="ms since the epoch, > 0")
         for queue, time in times.items():
             if not _is_whole(time) or time <= 0:
                 raise SettingsError(f"option {name}: the time of {queue} is {time!r}; give ms since the epoch, > 0")
@@ -73,17 +73,17 @@ def offset_spec(values: Mapping[str, str], side: str, *, default: Place, rest: P
             return OffsetSpec(place=Place(text.lower()))
         except ValueError:
             raise SettingsError(f"option {name} is {text!r}; give group, earliest, latest or a JSON object") from None
-    wanted = "offsets >= 0, -2 (earliest) or -1 (latest)"
-    offsets = _by_queue(name, text, wanted=wanted)
+    expected = "offsets >= 0, -2 (earliest) or -1 (latest)"
+    offsets = _by_queue(name, text, expected=expected)
     for queue, offset in offsets.items():
         if not _is_whole(offset) or offset < EARLIEST_MARK:
-            raise SettingsError(f"option {name}: the offset of {queue} is {offset!r}; give {wanted}")
+            raise SettingsError(f"option {name}: the offset of {queue} is {offset!r}; give {expected}")
     return OffsetSpec(place=rest, offsets=offsets)
 
 
 def assigned_queues(text: str) -> tuple[MessageQueue, ...]:
     """The value of the option `assign`. Raises SettingsError."""
-    wanted = 'an object {"topic": {"broker": [0, 1]}}'
+    expected = 'an object {"topic": {"broker": [0, 1]}}'
     try:
         queues = sorted(
             MessageQueue(topic, broker, queue_id)
@@ -94,11 +94,11 @@ def assigned_queues(text: str) -> tuple[MessageQueue, ...]:
         )
     except (ValueError, AttributeError, TypeError) as broken:
         raise SettingsError(
-            f"option assign does not parse ({broken}); give {wanted}: queue ids count per broker, as `evenq topic "
+            f"option assign does not parse ({broken}); give {expected}: queue ids count per broker, as `evenq topic "
             "show` lists them"
         ) from None
     if not queues:
-        raise SettingsError(f"option assign names no queue; give {wanted}")
+        raise SettingsError(f"option assign names no queue; give {expected}")
     return tuple(dict.fromkeys(queues))
 
 
@@ -120,7 +120,7 @@ def _milliseconds(name: str, text: str) -> int:
     return time_ms
 
 
-def _by_queue(name: str, text: str, *, wanted: str) -> dict[MessageQueue, Any]:
+def _by_queue(name: str, text: str, *, expected: str) -> dict[MessageQueue, Any]:
     try:
         return {
             MessageQueue(topic, broker, int(queue_id)): number
@@ -131,5 +131,5 @@ def _by_queue(name: str, text: str, *, wanted: str) -> dict[MessageQueue, Any]:
     except (ValueError, AttributeError) as broken:
         raise SettingsError(
             f'option {name} does not parse ({broken}); give an object {{"topic": {{"broker": {{"0": number}}}}}} with '
-            f"{wanted}"
+            f"{expected}"
         ) from None

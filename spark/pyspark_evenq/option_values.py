@@ -74,12 +74,12 @@ def number(values: Mapping[str, str], name: str, *, default: float, high: float)
     """Above 0, up to `high`. Raises SettingsError."""
     text = values.get(name, str(default))
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not 0 < found <= high:
+        value = math.nan
+    if not 0 < value <= high:
         raise SettingsError(f"option {name} is {text!r}; give a number above 0 and up to {high:g}")
-    return found
+    return value
 
 
 def flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -23,7 +23,6 @@ from pyspark_evenq.foreign_options import foreign_problem
 from pyspark_evenq.member_options import MEMBER_NAMES, Membership, membership
 from pyspark_evenq.offset_options import (
     EARLIEST_MARK,
-    LATEST_MARK,
     OffsetSpec,
     Place,
     assigned_queues,
@@ -31,19 +30,10 @@ from pyspark_evenq.offset_options import (
 )
 from pyspark_evenq.option_values import choice, flag, named, whole
 
-__all__ = [
-    "EARLIEST_MARK",
-    "KAFKA_ADDRESS",
-    "LATEST_MARK",
-    "NAMES",
-    "Format",
-    "Limits",
-    "OffsetSpec",
-    "Place",
-    "ReadOptions",
-    "SchemaStyle",
-]
+__all__ = ["KAFKA_ADDRESS", "NAMES", "Format", "Limits", "ReadOptions", "SchemaStyle"]
 
+BLOCK_BYTES = 2 << 20
+"""Half as much costs a worker a quarter more a row, for what is done once for each block."""
 HINTS = Hints(
     ca="option tlsCa",
     certificate="options tlsCertificate and tlsKey",
@@ -131,7 +121,7 @@ class ReadOptions:
     fail_on_unavailable: bool = True
     """Whether a read that has an end fails when no broker answers for some queues; else it leaves them out."""
     format: Format = Format.AUTO
-    block_bytes: int = 1 << 20
+    block_bytes: int = BLOCK_BYTES
     idle_wait_ms: int = 300
     """How long one trigger without data waits for growth at the brokers."""
     commit_interval_ms: int = 1_000
@@ -182,8 +172,8 @@ class ReadOptions:
                 ca=self.tls_ca, certificate=self.tls_certificate, key=self.tls_key, server_name=self.tls_server_name,
                 insecure=self.tls_insecure, hints=HINTS,
             )  # fmt: skip
-        found = Tls.of_environment(os.environ) or (Tls() if self.encrypted else None)
-        return None if found is None else replace(found, hints=HINTS)
+        tls = Tls.of_environment(os.environ) or (Tls() if self.encrypted else None)
+        return None if tls is None else replace(tls, hints=HINTS)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -236,7 +226,7 @@ class ReadOptions:
             format=kind,
             fail_on_data_loss=flag(values, "failOnDataLoss", default=True),
             fail_on_unavailable=flag(values, "failOnUnavailable", default=True),
-            block_bytes=whole(values, "blockBytes", default=1 << 20, low=1 << 10, high=16 << 20),
+            block_bytes=whole(values, "blockBytes", default=BLOCK_BYTES, low=1 << 10, high=16 << 20),
             idle_wait_ms=whole(values, "idleWaitMs", default=300, high=30_000),
             commit_interval_ms=whole(values, "commitIntervalMs", default=1_000),
             read_timeout_ms=whole(values, "readTimeoutMs", default=60_000, low=100),
@@ -335,10 +325,12 @@ def _span(
     strategy = values.get("startingOffsetsByTimestampStrategy", default).strip().lower()
     if strategy not in {"error", "latest"}:
         raise SettingsError(f"option startingOffsetsByTimestampStrategy is {strategy!r}; give error or latest")
-    place = Place.EARLIEST
+    default_place = Place.EARLIEST
     if streaming:
-        place = Place.GROUP if group else Place.LATEST
-    starting = offset_spec(values, "starting", default=place, rest=Place.EARLIEST, must_match=strategy == "error")
+        default_place = Place.GROUP if group else Place.LATEST
+    starting = offset_spec(
+        values, "starting", default=default_place, rest=Place.EARLIEST, must_match=strategy == "error"
+    )
     if starting.place is Place.GROUP and not group:
         raise SettingsError("option startingOffsets=group needs the option group as well")
     if streaming:
@@ -432,23 +424,23 @@ def _tls(values: Mapping[str, str], points: AccessPoints) -> dict[str, Any]:
         values.get(option, "").strip() for option in ("tlsCa", "tlsCertificate", "tlsKey", "tlsServerName")
     )
     insecure = flag(values, "tlsInsecure", default=False)
-    asked = flag(values, "tls", default=False) if "tls" in values else None
+    requested = flag(values, "tls", default=False) if "tls" in values else None
     details = bool(ca or certificate or key or name or insecure)
-    wanted = True if details else asked
-    if (details and asked is False) or (wanted is not None and points.tls not in {None, wanted}):
+    encrypted = True if details else requested
+    if (details and requested is False) or (encrypted is not None and points.tls not in {None, encrypted}):
         raise SettingsError(
             "options endpoints and tls... contradict each other; write evenqs:// or no scheme for TLS, evenq:// and no "
             "other option of TLS for plain text"
         )
     Tls(ca=ca, certificate=certificate, key=key, server_name=name, insecure=insecure)
     return {
-        "encrypted": points.tls if wanted is None else wanted, "tls_ca": ca, "tls_certificate": certificate,
+        "encrypted": points.tls if encrypted is None else encrypted, "tls_ca": ca, "tls_certificate": certificate,
         "tls_key": key, "tls_server_name": name, "tls_insecure": insecure,
     }  # fmt: skip
 
 
 def _format(values: Mapping[str, str], tags: str) -> Format:
-    found = choice(values, "format", Format.AUTO)
-    if found is Format.LOG and tags:
+    chosen = choice(values, "format", Format.AUTO)
+    if chosen is Format.LOG and tags:
         raise SettingsError("option format=log does not go with tags, which brokers choose by; use format=auto")
-    return found
+    return chosen

@@ -19,8 +19,9 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
 from pyspark_evenq.made_group import delete_group
 from pyspark_evenq.member_options import Assignment
+from pyspark_evenq.offset_options import Place
 from pyspark_evenq.offsets import Positions
-from pyspark_evenq.options import Place, ReadOptions
+from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.positions import QueueState
 
 __all__ = ["PinnedStart"]
@@ -82,10 +83,10 @@ class PinnedStart:
     def _kept(self, route: cluster.Route) -> dict[MessageQueue, int]:
         if not self._group:
             return {}
-        found: dict[MessageQueue, int] = {}
+        committed: dict[MessageQueue, int] = {}
         for address, queues in cluster.by_address(route).items():
             try:
-                answer = cluster.persist(
+                states = cluster.persist(
                     "the kept start",
                     partial(cluster.query, address, queues, group=self._group),
                     timeout_ms=self._options.read_timeout_ms,
@@ -93,5 +94,5 @@ class PinnedStart:
             except (errors.Forbidden, errors.GroupNotFound) as refused:
                 log.warning("no start is kept for group %s: %s", self._options.group, refused)
                 return {}
-            found |= {queue: state.committed for queue, state in answer.items() if state.committed >= 0}
-        return found
+            committed |= {queue: state.committed for queue, state in states.items() if state.committed >= 0}
+        return committed

@@ -83,13 +83,13 @@ def trimmed(positions: Positions, bounds: Mapping[MessageQueue, Bounds], uids: U
     """The positions that are no places in what the brokers hold: outside of it, or with other `uids` than the brokers
     tell. Queues without known bounds are left out.
     """
-    found = []
+    outside = []
     for queue in sorted(positions.keys() & bounds.keys()):
-        wanted, bound = positions[queue], bounds[queue]
+        position, bound = positions[queue], bounds[queue]
         anew = _anew(queue, bound, uids or {})
-        if anew or not bound.low <= wanted <= bound.high:
-            found.append(Trimmed(queue=queue, wanted=wanted, bounds=bound, anew=anew))
-    return found
+        if anew or not bound.low <= position <= bound.high:
+            outside.append(Trimmed(queue=queue, wanted=position, bounds=bound, anew=anew))
+    return outside
 
 
 def _anew(queue: MessageQueue, bound: Bounds, uids: Uids) -> bool:

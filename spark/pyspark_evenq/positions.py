@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from evenq.errors import IllegalOffset, SettingsError
 from evenq.model.queue import MessageQueue
-from pyspark_evenq.options import EARLIEST_MARK, LATEST_MARK, OffsetSpec, Place
+from pyspark_evenq.offset_options import EARLIEST_MARK, LATEST_MARK, OffsetSpec, Place
 from pyspark_evenq.planner import Bounds, Trimmed
 
 __all__ = ["DataLost", "QueueState", "loss_of", "resolve"]
@@ -53,11 +53,11 @@ def resolve(
         if time_ms := spec.time_of(queue):
             positions[queue] = _at_time(queue, state, time_ms, must_match=spec.must_match)
             continue
-        wanted = spec.offsets.get(queue)
-        if wanted is not None and wanted >= 0:
-            positions[queue] = wanted
+        offset = spec.offsets.get(queue)
+        if offset is not None and offset >= 0:
+            positions[queue] = offset
             continue
-        place = {None: spec.place, EARLIEST_MARK: Place.EARLIEST, LATEST_MARK: Place.LATEST}[wanted]
+        place = {None: spec.place, EARLIEST_MARK: Place.EARLIEST, LATEST_MARK: Place.LATEST}[offset]
         positions[queue] = _at(place, state, without_commit)
     return positions
 

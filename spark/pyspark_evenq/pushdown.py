@@ -171,9 +171,9 @@ class PushdownReader(BatchReader):
             self._push_tags(tags)
         return filters
 
-    def _push_tags(self, wanted: frozenset[Any]) -> None:
+    def _push_tags(self, tags: frozenset[Any]) -> None:
         given = tag_set(self._options.tags)
-        both = wanted & given if given else wanted
+        both = tags & given if given else tags
         if all(tag and tag == tag.strip() and not {"|", "*"} & set(tag) for tag in both):
             if both:
                 self._options = replace(self._options, tags=" || ".join(sorted(both)))
@@ -201,12 +201,12 @@ class PushdownReader(BatchReader):
         queues = {one.queue for one in ranges}
         if time_ms <= 0:
             return dict.fromkeys(queues, 0)
-        found: dict[MessageQueue, int] = {}
-        wanted = {queue: route[queue] for queue in queues if queue in route}
-        for address, here in cluster.by_address(wanted).items():
+        offsets: dict[MessageQueue, int] = {}
+        addresses = {queue: route[queue] for queue in queues if queue in route}
+        for address, here in cluster.by_address(addresses).items():
             states = cluster.query(address, here, timestamp_ms=time_ms)
-            found |= {queue: state.times[time_ms] for queue, state in states.items() if state.times[time_ms] >= 0}
-        return found
+            offsets |= {queue: state.times[time_ms] for queue, state in states.items() if state.times[time_ms] >= 0}
+        return offsets
 
 
 def _cut(whole: QueueRange, low: int | None, end: int | None) -> QueueRange:

@@ -49,8 +49,8 @@ _CLASSES = {
 
 def failure_of(text: str) -> Failure | None:
     """What ended a query, by the text of its exception; None: nothing of ours is in it."""
-    found = _OURS.findall(text)
-    return next((_CLASSES[name] for name in found if name in _CLASSES), Failure.OTHER) if found else None
+    names = _OURS.findall(text)
+    return next((_CLASSES[name] for name in names if name in _CLASSES), Failure.OTHER) if names else None
 
 
 class Lag(NamedTuple):

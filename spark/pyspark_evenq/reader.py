@@ -17,8 +17,9 @@ from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.losses import counted
 from pyspark_evenq.marks import Place as MarkedPlace
+from pyspark_evenq.offset_options import OffsetSpec, Place
 from pyspark_evenq.offsets import place_of
-from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
+from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import QueueRange, Trimmed, tasks, trimmed
 from pyspark_evenq.positions import loss_of, resolve
 
@@ -43,10 +44,10 @@ class BatchReader(DataSourceReader):
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
         wants_group = options.starting is not None and options.starting.place is Place.GROUP
-        found = cluster.survey(options, group=options.group if wants_group else "")
+        survey = cluster.survey(options, group=options.group if wants_group else "")
         if options.fail_on_unavailable:
-            found.must_be_complete(options.read_timeout_ms)
-        ranges = self._narrowed(_ranges(options, found), found.located.addresses)
+            survey.must_be_complete(options.read_timeout_ms)
+        ranges = self._narrowed(_ranges(options, survey), survey.located.addresses)
         planned = tasks(
             ranges,
             min_partitions=options.min_partitions,
@@ -55,17 +56,17 @@ class BatchReader(DataSourceReader):
             max_partitions=options.max_partitions,
             ordered=cluster.ordered_topics(options),
         )
-        if found.unavailable:
-            why = "; ".join(dict.fromkeys(found.unavailable.values()))
-            counted.left_out(dict.fromkeys(found.unavailable, 0), why)
-        uids = {place_of(queue): state.bounds.uid for queue, state in found.states.items()}
-        return list(scanning.scan_tasks(planned, found.located.addresses, uids, self._marks(ranges, found)))
+        if survey.unavailable:
+            why = "; ".join(dict.fromkeys(survey.unavailable.values()))
+            counted.left_out(dict.fromkeys(survey.unavailable, 0), why)
+        uids = {place_of(queue): state.bounds.uid for queue, state in survey.states.items()}
+        return list(scanning.scan_tasks(planned, survey.located.addresses, uids, self._marks(ranges, survey)))
 
     @staticmethod
-    def _marks(ranges: list[QueueRange], found: cluster.Survey) -> dict[MarkedPlace, str]:
+    def _marks(ranges: list[QueueRange], survey: cluster.Survey) -> dict[MarkedPlace, str]:
         """What the last message of each range is now: a task notices if it is another one when it has read it."""
         ends = {part.queue: part.end for part in ranges}
-        addresses = {queue: found.located.addresses[queue] for queue in ends if queue in found.located.addresses}
+        addresses = {queue: survey.located.addresses[queue] for queue in ends if queue in survey.located.addresses}
         marks: dict[MarkedPlace, str] = {}
         for address, queues in cluster.by_address(addresses).items():
             try:
@@ -84,17 +85,17 @@ class BatchReader(DataSourceReader):
         return scanning.read(partition, self._options, self._columns, leave_out=leave_out)
 
 
-def _ranges(options: ReadOptions, found: cluster.Survey) -> list[QueueRange]:
-    states = found.states
+def _ranges(options: ReadOptions, survey: cluster.Survey) -> list[QueueRange]:
+    states = survey.states
     bounds = {queue: state.bounds for queue, state in states.items()}
     starts = resolve(
         options.starting or OffsetSpec(place=Place.EARLIEST),
         states,
         without_commit=Place.EARLIEST,
-        left_out=found.unavailable,
+        left_out=survey.unavailable,
     )
     ending = options.ending or OffsetSpec(place=Place.LATEST)
-    ends = resolve(ending, states, without_commit=Place.LATEST, left_out=found.unavailable)
+    ends = resolve(ending, states, without_commit=Place.LATEST, left_out=survey.unavailable)
     for gone in (*trimmed(starts, bounds), *trimmed(ends, bounds)):
         if options.fail_on_data_loss:
             raise loss_of(gone)
@@ -102,11 +103,11 @@ def _ranges(options: ReadOptions, found: cluster.Survey) -> list[QueueRange]:
     for queue, bound in sorted(bounds.items()):
         start = min(max(starts[queue], bound.low), bound.high)
         end = min(ends[queue], bound.high)
-        wanted = QueueRange(queue=queue, start=starts[queue], end=ends[queue])
-        lost = max(wanted.count, 0) - max(end - start, 0)
+        planned = QueueRange(queue=queue, start=starts[queue], end=ends[queue])
+        lost = max(planned.count, 0) - max(end - start, 0)
         if lost > 0:
-            place = wanted.start if wanted.start < bound.low else wanted.end
-            counted.lost(queue, lost, loss_of(Trimmed(queue=queue, wanted=place, bounds=bound)))
+            missing = planned.start if planned.start < bound.low else planned.end
+            counted.lost(queue, lost, loss_of(Trimmed(queue=queue, wanted=missing, bounds=bound)))
         if start < end:
             ranges.append(QueueRange(queue=queue, start=start, end=end))
     return ranges

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenq.errors import InternalError
+from pyspark_evenq.alike import Step, Texts, have_doubles, last, walk
 from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
 from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 from pyspark_evenq.lanes import LENGTH, VARINT, Fields, Last, Unusual, fields
@@ -42,6 +43,7 @@ FEW = 24
 BLOCK_MAX = (1 << 31) - 1
 USER_PROPERTIES, BODY = 2, 4  # of Message
 TAG, KEYS, MESSAGE_ID, BORN, MESSAGE_GROUP = 1, 2, 3, 7, 17  # of SystemProperties
+TEXTS = {"tag": TAG, "messageId": MESSAGE_ID, "messageGroup": MESSAGE_GROUP}
 SECONDS_MAX = 9_000_000_000_000  # what fits as microseconds
 
 
@@ -51,7 +53,7 @@ class Records:
 
     queue: MessageQueue
     first_offset: int
-    sizes: bytes
+    sizes: bytes | memoryview
     frames: bytes | memoryview
     head: bool
     """Whether the frames hold it."""
@@ -59,21 +61,21 @@ class Records:
     checked: bool
     """Whether the broker has compared the checksums."""
 
-    def batch(self, wanted: tuple[Column, ...]) -> pa.RecordBatch:
+    def batch(self, columns: tuple[Column, ...]) -> pa.RecordBatch:
         """The rows. Raises InternalError if this is not the block that it says, RecordsDamaged if the broker
         has not checked the records and should.
         """
         headers = _Headers(self)
         if not self.checked:
             headers.verify(self)
-        if headers.count >= FEW and not any(column.name in EXTRA_COLUMNS for column in wanted):
+        if headers.count >= FEW and not any(column.name in EXTRA_COLUMNS for column in columns):
             try:
-                return _Block(self, headers).batch(wanted)
+                return _Block(self, headers).batch(columns)
             except Unusual:
                 pass
-        from pyspark_evenq.blocks import batch_of
+        from pyspark_evenq.message_columns import batch_of
 
-        return batch_of(list(self._messages(headers)), self.queue, wanted)
+        return batch_of(list(self._messages(headers)), self.queue, columns)
 
     def broken(self, what: str) -> InternalError:
         """The error for a block that makes no sense."""
@@ -114,6 +116,10 @@ class _Headers:
         self.begin = ends - sizes
         if not self.count:
             return
+        whole: Any = np.ndarray(
+            (len(self.data) - HEADER_BYTES + 1,), dtype=f"V{HEADER_BYTES}", buffer=self.data, strides=(1,)
+        )
+        self._words: NDArray[np.uint64] = whole[self.begin].view(">u8").reshape(self.count, -1).T.astype(np.uint64)
         lengths = self._word(LENGTHS_AT)
         heads, systems = (lengths >> HALF).astype(np.int64), (lengths & LOW).astype(np.int64)
         claimed = self._word(SIZE_AT)
@@ -142,9 +148,9 @@ class _Headers:
         if not self.count:
             return
         view = memoryview(records.frames)
-        covered = map(view.__getitem__, map(slice, (self.begin + COVERED_AT).tolist(), self.end.tolist()))
-        found = np.fromiter(map(crc32c, covered), dtype=np.uint64, count=self.count)
-        wrong = np.flatnonzero(found != self._word(KIND_AT) >> HALF)
+        places = zip((self.begin + COVERED_AT).tolist(), self.end.tolist(), strict=True)
+        checksums = np.array([crc32c(view[begin:end]) for begin, end in places], dtype=np.uint64)
+        wrong = np.flatnonzero(checksums != self._word(KIND_AT) >> HALF)
         if len(wrong) or not (records.head and records.system):
             at = self.first_offset + (int(wrong[0]) if len(wrong) else 0)
             raise RecordsDamaged(f"message {at} of {records.queue} does not fit its checksum")
@@ -164,9 +170,8 @@ class _Headers:
 
     def _word(self, at: int) -> NDArray[np.uint64]:
         """The eight bytes at a place of every header."""
-        words: Any = np.ndarray((len(self.data) - 7,), dtype=">u8", buffer=self.data, strides=(1,))
-        found: NDArray[np.uint64] = words[self.begin + at].astype(np.uint64)
-        return found
+        words: NDArray[np.uint64] = self._words[at // 8]
+        return words
 
 
 class _Block:
@@ -180,31 +185,99 @@ class _Block:
         self._data = headers.data
         self._buffer = pa.py_buffer(records.frames)
 
-    def batch(self, wanted: tuple[Column, ...]) -> pa.RecordBatch:
+    def batch(self, columns: tuple[Column, ...]) -> pa.RecordBatch:
         """The rows. Raises Unusual."""
         import pyarrow as pa
 
-        schema, count = arrow_schema(wanted), self._headers.count
-        if not wanted:
+        schema, count = arrow_schema(columns), self._headers.count
+        if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * count, type=pa.struct([])))
-        names = {column.name for column in wanted}
+        names = {column.name for column in columns}
         try:
-            made = self._places(count) | self._of_head(names) | self._of_system(names)
+            made = self._places(count) | (self._alike(names) or self._of_head(names) | self._of_system(names))
         except pa.ArrowInvalid as error:  # text that is not UTF-8
             raise Unusual from error
-        return pa.RecordBatch.from_arrays([made[column.name] for column in wanted], schema=schema)
+        return pa.RecordBatch.from_arrays([made[column.name] for column in columns], schema=schema)
 
     def _places(self, count: int) -> dict[str, pa.Array]:
+        first = self._headers.first_offset
+        made = {name: whole.slice(0, count) for name, whole in _same(self._records.queue, count.bit_length()).items()}
+        made["queueOffset"] = _numbers("queueOffset", np.arange(first, first + count, dtype=np.int64))
+        made["storeTimestamp"] = _moments(self._headers.store_ms * 1000)
+        return made
+
+    def _alike(self, names: set[str]) -> dict[str, pa.Array] | None:
+        """The columns of heads and system properties, if all messages have the same fields; None: they have not, or
+        there is more to it.
+        """
+        data, headers, records = self._data, self._headers, self._records
+        texts, made, edges = Texts(headers.count), {}, {}
+        head: list[Step] | None = []
+        if names & HEAD:
+            head = walk(data, headers.head, headers.system) if records.head else None
+        system: list[Step] | None = []
+        if names & SYSTEM:
+            system = walk(data, headers.system, headers.end) if records.system else None
+        if head is None or system is None:
+            return None
+        if "body" in names:
+            body = last(head, BODY)
+            if body is None:
+                return None
+            made["body"] = self._bytes(body.begin, body.end)
+        if "properties" in names:
+            pairs = [step for step in head if step.number == USER_PROPERTIES and step.wire_type == LENGTH]
+            if not pairs or not self._add_pairs(pairs, texts):
+                return None
+            edges["properties"] = _edges(headers.count, len(pairs))
+        if "keys" in names:
+            keys = [step for step in system if step.number == KEYS and step.wire_type == LENGTH]
+            if not keys:
+                return None
+            texts.add("keys", [(step.begin, step.end) for step in keys])
+            edges["keys"] = _edges(headers.count, len(keys))
+        for name, number in TEXTS.items():
+            value = last(system, number) if name in names else None
+            if value is not None:
+                texts.add(name, [(value.begin, value.end)])
+            elif name in names:
+                if name == "messageId":
+                    return None
+                made[name] = _nulls(headers.count)
+        if "bornTimestamp" in names:
+            moments = [step for step in system if step.number == BORN and step.wire_type == LENGTH]
+            if len(moments) != 1:
+                return None
+            made["bornTimestamp"] = self._born(Last.of_all(moments[0].begin, moments[0].end))
+        return made | self._text_columns(texts, edges)
+
+    def _add_pairs(self, pairs: list[Step], texts: Texts) -> bool:
+        """Names and values of the properties; False: some pairs have no name, or no value."""
+        begin, end = (np.concatenate([step[part] for step in pairs]) for part in (2, 3))
+        inside = walk(self._data, begin, end)
+        if inside is None:
+            return False
+        for name, number in (("names", 1), ("values", 2)):
+            texts_at = last(inside, number)
+            if texts_at is None:
+                return False
+            parts = (np.split(places, len(pairs)) for places in (texts_at.begin, texts_at.end))
+            texts.add(name, list(zip(*parts, strict=True)))
+        return True
+
+    def _text_columns(self, texts: Texts, edges: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """The columns of texts. Raises Unusual, or ArrowInvalid."""
         import pyarrow as pa
 
-        queue, first = self._records.queue, self._headers.first_offset
-        return {
-            "topic": pa.repeat(pa.scalar(queue.topic), count),
-            "brokerName": pa.repeat(pa.scalar(queue.broker_name), count),
-            "queueId": pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
-            "queueOffset": pa.array(np.arange(first, first + count, dtype=np.int64)),
-            "storeTimestamp": _moments(self._headers.store_ms * 1000),
-        }
+        made = dict(texts.taken(self._buffer))
+        if "keys" in edges:
+            made["keys"] = pa.ListArray.from_arrays(edges["keys"], made["keys"], type=_kind("keys"))
+        if "properties" in edges:
+            names, values = made.pop("names"), made.pop("values")
+            if have_doubles(names, len(names) // self._headers.count):
+                raise Unusual  # the last pair of a name counts
+            made["properties"] = pa.MapArray.from_arrays(edges["properties"], names, values, _kind("properties"))
+        return made
 
     def _of_head(self, names: set[str]) -> dict[str, pa.Array]:
         if not names & HEAD:
@@ -213,11 +286,11 @@ class _Block:
             raise self._records.broken("comes without the heads that were asked for")
         begin, end = self._headers.head, self._headers.system
         body, pairs = Last(begin), _Repeated()
-        for found in fields(self._data, begin, end):
-            if found.wire_type == LENGTH and found.number == BODY:
-                body.take(found)
-            elif found.wire_type == LENGTH and found.number == USER_PROPERTIES:
-                pairs.add(found)
+        for occurrences in fields(self._data, begin, end):
+            if occurrences.wire_type == LENGTH and occurrences.number == BODY:
+                body.take(occurrences)
+            elif occurrences.wire_type == LENGTH and occurrences.number == USER_PROPERTIES:
+                pairs.add(occurrences)
         made = {}
         if "body" in names:
             made["body"] = self._bytes(body.begin, body.end)
@@ -233,15 +306,15 @@ class _Block:
         begin, end = self._headers.system, self._headers.end
         last = {number: Last(begin) for number in (TAG, MESSAGE_ID, BORN, MESSAGE_GROUP)}
         keys = _Repeated()
-        for found in fields(self._data, begin, end):
-            if found.wire_type != LENGTH:
+        for occurrences in fields(self._data, begin, end):
+            if occurrences.wire_type != LENGTH:
                 continue
-            if found.number == KEYS:
-                keys.add(found)
-            elif found.number in last:
-                if found.number == BORN and _again(last[BORN], found):
+            if occurrences.number == KEYS:
+                keys.add(occurrences)
+            elif occurrences.number in last:
+                if occurrences.number == BORN and _again(last[BORN], occurrences):
                     raise Unusual  # two values of a message field are merged
-                last[found.number].take(found)
+                last[occurrences.number].take(occurrences)
         made = {}
         if "tag" in names:
             made["tag"] = self._texts(last[TAG], nullable=True)
@@ -278,17 +351,17 @@ class _Block:
         absent = ~last.present if nullable and last.present is not None and not last.present.all() else None
         return self._bytes(last.begin, last.end, absent).cast(pa.string())
 
-    def _keys(self, found: _Repeated) -> pa.Array:
+    def _keys(self, repeated: _Repeated) -> pa.Array:
         import pyarrow as pa
 
-        _, edges, begin, end = found.ordered(self._headers.count)
+        _, edges, begin, end = repeated.ordered(self._headers.count)
         values = self._bytes(begin, end).cast(pa.string())
         return pa.ListArray.from_arrays(pa.array(edges), values, type=_kind("keys"))
 
-    def _properties(self, found: _Repeated) -> pa.Array:
+    def _properties(self, repeated: _Repeated) -> pa.Array:
         import pyarrow as pa
 
-        rows, edges, begin, end = found.ordered(self._headers.count)
+        rows, edges, begin, end = repeated.ordered(self._headers.count)
         key, value = Last(begin), Last(begin)
         for part in fields(self._data, begin, end):
             if part.wire_type == LENGTH and part.number in {1, 2}:
@@ -309,9 +382,11 @@ class _Block:
             return pa.nulls(self._headers.count, _kind("bornTimestamp"))
         count = self._headers.count
         parts = {1: np.zeros(count, dtype=np.int64), 2: np.zeros(count, dtype=np.int64)}  # seconds, nanos
-        for found in fields(self._data, last.begin, last.end):
-            if found.wire_type == VARINT and found.number in parts:
-                parts[found.number][slice(None) if found.rows is None else found.rows] = found.begin
+        for occurrences in fields(self._data, last.begin, last.end):
+            if occurrences.wire_type == VARINT and occurrences.number in parts:
+                parts[occurrences.number][slice(None) if occurrences.rows is None else occurrences.rows] = (
+                    occurrences.begin
+                )
         seconds, nanos = parts[1], parts[2].astype(np.int32)  # which cuts it as a parser does
         if int(seconds.max()) > SECONDS_MAX or int(seconds.min()) < -SECONDS_MAX:
             raise Unusual
@@ -323,36 +398,73 @@ class _Repeated:
     """All occurrences of a field."""
 
     def __init__(self) -> None:
-        self._found: list[Fields] = []
+        self._fields: list[Fields] = []
 
-    def add(self, found: Fields) -> None:
-        self._found.append(found)
+    def add(self, fields: Fields) -> None:
+        self._fields.append(fields)
 
     def ordered(self, count: int) -> tuple[Any, Any, Any, Any]:
         """Row of each occurrence, the edges of the rows in that list, and where each begins and ends; by place."""
-        if not self._found:
+        if not self._fields:
             none = np.zeros(0, dtype=np.int64)
             return none, np.zeros(count + 1, dtype=np.int32), none, none
         every = np.arange(count)
-        rows = np.concatenate([every if found.rows is None else found.rows for found in self._found])
-        begin = np.concatenate([found.begin for found in self._found])
-        end = np.concatenate([found.end for found in self._found])
+        rows = np.concatenate([every if fields.rows is None else fields.rows for fields in self._fields])
+        begin = np.concatenate([fields.begin for fields in self._fields])
+        end = np.concatenate([fields.end for fields in self._fields])
         order = np.argsort(begin, kind="stable")
         edges = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(np.bincount(rows, minlength=count), out=edges[1:])
         return rows[order], edges, begin[order], end[order]
 
 
-def _again(last: Last, found: Fields) -> bool:
+def _again(last: Last, fields: Fields) -> bool:
     if last.present is None:
         return False
-    return bool(last.present.any() if found.rows is None else last.present[found.rows].any())
+    return bool(last.present.any() if fields.rows is None else last.present[fields.rows].any())
 
 
 def _moments(micros: Any, absent: Any = None) -> pa.Array:
     import pyarrow as pa
 
+    if absent is None:
+        return _numbers("storeTimestamp", micros)
     return pa.array(micros, type=pa.int64(), mask=absent).cast(_kind("storeTimestamp"))
+
+
+def _numbers(name: str, values: NDArray[np.int64]) -> pa.Array:
+    """All of them there, as the type of a column."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(_kind(name), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+@lru_cache(maxsize=64)
+def _same(queue: MessageQueue, bits: int) -> dict[str, pa.Array]:
+    """What is the same for all messages of a queue, for up to `2 ** bits` of them."""
+    import pyarrow as pa
+
+    count = 1 << bits
+    return {
+        "topic": pa.repeat(pa.scalar(queue.topic), count),
+        "brokerName": pa.repeat(pa.scalar(queue.broker_name), count),
+        "queueId": pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
+    }
+
+
+@lru_cache(maxsize=64)
+def _edges(count: int, each: int) -> pa.Array:
+    """Where the lists of messages begin and end that have as many elements each."""
+    import pyarrow as pa
+
+    return pa.array(np.arange(0, count * each + 1, each, dtype=np.int32))
+
+
+@lru_cache(maxsize=64)
+def _nulls(count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.nulls(count, pa.string())
 
 
 @lru_cache(maxsize=64)

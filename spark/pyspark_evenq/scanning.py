@@ -23,10 +23,11 @@ from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
 from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
-from pyspark_evenq.blocks import batch_of, count_of, parse, records_of, tag_set, with_tags
+from pyspark_evenq.blocks import Block, parse, records_of, tag_set, with_tags
 from pyspark_evenq.collector import freeze_libraries
 from pyspark_evenq.losses import counted
 from pyspark_evenq.marks import Place
+from pyspark_evenq.message_columns import batch_of
 from pyspark_evenq.offsets import Uids, place_of
 from pyspark_evenq.options import Format, ReadOptions
 from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
@@ -35,9 +36,6 @@ from pyspark_evenq.verifying import RecordsDamaged, can_verify
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from evenq.wire.stubs.evenq.v1.data_pb2 import ScanBlock
-    from pyspark_evenq.records import Records
 
 __all__ = ["ScanTask", "read", "scan_tasks"]
 
@@ -71,11 +69,11 @@ def scan_tasks(
     messages before the ends of some ranges, which are compared when they have been read.
     """
 
-    def piece(wanted: QueueRange) -> _Piece:
-        queue, mark = wanted.queue, (marks or {}).get((wanted.queue, wanted.end), "")
-        return _Piece(wanted=wanted, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""), mark=mark)
+    def piece(part: QueueRange) -> _Piece:
+        queue, mark = part.queue, (marks or {}).get((part.queue, part.end), "")
+        return _Piece(wanted=part, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""), mark=mark)
 
-    return [ScanTask([piece(wanted) for wanted in ranges]) for ranges in planned]
+    return [ScanTask([piece(part) for part in ranges]) for ranges in planned]
 
 
 def read(
@@ -92,11 +90,14 @@ def read(
     connection.secure_with(options.tls())
     keep_freed_memory()  # of blocks: each is had, copied and let go
     given_up: set[str] = set()
-    for piece in partition.pieces:
-        scan = _RangeScan(piece, options, columns, given_up if leave_out else None)
-        yield from scan.batches()
-        if piece.mark and scan.whole:
-            scan.compare(piece.mark)
+    try:
+        for piece in partition.pieces:
+            scan = _RangeScan(piece, options, columns, given_up if leave_out else None)
+            yield from scan.batches()
+            if piece.mark and scan.whole:
+                scan.compare(piece.mark)
+    finally:
+        connection.end_streams()
     if options.gc_freeze:
         freeze_libraries()
 
@@ -151,9 +152,9 @@ class _RangeScan:
         """Whether the last message is still the one that was there when the read was planned. A broker that does not
         answer any more has sent all of the range. Raises DataLost, unless failOnDataLoss is off.
         """
-        place = self._queue, self._planned_end
+        position = self._queue, self._planned_end
         try:
-            if cluster.marks(self._address, [place])[place] in {"", mark}:
+            if cluster.marks(self._address, [position])[position] in {"", mark}:
                 return
             bounds = self._bounds()
         except errors.Error as failure:
@@ -162,8 +163,6 @@ class _RangeScan:
         self._lost(Trimmed(queue=self._queue, wanted=self._planned_end, bounds=bounds, regrown=True), 0)
 
     def _one_connection(self) -> Iterator[pa.RecordBatch]:
-        from evenq.wire.status import check
-
         if not self._address:
             self._address = cluster.route(self._options.endpoints, [self._queue.topic]).get(self._queue, "")
             if not self._address:
@@ -180,28 +179,35 @@ class _RangeScan:
             timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
             parts=self._parts,
         )
-        for encoded in blocks:
-            block = parse(encoded)
-            check(block.status)
-            self._accept(block)
-            records = records_of(block, self._queue)
-            if records is not None:
-                yield self._rows(records)
-                continue
-            if self._options.format is Format.LOG:
-                raise errors.Unsupported(
-                    f"the broker at {self._address} sends no records as they are stored; use format=auto or a newer one"
-                )
-            messages = with_tags(block.messages, self._tags)
-            if messages:
-                yield batch_of(messages, self._queue, self._columns)
-
-    def _rows(self, records: Records) -> pa.RecordBatch:
         try:
-            return records.batch(self._columns)
-        except RecordsDamaged:
-            self._next = records.first_offset
-            raise
+            for encoded in blocks:
+                batch = self._batch(parse(encoded))
+                del encoded  # its memory is for the next one
+                if batch is not None:
+                    yield batch
+        finally:
+            blocks.close()
+
+    def _batch(self, block: Block) -> pa.RecordBatch | None:
+        """The rows of a block, which goes on where the last one ended; None: it has none."""
+        from evenq.wire.status import check
+
+        if block.status is not None:
+            check(block.status)
+        self._accept(block)
+        records = records_of(block, self._queue)
+        if records is not None:
+            try:
+                return records.batch(self._columns)
+            except RecordsDamaged:
+                self._next = records.first_offset
+                raise
+        if self._options.format is Format.LOG:
+            raise errors.Unsupported(
+                f"the broker at {self._address} sends no records as they are stored; use format=auto or a newer one"
+            )
+        messages = with_tags(block.messages, self._tags)
+        return batch_of(messages, self._queue, self._columns) if messages else None
 
     def _ask_to_check(self, damaged: RecordsDamaged) -> None:
         """Read the block once more with checksums compared by the broker, which knows the file if it is the disk."""
@@ -210,12 +216,12 @@ class _RangeScan:
         log.warning("%s: asking the broker to check its records after: %s", self._queue, damaged)
         self._parts = self._parts._replace(verifies=False)
 
-    def _accept(self, block: ScanBlock) -> None:
+    def _accept(self, block: Block) -> None:
         """Check that the block goes on where the last one ended, then move on."""
         if not self._tags and not self._options.sql_filter:
-            dense = block.first_offset == self._next and block.next_offset - block.first_offset == count_of(block)
+            dense = block.first_offset == self._next and block.next_offset - block.first_offset == block.count
             if not dense:
-                if block.HasField("records"):
+                if block.records is not None:
                     there = max(0, block.next_offset - max(block.first_offset, self._next))
                 else:
                     there = sum(self._next <= message.system_properties.queue_offset for message in block.messages)

@@ -56,7 +56,8 @@ class SharedQueues:
     def starts(self, wanted: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
         """Others may have read on: the options say where to begin only where the group has not."""
         return {
-            queue: states[queue].committed if states[queue].committed >= 0 else place for queue, place in wanted.items()
+            queue: states[queue].committed if states[queue].committed >= 0 else offset
+            for queue, offset in wanted.items()
         }
 
     def pin(self, starts: Positions) -> None:
@@ -81,7 +82,7 @@ class SharedQueues:
                 )
 
     def wait(self, start: StreamOffset) -> None:
-        known = {queue: place for queue, (_, place) in self._begins.items()}
+        known = {queue: offset for queue, (_, offset) in self._begins.items()}
         known |= {queue: start.ends[queue] for queue in self._tenures if queue in start.ends}
         if known:
             self._watch.refresh(known, only=known.keys())
@@ -97,7 +98,7 @@ class SharedQueues:
         gained = self._gained({queue: one for queue, one in sure.items() if queue not in self._tenures})
         if self._frozen is not None:
             frozen = self._frozen
-            gained = {q: place for q, place in gained.items() if q in frozen and place <= frozen[q].high}
+            gained = {q: offset for q, offset in gained.items() if q in frozen and offset <= frozen[q].high}
         kept = {queue: start.ends[queue] for queue in self._tenures}
         queues = frozenset((kept.keys() & sure.keys()) | gained.keys())
         return Held(queues=queues, ends={**kept, **gained}, moved=gained, is_share=True)
@@ -106,8 +107,8 @@ class SharedQueues:
         """Nobody told how far they go."""
         return replace(
             held,
-            ends={queue: place for queue, place in held.ends.items() if queue not in late},
-            moved={queue: place for queue, place in held.moved.items() if queue not in late},
+            ends={queue: offset for queue, offset in held.ends.items() if queue not in late},
+            moved={queue: offset for queue, offset in held.moved.items() if queue not in late},
         )
 
     def planned(self, end: StreamOffset | None) -> bool:
@@ -168,17 +169,17 @@ class SharedQueues:
         first = {queue: one for queue, one in new.items() if queue not in decided}
         past = {} if self._inherited is None else self._inherited
         ahead = {queue: past[queue] for queue, one in first.items() if past.get(queue, -1) > one.begins}
-        found = {queue: first[queue].begins for queue in ahead if first[queue].begins != self._replayed.get(queue)}
-        if found and differ(self._options.membership.on_conflict, self._options.group, found, ahead):
-            ahead = {queue: place for queue, place in ahead.items() if queue not in found}
+        differing = {queue: first[queue].begins for queue in ahead if first[queue].begins != self._replayed.get(queue)}
+        if differing and differ(self._options.membership.on_conflict, self._options.group, differing, ahead):
+            ahead = {queue: offset for queue, offset in ahead.items() if queue not in differing}
         self._begins = decided | {queue: (one, ahead.get(queue, one.begins)) for queue, one in first.items()}
         for queue in first:
             past.pop(queue, None)
         if ahead:
-            self.member.note({queue: (first[queue], place) for queue, place in ahead.items()})
+            self.member.note({queue: (first[queue], offset) for queue, offset in ahead.items()})
         if first and self._frozen is None:
             self._watch.ask(first)
-        return {queue: place for queue, (_, place) in self._begins.items() if queue in new}
+        return {queue: offset for queue, (_, offset) in self._begins.items() if queue in new}
 
     def _store(self, starts: Positions, route: cluster.Route) -> None:
         here = {queue: route[queue] for queue in starts if queue in route}

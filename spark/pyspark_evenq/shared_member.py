@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from evenq.client.core.process_queue import ProcessQueue
     from evenq.client.loops.background import Background
     from evenq.client.loops.membership import Membership
-    from evenq.client.rpc.sessions import ConsumerCalls
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
 __all__ = ["Reached", "SharedMember", "Tenure"]
 
@@ -164,12 +164,12 @@ class _Life:
 
     async def read(self, topics: Collection[str]) -> None:
         options, known = self._options, self._membership.subscriptions
-        wanted = (
+        expression = (
             FilterExpression.sql(options.sql_filter) if options.sql_filter else FilterExpression(options.tags or "*")
         )
         retry = self._membership.retry_topic
         for topic in sorted(set(topics) - known.keys()):
-            self._membership.subscribe(topic, wanted)
+            self._membership.subscribe(topic, expression)
         for topic in sorted(known.keys() - set(topics) - {retry}):
             self._membership.unsubscribe(topic)
         if not self._started:
@@ -255,7 +255,7 @@ class _Life:
         try:
             await self._calls.pull(
                 await self._membership.routes.address(queue.topic, queue.broker_name), self._options.group, queue,
-                process.next, batch_max=1, bytes_max=1, wait_ms=0, wanted=FilterExpression(),
+                process.next, batch_max=1, bytes_max=1, wait_ms=0, expression=FilterExpression(),
                 generation=self._membership.generation(queue.topic), committed=-1, owner=True,
             )  # fmt: skip
         except errors.IllegalOffset:  # the batch says what is lost
@@ -275,17 +275,17 @@ class _Life:
         self._busy = set(busy)
         self._idle.set()
 
-    def _parts(self) -> tuple[ConsumerCalls, Membership]:
+    def _parts(self) -> tuple[RpcConsumerCalls, Membership]:
         from evenq.client.loops.membership import Membership
         from evenq.client.options import PullOptions
         from evenq.client.plans import pull_plan
-        from evenq.client.rpc.sessions import ConsumerCalls
-        from evenq.client.wiring import Ground
+        from evenq.client.rpc.sessions import RpcConsumerCalls
+        from evenq.client.wiring import ClientContext
         from evenq.model import MessageModel
 
         options, rng = self._options, random.Random()  # noqa: S311  spreads load, keeps no secret
         clock = SystemClock()
-        ground = Ground(
+        context = ClientContext(
             clock=clock, rng=rng, credentials=options.credentials(), tls=options.tls(), endpoint=options.endpoints[0]
         )
         plan = pull_plan(
@@ -300,7 +300,7 @@ class _Life:
             plan, chosen=False, fetches=False, finish=self._finish, retry_topic=options.include_retry,
             refuses_resets=not options.membership.follows_resets,
         )  # fmt: skip
-        calls = ConsumerCalls(ground.open_net(), endpoint=options.endpoints[0], client_id=self._client_id)
+        calls = RpcConsumerCalls(context.open_net(), endpoint=options.endpoints[0], client_id=self._client_id)
         return calls, Membership(
             calls, plan=plan, client_id=self._client_id, clock=clock, rng=rng, tell=self._tell,
             arrived=lambda _: None,

@@ -53,8 +53,8 @@ def route_of(endpoints: Sequence[str], topic: str, *, timeout_ms: int) -> Broker
 
 
 def _writable(endpoints: Sequence[str], topic: str) -> Brokers:
-    found = first_answer(endpoints, partial(query_route, topic, writes=True)).queues
-    queues = {one.queue: one.address for one in sorted(found) if one.writable}
+    queues_of_route = first_answer(endpoints, partial(query_route, topic, writes=True)).queues
+    queues = {one.queue: one.address for one in sorted(queues_of_route) if one.writable}
     if not queues:
         raise errors.Forbidden(f"topic {topic} has no writable queue; see `evenq topic show {topic}`")
     return Brokers(tuple(queues), {queue.broker_name: address for queue, address in queues.items()})
@@ -83,7 +83,7 @@ def coordinator_of(
         _coordinators[os.getpid(), query_id] = known
     at = address_of(addresses, known)
     try:
-        answer = persist(
+        response = persist(
             f"broker {known}, which decides for query {query_id},",
             lambda: _begin(at, query_id, batch_id, topics, known),
             timeout_ms=timeout_ms,
@@ -91,13 +91,15 @@ def coordinator_of(
     except errors.Error:
         _coordinators.pop((os.getpid(), query_id), None)  # it may be forgotten by now
         raise
-    return known, answer.decided
+    return known, response.decided
 
 
 def address_of(addresses: Mapping[str, str], broker_name: str) -> str:
     """Where a broker is called: one that is none of the topic's any more through another one."""
-    found = addresses.get(broker_name)
-    return found if found is not None else address_for(broker_name, next(iter(addresses.values())).partition("#")[0])
+    address = addresses.get(broker_name)
+    return (
+        address if address is not None else address_for(broker_name, next(iter(addresses.values())).partition("#")[0])
+    )
 
 
 def _chosen(addresses: Mapping[str, str], query_id: str, batch_id: int, topics: Sequence[str]) -> str:
@@ -108,20 +110,20 @@ def _chosen(addresses: Mapping[str, str], query_id: str, batch_id: int, topics: 
             answers[name] = _begin(address, query_id, batch_id, topics, "").coordinator
         except (errors.ConnectionFailed, errors.RequestTimeout) as error:
             silent = error
-    told = sorted(set(filter(None, answers.values())))
-    if not told and silent is not None:
+    known = sorted(set(filter(None, answers.values())))
+    if not known and silent is not None:
         raise silent  # it may be the one that knows
-    chosen = told[0] if told else _hashed(addresses, query_id)
+    chosen = known[0] if known else _hashed(addresses, query_id)
     for name in sorted(addresses, key=lambda name: name != chosen):
         if answers.get(name):
             continue
         try:
-            found = _begin(addresses[name], query_id, batch_id, topics, chosen).coordinator
+            coordinator = _begin(addresses[name], query_id, batch_id, topics, chosen).coordinator
         except (errors.ConnectionFailed, errors.RequestTimeout):
-            if not told:
+            if not known:
                 raise
             continue
-        if found != chosen and found < chosen:
+        if coordinator != chosen and coordinator < chosen:
             return _chosen(addresses, query_id, batch_id, topics)  # another task chose at the same moment
     return chosen
 
@@ -140,9 +142,9 @@ def _begin(address: str, query_id: str, batch_id: int, topics: Sequence[str], co
     content = connection.unary(
         address, _SERVICE + "Begin", request.SerializeToString(), timeout_ms=CALL_MS, writes=True
     )
-    answer = staging_pb2.BeginResponse.FromString(content)
-    check(answer.status)
-    return answer
+    response = staging_pb2.BeginResponse.FromString(content)
+    check(response.status)
+    return response
 
 
 # -- rows and decisions -----------------------------------------------------------------------------------------------
@@ -174,12 +176,12 @@ def decide(
 
     def once() -> Any:
         content = connection.unary(address, _SERVICE + "Decide", request, timeout_ms=DECIDE_MS, writes=True)
-        answer = staging_pb2.DecideResponse.FromString(content)
-        check(answer.status)
-        return answer
+        response = staging_pb2.DecideResponse.FromString(content)
+        check(response.status)
+        return response
 
-    answer = persist(f"deciding batch {batch_id} of query {query_id}", once, timeout_ms=timeout_ms)
-    return answer.already, list(answer.behind)
+    response = persist(f"deciding batch {batch_id} of query {query_id}", once, timeout_ms=timeout_ms)
+    return response.already, list(response.behind)
 
 
 def abandon(address: str, query_id: str, batch_id: int, topics: Sequence[str], tokens: Sequence[bytes]) -> None:

@@ -101,10 +101,10 @@ def _task(rows: Iterable[Any], options: ReadOptions, group: str, delay_level: in
 def _readable(options: ReadOptions, topic: str) -> Mapping[str, str]:
     from pyspark_evenq import cluster
 
-    found = cluster.persist(
+    route = cluster.persist(
         f"the route of {topic}", lambda: cluster.route(options.endpoints, [topic]), timeout_ms=options.read_timeout_ms
     )
-    return {queue.broker_name: address for queue, address in found.items()}
+    return {queue.broker_name: address for queue, address in route.items()}
 
 
 def _once(address: str, request: bytes) -> None:

@@ -108,13 +108,13 @@ class _Publisher:
 
     def _messages(self, topic: str, piece: pa.RecordBatch) -> Iterator[Any]:
         columns = Columns.of(piece)
-        found = {
+        values_of = {
             name: getattr(columns, name).to_pylist()
             for name in Columns.__slots__
             if name not in {"topic", "broker_name", "queue_id"} and getattr(columns, name) is not None
         }
         for at in range(piece.num_rows):
-            yield _message(topic, self._id(), {name: values[at] for name, values in found.items()})
+            yield _message(topic, self._id(), {name: values[at] for name, values in values_of.items()})
             self._rows += 1
 
     def _id(self) -> str:
@@ -192,7 +192,7 @@ def _once(address: str, method: str, request: bytes) -> None:
     if method == PUBLISH:
         check(data_pb2.PublishResponse.FromString(content).status)
         return
-    answer = service_pb2.SendMessageResponse.FromString(content)
-    check(answer.status)
-    for entry in answer.entries:
+    response = service_pb2.SendMessageResponse.FromString(content)
+    check(response.status)
+    for entry in response.entries:
         check(entry.status)

@@ -58,8 +58,8 @@ def check_columns(schema: StructType, options: WriteOptions) -> tuple[str, ...]:
     for field in schema.fields:
         kind = field.dataType.simpleString()
         if kind not in known[field.name]:
-            wanted = " or ".join(known[field.name])
-            raise SettingsError(f"column {field.name} must be {wanted}, not {kind}; cast it before writing")
+            expected = " or ".join(known[field.name])
+            raise SettingsError(f"column {field.name} must be {expected}, not {kind}; cast it before writing")
     if body not in names:
         raise SettingsError(f"the column {body} is missing; the columns of the evenq sink are: {listed}")
     if not options.topic and "topic" not in names:

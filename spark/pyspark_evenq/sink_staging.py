@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import sink_cluster
-from pyspark_evenq.sink_blocks import Target, pack, parted, pieces
+from pyspark_evenq.sink_blocks import Target, joined, pack, parted, pieces
 from pyspark_evenq.sink_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Routes(dict[str, sink_cluster.Brokers]):
 
     def __missing__(self, topic: str) -> sink_cluster.Brokers:
         options = self._options
-        found = self[topic] = sink_cluster.route_of(options.endpoints, topic, timeout_ms=options.write_timeout_ms)
-        return found
+        brokers = self[topic] = sink_cluster.route_of(options.endpoints, topic, timeout_ms=options.write_timeout_ms)
+        return brokers
 
 
 class QueuesOf(dict[str, Sequence[MessageQueue]]):
@@ -142,13 +142,13 @@ class _Stager:
             names = list(brokers.addresses)
             self._turn += 1
             name = names[self._turn % len(names)]
-        block = pack(piece, first_row=self._rows, born_ms=time.time_ns() // 1_000_000)
         attempt = self._attempt
-        request = staging_pb2.StageRequest(
+        head = staging_pb2.StageRequest(
             topic=target.topic, query_id=attempt.query_id, batch_id=attempt.batch_id,
             partition_id=attempt.partition_id, attempt_id=attempt.attempt_id, token=self._token,
-            coordinator=self.coordinator, sequence=self._sequences.get(name, 0), rows=block,
-        ).SerializeToString()  # fmt: skip
+            coordinator=self.coordinator, sequence=self._sequences.get(name, 0),
+        )  # fmt: skip
+        request = joined(head, pack(piece, first_row=self._rows, born_ms=time.time_ns() // 1_000_000))
         if len(request) > REQUEST_BYTES_MAX and piece.num_rows > 1:
             half = piece.num_rows // 2
             self._send(Target(target.topic, name, target.queue_id), piece.slice(0, half))

@@ -2,24 +2,26 @@
 
 Spark builds it on the driver for each `load()`, asks for the schema, and pickles it to the processes that build the
 readers. Building anything here must not connect, start a thread or load grpc: the same code runs in planners that
-only pickle it.
+only pickle it. A query waits for each such process, so what is imported is what it needs and no more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as _CameWith42  # noqa: F401  an older Spark says so
 from pyspark.sql.types import StructType
 
 from pyspark_evenq.arrow_schema import columns, ddl, types_of
 from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.pushdown import PushdownReader
-from pyspark_evenq.reader import BatchReader
-from pyspark_evenq.sink_options import WriteOptions
-from pyspark_evenq.sink_schema import check_columns, no_overwrite
-from pyspark_evenq.sink_writer import BatchWriter, StreamWriter
-from pyspark_evenq.stream import StreamReader
+
+if TYPE_CHECKING:
+    from pyspark_evenq.reader import BatchReader
+    from pyspark_evenq.sink_options import WriteOptions
+    from pyspark_evenq.sink_writer import BatchWriter, StreamWriter
+    from pyspark_evenq.stream import StreamReader
 
 __all__ = ["DefaultSource"]
 
@@ -39,23 +41,37 @@ class DefaultSource(DataSource):
         return ddl(types_of(ReadOptions.parse(self.options, streaming=False)))
 
     def reader(self, schema: StructType) -> BatchReader:
+        from pyspark_evenq.pushdown import PushdownReader
+        from pyspark_evenq.reader import BatchReader
+
         options = ReadOptions.parse(self.options, streaming=False)
         made = PushdownReader if options.filter_pushdown else BatchReader
         return made(options, columns(schema, types_of(options)))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
+        from pyspark_evenq.stream import StreamReader
+
         options = ReadOptions.parse(self.options, streaming=True)
         return StreamReader(options, columns(schema, types_of(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from pyspark_evenq.sink_schema import no_overwrite
+        from pyspark_evenq.sink_writer import BatchWriter
+
         no_overwrite(overwrite, streaming=False)
         return BatchWriter(self._writing(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  the same
+        from pyspark_evenq.sink_schema import no_overwrite
+        from pyspark_evenq.sink_writer import StreamWriter
+
         no_overwrite(overwrite, streaming=True)
         return StreamWriter(self._writing(schema))
 
     def _writing(self, schema: StructType) -> WriteOptions:
+        from pyspark_evenq.sink_options import WriteOptions
+        from pyspark_evenq.sink_schema import check_columns
+
         options = WriteOptions.parse(self.options)
         check_columns(schema, options)
         return options

@@ -40,8 +40,9 @@ from pyspark_evenq.losses import counted, named
 from pyspark_evenq.made_group import MadeGroup
 from pyspark_evenq.marks import compared
 from pyspark_evenq.member_options import Assignment
+from pyspark_evenq.offset_options import OffsetSpec, Place
 from pyspark_evenq.offsets import Mark, Positions, StreamOffset, place_of
-from pyspark_evenq.options import OffsetSpec, Place, ReadOptions
+from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
 from pyspark_evenq.positions import DataLost, loss_of, resolve
@@ -141,7 +142,7 @@ class _Runner:
         self._initial: StreamOffset | None = None
         self._frozen: dict[MessageQueue, Bounds] | None = None
         self._frozen_checked = False
-        self._asked = False
+        self._has_looked = False
         self._survey: cluster.Survey | None = None
         self._ordered: frozenset[str] | None = None
         self._ahead_since: dict[MessageQueue, float] = {}
@@ -206,11 +207,11 @@ class _Runner:
     def _next(self, logged: StreamOffset, *, limit: int, first_batch: bool) -> StreamOffset | None:
         """The end of the batch behind `logged`, if there is to be one."""
         if self._frozen is None:
-            if self._asked:
+            if self._has_looked:
                 self.queues.wait(logged)
             else:
                 self.watch.look()
-                self._asked = True
+                self._has_looked = True
             self._topics_must_exist()
         held = self.queues.hold(logged)
         start = replace(logged, ends=held.ends)
@@ -272,8 +273,8 @@ class _Runner:
         if not others:
             return set()
         self.watch.ask(others)
-        told = self.watch.bounds
-        return {queue for queue in others if told[queue].uid != start.uids.get(place_of(queue), told[queue].uid)}
+        bounds = self.watch.bounds
+        return {queue for queue in others if bounds[queue].uid != start.uids.get(place_of(queue), bounds[queue].uid)}
 
     def _regrown(
         self, start: StreamOffset, others: Mapping[MessageQueue, Mark], bounds: Mapping[MessageQueue, Bounds]
@@ -350,8 +351,11 @@ class _Runner:
         """The frozen ends, once no position is ahead of one, or it has been for long enough."""
         while ahead := self._ahead(trimmed({**begins, **start.ends}, self._frozen or {}, start.uids)):
             time.sleep(AHEAD_PAUSE_S)
-            told = self.watch.survey(wait_for_away=False).states
-            self._frozen = {**(self._frozen or {}), **{queue: told[queue].bounds for queue in ahead if queue in told}}
+            states = self.watch.survey(wait_for_away=False).states
+            self._frozen = {
+                **(self._frozen or {}),
+                **{queue: states[queue].bounds for queue in ahead if queue in states},
+            }
         return self._frozen or {}
 
     def _ahead(self, gone: Iterable[Trimmed]) -> set[MessageQueue]:

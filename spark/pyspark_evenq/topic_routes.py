@@ -68,7 +68,7 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
     from evenq.wire.stubs.evenq.v1 import routes_pb2
 
     points = access_points(endpoint)
-    asked = points.addresses[0]
+    target = points.addresses[0]
     host, port = host_and_port(points.targets[0])
     request = service_pb2.QueryRouteRequest(
         topic=definition_pb2.Resource(name=topic),
@@ -79,21 +79,23 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
     )
     method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
     question = routes_pb2.RouteQuestion(schemes=True, whole=whole).SerializeToString()
-    content = connection.unary(asked, method, request.SerializeToString() + question, timeout_ms=CALL_MS, writes=writes)
-    answer = service_pb2.QueryRouteResponse.FromString(content)
-    check(answer.status)
+    content = connection.unary(
+        target, method, request.SerializeToString() + question, timeout_ms=CALL_MS, writes=writes
+    )
+    response = service_pb2.QueryRouteResponse.FromString(content)
+    check(response.status)
     schemes = routes_pb2.RouteSchemes.FromString(content)
     secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
     readable = (definition_pb2.Permission.READ, definition_pb2.Permission.READ_WRITE)
     writable = (definition_pb2.Permission.WRITE, definition_pb2.Permission.READ_WRITE)
     queues = []
-    for queue in answer.message_queues:
+    for queue in response.message_queues:
         if not queue.broker.endpoints.addresses:
             continue
         address, name = queue.broker.endpoints.addresses[0], queue.broker.name
         at = BrokerAddress("", address.host, address.port, name in secure).address
         if points.one_address or any_broker:
-            at = address_for(name, asked if points.one_address else at)
+            at = address_for(name, target if points.one_address else at)
         queues.append(
             RoutedQueue(
                 queue=MessageQueue(topic, name, queue.id),

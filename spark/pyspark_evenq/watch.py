@@ -82,13 +82,13 @@ class QueueWatch:
 
     def survey(self, *, wait_for_away: bool) -> cluster.Survey:
         """Ask every broker and wait for all of them, at most `read_timeout_ms`."""
-        found = cluster.survey(self._options, group=self._options.group, wait_for_away=wait_for_away)
-        self._take(found.located)
+        survey = cluster.survey(self._options, group=self._options.group, wait_for_away=wait_for_away)
+        self._take(survey.located)
         self._silent = {
-            self._route[queue]: why for queue, why in found.unavailable.items() if queue in found.located.addresses
+            self._route[queue]: why for queue, why in survey.unavailable.items() if queue in survey.located.addresses
         }
-        self._learn(found.states)
-        return found
+        self._learn(survey.states)
+        return survey
 
     def look(self) -> None:
         """Ask every broker once, without waiting for growth."""
@@ -103,43 +103,43 @@ class QueueWatch:
         """Where the group is on each of these queues, -1 for nowhere; queues whose broker does not answer are left
         out.
         """
-        found: dict[MessageQueue, int] = {}
+        progress: dict[MessageQueue, int] = {}
         here = {queue: self._route[queue] for queue in queues if queue in self._route}
-        for address, wanted in cluster.by_address(here).items():
+        for address, some in cluster.by_address(here).items():
             try:
-                answer = cluster.query(address, wanted, group=self._options.group)
+                states = cluster.query(address, some, group=self._options.group)
             except errors.Error as failure:
                 log.warning("no progress of group %s from %s: %s", self._options.group, address, failure)
             else:
-                found |= {queue: state.committed for queue, state in answer.items()}
-        return found
+                progress |= {queue: state.committed for queue, state in states.items()}
+        return progress
 
     def marks(self, places: Collection[Place]) -> dict[Place, str]:
         """What the messages at these places are (`cluster.marks`); those of brokers that do not answer are left out."""
         unavailable = self.unavailable
-        wanted: dict[str, list[Place]] = {}
+        positions: dict[str, list[Place]] = {}
         for queue, offset in places:
             if queue in self._route and queue not in unavailable:
-                wanted.setdefault(self._route[queue], []).append((queue, offset))
-        found: dict[Place, str] = {}
-        for address, here in wanted.items():
+                positions.setdefault(self._route[queue], []).append((queue, offset))
+        marks: dict[Place, str] = {}
+        for address, here in positions.items():
             try:
-                found |= cluster.marks(address, here)
+                marks |= cluster.marks(address, here)
             except errors.Error as failure:
                 log.warning("no marks from %s, they are compared at the next batch: %s", address, failure)
-        return found
+        return marks
 
     def stored_after(self, queue: MessageQueue, store_ms: int) -> int:
         """The first offset that was stored later. Raises what the call does."""
         timestamp_ms = store_ms + 1
-        answer = cluster.query(self._route[queue], [queue], timestamp_ms=timestamp_ms)
-        return answer[queue].times[timestamp_ms]
+        states = cluster.query(self._route[queue], [queue], timestamp_ms=timestamp_ms)
+        return states[queue].times[timestamp_ms]
 
     def ask(self, queues: Collection[MessageQueue]) -> None:
         """Learn the bounds of some queues now, as far as their brokers answer."""
-        for address, wanted in cluster.by_address({queue: self._route[queue] for queue in queues}).items():
+        for address, some in cluster.by_address({queue: self._route[queue] for queue in queues}).items():
             try:
-                self._learn(cluster.query(address, wanted))
+                self._learn(cluster.query(address, some))
             except errors.Error as failure:
                 log.warning("no offsets from %s: %s", address, failure)
 
@@ -152,8 +152,8 @@ class QueueWatch:
         the latest after `idle_wait_ms`.
         """
         deadline = self._now() + self._options.idle_wait_ms / 1000
-        told = {key: future for key, future in self._parked.items() if future.done()}
-        self._collect(set(told.values()))  # while nobody waited: there may be more by now, so they are asked again
+        ready = {key: future for key, future in self._parked.items() if future.done()}
+        self._collect(set(ready.values()))  # while nobody waited: there may be more by now, so they are asked again
         pool = self._threads()
         slack = 0.0
         route = self.route()
@@ -174,7 +174,7 @@ class QueueWatch:
                 break
             if failed and not self._parked:
                 time.sleep(max(0.0, deadline - self._now()))  # all refused at once: no reason to spin
-        again = [future for key, future in self._parked.items() if key in told]
+        again = [future for key, future in self._parked.items() if key in ready]
         if again:
             self._collect(wait(again, timeout=GRACE_S).done)
 
@@ -222,8 +222,8 @@ class QueueWatch:
             del self.bounds[queue]
         self._silent = {address: why for address, why in self._silent.items() if address in self._route.values()}
 
-    def _learn(self, answer: Answer) -> None:
-        for queue, state in answer.items():
+    def _learn(self, states: Answer) -> None:
+        for queue, state in states.items():
             self.bounds[queue] = state.bounds
             key = queue, state.bounds.uid
             self.seen[key] = max(self.seen.get(key, 0), state.bounds.high)

@@ -7,6 +7,8 @@ because every server and tool imports this package on its way to another room.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from evenq.runtime.version import __version__
+
 if TYPE_CHECKING:
     from evenq import errors
     from evenq.client.admin import Admin
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from evenq.client.core.outcome import Retry
     from evenq.client.core.requests import reply_to
     from evenq.client.lite_consumer import LitePushConsumer, LiteSimpleConsumer
-    from evenq.client.loops.sending import SendResult
+    from evenq.client.loops.outgoing import SendResult
     from evenq.client.options import LiteOptions, ProducerOptions, PullOptions, PushOptions, SimpleOptions
     from evenq.client.producer import Producer
     from evenq.client.pull_consumer import PullConsumer
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from evenq.wire.credentials import Credentials
     from evenq.wire.tls import Tls
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "evenq.client.admin",
@@ -60,7 +61,7 @@ _HOMES = {
     "QueueOffset": "evenq.model",
     "ReceivedMessage": "evenq.model",
     "Retry": "evenq.client.core.outcome",
-    "SendResult": "evenq.client.loops.sending",
+    "SendResult": "evenq.client.loops.outgoing",
     "SimpleConsumer": "evenq.client.simple_consumer",
     "SimpleOptions": "evenq.client.options",
     "StartFrom": "evenq.model",

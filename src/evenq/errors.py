@@ -326,6 +326,17 @@ class StoreCorrupted(StoreError):
     """A file holds bytes that no recovery rule explains. The text names file and offset."""
 
 
+class RecordsDamaged(StoreError):
+    """Bytes of another broker's log are not as that one wrote them, or do not go on where they should. None was stored.
+
+    `log_offset`: the first record that is not right.
+    """
+
+    def __init__(self, message: str, *, log_offset: int = -1) -> None:
+        super().__init__(message)
+        self.log_offset = log_offset
+
+
 class StoreLocked(StoreError):
     """Another process owns this data folder."""
 

@@ -38,7 +38,7 @@ allow = [
   {{ resource = "group:signed-*", actions = ["consume"] }},
 ]
 """
-        for name in ("python", "node")
+        for name in ("python", "node", "java")
     )
     + """
 [users.tenant]
@@ -116,6 +116,12 @@ def rust_cache() -> Path:
 def go_cache() -> Path:
     """The same for Go's."""
     return cache_of("go", "EVENQ_GO_CACHE")
+
+
+@pytest.fixture(scope="session")
+def java_cache() -> Path:
+    """The same for Java's."""
+    return cache_of("java", "EVENQ_JAVA_CACHE")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from typing import Any
 from evenq.runtime.clock import SystemClock
 from evenq.serving.fields import read_fields, write_bytes, write_varint
 from evenq.serving.http2.calls import Call, Method
-from evenq.serving.http2.limits import Limits
+from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.rpc import Kind
@@ -97,7 +97,7 @@ METHODS = {
 
 
 async def serve(stop: asyncio.Event) -> None:
-    limits = Limits(**{name: int(value) for name, _, value in (word.partition("=") for word in sys.argv[1:])})
+    limits = Http2Limits(**{name: int(value) for name, _, value in (word.partition("=") for word in sys.argv[1:])})
     server = Http2Server(METHODS, clock=SystemClock(), limits=limits)
     port = await server.start("127.0.0.1", 0)
     print(json.dumps({"port": port}), flush=True)

@@ -305,7 +305,7 @@ def test_4_with_its_keys_the_sdk_sends_and_receives_and_without_it_raises(
     stranger.wait(lambda said: any("done" in one for one in said))
     answer = stranger.of("done")[0]
     assert "Failed to fetch topic routes" in answer["error"]  # the SDK keeps the code for its log
-    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"event": "refused' in line]
+    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"event": "call refused' in line]
     assert {(line["user"], line["code"]) for line in lines} == {("node", 40100)}
 
 

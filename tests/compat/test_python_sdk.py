@@ -375,7 +375,7 @@ def test_4_with_a_wrong_secret_or_another_topic_the_sdk_raises(
     assert not producer.numbers("sent")
     told = next(tmp_path.glob("peer-produce-*.log")).read_text()
     assert f"failed to fetch topic:{topic} route" in told  # the SDK keeps the status of a route for its log
-    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"event": "refused' in line]
+    lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"event": "call refused' in line]
     assert ("python", code) in {(line["user"], line["code"]) for line in lines}
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import open_door
+from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -83,7 +83,7 @@ def told(context: RpcContext) -> dict[str, str]:
 
 async def main(broker: str, refusals: str) -> None:
     front = Front(broker, int(refusals))
-    door = await open_door(front.rpcs(), host="127.0.0.1", port=0, clock=SystemClock())
+    door = await open_grpc_server(front.rpcs(), host="127.0.0.1", port=0, clock=SystemClock())
     front.port = door.port
     print(f"127.0.0.1:{door.port}", flush=True)
     await asyncio.to_thread(sys.stdin.read)

@@ -8,7 +8,7 @@ from evenq_rebalancer.settings import Settings as RebalancerSettings
 
 from evenq.serving.rpc import Action
 from evenq.serving.settings import load
-from evenq.serving.users import Kind, Users
+from evenq.serving.users import UserResource, Users
 
 
 def test_the_users_file_of_the_page_grants_what_it_tells(blocks):
@@ -19,10 +19,10 @@ def test_the_users_file_of_the_page_grants_what_it_tells(blocks):
     assert operator is not None
     assert operator.admin
     assert shop is not None
-    assert shop.may(Kind.TOPIC, Action.PUBLISH, "orders")
-    assert not shop.may(Kind.TOPIC, Action.CONSUME, "orders")
-    assert shop.may(Kind.TOPIC, Action.CONSUME, "eu-invoices")
-    assert shop.may(Kind.GROUP, Action.CONSUME, "shop-billing")
+    assert shop.may(UserResource.TOPIC, Action.PUBLISH, "orders")
+    assert not shop.may(UserResource.TOPIC, Action.CONSUME, "orders")
+    assert shop.may(UserResource.TOPIC, Action.CONSUME, "eu-invoices")
+    assert shop.may(UserResource.GROUP, Action.CONSUME, "shop-billing")
 
 
 def test_the_python_of_the_page_runs(blocks, endpoint, start):

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from evenq_proofs.quick_spark import quick_spark
 
 import evenq
 
@@ -58,6 +59,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {
         **os.environ, "JAVA_HOME": java.stdout.strip(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOG_DIR": str(tmp_path),
         "PYSPARK_PYTHON": sys.executable, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        **quick_spark(tmp_path / "spark-defaults"),
     }  # fmt: skip
 
 

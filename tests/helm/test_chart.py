@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from evenq_broker.core.listeners import advertised, parse_listeners
+from evenq_broker.core.cluster.listeners import advertised, parse_listeners
 from evenq_nameserver.core.allowed_addresses import AllowedAddresses
 
-from evenq.model import PLAIN_DOOR, TLS_DOOR
+from evenq.model import PLAIN_LISTENER, TLS_LISTENER
 from evenq.serving.fields import write_bytes
 from evenq.serving.health import LIVENESS, READINESS, SERVING, Health
 from evenq.serving.rpc import Action, RpcContext, Unary
 from evenq.serving.settings import settings_of
-from evenq.serving.users import Kind, Users
+from evenq.serving.users import UserResource, Users
 from evenq.wire.credentials import Credentials
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"
@@ -224,8 +224,8 @@ def test_calls_are_signed_by_default_with_secrets_that_the_chart_makes(helm: str
     users = Users.parse(data["users.toml"].encode())
     shop, root, operator = users.get("shop"), users.get("root"), users.get("operator")
     assert shop is not None
-    assert shop.may(Kind.TOPIC, Action.PUBLISH, "orders")
-    assert not shop.may(Kind.TOPIC, Action.CONSUME, "orders")
+    assert shop.may(UserResource.TOPIC, Action.PUBLISH, "orders")
+    assert not shop.may(UserResource.TOPIC, Action.CONSUME, "orders")
     assert root is not None
     assert root.admin
     assert operator is not None
@@ -574,7 +574,7 @@ def told_outside(documents: list[dict[str, Any]], index: int) -> tuple[str, bool
     environment = environment_of(documents)
     advertise = environment["EVENQ_BROKER_ADVERTISE"].replace("$(EVENQ_BROKER_BROKER_NAME)", name)
     (spot,) = parse_listeners(environment["EVENQ_BROKER_LISTENERS"])
-    usual = TLS_DOOR if spot.listener.tls else PLAIN_DOOR
+    usual = TLS_LISTENER if spot.listener.tls else PLAIN_LISTENER
     doors = {usual: 8443, spot.listener: spot.port}
     hosts = {usual.name: "0.0.0.0", spot.listener.name: spot.host}
     told = advertised(advertise, doors, hosts=hosts, broker_name=name)

@@ -1,8 +1,9 @@
 """Every call of every server, by every kind of caller, under every kind of namespace: who is let in, and that no answer
 holds a body its reader may not have.
 
-Real nameserver, rebalancer and broker behind their doors, two tenants X and Y and names without a namespace. Calls come
-from the descriptors, verdicts from `access_matrix.txt`. At the end nothing of the others has changed.
+Real nameserver, rebalancer, broker and replication calls behind their doors, two tenants X and Y and names without a
+namespace. Calls come from the descriptors, verdicts from `access_matrix.txt`. At the end nothing of the others has
+changed.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ import evenq_nameserver.settings
 import evenq_rebalancer.app
 import evenq_rebalancer.settings
 import pytest
+from evenq_broker.loops.replication.peer_links import PeerLinks
+from evenq_broker.rpc.replication.replication import replication_rpcs
+from evenq_broker.runtime import Runtime
 from google.protobuf.message_factory import GetMessageClass
 
 import evenq.wire.stubs.apache.rocketmq.v2
 import evenq.wire.stubs.evenq.v1
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
-from evenq.serving.auth import AuthSettings
+from evenq.serving.auth import Auth, AuthSettings
+from evenq.serving.grpc_server import open_grpc_server
 from evenq.wire.net import GrpcNet
 from evenq.wire.signature import Secret, authorization, date_time
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
 
-CELLS_MIN = 2_490
 AT_ONCE = 48
 PLANTED = 60
-UNAUTHORIZED, FORBIDDEN = 40100, 40300
+UNAUTHORIZED, FORBIDDEN, OK = 40100, 40300, 20000
 M = "/apache.rocketmq.v2.MessagingService/"
 pytestmark = pytest.mark.timeout(240)
 
@@ -362,11 +366,15 @@ class Stage:
     def _admin_admin_send_message(self, m: Any, n: Naming, _: str) -> None:
         m.body = b"of the caller"
 
-    def _data_publish(self, m: Any, n: Naming, _: str) -> None:
+    def _data_publish(self, m: Any, n: Naming, variant: str) -> None:
         m.queue.queue_id = -1
         m.messages[0].topic.ClearField("resource_namespace")
         m.messages[0].body = b"of the caller"
         m.messages[0].system_properties.message_id = f"{len(n.title):034X}"
+        if variant:  # complete, so that it is read from its bytes
+            m.queue.broker_name = ""
+            m.messages[0].system_properties.born_timestamp.seconds = 1_700_000_000
+            m.messages[0].system_properties.ClearField("dead_letter_queue")
 
     def _data_pull(self, m: Any, n: Naming, variant: str) -> None:
         m.committed = -1
@@ -454,6 +462,9 @@ class Stage:
         code, came = await self.call(row, naming, caller)
         wanted = row.code(caller, naming)
         problems = []
+        if wanted and code not in {UNAUTHORIZED, FORBIDDEN, OK} and CALLS[row.call].client_streaming:
+            # On a busy machine gRPC's client may lose why a stream ended, or the time is over: that says nothing.
+            code, came = await self.call(row, naming, caller)
         got = code if code in {UNAUTHORIZED, FORBIDDEN} else 0
         where = f"{row.server} {row.call}#{row.variant} by {who} under {naming.title}"
         if got != wanted:
@@ -499,9 +510,9 @@ async def plant(stage: Stage, tenant: str) -> None:
     broker = stage.broker.broker
     for topic in ("orders", "held", "payments", "later"):
         kind = {"payments": "TRANSACTION", "later": "DELAY"}.get(topic, "NORMAL")
-        await broker.create_topic(naming.name(topic), queues=1, message_type=evenq.MessageType(kind))
+        await broker.catalog.create_topic(naming.name(topic), queues=1, message_type=evenq.MessageType(kind))
     for group in ("billing", "holders"):
-        await broker.create_group(naming.name(group), start_from=evenq.StartFrom.FIRST)
+        await broker.catalog.create_group(naming.name(group), start_from=evenq.StartFrom.FIRST)
 
     async def ask(name: str, request: Any) -> bytes:
         told = headers(CALLERS["admin"], "", stage.clock.now_ms())
@@ -540,10 +551,10 @@ async def plant(stage: Stage, tenant: str) -> None:
     bury.group.name, bury.topic.name = naming.name("billing"), naming.name("orders")
     await ask("ForwardMessageToDeadLetterQueue", bury)
     # The letter's original would show its body to readers of the topic.
-    topic = broker.topics.get(naming.name("orders"))
+    topic = broker.catalog.topics.get(naming.name("orders"))
     assert topic is not None
-    await broker.delete_topic(topic.name)
-    await broker.create_topic(topic.name, queues=1)
+    await broker.catalog.delete_topic(topic.name)
+    await broker.catalog.create_topic(topic.name, queues=1)
     for _ in range(PLANTED):
         stage.ids[tenant] = (await send("orders", _canary("topic", tenant))).message_id
     # In flight under the names that the calls use: only who may consume them may end it.
@@ -558,15 +569,15 @@ async def plant(stage: Stage, tenant: str) -> None:
 def state(stage: Stage, tenant: str) -> Any:
     """What outsiders may not change: messages stored, deliveries in flight, groups and topics."""
     broker, prefix = stage.broker.broker, f"{tenant}%" if tenant else ""
-    mine = [topic for topic in broker.topics.all() if _tenant(topic.name) == tenant]
-    ends = {topic.name: broker.store.queue_range(topic.topic_id, 0) for topic in mine}
-    group, topic = broker.groups.get(f"{prefix}billing"), broker.topics.get(f"{prefix}orders")
+    mine = [topic for topic in broker.catalog.topics.all() if _tenant(topic.name) == tenant]
+    ends = {topic.name: broker.ledger.store.queue_range(topic.topic_id, 0) for topic in mine}
+    group, topic = broker.catalog.groups.get(f"{prefix}billing"), broker.catalog.topics.get(f"{prefix}orders")
     assert group is not None
     assert topic is not None
-    queue = broker.progress.queue(group.group_id, topic.topic_id, 0)
+    queue = broker.ledger.progress.queue(group.group_id, topic.topic_id, 0)
     assert queue is not None
     pending = {offset: (entry.number, entry.deadline_ms) for offset, entry in queue.pending.items()}
-    groups = sorted(group.name for group in broker.groups.all() if _tenant(group.name) == tenant)
+    groups = sorted(group.name for group in broker.catalog.groups.all() if _tenant(group.name) == tenant)
     return ends, pending, queue.committed, groups
 
 
@@ -577,13 +588,34 @@ def _tenant(name: str) -> str:
 
 @dataclass
 class Servers:
-    """Nameserver, rebalancer, broker."""
+    """Nameserver, rebalancer, broker, and a broker that follows."""
 
     everything: list[Any]
 
     async def reload(self) -> None:
         for server in self.everything:
             assert await server._auth.reload()
+
+
+class ReplicationServer:
+    """What a broker that follows serves: the calls of replication behind the guard, and nothing else of a broker."""
+
+    def __init__(self, auth: AuthSettings, clock: SystemClock, net: GrpcNet) -> None:
+        self._auth, self._clock = Auth(auth, clock=clock), clock
+        runtime = Runtime(evenq_broker.settings.Settings(), clock=clock, rng=random.Random(3), net=net)
+        self._links = PeerLinks(runtime, {0: "127.0.0.1:1", 1: "127.0.0.1:2"}, 0, lambda _: None)
+        self.port = 0
+
+    async def start(self) -> None:
+        rpcs = self._auth.rpcs(replication_rpcs(self._links))
+        self._server = await open_grpc_server(rpcs, host="127.0.0.1", port=0, clock=self._clock)
+        self._auth.start()
+        self.port = self._server.port
+
+    async def close(self) -> None:
+        await self._links.close()
+        await self._server.stop()
+        await self._auth.close()
 
 
 async def started(folder: Path, *, guarded: bool = True) -> tuple[Stage, Servers]:
@@ -612,9 +644,12 @@ async def started(folder: Path, *, guarded: bool = True) -> tuple[Stage, Servers
         net=net,
     )
     await broker.start()
+    replica = ReplicationServer(auth, clock, net)
+    await replica.start()
     targets = {"broker": broker.port, "nameserver": nameserver.port, "rebalancer": rebalancer.port}
+    targets["replica"] = replica.port
     stage = Stage(broker, {name: f"127.0.0.1:{port}" for name, port in targets.items()}, net, clock)
-    return stage, Servers([broker, rebalancer, nameserver])
+    return stage, Servers([replica, broker, rebalancer, nameserver])
 
 
 def cells(callers: list[str]) -> Iterator[tuple[Row, Naming, str]]:
@@ -638,8 +673,19 @@ async def judged(stage: Stage, callers: list[str]) -> tuple[int, list[str]]:
     return count, problems
 
 
+QUICK = ["nobody signed", "owner"], ["other tenant"]
+"""Outsiders and insiders that meet every right or none: a fifth of the cells, for those who wait."""
+
+
+@pytest.mark.parametrize(
+    ("outsiders", "insiders", "cells_min"),
+    [
+        pytest.param(*QUICK, 1_500, id="few callers"),
+        pytest.param(OUTSIDERS, INSIDERS, 12_000, marks=pytest.mark.slow, id="all callers"),
+    ],
+)
 def test_every_cell_is_as_the_table_says_and_no_answer_holds_a_foreign_body(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], outsiders: list[str], insiders: list[str], cells_min: int
 ) -> None:
     async def main() -> None:
         stage, servers = await started(tmp_path)
@@ -650,26 +696,26 @@ def test_every_cell_is_as_the_table_says_and_no_answer_holds_a_foreign_body(
             rows = {
                 row.server: row
                 for row in table()
-                if row.call.rpartition("/")[2] in {"QueryRoute", "GetRoutes", "Explain"}
+                if row.call.rpartition("/")[2] in {"QueryRoute", "GetRoutes", "Explain", "FetchSnapshot"}
             }
             for row in rows.values():  # each server remembers this signature as a right one
                 assert (await stage.call(row, V2_NAMINGS[0], leaver))[0] != UNAUTHORIZED
             (tmp_path / "users.toml").write_text(users_file(leaver=False))
             await servers.reload()
             before = [state(stage, tenant) for tenant in ("", "Y")]
-            outside, problems = await judged(stage, OUTSIDERS)
+            outside, problems = await judged(stage, outsiders)
             for tenant, was in zip(("", "Y"), before, strict=True):
                 if state(stage, tenant) != was:
                     problems.append(
                         f"outsiders changed what is of {tenant or 'nobody'}: {was} is {state(stage, tenant)}"
                     )
-            timer = stage.broker.broker.recalls.read(stage.recall)
-            inside, more = await judged(stage, INSIDERS)
-            if not await stage.broker.broker.store.cancel_timers([timer.timer_id]):
+            timer = stage.broker.broker.ledger.recalls.read(stage.recall)
+            inside, more = await judged(stage, insiders)
+            if not await stage.broker.broker.ledger.store.cancel_timers([timer.timer_id]):
                 more.append("Y's message for later was recalled under another name")
             with capsys.disabled():
                 print(f"\naccess matrix: {outside + inside} cells, {len(problems + more)} wrong")
-            assert outside + inside >= CELLS_MIN
+            assert outside + inside >= cells_min
             assert problems + more == [], "\n" + "\n".join(sorted(problems + more, reverse=True)[:100])
             bodies = {call.rpartition("/")[2] for call, _ in stage.leaks}
             assert bodies == {"ReceiveMessage", "PullMessage", "Pull", "Scan", "FindMessages", "QueryMessage", "List"}

@@ -501,6 +501,7 @@ def test_a_flipped_byte_in_the_middle_is_a_refusal_that_names_file_and_place(kil
     assert play(node.address, lambda wires: wires.bodies("t")) == SENT
 
 
+@pytest.mark.slow  # brokers that are killed, damaged and started again; the store's own tests do the same
 def test_a_log_that_lost_acknowledged_messages_is_a_refusal(killed: tuple[Node, Path]) -> None:
     node, path = killed
     node.restart()
@@ -512,6 +513,7 @@ def test_a_log_that_lost_acknowledged_messages_is_a_refusal(killed: tuple[Node, 
     assert "acknowledged messages are missing" in line
 
 
+@pytest.mark.slow  # brokers that are killed, damaged and started again; the store's own tests do the same
 def test_damage_done_while_it_runs_is_found_by_its_reader_and_stops_nobody_else(killed: tuple[Node, Path]) -> None:
     node, path = killed
     node.restart()
@@ -587,7 +589,11 @@ def test_a_port_in_use_is_told_with_the_flag_that_changes_it(kept: Node, name: s
     assert "--metrics-port" in told_by(done)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# The three load their settings with the same code.
+LOADING = [PROGRAMS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS[1:])]
+
+
+@pytest.mark.parametrize("name", LOADING)
 def test_unknown_and_impossible_settings_are_told_with_the_nearest_name_or_the_bounds(name: str) -> None:
     prefix = f"EVENQ_{name.upper()}_"
     for flags, environment, told in (
@@ -605,6 +611,7 @@ def test_unknown_and_impossible_settings_are_told_with_the_nearest_name_or_the_b
         assert told in told_by(done)
 
 
+@pytest.mark.slow  # eight programs; tests/unit/evenq_broker/test_settings.py has the rules
 def test_settings_that_only_together_are_wrong_are_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
@@ -614,7 +621,7 @@ def test_settings_that_only_together_are_wrong_are_told(tmp_path: Path) -> None:
         ([f"--tls.key={broken}"], "belong together"),
         (tls, "they must be PEM, belong together"),
         ([*tls[:2], f"--tls.key={tmp_path}/none.pem"], "none.pem"),
-        (["--advertise=far=host:1"], "open its door with `listeners`"),
+        (["--advertise=far=host:1"], "open one with `listeners`"),
         (["--listeners=far"], "listeners holds 'far'; write name=host:port"),
         (["--advertise=here"], "advertise holds 'here'; write host:port"),
         (["--broker-name=a b"], "broker name 'a b'"),
@@ -671,6 +678,7 @@ def beside(disk: Path, free_min_bytes: int) -> LocalCluster:
 BLOCK = b"x" * 20_000
 
 
+@pytest.mark.slow  # fills a disk; test_store_bad_input.py does it, too
 def test_sends_stop_before_a_disk_is_full_acks_and_reads_go_on_and_sends_resume(disk: Path) -> None:
     free_min_bytes = 6 * MIB
 
@@ -700,10 +708,11 @@ def test_sends_stop_before_a_disk_is_full_acks_and_reads_go_on_and_sends_resume(
         assert play(cluster.endpoint, lambda wires: wires.bodies("t")) == [BLOCK] * sent + [b"resumed"]
         again = play(cluster.endpoint, lambda wires: wires.received("t", "g"))
         assert min(one.system_properties.queue_offset for one in again) == 32, "acks survived"
-        assert "refusing messages" in node.log_text()
-        assert "taking messages again" in node.log_text()
+        assert "messages refused from now on" in node.log_text()
+        assert "messages accepted again" in node.log_text()
 
 
+@pytest.mark.slow  # fills a disk; test_store_bad_input.py does it, too
 def test_a_disk_that_is_full_to_the_last_byte_loses_nothing_acknowledged(disk: Path) -> None:
     async def fill(wires: Wires) -> int:
         await wires.create("t")

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from evenq.testing import LocalCluster
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import check
@@ -106,6 +108,7 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
     run(story)
 
 
+@pytest.mark.slow  # brokers go and come back
 def test_a_broker_that_was_down_while_groups_were_changed_has_their_settings_when_it_is_back() -> None:
     async def story(cluster: LocalCluster, net: GrpcNet) -> None:
         first, second = cluster.brokers
@@ -220,6 +223,7 @@ def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() 
     run(story)
 
 
+@pytest.mark.slow  # waits for a rebalancer that is gone
 def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer_dies() -> None:
     """SR-1, XO-3, XO-7: one versioned answer per group at every broker; trouble on the way changes no owner."""
 

@@ -138,8 +138,8 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Talk, BrokerApp]]:
     await app.start()
     try:
         yield Talk(app.port, net), app
-        app.broker.progress.check()
-        app.broker.polls.check()
+        app.broker.ledger.progress.check()
+        app.broker.long_polls.table.check()
     finally:
         await app.close()
         await net.close()
@@ -190,7 +190,7 @@ async def test_a_message_arrives_as_sent_with_the_fields_that_sdks_need(talk: Ta
 
 @served
 async def test_an_empty_poll_is_one_frame_at_the_end_of_the_poll(talk: Talk, app: BrokerApp) -> None:
-    await app.broker.create_topic("orders")
+    await app.broker.catalog.create_topic("orders")
     started = time.monotonic()
     frames = await talk.frames(poll_ms=300)
     assert [frame.status.code for frame in frames] == [40401]  # 27
@@ -203,11 +203,11 @@ async def test_an_empty_poll_is_one_frame_at_the_end_of_the_poll(talk: Talk, app
 
 @served
 async def test_a_parked_poll_wakes_for_any_queue(talk: Talk, app: BrokerApp) -> None:
-    await app.broker.create_topic("orders")
+    await app.broker.catalog.create_topic("orders")
     await begun(talk)
     for number in range(8):  # all queues in turn; 31
         poll = asyncio.ensure_future(talk.receive(poll_ms=5_000, queue_id=0))
-        await _until(lambda: len(app.broker.polls) > 0)
+        await _until(lambda: len(app.broker.long_polls.table) > 0)
         await talk.send(message(number))
         [got] = await asyncio.wait_for(poll, 2)
         assert (await talk.ack(handle_of(got))).status.code == OK
@@ -293,7 +293,7 @@ async def test_tags_select_and_the_rest_is_skipped_for_the_group(talk: Talk, app
 async def _unknown_names(talk: Talk, app: BrokerApp) -> None:
     assert await talk.code("nowhere") == 40402
     assert (await talk.send(message(1, topic="nowhere"))).entries[0].status.code == 40402
-    await app.broker.create_topic("orders")
+    await app.broker.catalog.create_topic("orders")
     assert await talk.code(group="nobody") == 40403
 
 
@@ -337,7 +337,7 @@ async def test_each_bad_message_has_its_code_at_both_levels(talk: Talk, app: Bro
         (message(1, topic="%DLQ%g"), 40300),
     ]
     await talk.send(message(0))
-    await app.broker.create_topic("%DLQ%g", system=True)
+    await app.broker.catalog.create_topic("%DLQ%g", system=True)
     for bad, code in cases:
         answer = await talk.send(bad)
         assert (answer.status.code, [entry.status.code for entry in answer.entries]) == (code, [code])
@@ -368,18 +368,18 @@ async def _dead_letters(talk: Talk, app: BrokerApp) -> None:
         assert got.system_properties.delivery_attempt == attempt
         await talk.change(handle_of(got), 0)
     assert await talk.receive() == []
-    app.broker.groups.get("g")
-    await app.broker.create_group("undertaker")
-    await _until(lambda: app.broker.topics.get("%DLQ%g") is not None)
-    dead = app.broker.topics.get("%DLQ%g")
+    app.broker.catalog.groups.get("g")
+    await app.broker.catalog.create_group("undertaker")
+    await _until(lambda: app.broker.catalog.topics.get("%DLQ%g") is not None)
+    dead = app.broker.catalog.topics.get("%DLQ%g")
     assert dead is not None
-    await _until(lambda: app.broker.store.queue_range(dead.topic_id, 0) == (0, 1))
-    app.broker.progress.start(app.broker.groups.get("undertaker").group_id, dead.topic_id, 0, 0)  # type: ignore[union-attr]
+    await _until(lambda: app.broker.ledger.store.queue_range(dead.topic_id, 0) == (0, 1))
+    app.broker.ledger.progress.start(app.broker.catalog.groups.get("undertaker").group_id, dead.topic_id, 0, 0)  # type: ignore[union-attr]
     [buried] = await talk.receive("%DLQ%g", "undertaker")
     assert buried.body == b"poison"
     assert buried.system_properties.dead_letter_queue.topic == "orders"
     assert buried.system_properties.dead_letter_queue.message_id == f"01{5:032X}"
-    assert app.broker.progress.lag(1, 1, 0, 0, 0) == 0
+    assert app.broker.ledger.progress.lag(1, 1, 0, 0, 0) == 0
 
 
 test_a_message_that_always_fails_ends_in_the_dead_letter_topic = served(_dead_letters, default_group_max_attempts=3)
@@ -404,7 +404,7 @@ async def test_push_deliveries_live_as_long_as_their_client(talk: Talk, app: Bro
     [got] = await push.receive(auto_renew=True)
     assert not got.system_properties.HasField("invisible_duration")
     poll = asyncio.ensure_future(push.frames(auto_renew=True, poll_ms=8_000))
-    await _until(lambda: len(app.broker.polls) > 0)
+    await _until(lambda: len(app.broker.long_polls.table) > 0)
     started = time.monotonic()
     await push.call(
         "NotifyClientTermination",
@@ -420,12 +420,12 @@ async def test_push_deliveries_live_as_long_as_their_client(talk: Talk, app: Bro
 
 @served
 async def test_a_cancelled_receive_gives_back_what_nobody_saw(talk: Talk, app: BrokerApp) -> None:  # 33
-    await app.broker.create_topic("orders")
+    await app.broker.catalog.create_topic("orders")
     await begun(talk)
     poll = asyncio.ensure_future(talk.receive(poll_ms=5_000))
-    await _until(lambda: len(app.broker.polls) > 0)
+    await _until(lambda: len(app.broker.long_polls.table) > 0)
     poll.cancel()
-    await _until(lambda: not len(app.broker.polls))
+    await _until(lambda: not len(app.broker.long_polls.table))
     await talk.send(message(1))
     [got] = await talk.receive(poll_ms=1_000)
     assert got.system_properties.delivery_attempt == 1
@@ -452,7 +452,7 @@ async def test_overlapping_receives_lose_nothing_and_repeat_nothing(talk: Talk, 
 
 @served
 async def test_ordered_groups_get_a_message_group_one_by_one(talk: Talk, app: BrokerApp) -> None:  # 21, 42
-    await app.broker.create_group("fifo", ordered=True)
+    await app.broker.catalog.create_group("fifo", ordered=True)
     await talk.send(message(0, lane="a"))
     await begun(talk, group="fifo")
     await talk.send(*(message(number, lane="ab"[number % 2], body=str(number).encode()) for number in range(1, 9)))
@@ -539,8 +539,8 @@ async def test_the_rest_of_the_protocol_answers_with_its_code(talk: Talk, app: B
 @served
 async def test_the_pull_path_reads_and_keeps_offsets(talk: Talk, app: BrokerApp) -> None:
     s = service_pb2
-    await app.broker.create_topic("one", queues=1)
-    await app.broker.create_group("g")
+    await app.broker.catalog.create_topic("one", queues=1)
+    await app.broker.catalog.create_group("g")
     await talk.send(*(message(number, topic="one") for number in range(3)))
     queue = definition_pb2.MessageQueue(id=0)
     queue.topic.name = "one"
@@ -572,7 +572,7 @@ async def test_namespaces_are_part_of_the_name(talk: Talk, app: BrokerApp) -> No
     spaced = message(1)
     spaced.topic.resource_namespace = "tenant"
     assert (await talk.send(spaced)).status.code == OK
-    assert app.broker.topics.get("tenant%orders") is not None
+    assert app.broker.catalog.topics.get("tenant%orders") is not None
     assert await talk.receive() == []
 
 

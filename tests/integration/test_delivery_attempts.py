@@ -75,7 +75,13 @@ class Consumers:
         return [(body, int(number)) for body, number in (line.split() for line in lines)]
 
 
-@pytest.mark.parametrize(("face", "ordered"), [("sync", "no"), ("sync", "yes"), ("async", "no"), ("async", "yes")])
+@pytest.mark.parametrize(
+    ("face", "ordered"),
+    [
+        ("sync", "no"),
+        *(pytest.param(*kind, marks=pytest.mark.slow) for kind in (("sync", "yes"), ("async", "no"), ("async", "yes"))),
+    ],
+)
 def test_a_message_that_kills_its_process_ends_as_a_dead_letter_and_no_other_does(
     tmp_path: Path, face: str, ordered: str
 ) -> None:

@@ -118,12 +118,12 @@ def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group
         talk = Talk(broker, net, clock)
         await talk.clock.during(broker.start([BrokerAddress("default", "a", 8081)]))
         kind = MessageType.FIFO if fifo else MessageType.NORMAL
-        await talk.clock.during(broker.create_topic("t", queues=2, message_type=kind))
-        await talk.clock.during(broker.create_group("g", ordered=fifo, **group))
+        await talk.clock.during(broker.catalog.create_topic("t", queues=2, message_type=kind))
+        await talk.clock.during(broker.catalog.create_group("g", ordered=fifo, **group))
         try:
             await story(talk)
-            broker.progress.check()
-            broker.polls.check()
+            broker.ledger.progress.check()
+            broker.long_polls.table.check()
         finally:
             await talk.clock.during(broker.close())
 
@@ -131,7 +131,7 @@ def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group
 
 
 def message_of(broker: Broker) -> Append:
-    topic = broker.topics.get("t")
+    topic = broker.catalog.topics.get("t")
     assert topic is not None
     return Append(topic.topic_id, 0, 0, 0, b"", b"")
 
@@ -166,7 +166,7 @@ def test_33_a_cancelled_receive_gives_back_within_a_second() -> None:
             poll = asyncio.ensure_future(talk.receiving(poll_ms=10_000, attempt="x"))
             await talk.clock.advance(50)
             if answered:  # all of it is under way when the client gives up
-                await talk.broker.store.append((message_of(talk.broker),))
+                await talk.broker.ledger.store.append((message_of(talk.broker),))
             poll.cancel()
             await asyncio.gather(poll, return_exceptions=True)
             if not answered:
@@ -301,9 +301,9 @@ def test_41_what_always_fails_is_delivered_max_attempts_times_and_is_then_a_dead
             await talk.change(handle(got[0]), 0)
         assert attempts == list(range(1, 18))
         await talk.clock.advance(100)
-        dead = talk.broker.topics.get("%DLQ%g")
+        dead = talk.broker.catalog.topics.get("%DLQ%g")
         assert dead is not None
-        [letter] = await talk.broker.store.read_at(dead.topic_id, 0, [0])
+        [letter] = await talk.broker.ledger.store.read_at(dead.topic_id, 0, [0])
         system = definition_pb2.SystemProperties.FromString(letter.system)
         assert (system.dead_letter_queue.topic, system.dead_letter_queue.message_id) == ("t", "id-poison")
         told = definition_pb2.Message.FromString(letter.head).user_properties

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -38,6 +39,10 @@ def eventually(condition: Callable[[], bool], *, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+QUEUES = 8
+"""Of a topic that its first message makes, on one broker."""
 
 
 def fill(cluster: LocalCluster, topic: str, count: int = 200) -> set[bytes]:
@@ -101,34 +106,38 @@ async def _frames(net: GrpcNet, address: str, method: str, request: Any, respons
     return [response.FromString(frame) async for frame in stream]
 
 
-async def _through_the_stubs(address: str, topic: str, expression: str) -> tuple[list[int], list[bytes], list[bytes]]:
-    """Codes of a bad expression; bodies by PullMessage and by Pull, of queue 0 of the broker asked."""
+async def _through_the_stubs(
+    addresses: list[str], topic: str, expression: str
+) -> tuple[list[int], list[bytes], list[bytes]]:
+    """Codes of a bad expression; bodies by PullMessage and by Pull, of all queues of all brokers."""
     net = GrpcNet()
     try:
         receive = service_pb2.ReceiveMessageRequest(batch_size=8)
         receive.group.name, receive.message_queue.topic.name, receive.message_queue.id = "sql-stub", topic, -1
         receive.filter_expression.type, receive.filter_expression.expression = definition_pb2.SQL, BAD
         set_duration_ms(receive.invisible_duration, 10_000)
-        bad = await _frames(net, address, "ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
-        pull = service_pb2.PullMessageRequest(offset=0, batch_size=32, message_queue=receive.message_queue)
-        pull.message_queue.id = 0
-        pull.filter_expression.type, pull.filter_expression.expression = definition_pb2.SQL, expression
-        pulled = await _frames(net, address, "PullMessage", pull, service_pb2.PullMessageResponse)
+        bad = await _frames(net, addresses[0], "ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
+        by_v2: list[bytes] = []
+        by_evenq: list[bytes] = []
         told = common_pb2.Filter(type=common_pb2.Filter.SQL, expression=expression)
-        request = data_pb2.PullRequest(queue=common_pb2.Queue(topic=topic), filter=told)
-        data = await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=10_000)
-        return (
-            [frame.status.code for frame in bad],
-            [frame.message.body for frame in pulled if frame.HasField("message")],
-            [message.body for message in data_pb2.PullResponse.FromString(data).messages],
-        )
+        for address, queue_id in product(addresses, range(QUEUES)):
+            pull = service_pb2.PullMessageRequest(offset=0, batch_size=32, message_queue=receive.message_queue)
+            pull.message_queue.id = queue_id
+            pull.filter_expression.type, pull.filter_expression.expression = definition_pb2.SQL, expression
+            pulled = await _frames(net, address, "PullMessage", pull, service_pb2.PullMessageResponse)
+            by_v2 += [frame.message.body for frame in pulled if frame.HasField("message")]
+            request = data_pb2.PullRequest(queue=common_pb2.Queue(topic=topic, queue_id=queue_id), filter=told)
+            data = await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=10_000)
+            by_evenq += [message.body for message in data_pb2.PullResponse.FromString(data).messages]
+        return [frame.status.code for frame in bad], by_v2, by_evenq
     finally:
         await net.close()
 
 
 def test_the_stubs_of_both_protocols_get_the_same(cluster: LocalCluster) -> None:
     expected = fill(cluster, "sql-stub")
-    codes, by_v2, by_evenq = asyncio.run(_through_the_stubs(cluster.endpoint, "sql-stub", LARGE_EU))
+    addresses = [broker.address for broker in cluster.brokers]
+    codes, by_v2, by_evenq = asyncio.run(_through_the_stubs(addresses, "sql-stub", LARGE_EU))
     assert codes == [40010]
     assert by_v2 == by_evenq
     assert by_v2

@@ -170,7 +170,13 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+QUICKLY = ("rapid reset", "header bomb")
+"""Of these floods each run hears; the HTTP/2 core is given all of them by its unit tests, too."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in QUICKLY else pytest.mark.slow) for kind in FLOODS]
+)
 def test_a_flood_is_ended_and_a_good_client_is_served(tmp_path: Path, kind: str) -> None:
     with served(tmp_path) as (port, server), Good(port).calling(kind):
         before = resident(server)
@@ -190,6 +196,7 @@ def test_a_flood_is_told_why(tmp_path: Path) -> None:
         assert attacker.end() is ErrorCode.ENHANCE_YOUR_CALM
 
 
+@pytest.mark.slow  # a crowd
 def test_twelve_thousand_idle_streams_cost_little_and_one_more_is_refused(tmp_path: Path) -> None:
     with ExitStack() as stack:
         port, server = stack.enter_context(served(tmp_path, calls_per_address_max=20_000))
@@ -209,6 +216,7 @@ def test_twelve_thousand_idle_streams_cost_little_and_one_more_is_refused(tmp_pa
         assert each < 16_384
 
 
+@pytest.mark.slow  # a crowd
 def test_240_slow_readers_cannot_fill_the_memory(tmp_path: Path) -> None:
     """Each asks for 100 MB and reads nothing: half of them leave their windows shut, half their sockets full."""
     request = write_bytes(2, write_varint(1, 100_000)) * 1_000
@@ -256,6 +264,7 @@ def test_what_is_never_complete_is_ended(tmp_path: Path) -> None:
             assert slow.end() is None  # it never answers a ping, so it is taken for dead
 
 
+@pytest.mark.slow  # a crowd
 def test_300_connections_that_send_all_they_may_leave_a_good_client_its_turns(tmp_path: Path) -> None:
     """No bound of theirs is passed: 500 calls each, in one piece, of which a turn of the loop begins a few."""
     block = head(EMPTY)

@@ -125,6 +125,7 @@ def test_a_healthy_group_has_no_finding_and_exactly_what_is_wrong_is_found(clust
         assert "evenq group show billing" in told
 
 
+@pytest.mark.slow  # ten commands; its shrinking is tested in test_resizing.py, too
 @pytest.mark.timeout(120)
 def test_a_topic_that_shrinks_is_written_and_read_in_different_numbers(cluster: LocalCluster, evenq: Shell) -> None:
     evenq("topic", "create", "bills", "--queues", "2")
@@ -139,6 +140,7 @@ def test_a_topic_that_shrinks_is_written_and_read_in_different_numbers(cluster: 
     assert {one["command"] for one in report["findings"][1:]} == {"evenq topic scale bills --queues 1"}
 
 
+@pytest.mark.slow  # waits for a broker that never answers, again and again
 @pytest.mark.timeout(120)
 def test_a_broker_that_does_not_answer_is_named_and_its_group_is_not_called_healthy() -> None:
     with LocalCluster(brokers=2, rebalancer=False, broker_settings={"PEER_TIMEOUT_MS": "500"}) as alone:

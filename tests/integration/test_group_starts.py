@@ -79,8 +79,17 @@ def rest(kind: str, endpoint: str, group: str, count: int) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("broker_dies", [False, True])
-@pytest.mark.parametrize("kind", ["push", "async push", "pull", "pull that commits by hand", "simple"])
+KINDS = ("push", "async push", "pull", "pull that commits by hand", "simple")
+
+
+@pytest.mark.parametrize(
+    ("kind", "broker_dies"),
+    [
+        *((kind, False) for kind in KINDS),
+        ("push", True),
+        *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS[1:]),
+    ],
+)
 def test_a_group_whose_first_member_is_killed_before_its_first_commit_misses_nothing(
     cluster: LocalCluster, kind: str, broker_dies: bool
 ) -> None:

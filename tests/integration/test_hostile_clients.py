@@ -150,7 +150,7 @@ def run(story: Callable[[Hall], Awaitable[None]]) -> None:
         try:
             await story(hall)
             for broker in hall.brokers:
-                broker.progress.check()
+                broker.ledger.progress.check()
         finally:
             for broker in hall.brokers:
                 await hall.during(broker.close())
@@ -164,17 +164,17 @@ def run(story: Callable[[Hall], Awaitable[None]]) -> None:
 def test_a_consumer_that_never_acks_holds_a_bounded_part_and_others_go_on() -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open(inflight_max=50)
-        await hall.during(broker.create_topic("t", queues=1))
+        await hall.during(broker.catalog.create_topic("t", queues=1))
         for start in range(0, 200, 50):
             await hall.send(*(str(number) for number in range(start, start + 50)))
         held: list[Any] = []
         while got := await hall.receive(invisible_ms=HOUR):
             held += got
         assert len(held) == 50
-        topic, group = broker.topics.get("t"), broker.groups.get("g")
+        topic, group = broker.catalog.topics.get("t"), broker.catalog.groups.get("g")
         assert topic is not None
         assert group is not None
-        assert broker.progress.inflight(group.group_id, topic.topic_id, 0) == 50
+        assert broker.ledger.progress.inflight(group.group_id, topic.topic_id, 0) == 50
         taken: list[str] = []
         while got := await hall.receive(group="diligent"):
             taken += bodies(got)
@@ -197,13 +197,13 @@ def test_every_ack_but_the_right_one_changes_nothing() -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         for topic in ("t", "u"):
-            await hall.during(broker.create_topic(topic, queues=2))
+            await hall.during(broker.catalog.create_topic(topic, queues=2))
             for number in range(4):
                 await hall.send(f"{topic}{number}", topic=topic)
         mine, theirs = await hall.receive(batch=4), await hall.receive(group="other", batch=4)
         elsewhere = await hall.receive("u", batch=4)
         good = handle(mine[0])
-        before = [(queue.committed, len(queue.pending)) for queue in broker.progress.queues()]
+        before = [(queue.committed, len(queue.pending)) for queue in broker.ledger.progress.queues()]
         prefix, _, digits = good.rpartition(".")
         fields, checksum = digits[:-32], digits[-32:]
         other = handle(mine[1]).rpartition(".")[2]
@@ -216,7 +216,7 @@ def test_every_ack_but_the_right_one_changes_nothing() -> None:
             assert await hall.ack(bad) == INVALID, bad
             assert await hall.nack(bad) == INVALID, bad
         assert await hall.ack(handle(theirs[0]), group="nobody") == INVALID
-        assert before == [(queue.committed, len(queue.pending)) for queue in broker.progress.queues()]
+        assert before == [(queue.committed, len(queue.pending)) for queue in broker.ledger.progress.queues()]
         assert [await hall.ack(good), await hall.ack(good), await hall.nack(good)] == [OK, OK, INVALID]
         await hall.clock.advance(10_001)
         assert len(await hall.receive()) == 3
@@ -228,8 +228,8 @@ def test_every_ack_but_the_right_one_changes_nothing() -> None:
 
 
 def letters(hall: Hall, group: str = "g") -> int:
-    topic = hall.brokers[0].topics.get(f"%DLQ%{group}")
-    return 0 if topic is None else hall.brokers[0].store.queue_range(topic.topic_id, 0)[1]
+    topic = hall.brokers[0].catalog.topics.get(f"%DLQ%{group}")
+    return 0 if topic is None else hall.brokers[0].ledger.store.queue_range(topic.topic_id, 0)[1]
 
 
 def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time_is_stopped() -> None:
@@ -237,7 +237,7 @@ def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time
 
     async def story(hall: Hall) -> None:
         broker = await hall.open(delay_levels="1s 1s 1s 1s")
-        await hall.during(broker.create_group("g", max_attempts=4))
+        await hall.during(broker.catalog.create_group("g", max_attempts=4))
         await hall.send("poison")
         request = data_pb2.SendBackRequest(group="g", attempts=0)
         request.queue.topic = "t"
@@ -247,11 +247,11 @@ def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time
             assert answer.status.code == OK, answer.status.message
             if answer.dead_lettered:
                 break
-            await hall.until(lambda: broker.topics.get(retries) is not None)
-            topic = broker.topics.get(retries)
+            await hall.until(lambda: broker.catalog.topics.get(retries) is not None)
+            topic = broker.catalog.topics.get(retries)
             assert topic is not None
             number, count = topic.topic_id, turn + 1
-            await hall.until(lambda: broker.store.queue_range(number, 0)[1] == count)  # noqa: B023  of this turn
+            await hall.until(lambda: broker.ledger.store.queue_range(number, 0)[1] == count)  # noqa: B023  of this turn
             request.queue.topic, request.queue_offset = retries, turn
         assert (turn, letters(hall)) == (3, 1)
 
@@ -262,7 +262,7 @@ def test_a_replayed_dead_letter_that_dies_again_is_one_letter_more_and_waits() -
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         pauses = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(10,))
-        await hall.during(broker.create_group("g", max_attempts=2, retry=pauses))
+        await hall.during(broker.catalog.create_group("g", max_attempts=2, retry=pauses))
         await hall.send("poison")
 
         async def dies() -> int:
@@ -297,7 +297,7 @@ def test_a_push_consumer_of_dead_letters_that_always_fails_comes_to_an_end() -> 
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         for group in ("g", "h"):
-            await hall.during(broker.create_group(group, max_attempts=2))
+            await hall.during(broker.catalog.create_group(group, max_attempts=2))
         await hall.send("poison")
         taken = {"t": 0, "%DLQ%g": 0}
         for _ in range(20):
@@ -315,20 +315,20 @@ def test_a_push_consumer_of_dead_letters_that_always_fails_comes_to_an_end() -> 
 # ------------------------------------------------------------------------------------------------ clocks
 
 
-@pytest.mark.parametrize("jump_ms", [HOUR, -HOUR], ids=["forward", "back"])
+@pytest.mark.parametrize("jump_ms", [HOUR, pytest.param(-HOUR, marks=pytest.mark.slow)], ids=["forward", "back"])
 def test_a_clock_that_jumps_by_an_hour_moves_no_delivery_no_poll_and_no_life(jump_ms: int) -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open()
         await hall.send("held", "pushed")
         [held] = await hall.receive(batch=1, invisible_ms=10_000)
         [pushed] = await hall.receive(batch=1, push=True, client="living")
-        await hall.during(broker.create_topic("empty"))
+        await hall.during(broker.catalog.create_topic("empty"))
         poll = asyncio.ensure_future(hall.receiving("empty", poll_ms=5_000))
         await hall.clock.advance(1_000)
         hall.clock.jump_wall(jump_ms)
         await hall.clock.advance(1_000)
         assert await hall.receive() == [], "neither delivery has ended"
-        assert broker.clients.get("living") is not None
+        assert broker.clients.table.get("living") is not None
         assert not poll.done()
         await hall.clock.advance(3_200)
         assert poll.done()
@@ -343,13 +343,13 @@ def test_a_clock_that_jumps_by_an_hour_moves_no_delivery_no_poll_and_no_life(jum
     run(story)
 
 
-@pytest.mark.parametrize("jump_ms", [HOUR, -HOUR], ids=["forward", "back"])
+@pytest.mark.parametrize("jump_ms", [HOUR, pytest.param(-HOUR, marks=pytest.mark.slow)], ids=["forward", "back"])
 def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(jump_ms: int) -> None:
     """Its time is one that people wrote down: after a jump it is due when the clock says so."""
 
     async def story(hall: Hall) -> None:
         broker = await hall.open()
-        await hall.during(broker.create_topic("t", queues=1, message_type=MessageType.DELAY))
+        await hall.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.DELAY))
         await hall.receive()
         await hall.send("later", delay_ms=60_000)
         await hall.clock.advance(10_000)
@@ -411,14 +411,15 @@ def _traces(broker: Broker, name: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow  # a crowd
 def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
     """Each opens telemetry, beats, has a push delivery or a parked poll, and is never heard of again."""
 
     async def story(hall: Hall) -> None:
         broker = await hall.open(client_silence_ms=120_000, trace_bytes=0)
-        await hall.during(broker.create_topic("t", queues=4))
-        await hall.during(broker.create_topic("l", queues=1, message_type=MessageType.LITE))
-        await hall.during(broker.create_topic("empty"))
+        await hall.during(broker.catalog.create_topic("t", queues=4))
+        await hall.during(broker.catalog.create_topic("l", queues=1, message_type=MessageType.LITE))
+        await hall.during(broker.catalog.create_topic("empty"))
         for start in range(0, FEW // 2, 100):
             await hall.send(*(str(number) for number in range(start, start + 100)))
         lost: list[asyncio.Task[Any]] = []
@@ -451,17 +452,19 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
         for start in range(0, FEW, 250):
             lost += [asyncio.ensure_future(ghost(number)) for number in range(start, start + 250)]
             await hall.clock.advance(10)
-        await hall.until(lambda: len(broker.streams) == FEW and len(broker.polls) == FEW // 2, step_ms=20)
-        assert (len(broker.clients), len(broker.members)) == (FEW, FEW // 2)
+        await hall.until(
+            lambda: len(broker.clients.streams) == FEW and len(broker.long_polls.table) == FEW // 2, step_ms=20
+        )
+        assert (len(broker.clients.table), len(broker.membership.members)) == (FEW, FEW // 2)
         assert len(_traces(broker, "ghost-")) >= FEW, "they are looked for where they are"
         while lost:
             lost.pop().cancel()
         await hall.clock.advance(1_000)
-        assert (len(broker.streams), len(broker.polls)) == (0, 0), "connections are gone"
+        assert (len(broker.clients.streams), len(broker.long_polls.table)) == (0, 0), "connections are gone"
         for _ in range(13):
             await hall.clock.advance(10_000)
         await hall.receive(client="living", attempt="living")
-        assert (len(broker.clients), len(broker.members)) == (1, 1)
+        assert (len(broker.clients.table), len(broker.membership.members)) == (1, 1)
         await hall.until(lambda: not _traces(broker, "ghost-"), step_ms=20, limit_ms=30_000)
         taken: set[str] = set()
         while got := await hall.receive(client="living"):
@@ -618,6 +621,7 @@ def gauge(tmp_path: Path) -> Iterator[Gauge]:
         yield Gauge(cluster.brokers[0])
 
 
+@pytest.mark.slow  # a crowd
 def test_connections_that_come_by_the_thousand_and_break_give_everything_back(gauge: Gauge) -> None:
     crowd: list[socket.socket] = []
 

@@ -149,7 +149,10 @@ def test_two_consumers_with_one_client_id_share_the_queues_and_both_are_named(
     assert lag(admin, "twins") == 0
 
 
-@pytest.mark.parametrize(("ordered", "assignment"), [(False, "client"), (True, "client"), (False, "server")])
+@pytest.mark.parametrize(
+    ("ordered", "assignment"),
+    [(False, "client"), pytest.param(True, "client", marks=pytest.mark.slow), (False, "server")],
+)
 def test_a_member_that_stood_still_delivers_nothing_that_others_were_given(
     cluster: LocalCluster, admin: evenq.Admin, *, ordered: bool, assignment: str
 ) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.rpc.directing import DIRECTED
+from evenq_broker.rpc.cluster.directing import DIRECTED
 from pyspark.sql.types import StructType
 from pyspark_evenq.arrow_schema import columns
 from pyspark_evenq.options import ReadOptions
@@ -73,7 +73,11 @@ class Way:
         return evenq.Admin(endpoint=self.endpoint, credentials=ROOT if self.keys else None)
 
 
-@pytest.fixture(scope="module", params=["open", "signed", "each", "not told"])
+# Every story again for other ways in: three more brokers each.
+SLOW_WAYS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("signed", "each", "not told")]
+
+
+@pytest.fixture(scope="module", params=["open", *SLOW_WAYS])
 def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     kind = request.param
     users = USERS if kind == "signed" else ""
@@ -439,6 +443,7 @@ def command(*words: str, endpoint: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow  # three brokers and five commands of its own
 def test_a_forwarded_port_of_a_cluster_that_knows_nothing_of_it(tmp_path: Path) -> None:
     """`kubectl port-forward`: one broker's usual port; the addresses that brokers tell there lead nowhere."""
     with (
@@ -513,6 +518,7 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
     assert sum(queue.max_offset - queue.min_offset for queue in queues) == 3 * COUNT
 
 
+@pytest.mark.slow  # three brokers stop in turn under load
 def test_a_broker_that_stops_and_comes_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
     with outside(tmp_path, **STRICT) as running:
         way = Way(running)

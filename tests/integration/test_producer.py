@@ -15,7 +15,7 @@ import pytest
 
 import evenq
 import evenq.aio
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.model.lanes import home_of
 from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.convert import set_duration_ms, set_ms
@@ -74,7 +74,7 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 def delayed(days: int) -> v2.Message:
     made = message("checks-delay", "far")
-    set_ms(made.system_properties.delivery_timestamp, Ground.real().clock.now_ms() + days * 86_400_000)
+    set_ms(made.system_properties.delivery_timestamp, ClientContext.real().clock.now_ms() + days * 86_400_000)
     return made
 
 
@@ -205,20 +205,22 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
     from evenq.runtime.clock import SystemClock
 
     async def story() -> None:
-        ground = Ground.real()
+        context = ClientContext.real()
         net = LoopNet(SystemClock())
-        broker = Broker(Settings(broker_name="a"), clock=ground.clock, rng=ground.rng, net=net)
+        broker = Broker(Settings(broker_name="a"), clock=context.clock, rng=context.rng, net=net)
         await broker.open()
         net.serve("a:8081", broker.rpcs())
         await broker.start([BrokerAddress("default", "a", 8081)])
         full = StoreFull("the broker's disk is 95% full")
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=Ground(clock=ground.clock, rng=ground.rng, net=net))
+        producer = evenq.aio.Producer(
+            endpoint="a:8081", context=ClientContext(clock=context.clock, rng=context.rng, net=net)
+        )
         await producer.send(evenq.Message(topic="t", body=b"first"))
-        broker.store._appender.set_full(full)
+        broker.ledger.store._state.set_full(full)
         codes = []
         for number in range(3):
             if number == 2:
-                broker.store._appender.set_full(None)
+                broker.ledger.store._state.set_full(None)
             data = await net.unary(
                 "a:8081", V2 + "SendMessage",
                 s.SendMessageRequest(messages=[message("t", "again")]).SerializeToString(), timeout_ms=5_000,
@@ -228,15 +230,15 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
             codes.append(answer.status.code)
         assert codes == [v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS, v2.OK]
 
-        broker.store._appender.set_full(full)
-        before = broker.store.stats.refused
+        broker.ledger.store._state.set_full(full)
+        before = broker.ledger.store.stats.refused
         sending = asyncio.ensure_future(producer.send(evenq.Message(topic="t", body=b"ours")))
         async with asyncio.timeout(20):
-            while broker.store.stats.refused < before + 2:
-                await ground.clock.sleep_ms(1)
-        broker.store._appender.set_full(None)
+            while broker.ledger.store.stats.refused < before + 2:
+                await context.clock.sleep_ms(1)
+        broker.ledger.store._state.set_full(None)
         await sending
-        assert broker.stats.messages_in == 3
+        assert broker.runtime.stats.messages_in == 3
         await producer.close()
         await broker.close()
 
@@ -310,6 +312,7 @@ def test_requests_are_answered_by_another_client_and_one_without_an_answer_ends_
     run(story())
 
 
+@pytest.mark.slow  # it stands still for longer than all tries
 def test_a_broker_that_stands_still_for_longer_than_the_tries_take_stores_each_message_once(tmp_path: Path) -> None:
     with LocalCluster(folder=tmp_path, rebalancer=False) as one:
         options = evenq.ProducerOptions(timeout_ms=200, max_attempts=50, batch_messages=20)

@@ -169,6 +169,7 @@ def test_data_are_there_again_after_a_restart(up, port, tmp_path):
     assert ended(process)[0] == 0
 
 
+@pytest.mark.slow  # two starts; the store's own tests refuse a second owner
 def test_a_second_one_on_the_same_data_folder_is_refused(up, port, tmp_path):
     folder = tmp_path / "queue"
     process, _ = up("--port", str(port), "--data", str(folder))
@@ -178,6 +179,7 @@ def test_a_second_one_on_the_same_data_folder_is_refused(up, port, tmp_path):
     assert f"process {process.pid}" in told
 
 
+@pytest.mark.slow  # four processes and many commands
 def test_each_service_may_have_its_own_process(up, port, tmp_path):
     folder = tmp_path / "queue"
     process, endpoint = up("--port", str(port), "--data", str(folder), "--processes", "--topic", "orders:2")
@@ -222,6 +224,7 @@ def page(metrics_port, path="/healthz"):
         return answer.read().decode()
 
 
+@pytest.mark.slow  # four processes
 @pytest.mark.timeout(180)
 def test_the_metrics_port_counts_with_processes_too(up, port):
     with FreePorts() as ports:
@@ -248,6 +251,7 @@ def test_its_servers_end_with_it_when_it_is_killed(up, port):
         time.sleep(0.05)
 
 
+@pytest.mark.slow  # servers are killed and started again
 @pytest.mark.timeout(180)
 def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, port, tmp_path):
     process, endpoint = up("--port", str(port), "--data", str(tmp_path / "queue"), "--processes", "--topic", "orders:2")
@@ -271,6 +275,7 @@ def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, p
     assert ended(process)[0] == 0
 
 
+@pytest.mark.slow  # servers are killed and started again
 @pytest.mark.timeout(180)
 def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_lost(up, port):
     process, endpoint = up("--port", str(port), "--processes", "--topic", "orders:2")
@@ -283,6 +288,7 @@ def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_
     assert ended(process)[0] == 0
 
 
+@pytest.mark.slow  # servers are killed and started again
 @pytest.mark.timeout(180)
 def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
     process, _ = up("--port", str(port), "--processes")

@@ -119,7 +119,7 @@ async def running(**settings):
 
 async def _read(stream, ports) -> None:
     while line := await stream.readline():
-        if b'"rebalancer serves"' in line:
+        if b'"rebalancer listens at' in line:
             ports.set_result(json.loads(line))
 
 

@@ -117,6 +117,7 @@ class Desk:
             member.close()
 
 
+@pytest.mark.slow  # every member is replaced in turn
 def test_a_rollout_one_by_one_moves_no_queue_between_places_and_repeats_nothing() -> None:
     with LocalCluster(brokers=2, rebalancers=1) as cluster:
         desk = Desk(cluster, hold_ms=20_000)
@@ -141,6 +142,7 @@ def test_a_rollout_one_by_one_moves_no_queue_between_places_and_repeats_nothing(
             desk.close()
 
 
+@pytest.mark.slow  # waits for the end of a hold
 def test_a_hold_without_a_successor_ends_in_time() -> None:
     with LocalCluster(brokers=1, rebalancers=1) as cluster:
         desk = Desk(cluster, hold_ms=4_000)
@@ -157,7 +159,7 @@ def test_a_hold_without_a_successor_ends_in_time() -> None:
             desk.close()
 
 
-@pytest.mark.parametrize("came", ["before", "after"])
+@pytest.mark.parametrize("came", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_held_queues(came: str) -> None:
     """XO-7, OC-18. The successor comes after the next leader began, or before."""
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:

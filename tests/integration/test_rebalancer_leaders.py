@@ -143,6 +143,7 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
             desk.close()
 
 
+@pytest.mark.slow  # leases run out one after the other
 def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() -> None:
     with LocalCluster(brokers=1, rebalancers=2, rebalancer_settings=LEASE) as cluster:
         eventually(lambda: sum(leads(node) for node in cluster.rebalancers) == 1, what="one leads")

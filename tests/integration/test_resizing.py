@@ -117,7 +117,7 @@ def places(queues: int, *brokers: str) -> list[tuple[str, int]]:
     return [(broker, queue_id) for broker in brokers for queue_id in range(queues)]
 
 
-@pytest.mark.parametrize("assignment", ["server", "client"])
+@pytest.mark.parametrize("assignment", ["server", pytest.param("client", marks=pytest.mark.slow)])
 def test_a_topic_grows_from_4_to_8_and_shrinks_to_3_queues_under_load_without_loss_or_repeat(assignment: str) -> None:
     """RT-8, NS-8, TQ-9."""
     both = ("broker-a", "broker-b")
@@ -143,6 +143,7 @@ def test_a_topic_grows_from_4_to_8_and_shrinks_to_3_queues_under_load_without_lo
         assert {permission for (_, number), permission in per_queue.items() if number >= 3} <= {"none"}
 
 
+@pytest.mark.slow  # a broker is drained, ends and comes back under load
 def test_a_drained_broker_is_read_empty_and_ends_without_loss_and_comes_back() -> None:
     """TQ-14, TQ-5, NS-8."""
     with LocalCluster(brokers=2, rebalancer=True) as cluster, Traffic(cluster, assignment="server") as traffic:

@@ -67,6 +67,7 @@ def verdicts(cluster: LocalCluster, *words: str, code: int) -> dict[str, Any]:
     return {one["broker"]: one for one in answer["brokers"]}
 
 
+@pytest.mark.slow  # all brokers end and come back, and twenty commands
 def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(cluster: LocalCluster) -> None:
     filled(cluster)
     assert missing(cluster) == []

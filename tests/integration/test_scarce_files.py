@@ -99,6 +99,7 @@ def open_files(node: Node) -> int:
     return len(os.listdir(f"/proc/{node.pid}/fd"))
 
 
+@pytest.mark.slow  # a crowd
 def test_a_crowd_of_connections_cannot_take_the_stores_descriptors(tmp_path: Path) -> None:
     with alone(tmp_path / "cluster") as cluster:
         node, load = cluster.brokers[0], Load(cluster.endpoint)
@@ -132,7 +133,9 @@ def test_a_crowd_of_connections_cannot_take_the_stores_descriptors(tmp_path: Pat
         assert set(load.acknowledged) <= read_back(cluster.endpoint)
 
 
-@pytest.mark.parametrize("what", ["moved", "lock removed", "lock replaced"])
+@pytest.mark.parametrize(
+    "what", ["moved", *(pytest.param(one, marks=pytest.mark.slow) for one in ("lock removed", "lock replaced"))]
+)
 def test_a_broker_that_lost_its_folder_stops_within_a_second_and_nothing_acknowledged_is_lost(
     tmp_path: Path, what: str
 ) -> None:

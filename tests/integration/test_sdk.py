@@ -94,7 +94,7 @@ def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
         assert admin.describe_group(group).summary.lag == 0
 
 
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("ordered", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path, *, ordered: bool) -> None:
     """OC-12: in order too, repeats aside."""
     with LocalCluster(

@@ -160,8 +160,10 @@ def small(tmp_path: Path) -> Iterator[Path]:
         umount(disk)
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
-@pytest.mark.parametrize("free_min_bytes", [0, 4 * MIB], ids=["to the last byte", "to the reserve"])
+@pytest.mark.parametrize("flush", ["async", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "free_min_bytes", [0, pytest.param(4 * MIB, marks=pytest.mark.slow)], ids=["to the last byte", "to the reserve"]
+)
 def test_a_full_disk_stops_sends_only_and_they_resume_within_5_s_of_space(
     small: Path, flush: str, free_min_bytes: int
 ) -> None:

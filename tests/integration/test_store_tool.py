@@ -53,6 +53,7 @@ def wait_for(sent, count, stop):
             raise RequestTimeout(f"{len(sent)} of {count} messages were sent in {DEADLINE_MS} ms")
 
 
+@pytest.mark.slow  # a cluster that is killed, and many commands
 @pytest.mark.timeout(150)
 def test_a_folder_is_clean_before_and_after_the_start_that_follows_a_kill(tmp_path):
     sent, stop = [], threading.Event()

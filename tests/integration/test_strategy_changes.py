@@ -78,7 +78,7 @@ class Desk:
             producer.flush(30_000)
 
 
-@pytest.mark.parametrize("rebalancer", [False, True], ids=["alone", "rebalancer"])
+@pytest.mark.parametrize("rebalancer", [pytest.param(False, marks=pytest.mark.slow), True], ids=["alone", "rebalancer"])
 def test_a_strategy_given_later_reaches_all_members_and_nothing_comes_twice(*, rebalancer: bool) -> None:
     with LocalCluster(brokers=2, rebalancer=rebalancer) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic(TOPIC, queues=3)
@@ -101,6 +101,7 @@ def test_a_strategy_given_later_reaches_all_members_and_nothing_comes_twice(*, r
         assert set(desk.seen.values()) == {1}
 
 
+@pytest.mark.slow  # seven changes under load
 def test_a_group_loses_its_strategy_and_gets_it_again_under_a_stream_and_nothing_is_lost_or_repeated() -> None:
     with (
         LocalCluster(brokers=2, rebalancer=True) as cluster,

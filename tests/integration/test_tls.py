@@ -210,6 +210,7 @@ def test_without_a_certificate_nobody_gets_in_and_is_told_why(secure: tuple[Loca
         evenq.Admin(endpoint=cluster.endpoint).list_topics()
 
 
+@pytest.mark.slow  # certificates change again and again
 def test_certificates_of_all_servers_change_under_load_and_no_send_fails(secure: tuple[LocalCluster, Tls]) -> None:
     cluster, tls = secure
     assert cluster.authority is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +15,13 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Two brokers for tests with topics and groups of their own; each test leaves both running."""
+    with LocalCluster(brokers=2) as running:
+        yield running
 
 
 def places(admin: evenq.Admin, topic: str) -> dict[str, int]:
@@ -56,55 +64,55 @@ def test_a_topic_is_where_it_was_put_and_stays_there_tq_1_tq_4() -> None:
         assert places(admin, "orders") == {names[0]: 3, names[1]: 2, names[2]: 2}
 
 
-def test_a_topic_leaves_a_broker_when_it_is_read_there() -> None:
-    with LocalCluster(brokers=2) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
+def test_a_topic_leaves_a_broker_when_it_is_read_there(cluster: LocalCluster) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
         leaving, staying = (broker.name for broker in cluster.brokers)
-        admin.create_topic("orders", queues=1)
-        admin.create_group("billing", start_from="FIRST")
+        admin.create_topic("parcels", queues=1)
+        admin.create_group("shipping", start_from="FIRST")
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             for number in range(20):
-                producer.send(evenq.Message(topic="orders", body=b"%d" % number))
+                producer.send(evenq.Message(topic="parcels", body=b"%d" % number))
 
-            view = admin.withdraw_topic("orders", broker=leaving, dry_run=True)
-            assert (view.gone, places(admin, "orders")) == (False, {leaving: 1, staying: 1})
-            view = admin.withdraw_topic("orders", broker=leaving)
+            view = admin.withdraw_topic("parcels", broker=leaving, dry_run=True)
+            assert (view.gone, places(admin, "parcels")) == (False, {leaving: 1, staying: 1})
+            view = admin.withdraw_topic("parcels", broker=leaving)
             assert not view.gone
             assert view.unread == view.stored > 0
-            refused = run(cluster, "topic", "scale", "orders", "--queues", "0", "--broker", leaving)
+            refused = run(cluster, "topic", "scale", "parcels", "--queues", "0", "--broker", leaving)
             assert (refused.returncode, "add --yes" in refused.stderr) == (1, True), refused.stderr
 
-            consumer = evenq.PullConsumer(group="billing", endpoint=cluster.endpoint, subscriptions={"orders": "*"})
+            consumer = evenq.PullConsumer(group="shipping", endpoint=cluster.endpoint, subscriptions={"parcels": "*"})
             with consumer:
                 first = consumer.poll()
                 seen = len(first)
                 consumer.commit()
                 if all(message.queue.broker_name == staying for message in first):  # the other queue is not read yet
-                    with pytest.raises(RequestTimeout, match="billing"):
-                        admin.withdraw_topic("orders", broker=leaving, close_unread=True, wait_ms=300)
+                    with pytest.raises(RequestTimeout, match="shipping"):
+                        admin.withdraw_topic("parcels", broker=leaving, close_unread=True, wait_ms=300)
                 while seen < 20:
                     seen += len(consumer.poll())
                 consumer.commit()
-                done = run(cluster, "topic", "scale", "orders", "--queues", "0", "--broker", leaving, "--yes")
+                done = run(cluster, "topic", "scale", "parcels", "--queues", "0", "--broker", leaving, "--yes")
                 assert done.returncode == 0, done.stderr
                 assert f"is not on {leaving} any more" in done.stdout
-                assert places(admin, "orders") == {staying: 1}
+                assert places(admin, "parcels") == {staying: 1}
                 for number in range(20, 30):  # a producer that had its route before
                     assert (
-                        producer.send(evenq.Message(topic="orders", body=b"%d" % number)).queue.broker_name == staying
+                        producer.send(evenq.Message(topic="parcels", body=b"%d" % number)).queue.broker_name == staying
                     )
                 while seen < 30:
                     seen += len(consumer.poll())
         with evenq.Producer(endpoint=cluster.brokers[0].address) as producer:  # asks the broker that it left
-            producer.send(evenq.Message(topic="orders", body=b"after"))
-        assert places(admin, "orders") == {staying: 1}, "use does not bring it back"
+            producer.send(evenq.Message(topic="parcels", body=b"after"))
+        assert places(admin, "parcels") == {staying: 1}, "use does not bring it back"
         with pytest.raises(BadRequest, match="alone"):
-            admin.withdraw_topic("orders", broker=staying)
+            admin.withdraw_topic("parcels", broker=staying)
         with pytest.raises(BadRequest, match="one broker at a time"):
-            admin.scale_topic("orders", queues=0)
+            admin.scale_topic("parcels", queues=0)
 
 
-def test_a_delayed_message_keeps_its_topic_on_a_broker() -> None:
-    with LocalCluster(brokers=2) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
+def test_a_delayed_message_keeps_its_topic_on_a_broker(cluster: LocalCluster) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("calls", queues=1, message_type="MIXED")
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             sent = producer.send(
@@ -116,8 +124,8 @@ def test_a_delayed_message_keeps_its_topic_on_a_broker() -> None:
         assert admin.withdraw_topic("calls", broker=broker, wait_ms=10_000).gone
 
 
-def test_a_normal_topic_takes_delayed_messages_when_its_owner_says_so() -> None:
-    with LocalCluster(brokers=2) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
+def test_a_normal_topic_takes_delayed_messages_when_its_owner_says_so(cluster: LocalCluster) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=1)
         due_ms = SystemClock().now_ms() + 1_500
         late = evenq.Message(topic="orders", body=b"late", delivery_ms=due_ms)

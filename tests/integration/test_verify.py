@@ -38,6 +38,7 @@ def acknowledged(group: str, *endpoint: str) -> bool:
     return done.returncode == 0 and any(row["committed"] > 0 for row in json.loads(done.stdout)["queues"])
 
 
+@pytest.mark.slow  # runs for many seconds; the one that finds harm is quicker
 def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> None:
     with LocalCluster(brokers=2, rebalancer=False) as cluster:
         done = evenq(
@@ -67,7 +68,7 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
         assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
 
 
-@pytest.mark.parametrize("harm", ["steal", "rewind"])
+@pytest.mark.parametrize("harm", ["steal", pytest.param("rewind", marks=pytest.mark.slow)])
 def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
     """A foreign member takes messages away: lost. A reset brings all of them again: after their ack."""
     with LocalCluster(rebalancer=False) as cluster:

@@ -153,6 +153,7 @@ def test_a_broker_that_refuses_messages_is_not_ready_and_says_why(volume: Callab
             producer.send(evenq.Message(topic="t", body=b"taken"))
 
 
+@pytest.mark.slow  # writes many times the volume
 def test_a_small_volume_takes_many_times_its_size_while_old_files_go(volume: Callable[[int], Path]) -> None:
     """The size of its log files fits the volume, so there is always an old one that can go."""
     folder = volume(128)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evenq_sim.plants import PLANTS
@@ -19,6 +20,8 @@ from evenq_sim.world import run
 HERE = Path(__file__).resolve().parent
 PROOFS = HERE.parent / "proofs"
 SEEDS, BLOCK = 208, 13
+QUICK = 4 * BLOCK
+"""Seeds of `make test`; those from here on are slow. They meet every fault, too."""
 
 LINES = [line.split() for line in (HERE / "regressions.txt").read_text().splitlines() if line and line[0].isdigit()]
 REGRESSIONS = [
@@ -44,13 +47,19 @@ def test_a_seed_that_failed_once_holds_every_promise_now(seed: int) -> None:
     played(seed)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def blocks(begin: int, end: int, slow_from: int) -> list[Any]:
+    return [
+        pytest.param(first, marks=pytest.mark.slow if first >= slow_from else ()) for first in range(begin, end, BLOCK)
+    ]
+
+
+@pytest.mark.parametrize("first", blocks(0, SEEDS, QUICK))
 def test_every_promise_holds_in_every_world(first: int) -> None:
     for seed in range(first, first + BLOCK):
         played(seed)
 
 
-@pytest.mark.parametrize("first", range(FOLLOWING, FOLLOWING + 3 * BLOCK, BLOCK))
+@pytest.mark.parametrize("first", blocks(FOLLOWING, FOLLOWING + 3 * BLOCK, FOLLOWING + BLOCK))
 def test_every_promise_holds_while_groups_get_strategies_and_members_follow(first: int) -> None:
     for seed in range(first, first + BLOCK):
         played(seed)
@@ -81,8 +90,9 @@ def test_one_seed_gives_one_history() -> None:
     assert told == [str(here), str(here)]
 
 
-def test_the_fast_seeds_meet_every_fault_and_every_way_to_divide() -> None:
-    plans = [plan_of(seed) for seed in range(SEEDS)]
+@pytest.mark.parametrize("seeds", [QUICK, SEEDS])
+def test_the_fast_seeds_meet_every_fault_and_every_way_to_divide(seeds: int) -> None:
+    plans = [plan_of(seed) for seed in range(seeds)]
     assert {step.what for plan in plans for step in plan.steps} == set(CHAOS)
     assert {(plan.ask_server, min(plan.rebalancers, 2)) for plan in plans} >= {
         (False, 0), (True, 0), (True, 1), (True, 2),

@@ -6,12 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_proofs.quick_spark import quick_spark
 from pyspark_evenq import cluster as calls
 from pyspark_evenq import connection
 
@@ -47,8 +49,8 @@ def errors_to(path: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark_environment() -> None:
-    """Java, this Python and the loopback address, for every Spark that is started from here."""
+def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Java, this Python, the loopback address and quick defaults, for every Spark that is started from here."""
     if not os.environ.get("JAVA_HOME"):
         found = subprocess.run(
             [sys.executable, ROOT / "tools" / "java_home.py"], capture_output=True, text=True, check=True
@@ -56,6 +58,7 @@ def spark_environment() -> None:
         os.environ["JAVA_HOME"] = found.stdout.strip()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(quick_spark(tmp_path_factory.mktemp("spark-defaults")))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,14 +66,7 @@ def spark(spark_environment: None, spark_errors: Path) -> Iterator[Any]:
     """Started before any test calls a broker: a process that has called over gRPC cannot fork the JVM's launcher safely."""
     from pyspark.sql import SparkSession
 
-    builder = (
-        SparkSession.builder.master("local[2,3]")
-        .appName("evenq-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "1g")
-    )
+    builder = SparkSession.builder.master("local[2,3]").appName("evenq-tests").config("spark.driver.memory", "1g")
     with errors_to(spark_errors):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -100,14 +96,25 @@ class Topic:
         self.name = f"topic-{next(_numbers)}"
         self.endpoints = ",".join(broker.address for broker in cluster.brokers)
         self.broker = cluster.brokers[0]
-        request = admin_pb2.CreateTopicRequest(topic=self.name, queues=2)
-        answer = connection.unary(
-            cluster.endpoint, "/evenq.v1.Admin/CreateTopic", request.SerializeToString(), timeout_ms=10_000
-        )
-        check(admin_pb2.CreateTopicResponse.FromString(answer).status)
+        self._create(cluster)
         self.queues = [
             MessageQueue(self.name, broker.name, queue_id) for broker in cluster.brokers for queue_id in range(2)
         ]
+
+    def _create(self, cluster: LocalCluster) -> None:
+        """On every broker: one that a busy machine kept from answering gets it with the next try."""
+        request = admin_pb2.CreateTopicRequest(topic=self.name, queues=2).SerializeToString()
+        brokers, deadline = {broker.name for broker in cluster.brokers}, time.monotonic() + 30
+        while True:
+            response = admin_pb2.CreateTopicResponse.FromString(
+                connection.unary(cluster.endpoint, "/evenq.v1.Admin/CreateTopic", request, timeout_ms=10_000)
+            )
+            check(response.status)
+            missing = brokers - {one.broker_name for one in response.placements if not one.error}
+            if not missing:
+                return
+            assert time.monotonic() < deadline, f"{self.name} is not on {missing} after 30 s: {response.placements}"
+            time.sleep(0.5)
 
     def send(
         self,

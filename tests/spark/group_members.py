@@ -48,7 +48,7 @@ def spark(options: str, folder: str) -> None:
     session = (
         SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m").config("spark.sql.streaming.numRecentProgressUpdates", "2000")
-        .getOrCreate()
+        .config("spark.python.authenticate.socketTimeout", "120s").getOrCreate()
     )  # fmt: skip
     session.sparkContext.setLogLevel("ERROR")
 

@@ -23,7 +23,8 @@ DRIVER = textwrap.dedent(
     from pyspark.sql import SparkSession
     options, checkpoint = json.loads(sys.argv[1]), sys.argv[2]
     spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-             .config("spark.driver.memory", "512m").getOrCreate())
+             .config("spark.driver.memory", "512m")
+             .config("spark.python.authenticate.socketTimeout", "120s").getOrCreate())
     frame = spark.readStream.format("evenq").schema("queueOffset long").options(**options).load()
     query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
     query.awaitTermination()

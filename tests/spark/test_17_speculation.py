@@ -102,6 +102,7 @@ def test_of_two_attempts_of_a_task_at_once_one_is_written(master: str, tmp_path:
                 (job.folder / "go").touch()
                 until(START_S, lambda job=job: sum(job.bodies().values()) >= ROWS, "nothing is written")  # type: ignore[misc]
             until(START_S, lambda: doubled.attempts() >= 2, "no task is run twice")
+            until(60, lambda: doubled.bodies().total() > ROWS, "only one attempt writes rows")
             (doubled.folder / "go").touch()
             peer.wait_done(seconds=START_S)
         finally:

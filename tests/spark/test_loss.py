@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.core.journal import Op, decode, encode
+from evenq_broker.core.state.records import Op, decode, encode
 from pyspark_evenq import cluster as calls
 from pyspark_evenq import connection
 

@@ -18,7 +18,7 @@ from evenq_proofs.loop_net import LoopNet
 
 import evenq
 import evenq.aio
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import FakeClock
 from evenq.wire.status import check
@@ -52,7 +52,9 @@ class World:
         self.net.serve(f"{name}:8081", broker.rpcs())
         await broker.start([BrokerAddress("default", name, 8081)])
         self.brokers[name] = broker
-        await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
+        await self.until(
+            lambda: all(len(b.catalog.routes.brokers()) == len(self.brokers) for b in self.brokers.values())
+        )
         return broker
 
     async def create(self, topic: str, queues: int = 1) -> None:
@@ -89,7 +91,7 @@ class World:
 
     def has(self, topic: str, broker: str = "a") -> bool:
         """True if the broker knows the topic."""
-        return self.brokers[broker].topics.get(topic) is not None
+        return self.brokers[broker].catalog.topics.get(topic) is not None
 
     async def bodies(self, topic: str, broker: str = "a") -> list[str]:
         """All messages of a topic's first queue."""
@@ -118,9 +120,9 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ clients
 
-    def ground(self) -> Ground:
+    def context(self) -> ClientContext:
         """What clients stand on here."""
-        return Ground(clock=self.clock, rng=random.Random(len(self.clients)), net=self.net)
+        return ClientContext(clock=self.clock, rng=random.Random(len(self.clients)), net=self.net)
 
     async def push(self, name: str = "me", *, listener: Any = None, **rest: Any) -> evenq.aio.PushConsumer:
         """A started push consumer of group `g` and topic `t`; without a listener it only notes what it saw."""
@@ -130,14 +132,14 @@ class World:
             return None if listener is None else await listener(messages)
 
         told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
-        consumer = evenq.aio.PushConsumer(listener=note, client_id=name, ground=self.ground(), **told)
+        consumer = evenq.aio.PushConsumer(listener=note, client_id=name, context=self.context(), **told)
         self.clients.append(consumer)
         return await consumer.start()
 
     async def pull(self, name: str = "me", **rest: Any) -> evenq.aio.PullConsumer:
         """A started pull consumer of group `g` and topic `t`."""
         told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
-        consumer = evenq.aio.PullConsumer(client_id=name, ground=self.ground(), **told)
+        consumer = evenq.aio.PullConsumer(client_id=name, context=self.context(), **told)
         self.clients.append(consumer)
         return await consumer.start()
 
@@ -147,7 +149,7 @@ class World:
         assert pushing is not None
         member, listening = pushing._member, pushing._listening
         tasks = [*member._tasks, *member.ownership._tasks, *member.ownership._pull_tasks.values(), *listening._tasks]
-        tasks += [line.task for line in member.sessions._lines.values() if line.task is not None]
+        tasks += [line.task for line in member.sessions._connections.values() if line.task is not None]
         tasks += [pushing._scan] if pushing._scan is not None else []
         listening._free = 0
         for task in tasks:

@@ -8,8 +8,8 @@ import pytest
 
 from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
 from evenq.client.core.process_queue import ProcessQueue
-from evenq.client.core.rebalance import FindStart, Lock, RetrySoon, Start, Stop, Table, Unlock
-from evenq.client.core.start_offset import Stored, policy_start, stored_start
+from evenq.client.core.rebalance import FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
+from evenq.client.core.start_offset import StoredOffset, policy_start, stored_start
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.wakeup import Wakeup
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage, StartFrom
@@ -34,8 +34,8 @@ def message(offset: int, body: bytes = b"x") -> ReceivedMessage:
     )
 
 
-def active(*queues: MessageQueue) -> Table:
-    table = Table()
+def active(*queues: MessageQueue) -> RebalanceTable:
+    table = RebalanceTable()
     table.assign("t", queues)
     for queue in queues:
         table.locked(queue, granted=True, committed=10)
@@ -130,7 +130,7 @@ def test_rb_5_rb_7_queues_of_a_topic_that_is_not_subscribed_any_more_leave_throu
 
 
 def test_rb_27_rb_33_a_refused_lock_skips_the_queue_and_asks_for_another_round_soon() -> None:
-    table = Table()
+    table = RebalanceTable()
     assert table.assign("t", [Q1]) == [Lock(Q1)]
     assert table.locked(Q1, granted=False) == [RetrySoon()]
     assert table.working() == set()
@@ -138,7 +138,7 @@ def test_rb_27_rb_33_a_refused_lock_skips_the_queue_and_asks_for_another_round_s
 
 
 def test_rb_31_a_queue_that_was_locked_and_got_no_start_offset_is_unlocked() -> None:
-    table = Table()
+    table = RebalanceTable()
     table.assign("t", [Q1])
     assert table.locked(Q1, granted=True, committed=-1) == [FindStart(Q1)]
     assert table.start_found(Q1, None) == [Unlock(Q1), RetrySoon()]
@@ -146,7 +146,7 @@ def test_rb_31_a_queue_that_was_locked_and_got_no_start_offset_is_unlocked() -> 
 
 
 def test_rb_41_another_negative_stored_offset_adds_nothing_in_this_round() -> None:
-    table = Table()
+    table = RebalanceTable()
     table.assign("t", [Q1])
     assert table.locked(Q1, granted=True, committed=-2) == [Unlock(Q1), RetrySoon()]
 
@@ -159,7 +159,7 @@ def test_rb_37_better_a_queue_that_comes_back_while_it_leaves_is_locked_anew_onl
 
 
 def test_a_lock_that_is_granted_too_late_is_given_back() -> None:
-    table = Table()
+    table = RebalanceTable()
     table.assign("t", [Q1])
     table.assign("t", [])
     assert table.locked(Q1, granted=True, committed=5) == [Unlock(Q1)]
@@ -176,7 +176,7 @@ def test_rb_4_rb_15_balanced_means_all_topics_work_on_what_is_assigned() -> None
 
 
 def test_rb_17_broadcasting_takes_queues_without_locks() -> None:
-    table = Table(locks=False)
+    table = RebalanceTable(locks=False)
     assert table.assign("t", [Q1]) == [FindStart(Q1)]
     assert table.start_found(Q1, QueueOffset(0), first=False) == [Start(Q1, QueueOffset(0), first=False)]
 
@@ -209,13 +209,14 @@ RETRY = "%RETRY%g"
 )
 def test_rb_42_rb_43_the_start_table(policy: StartFrom, topic: str, result: int) -> None:
     """RB-47's better way for retry topics: no policy skips a retry."""
-    assert policy_start(topic, policy, maximum=500, found=120) == result
+    assert policy_start(topic, policy, maximum=500, at_timestamp=120) == result
 
 
 @pytest.mark.parametrize(
-    ("stored", "means"), [(77, Stored.KNOWN), (0, Stored.KNOWN), (-1, Stored.NEVER), (-2, Stored.UNUSABLE)]
+    ("stored", "means"),
+    [(77, StoredOffset.KNOWN), (0, StoredOffset.KNOWN), (-1, StoredOffset.NEVER), (-2, StoredOffset.UNUSABLE)],
 )
-def test_rb_41_what_a_stored_offset_says(stored: int, means: Stored) -> None:
+def test_rb_41_what_a_stored_offset_says(stored: int, means: StoredOffset) -> None:
     assert stored_start(stored) is means
 
 

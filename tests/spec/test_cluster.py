@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.core.locks import Generation
-from evenq_broker.rpc import admin, data, groups, routing
 from evenq_broker.settings import Settings
 from evenq_proofs.fake_registry import FakeRegistry
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import Error
-from evenq.model import BrokerAddress, Listener, MessageType
+from evenq.model import BrokerAddress, Generation, Listener, MessageType
 from evenq.runtime.clock import FakeClock
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -45,12 +43,14 @@ class World:
         told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
-        rpcs = [rpc for module in (data, groups, admin, routing) for rpc in module.rpcs(broker)]
+        rpcs = broker.rpcs()
         self.net.serve(f"{name}:8081", rpcs)
         self.net.serve(f"{name}:30000", rpcs, listener=Listener("external"))
         await broker.start([BrokerAddress("default", name, 8081), BrokerAddress("external", "localhost", 30000)])
         self.brokers[name] = broker
-        await self.until(lambda: all(len(b.routes.brokers()) == len(self.brokers) for b in self.brokers.values()))
+        await self.until(
+            lambda: all(len(b.catalog.routes.brokers()) == len(self.brokers) for b in self.brokers.values())
+        )
         return broker
 
     async def kill(self, name: str) -> None:
@@ -235,7 +235,7 @@ def test_rt_10_a_broker_that_comes_and_creates_the_topic_grows_the_route_and_one
         await world.during(world.create("b", "t", 0))
         assert len((await world.route("a", "t")).message_queues) == 4
         await world.kill("b")
-        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 1)
+        await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 1)
         assert len((await world.route("a", "t")).message_queues) == 2
 
     run(story)
@@ -287,10 +287,13 @@ def test_tq_2_a_topic_that_two_brokers_create_at_once_has_equal_counts_and_one_t
     async def story(world: World) -> None:
         a, b = await world.start("a", default_queues=8), await world.start("b", default_queues=4)
         both = asyncio.gather(
-            a.ensure_topic("t", message_type=MessageType.FIFO), b.ensure_topic("t", message_type=MessageType.NORMAL)
+            a.cluster_catalog.ensure_topic("t", message_type=MessageType.FIFO),
+            b.cluster_catalog.ensure_topic("t", message_type=MessageType.NORMAL),
         )
         await world.during(both)
-        counts = {(topic.write_queues, topic.message_type) for broker in (a, b) if (topic := broker.topics.get("t"))}
+        counts = {
+            (topic.write_queues, topic.message_type) for broker in (a, b) if (topic := broker.catalog.topics.get("t"))
+        }
         assert len(counts) == 1
 
     run(story)
@@ -301,9 +304,9 @@ def test_tq_2_an_existing_topic_is_widened_everywhere_and_never_narrowed() -> No
         a, b = await world.start("a"), await world.start("b")
         await world.during(world.create("a", "t", 4))
         await world.during(world.create("b", "t", 2))
-        assert [broker.topics.get("t").write_queues for broker in (a, b)] == [4, 4]  # type: ignore[union-attr]  # created above
+        assert [broker.catalog.topics.get("t").write_queues for broker in (a, b)] == [4, 4]  # type: ignore[union-attr]  # created above
         await world.during(world.create("b", "t", 6))
-        assert [broker.topics.get("t").write_queues for broker in (a, b)] == [6, 6]  # type: ignore[union-attr]  # created above
+        assert [broker.catalog.topics.get("t").write_queues for broker in (a, b)] == [6, 6]  # type: ignore[union-attr]  # created above
 
     run(story)
 
@@ -337,7 +340,7 @@ def test_a_group_created_at_one_broker_exists_on_all_with_its_settings() -> None
         request = admin_pb2.CreateGroupRequest(group="g", ordered=True, max_attempts=3, strategy="AVG")
         await world.call("a", "/evenq.v1.Admin/CreateGroup", request, admin_pb2.CreateGroupResponse)
         for broker in (a, b):
-            group = broker.groups.get("g")
+            group = broker.catalog.groups.get("g")
             assert group is not None
             assert (group.ordered, group.max_attempts, group.strategy) == (True, 3, "AVG")
 
@@ -383,9 +386,9 @@ def test_oc_18_a_commit_under_an_overtaken_generation_is_refused() -> None:
         await world.publish("a", "t", 0, "x")
         await joined(world, "a", "g", "old")
         await joined(world, "a", "g", "new")
-        sessions = a.cluster.sessions
+        sessions = a.sessions
         (topic, queue) = "t", common_pb2.Queue(topic="t", broker_name="a", queue_id=0)
-        place = next(iter(a.routes.readable(topic)))
+        place = next(iter(a.catalog.routes.readable(topic)))
         assert await sessions.locking.lock("g", "old", [place], wait_ms=0, generation=Generation(1, 1)) == [True]
         sessions.locking.unlock("g", "old", [place])
         assert await sessions.locking.lock("g", "new", [place], wait_ms=0, generation=Generation(1, 2)) == [True]
@@ -428,8 +431,8 @@ def test_rg_5_all_members_are_told_at_once_when_one_joins_leaves_or_dies() -> No
         three = await joined(world, "a", "g", "three")
         assert ids((await one.next()).members_changed.members) == ["one", "three"]
         await three.cut()
-        assert len(a.members.members("g")) == 2, "a broken stream has a grace"
-        await world.until(lambda: len(a.members.members("g")) == 1)
+        assert len(a.membership.members.members("g")) == 2, "a broken stream has a grace"
+        await world.until(lambda: len(a.membership.members.members("g")) == 1)
         assert ids((await one.next()).members_changed.members) == ["one"]
 
     run(story)
@@ -443,7 +446,7 @@ def test_rg_10_a_member_that_beats_stays_and_a_silent_one_expires() -> None:
         for _ in range(6):
             alive.tell(groups_pb2.SessionRequest(beat=groups_pb2.Beat()))
             await world.clock.advance(2_000)
-        assert ids(a.members.members("g")) == ["alive"]
+        assert ids(a.membership.members.members("g")) == ["alive"]
         assert not await silent.rest(), "the broker ends the stream of a member it dropped"
 
     run(story)
@@ -454,15 +457,15 @@ def test_a_member_that_comes_back_within_the_grace_keeps_its_queues_and_nobody_i
         a = await world.start("a")
         await world.create("a", "t", 1)
         line = await joined(world, "a", "g", "me")
-        queue = a.routes.readable("t")[0]
-        await a.cluster.sessions.locking.lock("g", "me", [queue], wait_ms=0)
-        version = a.members.version("g")
+        queue = a.catalog.routes.readable("t")[0]
+        await a.sessions.locking.lock("g", "me", [queue], wait_ms=0)
+        version = a.membership.members.version("g")
         await line.cut()
         await world.clock.advance(500)
         await joined(world, "a", "g", "me")
         await world.clock.advance(5_000)
-        assert a.locks.holder("g", queue) == "me"
-        assert a.members.version("g") == version
+        assert a.membership.locks.holder("g", queue) == "me"
+        assert a.membership.members.version("g") == version
 
     run(story)
 
@@ -488,7 +491,7 @@ def test_rg_3_a_member_that_does_not_read_its_events_is_dropped() -> None:
         for _ in range(12):
             deaf.tell(groups_pb2.SessionRequest(beat=groups_pb2.Beat()))
             await world.clock.advance(1_000)
-        assert "deaf" not in ids(a.members.members("g"))
+        assert "deaf" not in ids(a.membership.members.members("g"))
 
     run(story)
 

@@ -304,7 +304,7 @@ def test_cc_12_what_cannot_be_sent_back_stays_in_hand_and_progress_waits_for_it(
         await world.clock.advance(11_000)
         assert process.count == 0
         assert await world.committed("g") == 1
-        assert broker.store.timers.stats.pending + world.has("%RETRY%g") >= 1
+        assert broker.ledger.store.timers.stats.pending + world.has("%RETRY%g") >= 1
 
     play(story)
     assert evenq.PushOptions().consume_timeout_ms == 15 * 60_000

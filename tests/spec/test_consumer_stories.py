@@ -112,8 +112,8 @@ class Story:
         told = {}
         for queue in QUEUES:
             broker = self.world.brokers[queue.broker_name]
-            group, topic = broker.groups.get("g"), broker.topics.get("t")
-            told[queue] = broker.progress.committed(group.group_id, topic.topic_id, queue.queue_id) or 0
+            group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+            told[queue] = broker.ledger.progress.committed(group.group_id, topic.topic_id, queue.queue_id) or 0
         return told
 
     def check_order(self) -> None:
@@ -226,7 +226,7 @@ def test_rb_37_a_broker_that_is_rolled_repeats_nothing_although_listeners_were_b
         await world.until(lambda: len(world.seen) >= 8)
 
         began_ms = world.clock.monotonic_ms()
-        await world.during(broker.cluster.leave(10_000))
+        await world.during(broker.leave(10_000))
         assert world.clock.monotonic_ms() - began_ms <= 1_500, "it waits for what is in hand, not for its limit"
         seen = len(world.seen)
         committed = [await world.committed("g", queue=queue) for queue in (0, 1)]

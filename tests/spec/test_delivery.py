@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.delivery import Progress, QueueProgress, Verdict
-from evenq_broker.core.journal import Acked, Op, decode, encode
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.state.records import Acked, Op, decode, encode
 
 KEY = (1, 1, 0)
 MINUTE = 60_000

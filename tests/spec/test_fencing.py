@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import evenq
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import Error, PreconditionFailed
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -58,9 +58,9 @@ def test_oc_18_an_old_owner_neither_reads_nor_commits_and_its_long_poll_ends_at_
         await world.until(waiting.done, limit_ms=10_000)
         with pytest.raises(PreconditionFailed, match="'one' does not hold queue"):
             await waiting
-        place = broker.routes.readable("t")[0]
-        await world.until(lambda: broker.locks.holder("g", place) in {"one", "two"}, limit_ms=20_000)
-        owner = broker.locks.holder("g", place)
+        place = broker.catalog.routes.readable("t")[0]
+        await world.until(lambda: broker.membership.locks.holder("g", place) in {"one", "two"}, limit_ms=20_000)
+        owner = broker.membership.locks.holder("g", place)
         other = "one" if owner == "two" else "two"
         await world.publish("m")
         await world.until(lambda: world.saw() == ["m"])
@@ -95,13 +95,13 @@ def test_oc_18_a_late_commit_of_the_old_owner_never_moves_the_offset(play):
         await world.ready(one)
         await world.until(lambda: len(world.seen) == 10)
         await world.kill(one)
-        await world.until(lambda: not broker.members.members("g"))
+        await world.until(lambda: not broker.membership.members.members("g"))
         with pytest.raises(PreconditionFailed, match="nobody holds it"):
             await world.during(commit(world, "one", 10))
         before = await world.committed("g")
         two = await world.push("two", options=evenq.PushOptions(**FAST))
         await world.ready(two)
-        await world.until(lambda: broker.progress.committed(1, 1, 0) == 10)
+        await world.until(lambda: broker.ledger.progress.committed(1, 1, 0) == 10)
         for offset in (0, 3, 10):
             with pytest.raises(PreconditionFailed):
                 await world.during(commit(world, "one", offset))
@@ -127,7 +127,7 @@ def test_of_2_a_commit_of_several_queues_keeps_those_that_are_its_own(play):
         with pytest.raises(Error, match="does not hold"):
             check(answer.status)
         (own,) = one.queues
-        assert broker.progress.committed(1, 1, own.queue_id) == 1
+        assert broker.ledger.progress.committed(1, 1, own.queue_id) == 1
 
     play(story)
 
@@ -143,18 +143,18 @@ def test_rg_3_two_consumers_with_one_client_id_become_two_members_that_share_the
         async def note(messages):
             counts.update(f"{message.queue}:{message.queue_offset}" for message in messages)
 
-        grounds = [Ground(clock=world.clock, rng=random.Random(seed), net=world.net) for seed in (1, 2)]
+        grounds = [ClientContext(clock=world.clock, rng=random.Random(seed), net=world.net) for seed in (1, 2)]
         twins = []
-        for ground in grounds:
+        for context in grounds:
             told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
-            twin = evenq.aio.PushConsumer(listener=note, client_id="same", ground=ground, **told)
+            twin = evenq.aio.PushConsumer(listener=note, client_id="same", context=context, **told)
             world.clients.append(twin)
             twins.append(await twin.start())
         await world.until(lambda: sorted(len(twin.queues) for twin in twins) == [2, 2])
         assert not set(twins[0].queues) & set(twins[1].queues)
-        await world.until(lambda: all(len(broker.members.members("g")) == 2 for broker in brokers))
+        await world.until(lambda: all(len(broker.membership.members.members("g")) == 2 for broker in brokers))
         for broker in brokers:
-            first, second = (member.client_id for member in broker.members.members("g"))
+            first, second = (member.client_id for member in broker.membership.members.members("g"))
             assert (first, second.startswith("same~")) == ("same", True)
         for number in range(20):
             await world.publish(number, queue=number % 2, broker="ab"[number // 2 % 2])

@@ -52,13 +52,13 @@ def test_rg_2_every_broker_hears_of_a_member_and_goes_on_hearing_of_it(play):
         consumer = await world.push("me", subscriptions={"t": "red || blue"})
         await world.ready(consumer, queues=3)
         for broker in brokers:
-            member = broker.members.get("g", "me")
+            member = broker.membership.members.get("g", "me")
             assert member is not None
             assert (member.client_id, member.reads("t"), member.reads("other")) == ("me", True, False)
             assert ("t", "red || blue") in {(one.topic, one.filter.expression) for one in member.subscriptions}
             assert member.model is evenq.MessageModel.CLUSTERING
-        beats = {broker.settings.broker_name: 0 for broker in brokers}
-        touch = {name: broker.members.touch for name, broker in world.brokers.items()}
+        beats = {broker.runtime.settings.broker_name: 0 for broker in brokers}
+        touch = {name: broker.membership.members.touch for name, broker in world.brokers.items()}
 
         def counted(name):
             def note(client_id, now_ms):
@@ -68,10 +68,10 @@ def test_rg_2_every_broker_hears_of_a_member_and_goes_on_hearing_of_it(play):
             return note
 
         for name, broker in world.brokers.items():
-            broker.members.touch = counted(name)
+            broker.membership.members.touch = counted(name)
         await world.clock.advance(30_000)
         assert all(count >= 9 for count in beats.values()), beats  # 30 s of beats each 3 s; polls alone are fewer
-        assert all(broker.members.get("g", "me") is not None for broker in brokers)
+        assert all(broker.membership.members.get("g", "me") is not None for broker in brokers)
 
     play(story)
 

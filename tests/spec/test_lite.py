@@ -35,19 +35,19 @@ async def brokers(world: Any, *names: str, **settings: Any) -> None:
     for name in names:
         await world.start(name, **settings)
     for broker in world.brokers.values():
-        await world.during(broker.create_topic("p", message_type=MessageType.LITE))
-    await world.until(lambda: all(len(b.routes.route("p")) == len(names) for b in world.brokers.values()))
+        await world.during(broker.catalog.create_topic("p", message_type=MessageType.LITE))
+    await world.until(lambda: all(len(b.catalog.routes.route("p")) == len(names) for b in world.brokers.values()))
 
 
 async def producer(world: Any, endpoint: str = "a:8081") -> evenq.aio.Producer:
-    made = evenq.aio.Producer(endpoint=endpoint, ground=world.ground())
+    made = evenq.aio.Producer(endpoint=endpoint, context=world.context())
     world.clients.append(made)
     return made
 
 
 async def simple(world: Any, *names: str, endpoint: str = "a:8081", **rest: Any) -> evenq.aio.LiteSimpleConsumer:
     told = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": endpoint, **rest}
-    made = evenq.aio.LiteSimpleConsumer(ground=world.ground(), **told)
+    made = evenq.aio.LiteSimpleConsumer(context=world.context(), **told)
     world.clients.append(made)
     await world.during(made.start())
     return made
@@ -55,7 +55,7 @@ async def simple(world: Any, *names: str, endpoint: str = "a:8081", **rest: Any)
 
 async def push(world: Any, listener: Any, *names: str, **rest: Any) -> evenq.aio.LitePushConsumer:
     told = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": "a:8081", **rest}
-    made = evenq.aio.LitePushConsumer(listener=listener, ground=world.ground(), **told)
+    made = evenq.aio.LitePushConsumer(listener=listener, context=world.context(), **told)
     world.clients.append(made)
     await world.during(made.start())
     return made
@@ -268,21 +268,21 @@ def test_a_topic_of_another_kind_is_refused_and_the_first_lite_message_makes_one
     async def story(world: Any) -> None:
         await brokers(world, "a")
         await world.create("normal")
-        consumer = evenq.aio.LiteSimpleConsumer(group="g", topic="normal", endpoint="a:8081", ground=world.ground())
+        consumer = evenq.aio.LiteSimpleConsumer(group="g", topic="normal", endpoint="a:8081", context=world.context())
         with pytest.raises(IllegalTopic, match="takes NORMAL messages and has no lite topics"):
             await world.during(consumer.start())
         assert consumer.lite_topics == []
         with pytest.raises(Unsupported):
             await consumer.receive()
         await world.during(consumer.close())
-        fresh = evenq.aio.LiteSimpleConsumer(group="g", topic="fresh", endpoint="a:8081", ground=world.ground())
+        fresh = evenq.aio.LiteSimpleConsumer(group="g", topic="fresh", endpoint="a:8081", context=world.context())
         with pytest.raises(TopicNotFound, match="its first message makes it"):  # readers make none
             await world.during(fresh.start())
-        assert world.brokers["a"].topics.get("fresh") is None
+        assert world.brokers["a"].catalog.topics.get("fresh") is None
         message = evenq.Message(topic="fresh", body=b"x", lite_topic="ann")
         await world.during((await producer(world)).send(message))
         await simple(world, topic="fresh")
-        assert world.brokers["a"].topics.get("fresh").message_type is MessageType.LITE
+        assert world.brokers["a"].catalog.topics.get("fresh").message_type is MessageType.LITE
 
     play(story)
 
@@ -383,7 +383,7 @@ def test_46_when_the_parent_is_deleted_the_client_forgets_its_lite_topics(play: 
         ended: list[str] = []
         consumer = await simple(world, "x", "y", on_unsubscribed=ended.append)
         await world.clock.advance(1_000)
-        await world.during(world.brokers["a"].delete_topic("p"))
+        await world.during(world.brokers["a"].catalog.delete_topic("p"))
         await world.until(lambda: ended == ["x", "y"])
         assert consumer.lite_topics == wanted(world) == []
         before = world.calls("/SyncLiteSubscription")

@@ -1,7 +1,7 @@
 """Offsets do not go back by themselves, and a reset is what it says: D6, OF-1, OF-2, OF-9 with an operator in between."""
 
-from evenq_broker.core.delivery import Progress, QueueProgress, Verdict
-from evenq_broker.core.resets import Fences
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.groups.resets import Fences
 
 from evenq.model import MessageQueue
 

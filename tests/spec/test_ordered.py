@@ -170,7 +170,7 @@ def test_oc_16_if_the_dead_letters_cannot_be_reached_the_queue_waits_on(play):
         assert world.saw() == ["poison"], "it had its one delivery; only its burial is tried again, and b waits"
         host.rpcs["/evenq.v1.Data/SendBack"] = send_back
         await world.until(lambda: world.saw()[-1] == "b")
-        assert broker.topics.get("%DLQ%g") is not None
+        assert broker.catalog.topics.get("%DLQ%g") is not None
 
     play(story)
 
@@ -187,7 +187,7 @@ def test_oc_5_oc_6_oc_7_oc_8_a_queue_is_locked_before_it_is_read_and_as_long_as_
         def listener_of(name):
             async def listener(messages):
                 queue = messages[0].queue
-                locks = world.brokers[queue.broker_name].locks
+                locks = world.brokers[queue.broker_name].membership.locks
                 assert locks.holder("g", queue) == name
                 assert owners.setdefault(queue, name) == name, "a second member processes the queue"
                 await world.clock.sleep_ms(20)
@@ -205,7 +205,7 @@ def test_oc_5_oc_6_oc_7_oc_8_a_queue_is_locked_before_it_is_read_and_as_long_as_
         await world.until(lambda: len(set(world.saw())) == 60)
         assert len(world.seen) == 60
         locks = {(queue, name) for name in "ab" for queue in one.queues + two.queues if queue.broker_name == name}
-        assert {world.brokers[name].locks.holder("g", queue) for queue, name in locks} == {"one", "two"}
+        assert {world.brokers[name].membership.locks.holder("g", queue) for queue, name in locks} == {"one", "two"}
         await world.during(one.close())
         await world.until(lambda: len(two.queues) == 4)
 
@@ -219,7 +219,7 @@ def test_oc_9_rb_33_a_refused_lock_is_tried_again(play):
         await world.start()
         await world.create("t")
         queue = evenq.MessageQueue("t", "a", 0)
-        locks = world.brokers["a"].locks
+        locks = world.brokers["a"].membership.locks
         holder = await world.push("zzz", ordered=True)
         await world.ready(holder)
         hold, finished = asyncio.Event(), asyncio.Event()
@@ -291,7 +291,7 @@ def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lo
         member = one._pushing._member
         await world.publish("a")
         await world.until(lambda: world.saw() == ["a"])
-        (line,) = member.sessions._lines.values()
+        (line,) = member.sessions._connections.values()
         members, locks = line.members, line.locks
         line.members, line.locks = None, locks_of_a_line_that_ended(world.clock.monotonic_ms() - 10_000)
         await world.publish("b")
@@ -328,7 +328,7 @@ def test_oc_5_oc_7_oc_9_a_dead_members_queue_goes_on_in_order_within_the_grace(p
         await world.kill(first)
         began, seen = world.clock.monotonic_ms(), len(world.seen)
         await world.until(lambda: len(world.seen) > seen)
-        assert world.clock.monotonic_ms() - began <= broker.settings.session_grace_ms + 750
+        assert world.clock.monotonic_ms() - began <= broker.runtime.settings.session_grace_ms + 750
         await world.until(lambda: world.saw()[-1] == "29")
         after = [int(body) for body in world.saw()[seen:]]
         assert after == list(range(after[0], 30)), "in order"
@@ -372,13 +372,13 @@ def test_oc_6_oc_7_a_lock_lives_and_ends_with_its_membership(play):
         await world.create("t")
         one = await world.push("one", ordered=True)
         await world.ready(one)
-        queue = broker.routes.readable("t")[0]
-        assert broker.locks.holder("g", queue) == "one"
+        queue = broker.catalog.routes.readable("t")[0]
+        assert broker.membership.locks.holder("g", queue) == "one"
         await world.clock.advance(60_000)
-        assert broker.locks.holder("g", queue) == "one", "for as long as it is assigned"
+        assert broker.membership.locks.holder("g", queue) == "one", "for as long as it is assigned"
         await world.during(one.close())
         world.clients.remove(one)
-        assert broker.locks.holder("g", queue) == ""
+        assert broker.membership.locks.holder("g", queue) == ""
 
     play(story)
 
@@ -416,6 +416,6 @@ def test_ordered_broadcasting_has_one_listener_at_a_time_per_queue_in_offset_ord
             assert queues == {queue: list(range(30)) for queue in range(3)}, "what fails has no retries (RD-1)"
             assert [most[name, queue] for queue in range(3)] == [1, 1, 1]
             assert most[name] > 1, "queues run beside each other"
-        assert not world.brokers["a"].locks.holders()
+        assert not world.brokers["a"].membership.locks.holders()
 
     play(story)

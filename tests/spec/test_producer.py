@@ -137,7 +137,7 @@ def test_pr_4_xo_14_fault_tolerance_is_off_unless_asked_for() -> None:
 def producer() -> Callable[..., evenq.aio.Producer]:
     def make(world: World, **options: Any) -> evenq.aio.Producer:
         made = evenq.aio.Producer(
-            endpoint="a:8081", ground=world.ground(), options=evenq.ProducerOptions(linger_ms=0, **options)
+            endpoint="a:8081", context=world.context(), options=evenq.ProducerOptions(linger_ms=0, **options)
         )
         world.clients.append(made)
         return made
@@ -274,7 +274,7 @@ def test_pr_7_messages_of_a_key_are_stored_in_the_order_of_their_sends_also_if_a
         await world.start()
         await world.create("t", queues=2)
         options = evenq.ProducerOptions(linger_ms=linger_ms, batch_messages=4)
-        sender = evenq.aio.Producer(endpoint="a:8081", ground=world.ground(), options=options)
+        sender = evenq.aio.Producer(endpoint="a:8081", context=world.context(), options=options)
         world.clients.append(sender)
         publish, requests = world.net.unary, 0
 
@@ -335,7 +335,7 @@ def test_pr_10_oc_20_a_key_does_not_move_because_its_broker_is_away_unless_that_
         other = next(key for key, queue in homes.items() if queue.broker_name == "a")
         world.cut("b")
         await world.during(world.brokers.pop("b").close())
-        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 1)
+        await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 1)
         await world.clock.advance(200)
         assert (await world.during(sender.send(note("x")))).queue.broker_name == "a"
         await world.clock.advance(200)
@@ -347,7 +347,7 @@ def test_pr_10_oc_20_a_key_does_not_move_because_its_broker_is_away_unless_that_
             await world.during(sender.send(note("x"), sharding_key=key))
         await world.start("b")
         await world.create("t", queues=1)
-        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 2)
+        await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 2)
         sending = asyncio.ensure_future(sender.send(note("y"), sharding_key=key))
         assert (await world.during(sending)).queue == homes[key]
 
@@ -358,8 +358,8 @@ def test_pr_11_a_delay_level_delays_delivery_and_level_5_is_a_minute(play: Play,
     async def story(world: World) -> None:
         broker = await world.start()
         world.net.serve("a:8081", broker.rpcs())
-        await world.until(lambda: len(broker.routes.brokers()) == 1)
-        await broker.create_topic("t", queues=1, message_type=evenq.MessageType.DELAY)
+        await world.until(lambda: len(broker.catalog.routes.brokers()) == 1)
+        await broker.catalog.create_topic("t", queues=1, message_type=evenq.MessageType.DELAY)
         consumer = await world.push()
         await world.ready(consumer)
         await world.during(producer(world).send(note("later", delay_level=5)))

@@ -137,7 +137,7 @@ def test_rb_49_a_consumer_of_chosen_queues_reads_where_its_user_says_whoever_els
         await world.during(one.assign([T1]))
         assert one.queues == [T1]
         assert await poll(world, one) == ["5", "6", "7", "8"]
-        assert world.brokers["a"].locks.holder("g", T0) == ""
+        assert world.brokers["a"].membership.locks.holder("g", T0) == ""
 
     play(story)
 

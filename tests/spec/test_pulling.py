@@ -263,7 +263,7 @@ def test_lp_2_news_that_nobody_told_of_are_found_when_the_pull_ends(play):
         await world.create("t")
         one = await world.push(options=evenq.PushOptions(pull_wait_ms=5_000, retry="local"))
         await world.ready(one)
-        broker.store.on_dispatched = lambda _: None
+        broker.ledger.store.on_dispatched = lambda _: None
         await world.publish("x")
         await world.clock.advance(1_000)
         assert not world.seen

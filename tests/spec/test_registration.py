@@ -13,7 +13,7 @@ from evenq_proofs.fake_registry import FakeRegistry
 
 import evenq
 import evenq.aio
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
 
 
@@ -21,9 +21,9 @@ def note(body, topic="t", **fields):
     return evenq.Message(topic=topic, body=str(body).encode(), **fields)
 
 
-def producer(world, ground=None, **options):
+def producer(world, context=None, **options):
     told = evenq.ProducerOptions(linger_ms=0, **options)
-    made = evenq.aio.Producer(endpoint="a:8081", ground=ground or world.ground(), options=told)
+    made = evenq.aio.Producer(endpoint="a:8081", context=context or world.context(), options=told)
     world.clients.append(made)
     return made
 
@@ -102,12 +102,12 @@ def test_ns_6_a_client_learns_every_broker_through_any_broker_and_never_calls_a_
         await world.create("t", 1)
         net = Noting(world.net)
         told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
-        ground = Ground(clock=world.clock, rng=world.ground().rng, net=net)
-        reader = evenq.aio.PushConsumer(listener=print, client_id="me", ground=ground, **told)
+        context = ClientContext(clock=world.clock, rng=world.context().rng, net=net)
+        reader = evenq.aio.PushConsumer(listener=print, client_id="me", context=context, **told)
         world.clients.append(reader)
         await reader.start()
         await world.ready(reader, queues=2)
-        sender = producer(world, Ground(clock=world.clock, rng=world.ground().rng, net=net))
+        sender = producer(world, ClientContext(clock=world.clock, rng=world.context().rng, net=net))
         results = [await world.during(sender.send(note(number))) for number in range(4)]
         assert {result.queue.broker_name for result in results} == {"a", "b"}
         await world.clock.advance(40_000)
@@ -166,7 +166,7 @@ def test_rt_5_a_message_queue_is_the_unit_that_is_written_locked_and_accounted_f
         for count, queue in enumerate(queues, start=1):
             kept = await world.committed("g", queue.topic, queue.queue_id, queue.broker_name)
             assert kept == count
-            assert world.brokers[queue.broker_name].locks.holder("g", queue) == "me"
+            assert world.brokers[queue.broker_name].membership.locks.holder("g", queue) == "me"
 
     play(story)
 

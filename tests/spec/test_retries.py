@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.core.validation import DELAYED_MESSAGE
-from evenq_broker.loops.retries import retry_delay_ms
-from evenq_broker.rpc import admin, data, routing
+from evenq_broker.core.sending.validation import DELAYED_MESSAGE
+from evenq_broker.loops.dead_letters.retries import retry_delay_ms
 from evenq_broker.settings import Settings
 from evenq_proofs.fake_registry import FakeRegistry
 from evenq_proofs.loop_net import LoopNet
@@ -43,7 +42,7 @@ class World:
         told = Settings(broker_name="a", **{"nameservers": "ns:1", **settings})
         self.broker = Broker(told, clock=self.clock, rng=random.Random(5), net=self.net)
         await self.broker.open()
-        self.net.serve("a:8081", [rpc for m in (data, admin, routing) for rpc in m.rpcs(self.broker)])
+        self.net.serve("a:8081", self.broker.rpcs())
         await self.broker.start([BrokerAddress("default", "a", 8081)])
         await self.call("/evenq.v1.Admin/CreateTopic", admin_pb2.CreateTopicRequest(topic="t", queues=1))
         group = admin_pb2.CreateGroupRequest(group="g", max_attempts=max_attempts)
@@ -121,7 +120,7 @@ def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retr
 
     async def story(world: World) -> None:
         await world.publish("x")
-        store = world.broker.store
+        store = world.broker.ledger.store
         stored, kept = store.stats.messages, []
         append = store.append
 
@@ -148,8 +147,8 @@ def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retr
         assert again.system_properties.dead_letter_queue.topic == "t"
         assert [message.body for message in await world.messages("t")] == [b"x"]
         broker = world.broker
-        place = broker.groups.get("g").group_id, broker.topics.get("t").topic_id  # type: ignore[union-attr]  # made above
-        assert broker.stats.group_topic(*place).redeliveries == 1
+        place = broker.catalog.groups.get("g").group_id, broker.catalog.topics.get("t").topic_id  # type: ignore[union-attr]  # made above
+        assert broker.runtime.stats.group_topic(*place).redeliveries == 1
 
     run(story)
 
@@ -181,7 +180,7 @@ def test_rd_5_rd_6_a_level_below_0_goes_to_the_dead_letters_whatever_the_count(a
         await world.publish("x")
         assert await world.send_back("t", 0, attempts=attempts, level=level)
         assert [message.body for message in await world.messages("%DLQ%g")] == [b"x"]
-        assert world.broker.store.timers.stats.pending == 0, "no retry waits beside it"
+        assert world.broker.ledger.store.timers.stats.pending == 0, "no retry waits beside it"
 
     run(story, max_attempts=17)
 
@@ -189,7 +188,7 @@ def test_rd_5_rd_6_a_level_below_0_goes_to_the_dead_letters_whatever_the_count(a
 def test_rd_3_sixteen_retries_are_seventeen_deliveries() -> None:
     async def story(world: World) -> None:
         await world.publish("x")
-        assert world.broker.settings.default_group_max_attempts == 17
+        assert world.broker.runtime.settings.default_group_max_attempts == 17
         assert not await world.send_back("t", 0, attempts=16)
         assert await world.send_back("t", 0, attempts=17)
 

@@ -13,7 +13,7 @@ from evenq_broker.metrics import broker_metrics
 
 import evenq
 from evenq.allocation import Config
-from evenq.client.core.rebalance import FindStart, RetrySoon, Table, Unlock
+from evenq.client.core.rebalance import FindStart, RebalanceTable, RetrySoon, Unlock
 from evenq.client.loops.starting import Starting
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.model import QueueOffset, StartFrom
@@ -173,14 +173,14 @@ def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broke
         await world.clock.advance(100)
         mine = one.queues
         assert sorted(queue for gained, _ in told for queue in gained) == mine
-        beats = {broker.settings.broker_name: [] for broker in brokers}
+        beats = {broker.runtime.settings.broker_name: [] for broker in brokers}
         for name, broker in world.brokers.items():
 
-            def counted(client_id, now_ms, touch=broker.members.touch, name=name):
+            def counted(client_id, now_ms, touch=broker.membership.members.touch, name=name):
                 beats[name].append(client_id)
                 touch(client_id, now_ms)
 
-            broker.members.touch = counted
+            broker.membership.members.touch = counted
         told.clear()
         caplog.clear()
         two = await world.push("two", options=evenq.PushOptions(**QUIET))
@@ -319,7 +319,7 @@ def test_rb_25_a_listener_that_never_ends_gives_its_queue_up_after_the_drain_tim
 
 @pytest.mark.parametrize("offset", [None, -1, -2])
 def test_rb_30_rb_31_no_start_offset_or_a_negative_one_adds_nothing_in_this_round(offset):
-    table = Table()
+    table = RebalanceTable()
     table.assign("t", [T0])
     assert table.locked(T0, granted=True, committed=-1) == [FindStart(T0)]
     assert table.start_found(T0, offset if offset is None else QueueOffset(offset)) == [Unlock(T0), RetrySoon()]
@@ -349,7 +349,7 @@ def test_rb_33_after_a_refused_lock_another_round_comes_in_500_ms(play):
 
         locks.take = noted
         await world.clock.advance(5_000)
-        assert broker.locks.holder("g", T0) == "zzz"
+        assert broker.membership.locks.holder("g", T0) == "zzz"
         assert ownership._options.lock_retry_ms == 500
         assert 8 <= len(times) <= 10
         assert {after - before for before, after in itertools.pairwise(times)} <= set(range(500, 601)), times
@@ -546,7 +546,7 @@ def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and
         assigned[:] = [0, 1, 3]
         await world.until(lambda: world.saw() == ["kept", "dropped"])
         assert world.calls("/LockQueues") == locks + 1
-        assert world.brokers["a"].locks.holder("g", one.queues[2]) == "me"
+        assert world.brokers["a"].membership.locks.holder("g", one.queues[2]) == "me"
         assert told[-1] == [[3], []]
 
     play(story)

@@ -18,7 +18,7 @@ QUICK = evenq.PushOptions(commit_interval_ms=100)
 
 def producer(world, **options):
     made = evenq.aio.Producer(
-        endpoint="a:8081", ground=world.ground(), options=evenq.ProducerOptions(linger_ms=0, **options)
+        endpoint="a:8081", context=world.context(), options=evenq.ProducerOptions(linger_ms=0, **options)
     )
     world.clients.append(made)
     return made
@@ -47,7 +47,7 @@ def test_rt_3_7_11_rt_9_counts_are_per_broker_and_the_example_has_six_queues_tha
         await world.create("t", 4)
         [told] = await world.scale(2, broker="b")
         assert (told.broker_name, told.entry.write_queues, told.entry.read_queues) == ("b", 2, 2)
-        await world.until(lambda: len(world.brokers["a"].routes.readable("t")) == 6)
+        await world.until(lambda: len(world.brokers["a"].catalog.routes.readable("t")) == 6)
         sender = producer(world)
         results = [await world.during(sender.send(note(number))) for number in range(60)]
         per_queue = Counter((result.queue.broker_name, result.queue.queue_id) for result in results)
@@ -72,7 +72,7 @@ def test_rt_2_3_7_while_it_shrinks_a_route_has_more_queues_for_consumers_than_fo
         sender = producer(world)
         results = [await world.during(sender.send(note(number))) for number in range(8)]
         assert {result.queue.queue_id for result in results} == {0, 1}
-        assert len(world.brokers["a"].routes.readable("t")) == 4
+        assert len(world.brokers["a"].catalog.routes.readable("t")) == 4
         assert len(reader.queues) == 4
 
     play(story)
@@ -84,10 +84,10 @@ def test_rt_12_a_queue_is_there_from_its_first_message_on_and_reading_before_is_
         await world.create("t", 2)
         reader = await world.push()
         await world.ready(reader, queues=2)
-        topic = broker.topics.get("t")
-        assert broker.store.queue_range(topic.topic_id, 1) == (0, 0)
+        topic = broker.catalog.topics.get("t")
+        assert broker.ledger.store.queue_range(topic.topic_id, 1) == (0, 0)
         await world.publish("first", queue=1)
-        assert broker.store.queue_range(topic.topic_id, 1) == (0, 1)
+        assert broker.ledger.store.queue_range(topic.topic_id, 1) == (0, 1)
         await world.until(lambda: world.saw() == ["first"])
 
     play(story)
@@ -226,7 +226,7 @@ def test_ns_8_owners_learn_of_a_lost_and_a_returned_broker_at_once(play):
         await world.until(lambda: all(q.broker_name == "a" for reader in readers for q in reader.queues))
         assert world.clock.monotonic_ms() - began_ms < 1_000
         back()
-        await world.until(lambda: len(world.brokers["a"].routes.brokers()) == 2)
+        await world.until(lambda: len(world.brokers["a"].catalog.routes.brokers()) == 2)
         began_ms = world.clock.monotonic_ms()
         await world.ready(*readers, queues=4)
         assert world.clock.monotonic_ms() - began_ms < 3_000
@@ -263,7 +263,7 @@ def test_rg_6_a_changed_subscription_has_a_newer_version_at_every_broker_at_once
         await world.ready(reader, queues=2)
 
         def told(broker: str) -> dict[str, int]:
-            member = world.brokers[broker].members.get("g", "me")
+            member = world.brokers[broker].membership.members.get("g", "me")
             return {subscription.topic: subscription.version for subscription in member.subscriptions}
 
         first = {name: told(name)["t"] for name in "ab"}
@@ -291,13 +291,13 @@ def test_rg_6_changes_in_quick_succession_reach_each_broker_in_their_order_the_l
         heard = {name: [] for name in "ab"}
         for name, broker in world.brokers.items():
 
-            def noted(group, member, put=broker.members.join, name=name, **more):
+            def noted(group, member, put=broker.membership.members.join, name=name, **more):
                 heard[name].append(
                     ({one.topic for one in member.subscriptions}, {one.version for one in member.subscriptions})
                 )
                 return put(group, member, **more)
 
-            broker.members.join = noted
+            broker.membership.members.join = noted
         first_ms = world.clock.now_ms()
         reader.subscribe("u")
         world.clock.jump_wall(1)

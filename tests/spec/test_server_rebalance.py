@@ -11,24 +11,23 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from evenq_broker.loops.told_holds import ToldHolds
-from evenq_rebalancer.core.board import Board, Limits
-from evenq_rebalancer.rpc.assignment import Assignment
-from evenq_rebalancer.rpc.streams import Streams
+from evenq_broker.loops.assignment.inherited_holds import InheritedHolds
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
+from evenq_rebalancer.rpc.assignment import AssignmentService
+from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.rpc.telling import Telling
 from evenq_rebalancer.rpc.translation import queue_message, report_of
 
 from evenq.allocation import by_name
-from evenq.client.core.calls import Assignment as Told
-from evenq.client.core.calls import Generation, Join, MemberInfo, Welcome
-from evenq.client.core.rebalance import Lock, Start, Stop, Table
+from evenq.client.core.calls import Assignment, GroupTerms, Join, MemberInfo, Welcome
+from evenq.client.core.rebalance import Lock, RebalanceTable, Start, Stop
 from evenq.client.core.route import Route
 from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.routes import RouteBook
-from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.sessions import BrokerSessions
 from evenq.client.loops.troubles import Troubles
 from evenq.errors import BadRequest, ConnectionFailed
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.runtime.clock import FakeClock
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2 as pb
@@ -43,10 +42,10 @@ class Server:
 
     def __init__(self, strategy: str = "AVG") -> None:
         self.strategy = strategy
-        self.board = Board(epoch=1_000, limits=Limits(warm_up_ms=0))
-        self.calls = Assignment(self.board, Streams(), clock=FakeClock(), poke=lambda: None)
+        self.engine = AssignmentEngine(epoch=1_000, limits=EngineLimits(warm_up_ms=0))
+        self.calls = AssignmentService(self.engine, ReportStreams(), clock=FakeClock(), poke=lambda: None)
         for number, broker in enumerate(BROKERS):
-            self.board.facts.opened(broker, number)
+            self.engine.facts.opened(broker, number)
 
     def tell(self, *ids: str, brokers: tuple[str, ...] = BROKERS) -> None:
         for broker in brokers:
@@ -55,7 +54,7 @@ class Server:
             group = report.groups.add(group="g", strategy=self.strategy)
             for own in ids:
                 group.members.add(client_id=own).subscriptions.add(topic="T")
-            self.board.reported(BROKERS.index(broker), report_of(report), now_ms=0)
+            self.engine.reported(BROKERS.index(broker), report_of(report), now_ms=0)
 
     async def ask(self, client_id: str, **rest) -> pb.AssignmentResponse:
         request = pb.AssignmentRequest(group="g", topic="T", client_id=client_id, **rest)
@@ -80,18 +79,18 @@ class Wire:
         queues = tuple(MessageQueue(topic, broker, number) for broker in BROKERS for number in range(4))
         return Route(topic=topic, writable=queues, readable=queues, addresses={broker: broker for broker in BROKERS})
 
-    async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Told:
+    async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
         self.questions.append((group, topic, strategy, model))
         if self.broken:
             self.broken -= 1
             raise ConnectionFailed("the access point does not answer")
         told = await self.server.ask(self.client_id, strategy=strategy)
         queues = tuple(MessageQueue(row.queue.topic, row.queue.broker_name, row.queue.queue_id) for row in told.queues)
-        return Told(told.known, queues, Generation(told.generation.epoch, told.generation.counter))
+        return Assignment(told.known, queues, Generation(told.generation.epoch, told.generation.counter))
 
     async def session(self, address, _requests):
         members = tuple(MemberInfo(own, "evenq", frozenset({"T"})) for own in self.ids)
-        yield Welcome(5_000, members, 16, "LAST", strategy=self.knows.get(address, ""))
+        yield Welcome(5_000, members, GroupTerms(16, "LAST", self.knows.get(address, "")))
         await asyncio.Event().wait()
 
 
@@ -109,7 +108,7 @@ class Sdk:
     ) -> None:
         """`flag`: XO-1, None: as the group has it. `knows`: broker to the group's strategy, as it tells members."""
         self.wire, clock = Wire(server, client_id, ids, knows or {}), FakeClock()
-        self.sessions = Sessions(
+        self.sessions = BrokerSessions(
             self.wire,
             clock=clock,
             rng=random.Random(1),
@@ -238,7 +237,7 @@ def test_xo_3_no_answer_changes_nothing_an_empty_one_drops_everything() -> None:
 
 def test_xo_5_xo_6_the_answer_becomes_drops_and_adds_and_balanced_is_assigned_equals_working() -> None:
     async def story() -> None:
-        server, table = Server(), Table()
+        server, table = Server(), RebalanceTable()
         server.tell("c1")
         sdk = Sdk(server, "c1", "c1", flag=False)
         for command in table.assign("T", await sdk.assigned() or ()):
@@ -267,7 +266,7 @@ def test_xo_7_a_late_answer_does_not_win() -> None:
         server.tell("c1", "c2")
         assert len(await sdk.assigned() or ()) == 4
 
-        async def answered(*_question) -> Told:
+        async def answered(*_question) -> Assignment:
             return late
 
         sdk.wire.query_assignment = answered
@@ -279,12 +278,12 @@ def test_xo_7_a_late_answer_does_not_win() -> None:
 class Rollout(Server):
     """Members `PLACE.INCARNATION` in a group that holds queues; the brokers keep what decisions tell."""
 
-    def __init__(self, epoch: int, kept: Mapping[str, ToldHolds]) -> None:
+    def __init__(self, epoch: int, kept: Mapping[str, InheritedHolds]) -> None:
         super().__init__("STICKY")
-        self.board = Board(epoch=epoch, limits=Limits(warm_up_ms=0))
+        self.engine = AssignmentEngine(epoch=epoch, limits=EngineLimits(warm_up_ms=0))
         for number, broker in enumerate(BROKERS):
-            self.board.facts.opened(broker, number)
-        self.calls = Assignment(self.board, Streams(), clock=FakeClock(), poke=lambda: None)
+            self.engine.facts.opened(broker, number)
+        self.calls = AssignmentService(self.engine, ReportStreams(), clock=FakeClock(), poke=lambda: None)
         self.kept = kept
 
     def see(self, *ids: str, held: Mapping[MessageQueue, str] | None = None) -> dict[MessageQueue, str]:
@@ -302,11 +301,11 @@ class Rollout(Server):
                     row.queue.CopyFrom(queue_message(queue))
             if held is not None:
                 group.holds.extend(self.kept[broker].of_group("g"))
-            self.board.reported(number, report_of(report), now_ms=0)
-        for decision in self.board.settle(now_ms=0, wall_ms=1_000):
+            self.engine.reported(number, report_of(report), now_ms=0)
+        for decision in self.engine.settle(now_ms=0, wall_ms=1_000):
             for kept in self.kept.values():
                 kept.decided(pb.Decision.FromString(Telling().bytes_of(decision)))
-        (decision,) = self.board.decisions()
+        (decision,) = self.engine.decisions()
         return decision.owner_of()
 
     def states(self) -> list[str]:
@@ -316,7 +315,7 @@ class Rollout(Server):
 
 
 def test_xo_7_rb_37_what_waits_for_a_successor_goes_on_waiting_under_the_next_leader() -> None:
-    kept = {broker: ToldHolds() for broker in BROKERS}
+    kept = {broker: InheritedHolds() for broker in BROKERS}
     first = Rollout(1_000, kept)
     before = first.see("web-0.1", "web-1.1")
     locks = first.see("web-0.1")
@@ -337,7 +336,7 @@ def test_xo_4_a_retry_topic_is_pulled_by_all_members_whatever_the_group_does() -
     server.tell("c1", "c2")
     report = pb.BrokerReport(broker_name="broker-a")
     report.topics.add(name="%RETRY%g", read_queues=2, write_queues=2)
-    server.board.reported(0, report_of(report), now_ms=0)
+    server.engine.reported(0, report_of(report), now_ms=0)
 
     async def story() -> None:
         for own, queue_id in (("c1", 0), ("c2", 1)):
@@ -370,7 +369,7 @@ def test_rg_8_who_does_not_read_the_topic_leaves_no_queue_unread_and_is_told_of(
     group.members.add(client_id="c1").subscriptions.add(topic="T")
     group.members.add(client_id="c2").subscriptions.add(topic="U")
     server.tell("c1", brokers=("broker-b",))
-    server.board.reported(0, report_of(report), now_ms=0)
+    server.engine.reported(0, report_of(report), now_ms=0)
     assert len(server.queues("c1")) == 8
     assert server.queues("c2") == []
     assert "c2 does not subscribe to T" in server.answer("c1").reason
@@ -475,10 +474,10 @@ def test_xo_7_a_late_answer_can_be_told_by_its_generation_even_over_a_restart() 
     after = server.answer("c1").generation
     assert (after.epoch, after.counter) > (before.epoch, before.counter)
     restarted = Server()
-    restarted.board = Board(epoch=1_001, limits=Limits(warm_up_ms=0))
-    restarted.calls = Assignment(restarted.board, Streams(), clock=FakeClock(), poke=lambda: None)
+    restarted.engine = AssignmentEngine(epoch=1_001, limits=EngineLimits(warm_up_ms=0))
+    restarted.calls = AssignmentService(restarted.engine, ReportStreams(), clock=FakeClock(), poke=lambda: None)
     for number, broker in enumerate(BROKERS):
-        restarted.board.facts.opened(broker, number)
+        restarted.engine.facts.opened(broker, number)
     restarted.tell("c1", "c2")
     again = restarted.answer("c1").generation
     assert (again.epoch, again.counter) > (after.epoch, after.counter)
@@ -490,7 +489,7 @@ def test_rb_8_members_of_all_brokers_count_and_a_broker_that_is_gone_takes_its_q
     server.tell("c2", brokers=("broker-b",))
     assert server.queues("c1") == [("broker-a", number) for number in range(4)]
     assert server.queues("c2") == [("broker-b", number) for number in range(4)]
-    server.board.facts.closed("broker-b", 1, 0)
-    server.board.facts.expire(10_000)
+    server.engine.facts.closed("broker-b", 1, 0)
+    server.engine.facts.expire(10_000)
     assert server.queues("c1") == [("broker-a", number) for number in range(4)]
     assert not server.answer("c2").known

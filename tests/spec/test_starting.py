@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 import evenq
-from evenq.client.core.rebalance import Stop, Table
+from evenq.client.core.rebalance import RebalanceTable, Stop
 from evenq.client.core.start_offset import start_policy, timestamp_of
 from evenq.errors import BadRequest, ConnectionFailed
 from evenq.model import QueueOffset, StartFrom
@@ -273,7 +273,7 @@ def test_rb_6_a_push_consumer_may_unsubscribe_and_subscribe_while_it_runs(play, 
         await world.ready(one, queues=2)
         one.unsubscribe("t")
         await world.until(lambda: [queue.topic for queue in one.queues] == ["u"])
-        await world.until(lambda: world.brokers["a"].locks.holder("g", T0) == "")
+        await world.until(lambda: world.brokers["a"].membership.locks.holder("g", T0) == "")
         assert await world.committed("g") == 1
 
     play(story)
@@ -329,7 +329,7 @@ def test_rb_10_without_a_member_list_nothing_changes_it_is_not_balanced_and_warn
 def test_rb_13_rb_22_an_empty_result_drops_all_and_duplicates_vanish():
     """RB-22: what is dropped is told at once, in one list."""
     queues = [evenq.MessageQueue("t", "a", number) for number in range(2)]
-    table = Table(locks=False)
+    table = RebalanceTable(locks=False)
     assert len(table.assign("t", queues + queues)) == 2
     for queue in queues:
         table.start_found(queue, QueueOffset(0))
@@ -511,10 +511,10 @@ def test_rb_46_a_topic_that_is_not_young_any_more_is_read_from_its_end_whatever_
         await world.create("other")
         await world.publish("old", "older")
         await world.publish("x" * 200, topic="other")
-        topic_id = broker.topics.get("t").topic_id
+        topic_id = broker.catalog.topics.get("t").topic_id
         if gone == "the first ones":
-            broker.store._queues[topic_id, 0].min_offset = 1
-        assert broker.store.queue_range(topic_id, 0)[1] == 2
+            broker.ledger.store._queues[topic_id, 0].min_offset = 1
+        assert broker.ledger.store.queue_range(topic_id, 0)[1] == 2
         options = evenq.PushOptions(young_from_first=True, **QUIET)
         one = await world.push(start_from="LAST", options=options)
         await world.ready(one)
@@ -558,7 +558,7 @@ def test_rb_31_a_lock_that_was_granted_without_our_hearing_of_it_is_let_go_for_t
 
         world.net.unary = losing
         one = await world.push("one", options=evenq.PushOptions(**QUIET))
-        await world.until(lambda: world.brokers["a"].locks.holder("g", T0) == "one")
+        await world.until(lambda: world.brokers["a"].membership.locks.holder("g", T0) == "one")
         others = [await world.push(name, options=evenq.PushOptions(**QUIET)) for name in ("aaa", "aab")]
         await world.clock.advance(3_000)
         assert not any(other.queues for other in others)
@@ -591,7 +591,7 @@ def test_rb_42_where_a_group_begins_is_stored_before_anybody_hears_that_a_queue_
         await world.publish("while it could not begin")
         host.rpcs["/evenq.v1.Data/CommitOffsets"] = commit
         await world.until(lambda: len(one.queues) == 1)
-        assert broker.progress.committed(1, 1, 0) == 2
+        assert broker.ledger.progress.committed(1, 1, 0) == 2
         await world.publish("after")
         assert await world.committed("g") == 2
 

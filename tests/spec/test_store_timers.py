@@ -10,7 +10,7 @@ from evenq_proofs.fault_disk import FaultDisk, Keep
 
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
-from evenq.store.record import MESSAGE, TIMER, TIMER_END, frame_at, timer_ids_of
+from evenq.store.record import MESSAGE, TIMER, TIMER_END, TimerFields, frame_at, timer_ids_of
 
 START = 1_700_000_000_000
 
@@ -52,8 +52,8 @@ def test_rd_13_14_a_delayed_message_is_kept_with_its_delivery_time_and_nobody_se
         await store.append([], timers=[timer])
         assert store.queue_range(1, 0) == (0, 0)
         (frame,) = frames(disk)
-        assert (frame.kind, frame.tag_hash, frame.flags >> 8) == (TIMER, START + 60_000, 1)
-        assert (frame.topic_id, frame.queue_id, frame.queue_offset) == (1, 0, (1 << 64) - 9)
+        assert (frame.kind, frame.timer) == (TIMER, TimerFields(START + 60_000, -9, 1))
+        assert (frame.topic_id, frame.queue_id) == (1, 0)
         assert store.timers.stats.pending == 1
         await store.close()
 

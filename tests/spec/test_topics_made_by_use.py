@@ -50,12 +50,12 @@ def test_the_first_message_of_our_producer_decides_the_type(play: Play, change: 
     async def story(world: Any) -> None:
         await world.start("a")
         await world.start("b")
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
         world.clients.append(producer)
         for _ in range(3):
             await world.during(producer.send(evenq.Message(topic="new", body=b"x", **change)))
         for broker in world.brokers.values():
-            assert broker.topics.get("new").message_type is kind
+            assert broker.catalog.topics.get("new").message_type is kind
 
     play(story)
 
@@ -68,7 +68,7 @@ def test_a_route_before_the_first_message_is_a_prospect_and_makes_no_topic(play:
         await world.start("b")
         told = await ask(world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
         assert {queue.broker.name for queue in told.message_queues} == {"a", "b"}
-        assert all(broker.topics.get("new") is None for broker in world.brokers.values())
+        assert all(broker.catalog.topics.get("new") is None for broker in world.brokers.values())
         send = service_pb2.SendMessageRequest()
         message = send.messages.add(body=b"x", topic=TOPIC)
         message.system_properties.message_id = "one"
@@ -87,7 +87,7 @@ def test_a_known_reader_hears_of_no_topic(play: Play, known_by: str) -> None:
         await world.start("a")
         headers = {"x-evenq-role": "reader"} if known_by == "header" else {}
         if known_by == "telemetry":
-            client = world.brokers["a"].clients.seen("c", 0, client_type=definition_pb2.PUSH_CONSUMER)
+            client = world.brokers["a"].clients.table.seen("c", 0, client_type=definition_pb2.PUSH_CONSUMER)
             assert client.client_type == definition_pb2.PUSH_CONSUMER
         if known_by == "heartbeat":
             beat = service_pb2.HeartbeatRequest(group=GROUP, client_type=definition_pb2.SIMPLE_CONSUMER)
@@ -139,7 +139,7 @@ def test_no_call_of_a_reader_makes_a_topic(play: Play, method: str, request_: An
         await world.start("a")
         told = await ask(world, method, request_, response)
         assert told.status.code == NOT_FOUND
-        assert world.brokers["a"].topics.get("new") is None
+        assert world.brokers["a"].catalog.topics.get("new") is None
 
     play(story)
 
@@ -148,13 +148,13 @@ def test_a_simple_consumer_that_came_before_the_topic_reads_it_from_its_first_me
     async def story(world: Any) -> None:
         await world.start("a")
         consumer = evenq.aio.SimpleConsumer(
-            group="g", endpoint="a:8081", subscriptions={"new": "*"}, ground=world.ground()
+            group="g", endpoint="a:8081", subscriptions={"new": "*"}, context=world.context()
         )
         world.clients.append(consumer)
         with pytest.raises(TopicNotFound):
             await world.during(consumer.receive(wait_ms=100))
-        assert world.brokers["a"].topics.get("new") is None
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        assert world.brokers["a"].catalog.topics.get("new") is None
+        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
         world.clients.append(producer)
         await world.during(producer.send(evenq.Message(topic="new", body=b"first")))
         got = await world.during(consumer.receive(wait_ms=100))
@@ -188,7 +188,7 @@ def test_a_group_of_another_sdk_that_waited_for_the_topic_reads_it_whole_though_
         [refused] = await receive(world)
         assert refused.status.code == NOT_FOUND
         await world.clock.advance(1_000)
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
         world.clients.append(producer)
         await world.during(producer.send(evenq.Message(topic="new", body=b"first")))
         assert [frame.message.body for frame in await receive(world) if frame.HasField("message")] == [b"first"]
@@ -206,15 +206,15 @@ def test_a_group_of_our_own_that_waited_begins_at_the_first_message_and_so_it_is
         consumer = await world.push(group="g", subscriptions={"new": "*"}, start_from="LAST")
         await world.clock.advance(5_000)
         assert not world.has("new")
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
         world.clients.append(producer)
         for number in range(3):
             await world.during(producer.send(evenq.Message(topic="new", body=b"%d" % number)))
         await world.until(lambda: sorted(world.saw()) == ["0", "1", "2"], limit_ms=60_000)
-        topic = world.brokers["a"].topics.get("new")
-        group = world.brokers["a"].groups.get("g")
+        topic = world.brokers["a"].catalog.topics.get("new")
+        group = world.brokers["a"].catalog.groups.get("g")
         assert all(
-            world.brokers["a"].progress.queue(group.group_id, topic.topic_id, one) is not None
+            world.brokers["a"].ledger.progress.queue(group.group_id, topic.topic_id, one) is not None
             for one in range(topic.read_queues)
         )
         await world.during(consumer.close())
@@ -270,14 +270,14 @@ def test_a_group_begins_at_all_brokers_at_once_also_where_its_first_receive_does
         await world.start("a")
         await world.start("b")
         await world.create("t")
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
         world.clients.append(producer)
         for number in range(2):
             await world.during(producer.send(evenq.Message(topic="t", body=b"%d" % number)))
         bodies = []
         for start in ("FIRST", None):  # the second consumer says nothing, the group has begun everywhere
             consumer = evenq.aio.SimpleConsumer(
-                group="g", endpoint="a:8081", subscriptions={"t": "*"}, ground=world.ground(), start_from=start
+                group="g", endpoint="a:8081", subscriptions={"t": "*"}, context=world.context(), start_from=start
             )
             [message] = await world.during(consumer.receive(max_messages=1, wait_ms=100))
             await world.during(consumer.ack(message))
@@ -295,7 +295,7 @@ def test_a_simple_consumer_says_where_its_group_begins(play: Play, start: str | 
     async def story(world: Any) -> None:
         await world.start("a")
         await world.create("t")
-        producer = evenq.aio.Producer(endpoint="a:8081", ground=world.ground())
+        producer = evenq.aio.Producer(endpoint="a:8081", context=world.context())
         world.clients.append(producer)
         await world.during(producer.send(evenq.Message(topic="t", body=b"0")))
         await world.clock.advance(10_000)
@@ -303,7 +303,7 @@ def test_a_simple_consumer_says_where_its_group_begins(play: Play, start: str | 
         await world.clock.advance(10_000)
         await world.during(producer.send(evenq.Message(topic="t", body=b"1")))
         consumer = evenq.aio.SimpleConsumer(
-            group="g", endpoint="a:8081", subscriptions={"t": "*"}, ground=world.ground(), start_from=start,
+            group="g", endpoint="a:8081", subscriptions={"t": "*"}, context=world.context(), start_from=start,
             start_timestamp_ms=since_ms,
         )  # fmt: skip
         world.clients.append(consumer)
@@ -318,23 +318,23 @@ def test_a_new_group_reads_dead_letters_from_the_first_one(play: Play, pulls: bo
     async def story(world: Any) -> None:
         await world.start("a")
         broker = world.brokers["a"]
-        await world.during(broker.create_topic("%DLQ%g", queues=1, system=True))
-        append = broker.topics.get("%DLQ%g")
+        await world.during(broker.catalog.create_topic("%DLQ%g", queues=1, system=True))
+        append = broker.catalog.topics.get("%DLQ%g")
         from evenq.store import Append
 
         frame = definition_pb2.Message(topic=definition_pb2.Resource(name="%DLQ%g"), body=b"dead")
         entry = Append(append.topic_id, 0, 0, world.clock.now_ms(), frame.SerializeToString(), b"")
-        await world.during(broker.store.append((entry,)))
+        await world.during(broker.ledger.store.append((entry,)))
         if pulls:
             consumer = evenq.aio.PullConsumer(
-                group="look", endpoint="a:8081", subscriptions={"%DLQ%g": "*"}, ground=world.ground()
+                group="look", endpoint="a:8081", subscriptions={"%DLQ%g": "*"}, context=world.context()
             )
             world.clients.append(consumer)
             await consumer.start()
             got = await world.during(consumer.poll(wait_ms=5_000))
         else:
             simple = evenq.aio.SimpleConsumer(
-                group="look", endpoint="a:8081", subscriptions={"%DLQ%g": "*"}, ground=world.ground()
+                group="look", endpoint="a:8081", subscriptions={"%DLQ%g": "*"}, context=world.context()
             )
             world.clients.append(simple)
             got = await world.during(simple.receive(wait_ms=100))

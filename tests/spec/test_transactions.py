@@ -6,11 +6,11 @@ With whole brokers: tests/integration/test_transactions.py (24, 25); with the of
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.halves import HalfHeader, TransactionIds, transaction_broker_of
-from evenq_broker.core.journal import decode, encode
-from evenq_broker.core.transactions import Firing, Outcome, TransactionTable, Verdict
-from evenq_broker.core.validation import Limits, checked
-from evenq_broker.loops.streams import Streams
+from evenq_broker.core.sending.validation import Limits, checked
+from evenq_broker.core.state.records import decode, encode
+from evenq_broker.core.transactions.half_messages import HalfHeader, TransactionIds, transaction_broker_of
+from evenq_broker.core.transactions.table import Firing, Outcome, TransactionTable, Verdict
+from evenq_broker.loops.clients.streams import Streams
 
 from evenq.errors import BadRequest, InvalidTransactionId, MessageTypeConflict
 from evenq.model import MessageType, TopicConfig

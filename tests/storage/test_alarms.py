@@ -16,7 +16,9 @@ from evenq_proofs.storage.small_parts import small_parts
 from evenq_proofs.storage.workload import record
 
 
-@pytest.mark.parametrize("lie", ["sync", "sync new", "sync_folder"])
+@pytest.mark.parametrize(
+    "lie", ["sync", *(pytest.param(lie, marks=pytest.mark.slow) for lie in ("sync new", "sync_folder"))]
+)
 def test_a_disk_that_lies_is_caught(lie):
     async def scenario():
         trace = await record(OPTIONS, operations=60, lies=frozenset({lie}))
@@ -42,6 +44,7 @@ def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
         asyncio.run(scenario())
 
 
+@pytest.mark.slow  # as many crashes as the other alarms together
 def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
     async def scenario():
         trace = await record(OPTIONS, operations=40)
@@ -67,7 +70,7 @@ def test_half_an_append_call_is_caught(monkeypatch):
         asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_a_frame_whose_checksum_nobody_looks_at_is_caught(monkeypatch, seed):
     for name, module in list(sys.modules.items()):
         if name.startswith("evenq.store.") and hasattr(module, "crc32c"):
@@ -76,8 +79,8 @@ def test_a_frame_whose_checksum_nobody_looks_at_is_caught(monkeypatch, seed):
     assert campaign.run_job(job).violations
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-@pytest.mark.parametrize("heard", ["goes on", ""])
+@pytest.mark.parametrize("flush", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("heard", ["goes on", pytest.param("", marks=pytest.mark.slow)])
 def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flush, heard):
     def sync(self):
         if self._file is not None:
@@ -92,6 +95,7 @@ def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flu
     assert any(heard in violation for violation in violations)
 
 
+@pytest.mark.slow  # as many crashes as the other alarms together
 def test_a_start_that_only_syncs_what_a_failed_sync_left_is_caught(monkeypatch):
     monkeypatch.setattr("evenq.store.recovery.Recovery._write_again", lambda *_: None)
     violations = campaign.run_job(campaign.Job("fault", "sync", 1, 60, 3, 4, name="EIO forgets")).violations
@@ -102,7 +106,7 @@ def test_a_start_that_only_syncs_what_a_failed_sync_left_is_caught(monkeypatch):
     "job",
     [
         campaign.Job("crash", "sync", 1, 40, 3, 30, 1),
-        campaign.Job("alice", "sync", 1, 40, 512, 9, 8),
+        campaign.Job("alice", "sync", 1, 40, 512, 5, 8),
     ],
     ids=str,
 )

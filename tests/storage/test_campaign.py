@@ -20,8 +20,15 @@ FULL = os.environ.get("EVENQ_TEST_SCALE") == "full"
 LEAST = {"crash": 100, "again": 100, "alice": 20, "truncation": 100, "flip": 100, "fuzz": 200, "fault": 1, "full": 8}
 
 
+ALL = jobs(full=FULL)
+FIRST = {job.kind: job for job in reversed(ALL)}
+"""One of each kind, which is quick; all others are slow."""
+
+
 @pytest.mark.timeout(3_600 if FULL else 60)
-@pytest.mark.parametrize("job", jobs(full=FULL), ids=str)
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, id=str(job), marks=() if job is FIRST[job.kind] else pytest.mark.slow) for job in ALL]
+)
 def test_nothing_acknowledged_is_lost_and_nothing_else_is_served(job: Job):
     tally = run_job(job)
     assert not tally.violations, "\n".join(tally.violations[:5])

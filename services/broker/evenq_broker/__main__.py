@@ -21,10 +21,12 @@ __all__ = ["main"]
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Run one broker until `stop`, or until it fails."""
     from evenq_broker.app import BrokerApp
+    from evenq_broker.replicated_app import ReplicatedApp
 
     net = GrpcNet(tls=settings.tls.for_peers(), encrypted=settings.tls.peers)
     # The system's randomness: the key of receipt handles comes from it.
-    app = BrokerApp(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
+    kind = ReplicatedApp if settings.replication.members else BrokerApp
+    app = kind(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
     try:
         await app.start()
         failed = spawn(app.wait(), name="the broker's loops")

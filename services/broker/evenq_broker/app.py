@@ -1,9 +1,9 @@
 """One broker as an object with ports: what `__main__` runs alone and the quick start beside others in one process.
 
-Start: open the store, bind the doors (the bound port is what is advertised), start the loops, open the page, say ready.
-Close: not ready, out of the routes, nothing handed out any more, members told to hand their queues over and waited for,
-v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`; then loops
-ended, store flushed. Always true after `close`: nothing of it runs, its ports and its data folder are free.
+Start: open the store, bind the servers (the bound port is what is advertised), start the loops, open the page, say
+ready. Close: not ready, out of the routes, nothing handed out any more, members told to hand their queues over and
+waited for, v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`;
+then loops ended, store flushed. Always true after `close`: nothing of it runs, its ports and its data folder are free.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.serving.auth import Auth
-from evenq.serving.door import DoorOptions
-from evenq.serving.doors import Doors, Place, open_doors, usual_places
 from evenq.serving.edges import EDGES, Edges
 from evenq.serving.front_metrics import front_metrics
+from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers, usual_addresses
 from evenq.serving.health import LIVENESS
 from evenq.serving.http2.limits import Totals
 from evenq.serving.latency import MethodStats
-from evenq.serving.metrics import door_metrics, exposition, gathered
-from evenq.serving.page import Page
+from evenq.serving.metrics import Metric, call_metrics, exposition, gathered
+from evenq.serving.page import MetricsPage
 from evenq.store.disk import Disk
 from evenq_broker.backlog_metrics import single_queue_metrics
 from evenq_broker.broker import Broker
-from evenq_broker.core.listeners import advertised, parse_listeners
+from evenq_broker.core.cluster.listeners import advertised, parse_listeners
+from evenq_broker.loops.replication.identity import must_be_alone
 from evenq_broker.metrics import broker_metrics, constant_labels
+from evenq_broker.runtime import ONE_COPY, Leadership
 from evenq_broker.settings import Settings
 
 __all__ = ["BrokerApp"]
@@ -53,26 +55,32 @@ class BrokerApp:
         net: Net,
         edges: Edges = EDGES,
         disk: Disk | None = None,
+        leadership: Leadership | None = None,
     ) -> None:
-        """`disk` stands in for the data folder of the settings."""
+        """`disk` stands in for the data folder of the settings. With a `leadership` this is one term of a replica,
+        which has a page of its own.
+        """
         self.settings = settings
         plain = settings.port >= 0 or any(not listener.tls for listener, *_ in parse_listeners(settings.listeners))
         self._auth = Auth(settings.auth, clock=clock, plain=plain)
-        self.broker = Broker(settings, clock=clock, rng=rng, net=self._auth.net(net), disk=disk)
+        self._is_alone = leadership is None
+        self.broker = Broker(
+            settings, clock=clock, rng=rng, net=self._auth.net(net), disk=disk, leadership=leadership or ONE_COPY
+        )
         self._clock = clock
         self._edges = edges
-        self._doors: Doors | None = None
-        self._page: Page | None = None
+        self._servers: GrpcServers | None = None
+        self._page: MetricsPage | None = None
         self._ready = False
 
     @property
     def port(self) -> int:
         """The gRPC port that is listened on, that with TLS if there is no plain one; 0 before `start`."""
-        return self._doors.port if self._doors else 0
+        return self._servers.port if self._servers else 0
 
     def port_of(self, listener: str) -> int:
-        """Port of the door with this name (`default`, `tls`, or of `listeners`); 0 if there is none."""
-        return self._doors.port_of(listener) if self._doors else 0
+        """Port of the listener with this name (`default`, `tls`, or of `listeners`); 0 if there is none."""
+        return self._servers.port_of(listener) if self._servers else 0
 
     @property
     def metrics_port(self) -> int:
@@ -89,61 +97,66 @@ class BrokerApp:
 
     async def _start(self) -> None:
         settings = self.settings
+        if self._is_alone:
+            must_be_alone(settings.store.path)
         await self.broker.open()
         rpcs = self._auth.rpcs(self.broker.rpcs())
         self._auth.start()
-        options = DoorOptions(
+        options = GrpcServerOptions(
             front=settings.front,
             limits=settings.front_limits.limits(),
             receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM,
             running_max=settings.calls_max,
         )
-        places = usual_places(settings.host, settings.port, settings.tls)
-        places += [Place(*spot) for spot in parse_listeners(settings.listeners)]
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges)
-        self._doors = doors
-        hosts = {place.listener.name: place.host for place in places}
+        places = usual_addresses(settings.host, settings.port, settings.tls)
+        places += [ListenAddress(*spot) for spot in parse_listeners(settings.listeners)]
+        servers = await open_grpc_servers(
+            rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
+        )
+        self._servers = servers
+        hosts = {address.listener.name: address.host for address in places}
         addresses = advertised(
-            settings.advertise, doors.ports, hosts=hosts, peers_tls=settings.tls.peers,
+            settings.advertise, servers.ports, hosts=hosts, peers_tls=settings.tls.peers,
             broker_name=settings.broker_name,
         )  # fmt: skip
         await self.broker.start(addresses)
-        assert self.broker.failed is not None
-        self.broker.failed.add_done_callback(self._broke)
-        self._page = await self._edges.open_page(
-            host=settings.host,
-            port=settings.metrics_port,
-            metrics=self._metrics,
-            ready=lambda: self._ready and self.broker.store.full is None,
-            why=self._why_not_ready,
-            queues=lambda: gathered(single_queue_metrics(self.broker), constant_labels(self.broker)),
-        )
+        assert self.broker.runtime.failed is not None
+        self.broker.runtime.failed.add_done_callback(self._broke)
+        if self._is_alone:
+            self._page = await self._edges.open_page(
+                host=settings.host,
+                port=settings.metrics_port,
+                metrics=lambda: exposition(self.metrics(), constant_labels(self.broker.runtime)),
+                ready=lambda: not self.why_not_ready(),
+                why=self.why_not_ready,
+                queues=self.queue_metrics,
+            )
         self._ready = True
-        self.broker.store.on_full = self._tell_health
+        self.broker.ledger.store.on_full = self._tell_health
         self._tell_health()
         log.info("broker serves", extra={"broker": settings.broker_name, "host": settings.host, "port": self.port})
 
     async def wait(self) -> None:
         """Until a loop of the broker ends, which only a mistake of ours makes it do; then raises what ended it."""
-        assert self.broker.failed is not None, "wait() comes after start()"
-        raise await self.broker.failed
+        assert self.broker.runtime.failed is not None, "wait() comes after start()"
+        raise await self.broker.runtime.failed
 
-    async def close(self) -> None:
+    async def close(self, drain_ms: int | None = None) -> None:
         """Drain and end. Idempotent.
 
         Members hand their queues over, v2 clients acknowledge what they have in hand and running calls end, within
-        `drain_ms` together; calls that came late get `LAST_CALLS_MS` of their own.
+        `drain_ms` (of the settings, if it is None) together; calls that came late get `LAST_CALLS_MS` of their own.
         """
         self._ready = False
         self._tell_health()
-        drain_ms = self.settings.drain_ms
+        drain_ms = self.settings.drain_ms if drain_ms is None else drain_ms
         deadline_ms = self._clock.monotonic_ms() + drain_ms
         wait_ms = 0 if self._poisoned() else drain_ms
         self.broker.ending.begin()
-        await asyncio.gather(self.broker.cluster.leave(wait_ms), self.broker.ending.nothing_in_hand(wait_ms))
+        await asyncio.gather(self.broker.leave(wait_ms), self.broker.ending.nothing_in_hand(wait_ms))
         left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
-        if self._doors is not None:
-            await self._doors.stop(left_ms)
+        if self._servers is not None:
+            await self._servers.stop(left_ms)
         await self.broker.close()
         await self._auth.close()
         if self._page is not None:
@@ -152,35 +165,51 @@ class BrokerApp:
 
     def _tell_health(self) -> None:
         # A broker that refuses messages is no place to come to; what it has can be read all the same.
-        serving = self._ready and self.broker.store.full is None
-        if self._doors is not None:
-            self._doors.set_serving(serving=serving)
+        serving = self._ready and self.broker.ledger.store.full is None
+        if self._servers is not None:
+            self._servers.set_serving(serving=serving)
 
-    def _why_not_ready(self) -> str:
+    def why_not_ready(self) -> str:
+        """Why clients should not come, in a few words; empty: they may."""
         if not self._ready:
             return "it starts or stops"
-        full = self.broker.store.full
+        full = self.broker.ledger.store.full
         return "" if full is None else f"it refuses messages: {full}"
 
     def _broke(self, failed: asyncio.Future[BaseException]) -> None:
         """The store or a loop failed for good: only a restart helps."""
-        if not failed.cancelled() and self._doors is not None:
-            self._doors.set_serving(serving=False)
-            self._doors.set_serving(serving=False, service=LIVENESS)
+        if not failed.cancelled() and self._servers is not None:
+            self._servers.set_serving(serving=False)
+            self._servers.set_serving(serving=False, service=LIVENESS)
 
     def _poisoned(self) -> bool:
         # Nothing can be committed any more; members wait for the restart.
-        failed = self.broker.failed
+        failed = self.broker.runtime.failed
         return (
             failed is not None and failed.done() and not failed.cancelled()
         )  # who waited for it may have been told to stop
 
-    def _metrics(self) -> bytes:
-        listed = [*broker_metrics(self.broker), *door_metrics(self._calls), *front_metrics(self._totals)]
-        return exposition(listed, constant_labels(self.broker))
+    def metrics(self) -> list[Metric]:
+        """Of broker, calls and front."""
+        return [*broker_metrics(self.broker), *call_metrics(self._calls), *front_metrics(self._totals)]
+
+    def queue_metrics(self) -> Callable[[], bytes]:
+        """The page of single queues: what it holds is taken now, and put into words by the call."""
+        return gathered(self._queue_metrics(), constant_labels(self.broker.runtime))
+
+    def _queue_metrics(self) -> list[Metric]:
+        parts = self.broker
+        return single_queue_metrics(
+            parts.runtime,
+            parts.catalog,
+            parts.ledger,
+            lite=parts.lite,
+            delayed_retries=parts.delayed_retries,
+            backlog=parts.backlog,
+        )
 
     def _totals(self) -> list[Totals]:
-        return self._doors.totals if self._doors else []
+        return self._servers.totals if self._servers else []
 
     def _calls(self) -> Mapping[str, MethodStats]:
-        return self._doors.stats() if self._doors is not None else {}
+        return self._servers.stats() if self._servers is not None else {}

@@ -1,8 +1,8 @@
 """The metrics of what groups have before them and cannot handle; `metrics.py` lists them with the others.
 
 A group that fails every message shows here: deliveries given back and timed out, messages that wait for a retry, the
-age of its oldest unread message, dead letters that were not replayed. Ages and waits are as `loops.heads` last saw
-them. Per queue there is a list of its own, `/metrics/queues`, for a look at one group or a slow scrape.
+age of its oldest unread message, dead letters that were not replayed. Ages and waits are as `loops.diagnosis.watching`
+last saw them. Per queue there is a list of its own, `/metrics/queues`, for a look at one group or a slow scrape.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING
 
 from evenq.model.names import RETRY_PREFIX
 from evenq.serving.metrics import Distribution, Metric, MetricKind, Sample
-from evenq_broker.loops.replaying import groups_with_letters, waiting_letters
+from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.diagnosis.backlog import Backlog
+from evenq_broker.loops.dead_letters.replay import groups_with_letters, waiting_letters
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
 from evenq_broker.stats import AGE_BOUNDS_MS, SIZE_BOUNDS
 
 if TYPE_CHECKING:
-    from evenq_broker.broker import Broker
-    from evenq_broker.core.queue_progress import QueueProgress
+    from evenq_broker.core.delivery.queue_progress import QueueProgress
 
 __all__ = ["backlog_metrics", "retries_waiting", "single_queue_metrics"]
 
@@ -26,9 +31,17 @@ QUEUE_SERIES_MAX = 50_000
 """Most queues of groups that `/metrics/queues` lists: some 8 MB."""
 
 
-def backlog_metrics(broker: Broker) -> list[Metric]:
+def backlog_metrics(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    *,
+    lite: Lites,
+    delayed_retries: DelayedRetries,
+    backlog: Backlog,
+) -> list[Metric]:
     """What an operator of consumers looks at."""
-    source = _Source(broker)
+    source = _Source(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog)
     counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
     group, group_topic = ("consumer_group",), ("consumer_group", "topic")
     return [
@@ -63,9 +76,20 @@ def backlog_metrics(broker: Broker) -> list[Metric]:
     ]  # fmt: skip
 
 
-def single_queue_metrics(broker: Broker) -> list[Metric]:
+def single_queue_metrics(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    *,
+    lite: Lites,
+    delayed_retries: DelayedRetries,
+    backlog: Backlog,
+) -> list[Metric]:
     """One series for each group and queue: too many for every scrape."""
-    source, labels = _Source(broker), ("consumer_group", "topic", "queue_id")
+    source, labels = (
+        _Source(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog),
+        ("consumer_group", "topic", "queue_id"),
+    )
     return [
         Metric(
             name="evenq_queue_lag_messages", kind=MetricKind.GAUGE, unit="messages", labels=labels,
@@ -82,43 +106,55 @@ def single_queue_metrics(broker: Broker) -> list[Metric]:
     ]  # fmt: skip
 
 
-def retries_waiting(broker: Broker) -> dict[str, int]:
+def retries_waiting(catalog: Catalog, *, delayed_retries: DelayedRetries, backlog: Backlog) -> dict[str, int]:
     """Group -> messages that failed and wait for their next delivery, where there are any."""
-    found: dict[str, int] = {}
-    for (group_id, _, _), waits in broker.backlog.items():
-        group = broker.groups.by_id(group_id)
+    counts: dict[str, int] = {}
+    for (group_id, _, _), waits in backlog.items():
+        group = catalog.groups.by_id(group_id)
         if group is not None and waits.retries:
-            found[group.name] = found.get(group.name, 0) + waits.retries
-    for topic in broker.topics.all():
-        if topic.name.startswith(RETRY_PREFIX) and (waiting := broker.delayed_retries.waiting(topic.topic_id)):
+            counts[group.name] = counts.get(group.name, 0) + waits.retries
+    for topic in catalog.topics.all():
+        if topic.name.startswith(RETRY_PREFIX) and (waiting := delayed_retries.waiting(topic.topic_id)):
             name = topic.name.removeprefix(RETRY_PREFIX)
-            found[name] = found.get(name, 0) + waiting
-    return found
+            counts[name] = counts.get(name, 0) + waiting
+    return counts
 
 
 class _Source:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        *,
+        lite: Lites,
+        delayed_retries: DelayedRetries,
+        backlog: Backlog,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._lite, self._delayed_retries, self._backlog = lite, delayed_retries, backlog
 
     def lag_latency(self) -> Iterable[Sample]:
-        broker = self._broker
         oldest_ms: dict[tuple[int, int], int] = {}
-        for (group_id, topic_id, _), waits in broker.backlog.items():
+        for (group_id, topic_id, _), waits in self._backlog.items():
             if waits.stored_ms:
                 key = (group_id, topic_id)
                 oldest_ms[key] = min(oldest_ms.get(key, waits.stored_ms), waits.stored_ms)
-        now_ms = broker.clock.now_ms()
-        pairs = dict.fromkeys((queue.group_id, queue.topic_id) for queue in broker.progress.queues())
+        now_ms = self._runtime.clock.now_ms()
+        pairs = dict.fromkeys((queue.group_id, queue.topic_id) for queue in self._ledger.progress.queues())
         for pair in pairs:
             if (names := self._names(*pair)) is not None:
                 yield names, max(0, now_ms - oldest_ms[pair]) if pair in oldest_ms else 0
 
     def retries(self) -> Iterable[Sample]:
-        waiting = retries_waiting(self._broker)
-        return [((group.name,), waiting.get(group.name, 0)) for group in self._broker.groups.all()]
+        waiting = retries_waiting(self._catalog, delayed_retries=self._delayed_retries, backlog=self._backlog)
+        return [((group.name,), waiting.get(group.name, 0)) for group in self._catalog.groups.all()]
 
     def dead_letters(self) -> Iterable[Sample]:
-        return [((name,), waiting_letters(self._broker, name)[1]) for name in groups_with_letters(self._broker)]
+        return [
+            ((name,), waiting_letters(self._catalog, self._ledger, name)[1])
+            for name in groups_with_letters(self._catalog)
+        ]
 
     def given_back(self) -> Iterable[Sample]:
         return self._counted("given_back")
@@ -128,43 +164,43 @@ class _Source:
 
     def ages(self) -> Iterable[Sample]:
         bounds = [bound / 1000 for bound in AGE_BOUNDS_MS]
-        for pair, stats in self._broker.stats.group_topics.items():
+        for pair, stats in self._runtime.stats.group_topics.items():
             names = self._names(*pair)
             if names is not None and any(stats.ages):
                 yield names, Distribution(bounds, tuple(stats.ages), stats.ages_total_ms / 1000)
 
     def sizes(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
-            stats = self._broker.stats.topics.get(topic.topic_id)
+        for topic in self._catalog.topics.all():
+            stats = self._runtime.stats.topics.get(topic.topic_id)
             if stats is not None and stats.messages_in:
                 labels = (topic.name, str(topic.message_type).lower())
                 yield labels, Distribution(SIZE_BOUNDS, tuple(stats.sizes), stats.bytes_in)
 
     def queue_lags(self) -> Iterable[Sample]:
         for queue, labels in self._listed():
-            low, high = self._broker.lite.queue_range(queue.topic_id, queue.queue_id)
+            low, high = self._lite.queue_range(queue.topic_id, queue.queue_id)
             yield labels, max(0, high - max(queue.next, low)) + len(queue.pending)
 
     def queue_ages(self) -> Iterable[Sample]:
-        waits, now_ms = dict(self._broker.backlog.items()), self._broker.clock.now_ms()
+        waits, now_ms = dict(self._backlog.items()), self._runtime.clock.now_ms()
         for queue, labels in self._listed():
-            found = waits.get((queue.group_id, queue.topic_id, queue.queue_id))
-            known = found is not None and found.stored_ms
-            yield labels, max(0, now_ms - found.stored_ms) / 1000 if found is not None and known else 0
+            wait = waits.get((queue.group_id, queue.topic_id, queue.queue_id))
+            known = wait is not None and wait.stored_ms
+            yield labels, max(0, now_ms - wait.stored_ms) / 1000 if wait is not None and known else 0
 
     def left_out(self) -> Iterable[Sample]:
-        return [((), max(0, sum(1 for _ in self._broker.progress.queues()) - QUEUE_SERIES_MAX))]
+        return [((), max(0, sum(1 for _ in self._ledger.progress.queues()) - QUEUE_SERIES_MAX))]
 
     def _listed(self) -> Iterator[tuple[QueueProgress, tuple[str, ...]]]:
-        for queue in islice(self._broker.progress.queues(), QUEUE_SERIES_MAX):
+        for queue in islice(self._ledger.progress.queues(), QUEUE_SERIES_MAX):
             if (names := self._names(queue.group_id, queue.topic_id)) is not None:
                 yield queue, (*names, str(queue.queue_id))
 
     def _counted(self, name: str) -> Iterable[Sample]:
-        for pair, stats in self._broker.stats.group_topics.items():
+        for pair, stats in self._runtime.stats.group_topics.items():
             if (names := self._names(*pair)) is not None:
                 yield names, getattr(stats, name)
 
     def _names(self, group_id: int, topic_id: int) -> tuple[str, str] | None:
-        group, topic = self._broker.groups.by_id(group_id), self._broker.topics.by_id(topic_id)
+        group, topic = self._catalog.groups.by_id(group_id), self._catalog.topics.by_id(topic_id)
         return None if group is None or topic is None else (group.name, topic.name)

@@ -7,19 +7,18 @@ and nothing scrapes them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
-
-if TYPE_CHECKING:
-    from evenq_broker.broker import Broker
+from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.state.ledger import Ledger
 
 __all__ = ["cluster_metrics"]
 
 
-def cluster_metrics(broker: Broker) -> list[Metric]:
+def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None) -> list[Metric]:
     """What alerts of a whole cluster are made of."""
-    source, gauge = _Source(broker), MetricKind.GAUGE
+    source, gauge = _Source(ledger, cluster=cluster, rebalancer=rebalancer), MetricKind.GAUGE
     return [
         Metric(
             name="evenq_broker_nameservers", kind=gauge, unit="nameservers",
@@ -58,31 +57,32 @@ def cluster_metrics(broker: Broker) -> list[Metric]:
 
 
 class _Source:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None) -> None:
+        self._ledger = ledger
+        self._cluster, self._rebalancer = cluster, rebalancer
 
     def nameservers(self) -> Iterable[Sample]:
-        return [((), len(self._broker.cluster.nameservers))]
+        return [((), len(self._cluster.nameservers))]
 
     def nameservers_answering(self) -> Iterable[Sample]:
-        return [((), self._broker.cluster.nameservers_answering)]
+        return [((), self._cluster.nameservers_answering)]
 
     def rebalancer(self) -> Iterable[Sample]:
-        link = self._broker.cluster.rebalancer
+        link = self._rebalancer
         return [] if link is None else [((), int(link.connected))]
 
     def missing(self) -> Iterable[Sample]:
-        return [((one.name,), 1) for one in self._broker.cluster.known.brokers.missing()]
+        return [((one.name,), 1) for one in self._cluster.known.brokers.missing()]
 
     def disk_used(self) -> Iterable[Sample]:
-        usage = self._broker.store.usage
+        usage = self._ledger.store.usage
         return [((), usage.total - usage.free)]
 
     def disk_free(self) -> Iterable[Sample]:
-        return [((), self._broker.store.usage.free)]
+        return [((), self._ledger.store.usage.free)]
 
     def disk_free_min(self) -> Iterable[Sample]:
-        return [((), self._broker.store.free_min_bytes)]
+        return [((), self._ledger.store.free_min_bytes)]
 
     def refuses(self) -> Iterable[Sample]:
-        return [((), int(self._broker.store.full is not None))]
+        return [((), int(self._ledger.store.full is not None))]

@@ -7,18 +7,16 @@ Series go away with their topic or group. Nothing here runs between scrapes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
 from evenq_broker.backlog_metrics import backlog_metrics
 from evenq_broker.cluster_metrics import cluster_metrics
-from evenq_broker.core.subscriptions import different_filters, wanted_of
+from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
+from evenq_broker.parts import Parts
 from evenq_broker.queue_metrics import queue_metrics
+from evenq_broker.runtime import Runtime
 from evenq_broker.staging_metrics import staging_metrics
 from evenq_broker.transaction_metrics import transaction_metrics
-
-if TYPE_CHECKING:
-    from evenq_broker.broker import Broker
 
 __all__ = ["broker_metrics", "constant_labels"]
 
@@ -27,15 +25,18 @@ _GROUP_TOPIC = ("consumer_group", "topic")
 _GROUP = ("consumer_group",)
 
 
-def constant_labels(broker: Broker) -> dict[str, str]:
+def constant_labels(runtime: Runtime) -> dict[str, str]:
     """What stands on every series."""
-    return {"cluster": broker.settings.cluster, "node_type": "broker", "node_id": broker.settings.broker_name}
+    return {
+        "cluster": runtime.settings.cluster,
+        "node_type": "broker",
+        "node_id": runtime.settings.broker_name,
+    }
 
 
-def broker_metrics(broker: Broker) -> list[Metric]:
+def broker_metrics(parts: Parts) -> list[Metric]:
     """All metrics of this half of the broker."""
-    source = _Source(broker)
-    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+    source, counter, gauge = _Source(parts), MetricKind.COUNTER, MetricKind.GAUGE
 
     def metric(name: str, kind: MetricKind, unit: str, labels: tuple[str, ...], text: str, read: str) -> Metric:
         return Metric(name=name, kind=kind, unit=unit, labels=labels, help=text, read=getattr(source, read))
@@ -94,30 +95,45 @@ def broker_metrics(broker: Broker) -> list[Metric]:
         metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
-        *backlog_metrics(broker),
-        *queue_metrics(broker),
-        *cluster_metrics(broker),
-        *transaction_metrics(broker),
-        *staging_metrics(broker),
+        *_of_features(parts),
+    ]
+
+
+def _of_features(parts: Parts) -> list[Metric]:
+    return [
+        *backlog_metrics(
+            parts.runtime,
+            parts.catalog,
+            parts.ledger,
+            lite=parts.lite,
+            delayed_retries=parts.delayed_retries,
+            backlog=parts.backlog,
+        ),
+        *queue_metrics(parts.runtime, parts.catalog, parts.ledger, membership=parts.membership),
+        *cluster_metrics(parts.ledger, cluster=parts.cluster, rebalancer=parts.rebalancer),
+        *transaction_metrics(parts.catalog, transactions=parts.transactions),
+        *staging_metrics(staging=parts.staging),
     ]
 
 
 class _Source:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, parts: Parts) -> None:
+        self._runtime, self._catalog, self._ledger = parts.runtime, parts.catalog, parts.ledger
+        self._membership, self._clients, self._sessions = parts.membership, parts.clients, parts.sessions
+        self._long_polls, self._cluster_polls, self._lite = parts.long_polls, parts.cluster_polls, parts.lite
+        self._stuck_queues = parts.stuck_queues
 
     def _by_topic(self, name: str) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
-            found = self._broker.stats.topics.get(topic.topic_id)
-            if found is not None:
-                yield (topic.name, str(topic.message_type).lower()), getattr(found, name)
+        for topic in self._catalog.topics.all():
+            stats = self._runtime.stats.topics.get(topic.topic_id)
+            if stats is not None:
+                yield (topic.name, str(topic.message_type).lower()), getattr(stats, name)
 
     def _by_group_topic(self, name: str) -> Iterable[Sample]:
-        broker = self._broker
-        for (group_id, topic_id), found in broker.stats.group_topics.items():
-            group, topic = broker.groups.by_id(group_id), broker.topics.by_id(topic_id)
+        for (group_id, topic_id), stats in self._runtime.stats.group_topics.items():
+            group, topic = self._catalog.groups.by_id(group_id), self._catalog.topics.by_id(topic_id)
             if group is not None and topic is not None:
-                yield (group.name, topic.name), getattr(found, name)
+                yield (group.name, topic.name), getattr(stats, name)
 
     def messages_in(self) -> Iterable[Sample]:
         return self._by_topic("messages_in")
@@ -144,14 +160,14 @@ class _Source:
         return self._by_group_topic("filtered")
 
     def differing(self) -> Iterable[Sample]:
-        members = self._broker.members
+        members = self._membership.members
         for group in members.groups():
             for topic, filters in different_filters(wanted_of(members.members(group))).items():
                 yield (group, topic), len(filters)
 
     def duplicate_ids(self) -> Iterable[Sample]:
-        for group, count in self._broker.sessions.duplicates.items():
-            if self._broker.groups.get(group) is not None:
+        for group, count in self._sessions.duplicates.items():
+            if self._catalog.groups.get(group) is not None:
                 yield (group,), count
 
     def acks(self) -> Iterable[Sample]:
@@ -164,86 +180,84 @@ class _Source:
         return self._progress(with_fresh=False)
 
     def _progress(self, *, with_fresh: bool) -> Iterable[Sample]:
-        broker = self._broker
         sums: dict[tuple[str, ...], int] = {}
-        for queue in broker.progress.queues():
-            group, topic = broker.groups.by_id(queue.group_id), broker.topics.by_id(queue.topic_id)
+        for queue in self._ledger.progress.queues():
+            group, topic = self._catalog.groups.by_id(queue.group_id), self._catalog.topics.by_id(queue.topic_id)
             if group is None or topic is None:
                 continue
-            low, high = broker.store.queue_range(queue.topic_id, queue.queue_id)
+            low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
             count = len(queue.pending) + (max(0, high - max(queue.next, low)) if with_fresh else 0)
             sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
         return sums.items()
 
     def lite_topics(self) -> Iterable[Sample]:
-        return [((), len(self._broker.lite.topics))]
+        return [((), len(self._lite.topics))]
 
     def lite_subscriptions(self) -> Iterable[Sample]:
-        return [((), len(self._broker.lite.subscriptions))]
+        return [((), len(self._lite.subscriptions))]
 
     def producers(self) -> Iterable[Sample]:
-        return [((), self._broker.clients.counts()[0])]
+        return [((), self._clients.table.counts()[0])]
 
     def consumers(self) -> Iterable[Sample]:
-        members = self._broker.members
+        members = self._membership.members
         return [((group,), len(members.members(group))) for group in members.groups()]
 
     def locked(self) -> Iterable[Sample]:
-        return [((group,), count) for group, count in self._broker.locks.counts().items()]
+        return [((group,), count) for group, count in self._membership.locks.counts().items()]
 
     def wanted(self) -> Iterable[Sample]:
-        counts = dict.fromkeys(self._broker.locks.counts(), 0) | self._broker.locks.wanted()
+        counts = dict.fromkeys(self._membership.locks.counts(), 0) | self._membership.locks.wanted()
         return [((group,), count) for group, count in counts.items()]
 
     def stuck(self) -> Iterable[Sample]:
-        broker = self._broker
-        counts = {name: 0 for name in broker.members.groups() if broker.groups.get(name) is not None}
-        now_ms = broker.clock.monotonic_ms()
-        for (group_id, _, _), _ in broker.heads.stuck(broker.settings.stuck_ms, now_ms=now_ms):
-            group = broker.groups.by_id(group_id)
+        counts = {name: 0 for name in self._membership.members.groups() if self._catalog.groups.get(name) is not None}
+        now_ms = self._runtime.clock.monotonic_ms()
+        for (group_id, _, _), _ in self._stuck_queues.stuck(self._runtime.settings.stuck_ms, now_ms=now_ms):
+            group = self._catalog.groups.by_id(group_id)
             if group is not None and group.name in counts:
                 counts[group.name] += 1
         return [((group,), count) for group, count in counts.items()]
 
     def topics(self) -> Iterable[Sample]:
-        return [((), len(self._broker.topics))]
+        return [((), len(self._catalog.topics))]
 
     def groups(self) -> Iterable[Sample]:
-        return [((), len(self._broker.groups))]
+        return [((), len(self._catalog.groups))]
 
     def polls_elsewhere(self) -> Iterable[Sample]:
-        yield (), len(self._broker.wide_polls.waiters)
+        yield (), len(self._cluster_polls.waiters)
 
     def fetches(self) -> Iterable[Sample]:
-        yield (), self._broker.wide_polls.fetches
+        yield (), self._cluster_polls.fetches
 
     def fetches_empty(self) -> Iterable[Sample]:
-        yield (), self._broker.wide_polls.fetches_empty
+        yield (), self._cluster_polls.fetches_empty
 
     def unfollowed(self) -> Iterable[Sample]:
-        return [((), len(self._broker.sessions.fences))]
+        return [((), len(self._sessions.fences))]
 
     def polls(self) -> Iterable[Sample]:
-        return [((), len(self._broker.polls))]
+        return [((), len(self._long_polls.table))]
 
     def log_bytes(self) -> Iterable[Sample]:
-        return [((), self._broker.store.stats.log_bytes)]
+        return [((), self._ledger.store.stats.log_bytes)]
 
     def fsyncs(self) -> Iterable[Sample]:
-        return [((), self._broker.store.stats.fsyncs)]
+        return [((), self._ledger.store.stats.fsyncs)]
 
     def batches(self) -> Iterable[Sample]:
-        return [((), self._broker.store.stats.batches)]
+        return [((), self._ledger.store.stats.batches)]
 
     def snapshots(self) -> Iterable[Sample]:
-        return [((), self._broker.store.stats.snapshots)]
+        return [((), self._ledger.store.stats.snapshots)]
 
     def deleted(self) -> Iterable[Sample]:
-        return [((), self._broker.store.stats.deleted_bytes)]
+        return [((), self._ledger.store.stats.deleted_bytes)]
 
     def index_behind(self) -> Iterable[Sample]:
-        stats = self._broker.store.stats
-        return [((), max(0, stats.log_end - stats.index_end))] if self._broker.settings.store.message_index else []
+        stats = self._ledger.store.stats
+        return [((), max(0, stats.log_end - stats.index_end))] if self._runtime.settings.store.message_index else []
 
     def cold_reads(self) -> Iterable[Sample]:
-        return [((), self._broker.store.stats.cold_reads)]
+        return [((), self._ledger.store.stats.cold_reads)]

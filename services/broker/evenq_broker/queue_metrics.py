@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
-from evenq_broker.loops.resizing import stranded
-
-if TYPE_CHECKING:
-    from evenq_broker.broker import Broker
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.loops.resizing.resizing import stranded
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
 
 __all__ = ["queue_metrics"]
 
 
-def queue_metrics(broker: Broker) -> list[Metric]:
+def queue_metrics(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership) -> list[Metric]:
     """What an operator who resizes topics or drains brokers looks at."""
-    source, gauge = _Source(broker), MetricKind.GAUGE
+    source, gauge = _Source(runtime, catalog, ledger, membership=membership), MetricKind.GAUGE
     return [
         Metric(
             name="evenq_topic_write_queues", kind=gauge, unit="queues", labels=("topic",),
@@ -38,22 +38,26 @@ def queue_metrics(broker: Broker) -> list[Metric]:
 
 
 class _Source:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._membership = membership
 
     def write_queues(self) -> Iterable[Sample]:
-        closed = self._broker.draining
-        for topic in self._broker.topics.all():
+        closed = self._catalog.draining
+        for topic in self._catalog.topics.all():
             yield (topic.name,), topic.write_queues if topic.permission.writable and not closed else 0
 
     def read_queues(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
+        for topic in self._catalog.topics.all():
             yield (topic.name,), topic.read_queues if topic.permission.readable else 0
 
     def stranded(self) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
+        for topic in self._catalog.topics.all():
             if topic.closed or not topic.permission.readable:
-                yield (topic.name,), stranded(self._broker, topic)
+                yield (
+                    (topic.name,),
+                    stranded(self._runtime, self._catalog, self._ledger, topic, membership=self._membership),
+                )
 
     def draining(self) -> Iterable[Sample]:
-        return [((), int(self._broker.draining))]
+        return [((), int(self._catalog.draining))]

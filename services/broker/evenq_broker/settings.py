@@ -6,8 +6,10 @@ Nothing else in the program reads the environment.
 
 from __future__ import annotations
 
+from dataclasses import fields
+from enum import Enum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -18,81 +20,43 @@ from evenq.serving.auth import AuthSettings
 from evenq.serving.front_limits import FrontLimits
 from evenq.serving.tls import TlsSettings
 from evenq.store import StoreOptions
-from evenq_broker.core.listeners import check_shared, parse_listeners
+from evenq_broker.core.cluster.listeners import check_shared, parse_listeners
 
 __all__ = ["BODY_BYTES_MAX", "Settings", "StagingSettings", "StoreSettings"]
 
 BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust read at most 4 MiB with properties
 
 
-_STORE = StoreOptions()
-"""The store says its defaults once; a server of its own has no others."""
+_STORE = {one.name: one for one in fields(StoreOptions)}
+
+
+def _of_store(name: str, **bounds: float) -> Any:
+    """A setting that the store declares: its default, text and bounds, of which a server may have narrower ones."""
+    one = _STORE[name]
+    default = one.default.value if isinstance(one.default, Enum) else one.default
+    made: Any = Field(default=default, **{**one.metadata, **bounds})
+    return made
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid"):
-    """The commit log and its files."""
+    """The commit log and its files. What a setting means, and its default, is said by `evenq.store.StoreOptions`."""
 
     path: Path | None = Field(default=None, description="Data folder; empty = keep everything in memory.")
-    segment_bytes: int | None = Field(
-        default=_STORE.segment_bytes,
-        ge=1 << 16,
-        le=1 << 31,
-        description="Size of one commit-log file, bytes; empty = by the volume: 1/16 of it, 16 MiB to 1 GiB. A folder "
-        "keeps the size that it was made with.",
-    )
-    flush: Literal["async", "sync"] = Field(
-        default=_STORE.flush.value, description="sync = one fsync before each acknowledgement (grouped)."
-    )
-    flush_interval_ms: int = Field(
-        default=_STORE.flush_interval_ms, ge=1, le=60_000, description="Async flush: longest time between fsyncs, ms."
-    )
-    flush_bytes: int = Field(default=_STORE.flush_bytes, ge=1, description="Async flush: most bytes between fsyncs.")
-    cache_bytes: int = Field(
-        default=_STORE.cache_bytes, ge=0, description="Newest part of the log kept in memory for readers, bytes."
-    )
-    disk_free_min_bytes: int | None = Field(
-        default=_STORE.disk_free_min_bytes,
-        ge=0,
-        description="Refuse messages when less is free on the disk, bytes; empty = 1/20 of the volume, at most 1 GiB.",
-    )
-    disk_used_max_ratio: float = Field(
-        default=_STORE.disk_used_max_ratio, gt=0, le=1, description="Refuse messages when the disk is fuller than this."
-    )
-    snapshot_log_bytes: int = Field(
-        default=_STORE.snapshot_log_bytes,
-        ge=1 << 10,
-        description="Growth of the log between two snapshots, bytes: bounds a restart.",
-    )
-    snapshot_interval_ms: int = Field(
-        default=_STORE.snapshot_interval_ms,
-        ge=1_000,
-        description="Longest time between two snapshots of a log that grows, ms.",
-    )
+    segment_bytes: int | None = _of_store("segment_bytes", ge=1 << 16)
+    flush: Literal["async", "sync"] = _of_store("flush")
+    flush_interval_ms: int = _of_store("flush_interval_ms", le=60_000)
+    flush_bytes: int = _of_store("flush_bytes")
+    cache_bytes: int = _of_store("cache_bytes")
+    disk_free_min_bytes: int | None = _of_store("disk_free_min_bytes")
+    disk_used_max_ratio: float = _of_store("disk_used_max_ratio")
+    snapshot_log_bytes: int = _of_store("snapshot_log_bytes", ge=1 << 10)
+    snapshot_interval_ms: int = _of_store("snapshot_interval_ms", ge=1_000)
     message_index: bool = Field(default=True, description="Keep an index by key and message id.")
-    retention_ms: int = Field(
-        default=_STORE.retention_ms, ge=0, description="How long messages are kept, ms (72 h); 0 = for ever."
-    )
-    retention_hour: int = Field(
-        default=_STORE.retention_hour,
-        ge=-1,
-        le=23,
-        description="Hour of the day, UTC, in which expired files are deleted; -1 = any.",
-    )
-    disk_clean_ratio: float = Field(
-        default=_STORE.disk_clean_ratio,
-        gt=0,
-        le=1,
-        description="Delete expired files at any hour when the disk is fuller than this.",
-    )
-    disk_force_ratio: float = Field(
-        default=_STORE.disk_force_ratio,
-        gt=0,
-        le=1,
-        description="Delete the oldest files, read or not, when the disk is fuller than this; 1 = never.",
-    )
-    memory_bytes_max: int = Field(
-        default=_STORE.memory_bytes_max, ge=1 << 20, description="Without a path: refuse messages over it, bytes."
-    )
+    retention_ms: int = _of_store("retention_ms")
+    retention_hour: int = _of_store("retention_hour")
+    disk_clean_ratio: float = _of_store("disk_clean_ratio")
+    disk_force_ratio: float = _of_store("disk_force_ratio")
+    memory_bytes_max: int = _of_store("memory_bytes_max", ge=1 << 20)
 
 
 class StagingSettings(BaseModel, frozen=True, extra="forbid"):
@@ -130,6 +94,88 @@ class StagingSettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
+class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
+    """Further copies of the broker's log on other machines. Brokers with one `broker_name` are one group."""
+
+    members: str = Field(
+        default="",
+        description="`id=host:port`, comma-separated, of all brokers of the group, this one too: where they reach each "
+        "other, never clients; empty = one copy.",
+    )
+    broker_id: int = Field(default=0, ge=0, le=999_999_999, description="Number of this broker among `members`.")
+    host: str = Field(default="", description="Address to bind for the other copies; empty = that of `host`.")
+    port: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="Port to bind for the other copies; 0 = that of its own entry in `members`.",
+    )
+    mode: Literal["sync", "memory"] = Field(
+        default="sync",
+        description="What a copy has before a record counts as committed: sync = it is synced to disk, memory = it is "
+        "written (lost if all copies lose power at once).",
+    )
+    min_in_sync: int = Field(
+        default=2, ge=1, le=9, description="Fewest copies in sync; with fewer nothing is taken. Of a new group only."
+    )
+    record: str = Field(
+        default="",
+        description="Where the group record is kept: `file:PATH` for brokers on one machine, "
+        "`etcd:host:port[,host:port]/KEY`, or `lease:NAME` of Kubernetes.",
+    )
+    etcd_user: str = Field(default="", description="Login of etcd; empty = none.")
+    etcd_password: Path | None = Field(default=None, description="File that holds its password.")
+    etcd_ca: Path | None = Field(default=None, description="PEM file of the authority that signed etcd's certificate.")
+    renew_ms: int = Field(
+        default=2_000, ge=10, le=60_000, description="Time between two signs of life of a leader, ms."
+    )
+    suspect_ms: int = Field(
+        default=6_000,
+        ge=20,
+        le=600_000,
+        description="Time without a sign of life after which another broker leads, ms; more than renew_ms.",
+    )
+    lag_ms: int = Field(
+        default=3_000,
+        ge=10,
+        le=600_000,
+        description="Time after which a copy that is silent or behind counts no more, ms.",
+    )
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Broker id -> where the others reach it. Raises ValueError."""
+        addresses: dict[int, str] = {}
+        for part in filter(None, (part.strip() for part in self.members.split(","))):
+            number, found, address = part.partition("=")
+            if not found or not number.strip().isdecimal() or not address.rpartition(":")[2].isdecimal():
+                raise ValueError(f"replication.members holds {part!r}; write id=host:port, as in 0=broker-0:8083")
+            if int(number) in addresses:
+                raise ValueError(f"replication.members names broker {int(number)} twice; each id is one broker")
+            addresses[int(number)] = address.strip()
+        return addresses
+
+    def problem(self, *, has_folder: bool) -> str:
+        """What is wrong with settings that only together are; empty: nothing. Raises ValueError."""
+        addresses = self.addresses
+        if not addresses:
+            return ""
+        if self.broker_id not in addresses:
+            return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
+        if self.min_in_sync > len(addresses):
+            return f"replication.min_in_sync = {self.min_in_sync} is more than the {len(addresses)} brokers of members"
+        if not has_folder:
+            return "replication needs a data folder: set store.path"
+        if not self.record.startswith(("file:", "etcd:", "lease:")):
+            places = "file:PATH, etcd:host:port/KEY or lease:NAME"
+            return f"replication.record must say where the group record is kept: {places}"
+        if not self.renew_ms < self.suspect_ms:
+            return (
+                f"replication.suspect_ms = {self.suspect_ms} must be more than replication.renew_ms = {self.renew_ms}"
+            )
+        return ""
+
+
 class Settings(BaseModel, frozen=True, extra="forbid"):
     """The broker's settings."""
 
@@ -146,20 +192,20 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     listeners: str = Field(
         default="",
-        description="Further doors, `name=host:port`, or `name+tls=host:port` for TLS, comma-separated; a client is "
-        "answered with the addresses of the door it came through.",
+        description="Further addresses to listen at, `name=host:port`, or `name+tls=host:port` for TLS, "
+        "comma-separated; a client is answered with the addresses of the listener it came through.",
     )
     metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
     advertise: str = Field(
         default="",
-        description="`[broker/][listener=]host:port`, comma-separated, that clients of each door are told: `default` "
-        "(plain text), `tls`, those of `listeners`, and `internal` for other servers; with a broker's name in front "
-        "only by that one; empty = what is bound.",
+        description="`[broker/][listener=]host:port`, comma-separated, that clients of each listener are told: "
+        "`default` (plain text), `tls`, those of `listeners`, and `internal` for other servers; with a broker's name "
+        "in front only by that one; empty = what is bound.",
     )
     shared_listeners: str = Field(
         default="",
-        description="Names of doors, comma-separated, whose `advertise` is one address for all brokers: any of them "
-        "may answer there.",
+        description="Names of listeners, comma-separated, whose `advertise` is one address for all brokers: any of "
+        "them may answer there.",
     )
     nameservers: str = Field(
         default="",
@@ -190,6 +236,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
     staging: StagingSettings = Field(default=StagingSettings(), description="Rows that wait for a decision.")
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
+    replication: ReplicationSettings = Field(default=ReplicationSettings(), description="Copies on other machines.")
 
     auto_create_topics: bool = Field(
         default=True, description="Create unknown topics, on every broker, by their first message."
@@ -382,7 +429,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
 
     @property
-    def shared_door_names(self) -> frozenset[str]:
+    def shared_listener_names(self) -> frozenset[str]:
         """The names in `shared_listeners`."""
         return frozenset(filter(None, (name.strip() for name in self.shared_listeners.split(","))))
 
@@ -397,11 +444,14 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(error.message) from error
         try:
             spots = parse_listeners(self.listeners)
-            check_shared(self.shared_door_names, spots)
+            check_shared(self.shared_listener_names, spots)
         except SettingsError as error:
             raise ValueError(error.message) from error
+        problem = self.replication.problem(has_folder=self.store.path is not None)
+        if problem:
+            raise ValueError(problem)
         if self.tls.certificate is None and any(spot.listener.tls for spot in spots):
-            raise ValueError("listeners opens a TLS door without tls.certificate and tls.key; give both PEM files")
+            raise ValueError("listeners has one with TLS, without tls.certificate and tls.key; give both PEM files")
         if self.port < 0 and self.tls.port < 0 and not spots:
             raise ValueError("port and tls.port are both -1, so nothing would be served; give one of them")
         requests_max = self.front_limits.connection_request_bytes_max

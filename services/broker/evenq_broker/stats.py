@@ -94,17 +94,17 @@ class Stats:
 
     def topic(self, topic_id: int) -> TopicStats:
         """The counters of one topic, made when first asked for."""
-        found = self.topics.get(topic_id)
-        if found is None:
-            found = self.topics[topic_id] = TopicStats()
-        return found
+        stats = self.topics.get(topic_id)
+        if stats is None:
+            stats = self.topics[topic_id] = TopicStats()
+        return stats
 
     def group_topic(self, group_id: int, topic_id: int) -> GroupTopicStats:
         """The counters of one group on one topic, made when first asked for."""
-        found = self.group_topics.get((group_id, topic_id))
-        if found is None:
-            found = self.group_topics[group_id, topic_id] = GroupTopicStats()
-        return found
+        stats = self.group_topics.get((group_id, topic_id))
+        if stats is None:
+            stats = self.group_topics[group_id, topic_id] = GroupTopicStats()
+        return stats
 
     @property
     def messages_in(self) -> int:

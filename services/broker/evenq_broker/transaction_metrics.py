@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from evenq.model import MessageType
 from evenq.serving.metrics import Metric, MetricKind, Sample
-
-if TYPE_CHECKING:
-    from evenq_broker.broker import Broker
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.transactions.transactions import Transactions
 
 __all__ = ["transaction_metrics"]
 
 _TYPES = {MessageType.TRANSACTION, MessageType.MIXED}
 
 
-def transaction_metrics(broker: Broker) -> list[Metric]:
+def transaction_metrics(catalog: Catalog, *, transactions: Transactions) -> list[Metric]:
     """What an operator of transactions looks at."""
-    source = _Source(broker)
+    source = _Source(catalog, transactions=transactions)
     counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
     return [
         Metric(
@@ -50,32 +48,33 @@ def transaction_metrics(broker: Broker) -> list[Metric]:
 
 
 class _Source:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, catalog: Catalog, *, transactions: Transactions) -> None:
+        self._catalog = catalog
+        self._transactions = transactions
 
     def half_messages(self) -> Iterable[Sample]:
         counts: dict[int, int] = {}
-        for _, half in self._broker.transactions.table.all():
+        for _, half in self._transactions.table.all():
             counts[half.topic_id] = counts.get(half.topic_id, 0) + 1
         return self._by_topic(counts)
 
     def committed(self) -> Iterable[Sample]:
-        return self._by_topic(self._broker.transactions.stats.committed)
+        return self._by_topic(self._transactions.stats.committed)
 
     def rolled_back(self) -> Iterable[Sample]:
-        return self._by_topic(self._broker.transactions.stats.rolled_back)
+        return self._by_topic(self._transactions.stats.rolled_back)
 
     def checks(self) -> Iterable[Sample]:
-        stats = self._broker.transactions.stats
+        stats = self._transactions.stats
         return [(("sent",), stats.checks), (("relayed",), stats.relayed), (("missed",), stats.missed)]
 
     def given_up(self) -> Iterable[Sample]:
-        return [((), self._broker.transactions.stats.given_up)]
+        return [((), self._transactions.stats.given_up)]
 
     def conflicts(self) -> Iterable[Sample]:
-        return [((), self._broker.transactions.stats.conflicts)]
+        return [((), self._transactions.stats.conflicts)]
 
     def _by_topic(self, counts: Mapping[int, int]) -> Iterable[Sample]:
-        for topic in self._broker.topics.all():
+        for topic in self._catalog.topics.all():
             if topic.message_type in _TYPES or topic.topic_id in counts:
                 yield (topic.name,), counts.get(topic.topic_id, 0)

@@ -14,12 +14,12 @@ from typing import Any
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
-from evenq.serving.door import DoorOptions
-from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.edges import EDGES, Edges
 from evenq.serving.front_metrics import front_metrics
-from evenq.serving.metrics import door_metrics, exposition
-from evenq.serving.page import Page
+from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
+from evenq.serving.metrics import call_metrics, exposition
+from evenq.serving.page import MetricsPage
 from evenq_nameserver.loops.expiry import expire_forever
 from evenq_nameserver.metrics import metrics
 from evenq_nameserver.rpc.registry import RegistryService
@@ -43,21 +43,21 @@ class Nameserver:
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self._stats = Stats()
         self._service: RegistryService | None = None
-        self._doors: Doors | None = None
-        self._page: Page | None = None
+        self._servers: GrpcServers | None = None
+        self._page: MetricsPage | None = None
         self._expiry: asyncio.Task[Any] | None = None
 
     @property
     def port(self) -> int:
         """The gRPC port that is listened on, that with TLS if there is no plain one; after `start`."""
-        assert self._doors is not None, "not started"
-        return self._doors.port
+        assert self._servers is not None, "not started"
+        return self._servers.port
 
     @property
     def address(self) -> str:
         """What brokers are given, after `start`: `host:port`, or `evenqs://host:port` where it is with TLS."""
-        assert self._doors is not None, "not started"
-        return self._doors.address(self.settings.host, tls=self.settings.tls.peers)
+        assert self._servers is not None, "not started"
+        return self._servers.address(self.settings.host, tls=self.settings.tls.peers)
 
     @property
     def metrics_port(self) -> int:
@@ -69,10 +69,12 @@ class Nameserver:
         settings = self.settings
         service = RegistryService(settings=settings, clock=self._clock, identity=self.identity, stats=self._stats)
         rpcs = self._auth.rpcs(service.rpcs())
-        places = usual_places(settings.host, settings.port, settings.tls)
-        options = DoorOptions(front=settings.front, limits=settings.front_limits.limits())
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges)
-        self._service, self._doors = service, doors
+        places = usual_addresses(settings.host, settings.port, settings.tls)
+        options = GrpcServerOptions(front=settings.front, limits=settings.front_limits.limits())
+        servers = await open_grpc_servers(
+            rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
+        )
+        self._service, self._servers = service, servers
         self._auth.start()
         expiry = expire_forever(
             service.registry,
@@ -83,14 +85,14 @@ class Nameserver:
             stats=self._stats,
         )
         self._expiry = spawn(expiry, name="expiry")
-        listed = [*metrics(service, self._stats), *door_metrics(doors.stats), *front_metrics(lambda: doors.totals)]
+        listed = [*metrics(service, self._stats), *call_metrics(servers.stats), *front_metrics(lambda: servers.totals)]
         try:
             constant = {"cluster": settings.cluster, "node_type": "nameserver", "node_id": self.identity}
             self._page = await self._edges.open_page(
                 host=settings.host,
                 port=settings.metrics_port,
                 metrics=lambda: exposition(listed, constant),
-                ready=lambda: doors.serving,
+                ready=lambda: servers.serving,
             )
         except BaseException:
             await self.close()
@@ -118,7 +120,7 @@ class Nameserver:
         await self._auth.close()
         if self._service is not None:
             self._service.close()
-        if self._doors is not None:
-            await self._doors.stop(self.settings.drain_ms)
+        if self._servers is not None:
+            await self._servers.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()

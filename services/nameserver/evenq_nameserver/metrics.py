@@ -12,7 +12,7 @@ __all__ = ["metrics"]
 
 
 def metrics(service: RegistryService, stats: Stats) -> list[Metric]:
-    """The list that the page exposes, beside the door's."""
+    """The list that the page exposes, beside the server's."""
     gauge, counter, registry, watchers = MetricKind.GAUGE, MetricKind.COUNTER, service.registry, service.watchers
     return [
         _metric("brokers", gauge, "brokers", "Live brokers.", lambda: len(registry.brokers())),

@@ -1,6 +1,6 @@
-"""One rebalancer, wired: settings, clock, lease, the term it leads, the watch over Kubernetes, and the door.
+"""One rebalancer, wired: settings, clock, lease, the term it leads, the watch over Kubernetes, and the listener.
 
-`__main__` runs it alone, the quick start beside others. Always true: only who holds the lease decides, with the board
+`__main__` runs it alone, the quick start beside others. Always true: only who holds the lease decides, with the engine
 of its own term; without a lease this is one term that lasts as long as the process. After `close` nothing of it runs,
 its ports are free and its lease is given back.
 """
@@ -17,19 +17,19 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
-from evenq.serving.door import DoorOptions
-from evenq.serving.doors import Doors, open_doors, usual_places
 from evenq.serving.edges import EDGES, Edges
 from evenq.serving.front_metrics import front_metrics
-from evenq.serving.metrics import door_metrics, exposition
-from evenq.serving.page import Page
-from evenq_rebalancer.core.board import Board
+from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
+from evenq.serving.metrics import call_metrics, exposition
+from evenq.serving.page import MetricsPage
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.loops.leading import UNKNOWN, Leading, Lease, identity_of
 from evenq_rebalancer.loops.leases import lease_of
 from evenq_rebalancer.loops.topology import TopologyWatch, topology_of
 from evenq_rebalancer.metrics import leading_metrics, metrics
-from evenq_rebalancer.rpc.leadership import Doorkeeper
-from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.leader_gate import LeaderGate
+from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.settings import Settings
 from evenq_rebalancer.stats import Stats
 from evenq_rebalancer.term import Term
@@ -63,22 +63,22 @@ class Rebalancer:
         self._led = False
         self._nonce = f"{random.SystemRandom().getrandbits(48):012x}"
         """Random per start: tells two lives of one address apart."""
-        self._doors: Doors | None = None
-        self._page: Page | None = None
+        self._servers: GrpcServers | None = None
+        self._page: MetricsPage | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] | None = None
 
     @property
     def port(self) -> int:
         """The gRPC port that is listened on, that with TLS if there is no plain one; 0 before `start`."""
-        return self._doors.port if self._doors else 0
+        return self._servers.port if self._servers else 0
 
     @property
     def address(self) -> str:
         """What brokers are given, after `start`: `host:port`, or `evenqs://host:port` where it is with TLS."""
-        assert self._doors is not None, "not started"
+        assert self._servers is not None, "not started"
         settings = self.settings
-        return self._doors.address(settings.host, tls=settings.tls.peers, advertise=settings.advertise)
+        return self._servers.address(settings.host, tls=settings.tls.peers, advertise=settings.advertise)
 
     @property
     def metrics_port(self) -> int:
@@ -86,12 +86,12 @@ class Rebalancer:
         return self._page.port if self._page else 0
 
     @property
-    def board(self) -> Board:
+    def engine(self) -> AssignmentEngine:
         """Of the present term; empty while this process does not lead."""
-        return self._term.board
+        return self._term.engine
 
     @property
-    def streams(self) -> Streams:
+    def streams(self) -> ReportStreams:
         """Report streams of the present term."""
         return self._term.streams
 
@@ -103,19 +103,21 @@ class Rebalancer:
         """Listen, and decide while leading. Raises PortInUse, SettingsError."""
         settings = self.settings
         self._broken = asyncio.get_running_loop().create_future()
-        keeper = Doorkeeper(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
-        rpcs = self._auth.rpcs(keeper.rpcs(self._term.rpcs))
-        places = usual_places(settings.host, settings.port, settings.tls)
-        options = DoorOptions(front=settings.front, limits=settings.front_limits.limits())
-        doors = await open_doors(rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges)
-        self._doors = doors
+        leader_gate = LeaderGate(term=lambda: self._term.rpcs if self.leads() else None, leader=self._leader)
+        rpcs = self._auth.rpcs(leader_gate.rpcs(self._term.rpcs))
+        places = usual_addresses(settings.host, settings.port, settings.tls)
+        options = GrpcServerOptions(front=settings.front, limits=settings.front_limits.limits())
+        servers = await open_grpc_servers(
+            rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
+        )
+        self._servers = servers
         self._auth.start()
         try:
             self._page = await self._edges.open_page(
                 host=settings.host,
                 port=settings.metrics_port,
                 metrics=self._metrics,
-                ready=lambda: doors.serving,
+                ready=lambda: servers.serving,
             )
         except BaseException:
             await self.close()
@@ -124,7 +126,10 @@ class Rebalancer:
             self._topology.start()
         self._campaign()
         log.info(
-            "rebalancer serves", extra={"host": settings.host, "port": self.port, "metrics_port": self.metrics_port}
+            "rebalancer listens at %s:%d",
+            settings.host,
+            self.port,
+            extra={"host": settings.host, "port": self.port, "metrics_port": self.metrics_port},
         )
 
     async def wait(self) -> None:
@@ -140,8 +145,8 @@ class Rebalancer:
             await self._leading.resign()
         if self._topology is not None:
             self._topology.stop()
-        if self._doors is not None:
-            await self._doors.stop(self.settings.drain_ms)
+        if self._servers is not None:
+            await self._servers.stop(self.settings.drain_ms)
         if self._page is not None:
             await self._page.close()
         await self._auth.close()
@@ -183,23 +188,23 @@ class Rebalancer:
     def _new_term(self, epoch: int) -> Term:
         term = Term(epoch, self.settings, clock=self._clock, stats=self.stats, leads=self.leads)
         if self._topology is not None:
-            term.board.facts.set_places(self._topology.zone_of, self._topology.place_of)
+            term.engine.facts.set_places(self._topology.zone_of, self._topology.place_of)
         return term
 
     def _places_changed(self, addresses: frozenset[str] | None) -> None:
-        self._term.board.facts.places_changed(addresses)
+        self._term.engine.facts.places_changed(addresses)
         self._term.poke()
 
     def _leader(self) -> str:
         return self._leading.leader() if self._leading is not None else UNKNOWN
 
     def _metrics(self) -> bytes:
-        stats = self._doors.stats() if self._doors else {}
+        stats = self._servers.stats() if self._servers else {}
         listed = [
-            *metrics(self.board, self.stats, self.streams),
+            *metrics(self.engine, self.stats, self.streams),
             *leading_metrics(leads=self.leads, transitions=lambda: self._leading.transitions if self._leading else 0),
-            *door_metrics(lambda: stats),
-            *front_metrics(lambda: self._doors.totals if self._doors else []),
+            *call_metrics(lambda: stats),
+            *front_metrics(lambda: self._servers.totals if self._servers else []),
         ]
         constant = {"cluster": self.settings.cluster, "node_type": "rebalancer", "node_id": self._nonce}
         return exposition(listed, constant)

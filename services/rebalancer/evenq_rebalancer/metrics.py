@@ -1,4 +1,4 @@
-"""Every metric of the rebalancer. Read at scrape from the board and from plain counters; a series goes with its group
+"""Every metric of the rebalancer. Read at scrape from the engine and from plain counters; a series goes with its group
 or topic.
 """
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from evenq.serving.metrics import Distribution, Metric, MetricKind, Sample
-from evenq_rebalancer.core.board import Board
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.core.decisions import Decision
-from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.stats import DURATION_BOUNDS_MS, Stats
 
 __all__ = ["leading_metrics", "metrics"]
@@ -17,25 +17,25 @@ __all__ = ["leading_metrics", "metrics"]
 PAIR = ("consumer_group", "topic")
 
 
-def metrics(board: Board, stats: Stats, streams: Streams) -> list[Metric]:
+def metrics(engine: AssignmentEngine, stats: Stats, streams: ReportStreams) -> list[Metric]:
     """The list, for `evenq.serving.metrics.exposition`."""
-    return [*_of_decisions(board), *_of_troubles(board), *_of_the_process(board, stats, streams)]
+    return [*_of_decisions(engine), *_of_troubles(engine), *_of_the_process(engine, stats, streams)]
 
 
-def _per_pair(board: Board, number: Callable[[Decision], float]) -> Callable[[], Iterable[Sample]]:
-    return lambda: [((decision.group, decision.topic), number(decision)) for decision in board.decisions()]
+def _per_pair(engine: AssignmentEngine, number: Callable[[Decision], float]) -> Callable[[], Iterable[Sample]]:
+    return lambda: [((decision.group, decision.topic), number(decision)) for decision in engine.decisions()]
 
 
-def _of_decisions(board: Board) -> list[Metric]:
+def _of_decisions(engine: AssignmentEngine) -> list[Metric]:
     def generations() -> Iterable[Sample]:
         newest: dict[str, int] = {}
-        for decision in board.decisions():
+        for decision in engine.decisions():
             newest[decision.group] = max(newest.get(decision.group, 0), decision.generation.counter)
         return [((group,), counter) for group, counter in newest.items()]
 
     def unowned() -> Iterable[Sample]:
         # A group whose members have all ended is not in trouble by that: what it left unread is its lag.
-        attended = (decision for decision in board.decisions() if decision.shares)
+        attended = (decision for decision in engine.decisions() if decision.shares)
         return [((decision.group, decision.topic), decision.unowned) for decision in attended]
 
     return [
@@ -45,7 +45,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="queues",
             labels=PAIR,
             help="Queues that went from one member to another.",
-            read=_per_pair(board, lambda decision: board.moves_total(decision.group, decision.topic)),
+            read=_per_pair(engine, lambda decision: engine.moves_total(decision.group, decision.topic)),
         ),
         Metric(
             name="evenq_group_generation",
@@ -70,7 +70,7 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="members",
             labels=PAIR,
             help="Members that read at least one queue.",
-            read=_per_pair(board, lambda decision: decision.owners),
+            read=_per_pair(engine, lambda decision: decision.owners),
         ),
         Metric(
             name="evenq_idle_members",
@@ -78,12 +78,12 @@ def _of_decisions(board: Board) -> list[Metric]:
             unit="members",
             labels=PAIR,
             help="Members without any queue: more members than queues.",
-            read=_per_pair(board, lambda decision: len(decision.idle)),
+            read=_per_pair(engine, lambda decision: len(decision.idle)),
         ),
     ]
 
 
-def _of_troubles(board: Board) -> list[Metric]:
+def _of_troubles(engine: AssignmentEngine) -> list[Metric]:
     return [
         Metric(
             name="evenq_rebalance_held_queues",
@@ -91,7 +91,7 @@ def _of_troubles(board: Board) -> list[Metric]:
             unit="queues",
             labels=PAIR,
             help="Queues of members that are being replaced, held for their successors.",
-            read=_per_pair(board, lambda decision: decision.held),
+            read=_per_pair(engine, lambda decision: decision.held),
         ),
         Metric(
             name="evenq_rebalance_cross_zone_queues",
@@ -99,20 +99,21 @@ def _of_troubles(board: Board) -> list[Metric]:
             unit="queues",
             labels=PAIR,
             help="Queues whose owner is known to be in another zone than their broker.",
-            read=_per_pair(board, lambda decision: decision.cross_zone),
+            read=_per_pair(engine, lambda decision: decision.cross_zone),
         ),
         Metric(
             name="evenq_rebalance_failing",
             kind=MetricKind.GAUGE,
             unit="pairs",
             labels=PAIR,
-            help="1 while the group's strategy fails: the decision before stands, or STICKY divides in its place.",
-            read=lambda: [(pair, 1) for pair in board.troubled()],
+            help="State of the group's strategy: 1 while it fails, and the decision before stands or STICKY divides in "
+            "its place.",
+            read=lambda: [(pair, 1) for pair in engine.troubled()],
         ),
     ]
 
 
-def _of_the_process(board: Board, stats: Stats, streams: Streams) -> list[Metric]:
+def _of_the_process(engine: AssignmentEngine, stats: Stats, streams: ReportStreams) -> list[Metric]:
     def durations() -> Iterable[Sample]:
         bounds = [bound / 1000 for bound in DURATION_BOUNDS_MS]
         yield (), Distribution(bounds, tuple(stats.duration_buckets), stats.duration_total_ms / 1000)
@@ -122,14 +123,14 @@ def _of_the_process(board: Board, stats: Stats, streams: Streams) -> list[Metric
             name="evenq_rebalance_duration_seconds",
             kind=MetricKind.HISTOGRAM,
             unit="seconds",
-            help="From the first change told to the decisions handed to the brokers' streams.",
+            help="Time from the first reported change to the decisions on the brokers' streams.",
             read=durations,
         ),
         Metric(
             name="evenq_rebalance_problems_total",
             kind=MetricKind.COUNTER,
             unit="decisions",
-            help="Times a strategy began to fail; the decision before stands, or STICKY divides in its place.",
+            help="Beginnings of a strategy's failure; the decision before stands, or STICKY divides in its place.",
             read=lambda: [((), stats.problems)],
         ),
         Metric(
@@ -144,7 +145,7 @@ def _of_the_process(board: Board, stats: Stats, streams: Streams) -> list[Metric
             kind=MetricKind.GAUGE,
             unit="brokers",
             help="Brokers whose facts count, those in their grace included.",
-            read=lambda: [((), len(board.facts.brokers))],
+            read=lambda: [((), len(engine.facts.brokers))],
         ),
     ]
 
@@ -156,14 +157,14 @@ def leading_metrics(*, leads: Callable[[], bool], transitions: Callable[[], int]
             name="evenq_rebalancer_leads",
             kind=MetricKind.GAUGE,
             unit="rebalancers",
-            help="1 while this rebalancer decides, 0 while another one does.",
+            help="State of this rebalancer: 1 while it decides, 0 while another one does.",
             read=lambda: [((), int(leads()))],
         ),
         Metric(
             name="evenq_rebalancer_terms_total",
             kind=MetricKind.COUNTER,
             unit="terms",
-            help="How often this rebalancer began to lead, by a lease.",
+            help="Terms of this rebalancer as the leader, by a lease.",
             read=lambda: [((), transitions())],
         ),
     ]

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from evenq.serving.auth import AuthSettings
 from evenq.serving.settings import ServerSettings
-from evenq_rebalancer.core.board import Limits
-from evenq_rebalancer.core.election import Timing
+from evenq_rebalancer.core.assignment_engine import EngineLimits
+from evenq_rebalancer.core.election import LeaseTiming
 
 __all__ = ["Settings"]
 
@@ -23,15 +23,17 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
 
     port: int = Field(8083, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
     cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
-    debounce_ms: int = Field(5, ge=0, le=10_000, description="Changes are decided when none came for so long, ms.")
+    debounce_ms: int = Field(
+        5, ge=0, le=10_000, description="Time without a change after which changes are decided, ms."
+    )
     debounce_max_ms: int = Field(
-        50, ge=0, le=60_000, description="Changes that go on are decided so long after the first at the latest, ms."
+        50, ge=0, le=60_000, description="Longest time from the first of several changes to their decision, ms."
     )
     grace_ms: int = Field(
         10_000, ge=0, le=600_000, description="How long a broker's facts count after its stream broke, ms."
     )
     warm_up_ms: int = Field(
-        1_000, ge=0, le=600_000, description="Answer nothing until so long after the first report, ms."
+        1_000, ge=0, le=600_000, description="Time after the first report before anything is answered, ms."
     )
     lease: str = Field(
         "none",
@@ -40,10 +42,10 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
         "`kubernetes:NAME` = the Lease of that name in the namespace of the pod.",
     )
     lease_ms: int = Field(
-        6_000, ge=100, le=600_000, description="So long others wait for a leader that gives no sign of life, ms."
+        6_000, ge=100, le=600_000, description="Time that others wait for a leader that gives no sign of life, ms."
     )
     lease_renew_ms: int = Field(
-        4_000, ge=50, le=600_000, description="So long a leader goes on that cannot renew its lease, ms."
+        4_000, ge=50, le=600_000, description="Time that a leader goes on when it cannot renew its lease, ms."
     )
     lease_retry_ms: int = Field(1_000, ge=10, le=600_000, description="Between two renewals, and two looks, ms.")
     topology: Literal["none", "kubernetes"] = Field(
@@ -70,13 +72,13 @@ class Settings(ServerSettings, frozen=True, extra="forbid"):
         self.timing()
         return self
 
-    def timing(self) -> Timing:
+    def timing(self) -> LeaseTiming:
         """Times of the election. Raises ValueError unless retry < renew < duration."""
-        return Timing(duration_ms=self.lease_ms, renew_ms=self.lease_renew_ms, retry_ms=self.lease_retry_ms)
+        return LeaseTiming(duration_ms=self.lease_ms, renew_ms=self.lease_renew_ms, retry_ms=self.lease_retry_ms)
 
-    def limits(self) -> Limits:
+    def limits(self) -> EngineLimits:
         """The part that `core` needs."""
-        return Limits(
+        return EngineLimits(
             grace_ms=self.grace_ms,
             warm_up_ms=self.warm_up_ms,
             brokers_max=self.brokers_max,

@@ -17,10 +17,11 @@ from evenq.allocation.consistent_hash import ConsistentHash, md5_hash
 from evenq.allocation.context import Context
 from evenq.allocation.cover import Coverage, coverage
 from evenq.allocation.machine_room import MachineRoom, room_of_broker
-from evenq.allocation.named import NO_STRATEGY, by_name, known_names, stand_in, strategy_asked
+from evenq.allocation.named import by_name, known_names, stand_in, strategy_asked
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
 from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import ContextDivider, Strategy, absence, divide
+from evenq.allocation.supplied import NO_STRATEGY
 from evenq.allocation.verified import verified
 
 __all__ = [

@@ -53,15 +53,15 @@ class _Shares:
         """Make free what members have above their size."""
         if len(large) > larger > 0:  # who would lose a queue of its own zone keeps one more
             large = sorted(large, key=lambda client_id: self._near(client_id) <= size)  # stable: ties as before
-        wanted = Counter[str]()
+        lacking = Counter[str]()
         if self._zone_of_member:
             for client_id, mine in self.kept.items():
-                wanted[self._zone(client_id)] += max(0, size - len(mine))
-            wanted.subtract(self._zone_of(queue) for queue in self.free)
+                lacking[self._zone(client_id)] += max(0, size - len(mine))
+            lacking.subtract(self._zone_of(queue) for queue in self.free)
         for index, client_id in enumerate(large):
-            self._give_up(client_id, len(self.kept[client_id]) - size - (index < larger), wanted)
+            self._give_up(client_id, len(self.kept[client_id]) - size - (index < larger), lacking)
 
-    def _give_up(self, client_id: str, count: int, wanted: Counter[str]) -> None:
+    def _give_up(self, client_id: str, count: int, lacking: Counter[str]) -> None:
         """Far queues first, of these the ones that are near to a member that lacks some; else the last ones."""
         mine = self.kept[client_id]
         if count and self._zone_of_member:
@@ -70,11 +70,11 @@ class _Shares:
             for queue in mine:
                 zone = self._zone_of(queue)
                 far = not own or zone != own
-                useful = far and zone != "" and wanted[zone] > 0
-                wanted[zone] -= useful
+                useful = far and zone != "" and lacking[zone] > 0
+                lacking[zone] -= useful
                 lists[far + useful].append(queue)
             mine[:] = [queue for part in lists for queue in part]
-            wanted.update(self._zone_of(queue) for queue in lists[2][: max(0, len(lists[2]) - count)])
+            lacking.update(self._zone_of(queue) for queue in lists[2][: max(0, len(lists[2]) - count)])
         if count:
             self.free += mine[-count:]
             del mine[-count:]
@@ -111,7 +111,7 @@ class _Shares:
 
     def give_to_the_smallest(self) -> None:
         """Give all free queues, one by one, each to a member with the least; to one in its zone if there is one."""
-        places = {client_id: place for place, client_id in enumerate(self.kept)}
+        places = {client_id: index for index, client_id in enumerate(self.kept)}
         heaps: dict[str, list[tuple[int, int, str]]] = {"": []}
         for client_id, mine in self.kept.items():
             entry = (len(mine), places[client_id], client_id)
@@ -137,8 +137,8 @@ class _Shares:
 
     def level(self, moves: int) -> None:
         """Move so many queues, each from a largest share to a smallest one; `moves` is less than balance needs."""
-        smallest = [(len(mine), place, client_id) for place, (client_id, mine) in enumerate(self.kept.items())]
-        largest = [(-count, place, client_id) for count, place, client_id in smallest]
+        smallest = [(len(mine), index, client_id) for index, (client_id, mine) in enumerate(self.kept.items())]
+        largest = [(-count, index, client_id) for count, index, client_id in smallest]
         heapify(smallest)
         heapify(largest)
         stocks: dict[str, dict[str, list[MessageQueue]]] = {}  # of who gives, by zone; who gives never takes

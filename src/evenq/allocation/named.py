@@ -20,7 +20,7 @@ from evenq.allocation.supplied import NO_STRATEGY, offered, supplied
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["NO_STRATEGY", "by_name", "known_names", "stand_in", "strategy_asked"]
+__all__ = ["by_name", "known_names", "stand_in", "strategy_asked"]
 
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 BUILT_IN = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY")

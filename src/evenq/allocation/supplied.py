@@ -39,11 +39,11 @@ T = TypeVar("T")
 @lru_cache(maxsize=1)
 def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
     """What installed packages offer, by name. Names that no group could have are left out, and `NONE`."""
-    found: dict[str, list[EntryPoint]] = {}
+    points: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=ENTRY_POINTS):
         if NAME.fullmatch(point.name) and point.name.upper() != NO_STRATEGY:
-            found.setdefault(point.name, []).append(point)
-    return {name: tuple(found[name]) for name in sorted(found)[:OFFERED_MAX]}
+            points.setdefault(point.name, []).append(point)
+    return {name: tuple(points[name]) for name in sorted(points)[:OFFERED_MAX]}
 
 
 def supplied(name: str) -> Supplied | None:
@@ -106,5 +106,5 @@ def _asked(name: str, problem: str, call: Callable[[], T]) -> T:
     except BadRequest:
         raise
     except Exception as error:  # a stranger's code may raise anything, and must not end a server's loop
-        told = f"{type(error).__name__}: {error}"[:200]
-        raise BadRequest(f"allocate strategy {name!r} {problem}: {told}; mend or uninstall its package") from error
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise BadRequest(f"allocate strategy {name!r} {problem}: {reason}; mend or uninstall its package") from error

@@ -37,18 +37,18 @@ def weighed(queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
     number in its range.
     """
     scale = _Scale(queues, ids, context)
-    places = {client_id: place for place, client_id in enumerate(ids)}
+    places = {client_id: member for member, client_id in enumerate(ids)}
     free: list[int] = []
     for number, queue in enumerate(queues):
-        place = places.get(context.owners.get(queue, ""))
-        if place is None:
+        member = places.get(context.owners.get(queue, ""))
+        if member is None:
             free.append(number)
         else:
-            scale.put(number, place)
+            scale.put(number, member)
     owned = set(range(len(queues))).difference(free)
     scale.give(sorted(free, key=lambda number: (-scale.weights[number], number)))
     scale.level(owned, context.moves_max)
-    return {client_id: [queues[number] for _, number in scale.shares[place]] for place, client_id in enumerate(ids)}
+    return {client_id: [queues[number] for _, number in scale.shares[member]] for member, client_id in enumerate(ids)}
 
 
 class _Scale:
@@ -67,50 +67,50 @@ class _Scale:
         self.shares: list[list[tuple[float, int]]] = [[] for _ in ids]
         """Weight and number of each member's queues, ascending."""
 
-    def put(self, number: int, place: int) -> None:
-        insort(self.shares[place], (self.weights[number], number))
-        self._loads[place] += self.weights[number]
+    def put(self, number: int, member: int) -> None:
+        insort(self.shares[member], (self.weights[number], number))
+        self._loads[member] += self.weights[number]
 
-    def _take(self, at: int, place: int) -> int:
-        weight, number = self.shares[place].pop(at)
-        self._loads[place] -= weight
+    def _take(self, at: int, member: int) -> int:
+        weight, number = self.shares[member].pop(at)
+        self._loads[member] -= weight
         return number
 
-    def _level(self, place: int, more: float = 0.0) -> float:
-        return (self._loads[place] + more) / self._capacities[place]
+    def _level(self, member: int, more: float = 0.0) -> float:
+        return (self._loads[member] + more) / self._capacities[member]
 
-    def _heap(self, places: Sequence[int]) -> list[Level]:
-        heap = [(self._level(place), place) for place in places]
+    def _heap(self, members: Sequence[int]) -> list[Level]:
+        heap = [(self._level(member), member) for member in members]
         heapify(heap)
         return heap
 
     def _lowest(self, heap: list[Level], count: int) -> list[int]:
-        """The places with the lowest levels, of a heap whose entries may be old."""
-        found: dict[int, float] = {}
-        while heap and len(found) < count:
-            noted, place = heappop(heap)
-            now = self._level(place)
+        """The members with the lowest levels, of a heap whose entries may be old."""
+        lowest: dict[int, float] = {}
+        while heap and len(lowest) < count:
+            noted, member = heappop(heap)
+            now = self._level(member)
             if noted != now:
-                heappush(heap, (now, place))
+                heappush(heap, (now, member))
             else:
-                found[place] = noted
-        for place, noted in found.items():
-            heappush(heap, (noted, place))
-        return list(found)
+                lowest[member] = noted
+        for member, noted in lowest.items():
+            heappush(heap, (noted, member))
+        return list(lowest)
 
     def give(self, numbers: Sequence[int]) -> None:
         """Give queues in this order, inside of their zone where that leaves the level even."""
         everybody = self._heap(range(len(self._loads)))
         near: dict[str, list[Level]] = {}
         for zone in sorted(set(self._zones) & set(self._zone_of_queue) - {""}):
-            near[zone] = self._heap([place for place, own in enumerate(self._zones) if own == zone])
+            near[zone] = self._heap([member for member, own in enumerate(self._zones) if own == zone])
         highest = self._mean * (1 + self._slack) + TINY
         for number in numbers:
             weight = self.weights[number]
             for heap in (near.get(self._zone_of_queue[number]), everybody):
                 if heap is None:
                     continue
-                chosen = min(self._lowest(heap, self._compared), key=lambda place: self._level(place, weight))
+                chosen = min(self._lowest(heap, self._compared), key=lambda member: self._level(member, weight))
                 if heap is everybody or self._level(chosen, weight) <= highest:
                     break
             self.put(number, chosen)
@@ -129,7 +129,7 @@ class _Scale:
     def _pass(self, owned: set[int], budget: int) -> int:
         """Move until levels are even or no queue of anybody fits. Returns what is left of the budget."""
         lows = self._heap(range(len(self._loads)))
-        highs = [(-level, place) for level, place in lows]
+        highs = [(-level, member) for level, member in lows]
         heapify(highs)
         for high in self._highest(highs):
             lowest = self._lowest(lows, self._compared + 1)
@@ -145,16 +145,16 @@ class _Scale:
             budget -= had_owner
             self._made += 1
             self.put(self._take(at, high), low)
-            for place in (high, low):
-                heappush(highs, (-self._level(place), place))
-                heappush(lows, (self._level(place), place))
+            for member in (high, low):
+                heappush(highs, (-self._level(member), member))
+                heappush(lows, (self._level(member), member))
         return budget
 
     def _highest(self, highs: list[Level]) -> Iterator[int]:
         while highs:
-            noted, place = heappop(highs)
-            if -noted == self._level(place):
-                yield place
+            noted, member = heappop(highs)
+            if -noted == self._level(member):
+                yield member
 
     def _even(self, high: int, low: int) -> bool:
         top, bottom = self._mean * (1 + self._slack), self._mean * (1 - self._slack)
@@ -180,8 +180,8 @@ class _Scale:
                         yield at == above, after if at == above else self._level(low), at, low
 
 
-def _weights(queues: Sequence[MessageQueue], told: Mapping[MessageQueue, float]) -> list[float]:
-    weights = [told.get(queue, 1.0) for queue in queues] if told else [1.0] * len(queues)
+def _weights(queues: Sequence[MessageQueue], given: Mapping[MessageQueue, float]) -> list[float]:
+    weights = [given.get(queue, 1.0) for queue in queues] if given else [1.0] * len(queues)
     for queue, weight in zip(queues, weights, strict=True):
         if not (math.isfinite(weight) and weight >= 0):
             raise BadRequest(f"the weight of queue {queue} is {weight}, it must be 0 or more and finite")
@@ -189,8 +189,8 @@ def _weights(queues: Sequence[MessageQueue], told: Mapping[MessageQueue, float])
     return [max(weight, least) for weight in weights]
 
 
-def _capacity(client_id: str, told: Mapping[str, float]) -> float:
-    capacity = told.get(client_id, 1.0)
+def _capacity(client_id: str, given: Mapping[str, float]) -> float:
+    capacity = given.get(client_id, 1.0)
     if not (math.isfinite(capacity) and capacity > 0):
         raise BadRequest(f"the capacity of member {client_id[:80]!r} is {capacity}, it must be above 0 and finite")
     return capacity

@@ -99,10 +99,10 @@ def _say(text: str) -> int:
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     for error in group.exceptions:
-        found += _flat(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+        errors += _flat(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return errors
 
 
 if __name__ == "__main__":

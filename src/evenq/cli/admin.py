@@ -32,7 +32,7 @@ async def on_every_broker(work: Callable[[], Awaitable[Result]], *, clock: Clock
     """
     clock = clock or SystemClock()
     deadline_ms = clock.monotonic_ms() + NEWCOMER_MS_MAX
-    told = ""
+    shown = ""
     while True:
         try:
             return await work()
@@ -41,9 +41,9 @@ async def on_every_broker(work: Callable[[], Awaitable[Result]], *, clock: Clock
         except ConnectionFailed as error:
             if clock.monotonic_ms() >= deadline_ms:
                 raise
-            if str(error) != told:
-                told = str(error)
-                progress_console().print(f"{told}; trying again", markup=False)
+            if str(error) != shown:
+                shown = str(error)
+                progress_console().print(f"{shown}; trying again", markup=False)
         await clock.sleep_ms(AGAIN_MS)
 
 

@@ -49,16 +49,16 @@ def balance_asked(options: argparse.Namespace, before: BalancePolicy | None) -> 
     from evenq.errors import BadRequest
     from evenq.model import EVEN_BALANCE, Weight
 
-    told = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
-    if not told:
+    changes = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
+    if not changes:
         return None
-    if "weight" in told:
-        told["weight"] = Weight("" if told["weight"] == "EVEN" else told["weight"])
+    if "weight" in changes:
+        changes["weight"] = Weight("" if changes["weight"] == "EVEN" else changes["weight"])
     base = before or EVEN_BALANCE
-    if told.get("hold_ms", base.hold_ms) == 0:
-        told.setdefault("hold_lag_max", 0)
+    if changes.get("hold_ms", base.hold_ms) == 0:
+        changes.setdefault("hold_lag_max", 0)
     try:
-        return replace(base, **told)
+        return replace(base, **changes)
     except ValueError as error:
         raise BadRequest(str(error)) from error
 

@@ -70,12 +70,12 @@ def show(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         brokers = await admin.list_brokers()
-        found = [broker for broker in brokers if broker.name == options.name]
-        if not found:
+        matches = [broker for broker in brokers if broker.name == options.name]
+        if not matches:
             names = ", ".join(sorted(broker.name for broker in brokers))
             raise NotFound(f"no broker is named {options.name}; the cluster has {names or 'none'}")
-        (row, *_) = _listing(found).as_json()
-        facts: dict[str, str | int | bool | list[str] | None] = {**row, "version": found[0].version}
+        (row, *_) = _listing(matches).as_json()
+        facts: dict[str, str | int | bool | list[str] | None] = {**row, "version": matches[0].version}
         print_page(Page(facts=facts), as_json=options.json)
 
     with_admin(options, work)

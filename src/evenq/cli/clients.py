@@ -30,9 +30,9 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq client list`."""
 
     async def work(admin: Admin) -> None:
-        found = await admin.list_clients(group=options.group)
-        warn_silent(found.silent, "who talks only to them")
-        rows = [_row(client) for client in found.clients]
+        view = await admin.list_clients(group=options.group)
+        warn_silent(view.silent, "who talks only to them")
+        rows = [_row(client) for client in view.clients]
         empty = "Nobody talks to the cluster now. Try: evenq consume TOPIC --group NAME"
         listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)
         print_page(Page(facts={}, listings=[listing]), as_json=options.json)
@@ -44,12 +44,12 @@ def show(options: argparse.Namespace) -> None:
     """`evenq client show ID`."""
 
     async def work(admin: Admin) -> None:
-        found = await admin.describe_client(options.id)
-        client = found[0]
+        views = await admin.describe_client(options.id)
+        client = views[0]
         facts: dict[str, Scalar | list[str]] = {
             "client": client.client_id,
             "kind": client.kind,
-            "groups": [one.group for one in found if one.group],
+            "groups": [one.group for one in views if one.group],
             "language": client.language,
             "version": client.version,
             "protocol": client.protocol,
@@ -59,18 +59,18 @@ def show(options: argparse.Namespace) -> None:
             "last_call": _moment(client.last_seen_ms),
             "deliveries_held": client.inflight,
         }
-        wanted: list[tuple[Scalar, ...]] = [
-            (one.group, entry.topic, entry.filter.expression) for one in found for entry in one.subscriptions
+        subscriptions: list[tuple[Scalar, ...]] = [
+            (one.group, entry.topic, entry.filter.expression) for one in views for entry in one.subscriptions
         ]
         owned: list[tuple[Scalar, ...]] = [
-            (queue.topic, queue.broker_name, queue.queue_id) for one in found for queue in one.owned
+            (queue.topic, queue.broker_name, queue.queue_id) for one in views for queue in one.owned
         ]
         listings = [
             Listing(
                 key="subscriptions",
                 title="Subscriptions",
                 columns=(Column("group", "group"), Column("topic", "topic"), Column("filter", "filter")),
-                rows=wanted,
+                rows=subscriptions,
                 empty="none told",
             ),
             Listing(

@@ -58,12 +58,12 @@ def message_as_json(message: ReceivedMessage) -> str:
 def message_as_text(message: ReceivedMessage) -> str:
     """One line for people: time, place, tag and keys, body."""
     time = datetime.fromtimestamp(message.store_ms / 1000).astimezone().strftime("%H:%M:%S")
-    place = f"{message.queue.broker_name}/{message.queue.queue_id}:{message.queue_offset}"
+    position = f"{message.queue.broker_name}/{message.queue.queue_id}:{message.queue_offset}"
     marks = " ".join(filter(None, (message.tag, *message.keys, message.message_group, message.lite_topic)))
     again = f" (attempt {message.delivery_attempt})" if message.delivery_attempt > 1 else ""
     body = message.body.decode(errors="backslashreplace")
     safe = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in body)  # no control codes to a terminal
-    return f"{time}  {place:<16}  {f'[{marks}] ' if marks else ''}{safe}{again}"
+    return f"{time}  {position:<16}  {f'[{marks}] ' if marks else ''}{safe}{again}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,9 +101,9 @@ def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
     show = message_as_json if options.json else message_as_text
     with _consumer(options) as consumer:
         while options.max is None or counted["received"] < options.max:
-            wanted = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])
+            count = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])
             wait_ms = WAIT_MS if options.idle is None else min(WAIT_MS, options.idle * 1000)
-            messages = consumer.receive(wanted, invisible_ms=INVISIBLE_MS, wait_ms=wait_ms)
+            messages = consumer.receive(count, invisible_ms=INVISIBLE_MS, wait_ms=wait_ms)
             for message in messages:
                 sys.stdout.write(show(message) + "\n")
                 sys.stdout.flush()

@@ -23,11 +23,11 @@ def list_all(options: argparse.Namespace) -> None:
     """`evenq dlq list [GROUP]`."""
 
     async def work(admin: Admin) -> None:
-        found = await admin.list_dead_letters(options.group or "", limit=options.max, waiting=options.waiting)
-        listings = [_counts(found)]
+        view = await admin.list_dead_letters(options.group or "", limit=options.max, waiting=options.waiting)
+        listings = [_counts(view)]
         if options.group:
-            listings.append(_letters(found))
-        print_page(Page(facts=_silent(found), listings=listings), as_json=options.json)
+            listings.append(_letters(view))
+        print_page(Page(facts=_silent(view), listings=listings), as_json=options.json)
 
     with_admin(options, work)
 
@@ -39,11 +39,11 @@ def show(options: argparse.Namespace) -> None:
         limit = 100 if options.message_id else 1
         return await admin.list_dead_letters(options.group, limit=limit, bodies=True, message_id=options.message_id)
 
-    found = with_admin(options, work)
-    if not found.letters:
+    view = with_admin(options, work)
+    if not view.letters:
         what = f"dead letter {options.message_id}" if options.message_id else "dead letters"
         raise MessageNotFound(f"group {options.group} has no {what}; see `evenq dlq list`")
-    for letter in found.letters if options.message_id else found.letters[:1]:
+    for letter in view.letters if options.message_id else view.letters[:1]:
         properties: list[tuple[Scalar, ...]] = [(key, letter.properties[key]) for key in sorted(letter.properties)]
         columns = (Column("key", "property"), Column("value", "value"))
         listing = Listing(key="properties", columns=columns, rows=properties, title="Properties")
@@ -149,11 +149,11 @@ class _Bar:
             self._bar.stop()
 
 
-def _silent(answer: DeadLettersView) -> dict[str, Scalar | list[str]]:
-    return {"silent": list(answer.silent)} if answer.silent else {}
+def _silent(view: DeadLettersView) -> dict[str, Scalar | list[str]]:
+    return {"silent": list(view.silent)} if view.silent else {}
 
 
-def _counts(answer: DeadLettersView) -> Listing:
+def _counts(view: DeadLettersView) -> Listing:
     columns = (
         Column("group", "group"),
         Column("broker", "broker"),
@@ -161,12 +161,12 @@ def _counts(answer: DeadLettersView) -> Listing:
         Column("waiting", "not replayed", "number"),
     )
     rows: list[tuple[Scalar, ...]] = [
-        (count.group, count.broker_name, count.stored, count.waiting) for count in answer.counts
+        (count.group, count.broker_name, count.stored, count.waiting) for count in view.counts
     ]
     return Listing(key="counts", columns=columns, rows=rows, empty="No dead letters.")
 
 
-def _letters(answer: DeadLettersView) -> Listing:
+def _letters(view: DeadLettersView) -> Listing:
     columns = (
         Column("message_id", "message id"),
         Column("stored_ms", "died", "time"),
@@ -184,7 +184,7 @@ def _letters(answer: DeadLettersView) -> Listing:
             one.message_id, one.stored_ms, one.origin.topic, one.attempts, one.reason, one.tag, one.body_bytes,
             one.replayed, one.queue.broker_name, one.offset,
         )
-        for one in answer.letters
+        for one in view.letters
     ]  # fmt: skip
     return Listing(key="letters", columns=columns, rows=rows, empty="No dead letters.")
 

@@ -114,9 +114,9 @@ def _page(name: str, details: GroupDetails) -> Page:
         key="differing_filters",
         columns=(Column("topic", "topic"), Column("filter", "filter"), Column("members", "members")),
         rows=[
-            (one.topic, filter_text(wanted), ", ".join(client_ids))
+            (one.topic, filter_text(expression), ", ".join(client_ids))
             for one in details.differing_filters
-            for wanted, client_ids in one.filters
+            for expression, client_ids in one.filters
         ],
         title="Members that filter differently (what one filter leaves out is passed over for all)",
     )

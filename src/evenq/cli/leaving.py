@@ -61,14 +61,14 @@ async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
     delayed = ""
     if view.delayed:
         delayed = f"It waits for {view.delayed:,} delayed messages and open transactions of the broker. "
-    told = (
+    sentence = (
         f"Topic {options.name} holds {view.stored:,} messages on {options.broker}, which end with it there. To be read "
         f"first by groups: {who(view.unfinished)}. {delayed}{hidden_text(view.unread)}"
     )
     if options.yes and not options.dry_run:
-        progress_console().print(told, markup=False)
+        progress_console().print(sentence, markup=False)
     else:
-        _print(options, view, told)
+        _print(options, view, sentence)
     return bool(options.yes) and not options.dry_run
 
 

@@ -36,7 +36,7 @@ def find(options: argparse.Namespace) -> None:
     queue = _queue(options)
 
     async def work(admin: Admin) -> None:
-        found = await admin.find_messages(
+        view = await admin.find_messages(
             options.topic,
             key=options.key,
             begin_ms=moment_ms(options.begin, now_ms=now_ms) if options.begin else 0,
@@ -47,13 +47,13 @@ def find(options: argparse.Namespace) -> None:
             limit=options.limit,
             body_max=options.body_max,
         )
-        warn_silent(found.silent, STORED_THERE)
+        warn_silent(view.silent, STORED_THERE)
         if options.json:
-            _lines(found.messages)
+            _lines(view.messages)
             return
         empty = f"No message fits. What is there: evenq message tail {options.topic}"
-        print_page(Page(facts={}, listings=[_listing(found.messages, empty, options.body_max)]), as_json=False)
-        if found.more:
+        print_page(Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]), as_json=False)
+        if view.more:
             progress_console().print("There are more: narrow the time, or raise --limit.", markup=False)
 
     with_admin(options, work)
@@ -93,16 +93,16 @@ def tail(options: argparse.Namespace) -> None:
     queue = _queue(options)
 
     async def work(admin: Admin) -> None:
-        found = await admin.peek_messages(options.topic, queue=queue, limit=options.limit, body_max=options.body_max)
-        warn_silent(found.silent, STORED_THERE)
-        newest = list(reversed(found.messages))
+        view = await admin.peek_messages(options.topic, queue=queue, limit=options.limit, body_max=options.body_max)
+        warn_silent(view.silent, STORED_THERE)
+        newest = list(reversed(view.messages))
         if options.json or options.follow:
             _lines(newest) if options.json else _texts(newest, options.body_max)
         else:
             empty = f"Topic {options.topic} holds no message. Send one: evenq produce {options.topic} --body hello"
             print_page(Page(facts={}, listings=[_listing(newest, empty, options.body_max)]), as_json=False)
         if options.follow:
-            await _follow(admin, dict(found.positions), queue, options)
+            await _follow(admin, dict(view.positions), queue, options)
 
     with contextlib.suppress(KeyboardInterrupt):
         with_admin(options, work)
@@ -113,15 +113,15 @@ async def _follow(
 ) -> None:
     clock = SystemClock()
     while True:
-        found = await admin.find_messages(
+        view = await admin.find_messages(
             options.topic, queue=queue, limit=options.limit, body_max=options.body_max, after=known
         )
-        known.update(found.positions)
+        known.update(view.positions)
         if options.json:
-            _lines(found.messages)
+            _lines(view.messages)
         else:
-            _texts(found.messages, options.body_max)
-        if not found.more:
+            _texts(view.messages, options.body_max)
+        if not view.more:
             await clock.sleep_ms(FOLLOW_MS)
 
 
@@ -129,13 +129,13 @@ def trace(options: argparse.Namespace) -> None:
     """`evenq message trace ID`."""
 
     async def work(admin: Admin) -> None:
-        found = await admin.trace_message(options.id, topic=options.topic, group=options.group)
-        warn_silent(found.silent, STORED_THERE)
+        view = await admin.trace_message(options.id, topic=options.topic, group=options.group)
+        warn_silent(view.silent, STORED_THERE)
         if options.json:
-            told = [_trace_json(one) for one in found.traces]
-            sys.stdout.write(json.dumps({"message_id": options.id, "copies": told}, ensure_ascii=False) + "\n")
+            copies = [_trace_json(one) for one in view.traces]
+            sys.stdout.write(json.dumps({"message_id": options.id, "copies": copies}, ensure_ascii=False) + "\n")
             return
-        for one in found.traces:
+        for one in view.traces:
             print_page(_trace_page(one), as_json=False)
 
     with_admin(options, work)
@@ -194,8 +194,8 @@ def _show(message: MessageView, options: argparse.Namespace) -> None:
     if options.body != "none":
         sys.stdout.write(_body(message.body, options.body) + "\n")
         if len(message.body) < message.body_bytes:
-            told = f"The first {len(message.body):,} bytes of {message.body_bytes:,}; raise --body-max for more."
-            progress_console().print(told, markup=False)
+            note = f"The first {len(message.body):,} bytes of {message.body_bytes:,}; raise --body-max for more."
+            progress_console().print(note, markup=False)
 
 
 def _body(body: bytes, form: str) -> str:
@@ -274,8 +274,8 @@ def _place(message: MessageView) -> str:
 def _time(ms: int, *, exact: bool = False) -> str:
     if not ms:
         return "-"
-    told = datetime.fromtimestamp(ms / 1000).astimezone()
-    return told.strftime("%Y-%m-%d %H:%M:%S") + (f".{ms % 1000:03}" if exact else "")
+    moment = datetime.fromtimestamp(ms / 1000).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S") + (f".{ms % 1000:03}" if exact else "")
 
 
 # ---------------------------------------------------------------------------------------------------- traces

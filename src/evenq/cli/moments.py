@@ -18,16 +18,16 @@ def moment_ms(text: str, *, now_ms: int) -> int:
 
     Raises BadRequest.
     """
-    told = text.strip()
-    if told == "now":
+    stripped = text.strip()
+    if stripped == "now":
         return now_ms
-    age = _AGE.fullmatch(told)
+    age = _AGE.fullmatch(stripped)
     if age is not None:
         return max(0, now_ms - int(age[1]) * _UNIT_MS[age[2]])
-    if told.isdecimal():
-        return int(told)
+    if stripped.isdecimal():
+        return int(stripped)
     try:
-        return max(0, int(datetime.fromisoformat(told).astimezone().timestamp() * 1000))
+        return max(0, int(datetime.fromisoformat(stripped).astimezone().timestamp() * 1000))
     except (ValueError, OverflowError) as error:
         raise BadRequest(
             f"{text!r} is no time: write an age (30s, 90m, 2h, 7d), ISO 8601 (2026-01-31T08:00) or ms since the epoch"

@@ -218,6 +218,13 @@ def _add_up(commands: Any) -> None:
         "--brokers", type=_positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
     )
     up.add_argument(
+        "--replicas",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="copies of each broker's data, each a process of its own, 1 to 9; with --data (default %(default)s)",
+    )
+    up.add_argument(
         "--rebalancers",
         type=_positive,
         default=1,
@@ -395,14 +402,14 @@ def _add_consume(commands: Any) -> None:
     )
     consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
     consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop when nothing came for so long")
-    wanted = consume.add_mutually_exclusive_group()
-    wanted.add_argument(
+    filters = consume.add_mutually_exclusive_group()
+    filters.add_argument(
         "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
     )
-    wanted.add_argument(
+    filters.add_argument(
         "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount >= 10\""
     )
-    wanted.add_argument(
+    filters.add_argument(
         "--lite-topic", action="append", metavar="NAME", help="of a LITE topic: this lite topic; may be repeated"
     )
 

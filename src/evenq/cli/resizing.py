@@ -63,8 +63,8 @@ def scale(options: argparse.Namespace) -> None:
             open_ones = [one for one in brokers if one.read_queues != options.queues]
             left = [waits for one in open_ones for waits in one.unfinished]
             last = max((one.read_queues for one in open_ones), default=0) - 1
-            told = f"queues {options.queues} to {last} take no messages any more; to be read: {who(left)}"
-            if not open_ones or not await patience.pause(told):
+            progress = f"queues {options.queues} to {last} take no messages any more; to be read: {who(left)}"
+            if not open_ones or not await patience.pause(progress):
                 break
         if open_ones and not options.no_wait:
             raise RequestTimeout(
@@ -93,14 +93,14 @@ async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
         return not options.dry_run
     stored, unread = sum(one.stored for one in fewer), sum(one.unread for one in fewer)
     groups = who(waits for one in fewer for waits in one.unfinished)
-    told = (
+    warning = (
         f"Queues {options.queues} to {max(one.read_queues for one in fewer) - 1} of topic {options.name} on "
         f"{_brokers(fewer)} hold {stored:,} messages. To be read first by groups: {groups}. {hidden_text(unread)}"
     )
     if options.yes and not options.dry_run:
-        progress_console().print(told, markup=False)
+        progress_console().print(warning, markup=False)
     else:
-        _print(options, fewer, told)
+        _print(options, fewer, warning)
     return bool(options.yes) and not options.dry_run
 
 

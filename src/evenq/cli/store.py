@@ -16,9 +16,9 @@ from evenq.cli.output import Column, Listing, Page, console, print_page, progres
 from evenq.errors import Error, StoreError
 from evenq.runtime.clock import SystemClock
 from evenq.store.disk import ReadOnlyDisk
-from evenq.store.inspection.findings import Finding, Harm
-from evenq.store.inspection.survey import KIND_NAMES, Survey, survey
-from evenq.store.inspection.verify import Verdict
+from evenq.store.inspection.findings import Harm, StoreFinding
+from evenq.store.inspection.survey import KIND_NAMES, FolderSurvey, survey
+from evenq.store.inspection.verify import FolderVerdict
 from evenq.store.inspection.verify import verify as verify_folder
 
 __all__ = ["Progress", "finding_lines", "folder_of", "inspect", "verify"]
@@ -83,7 +83,7 @@ def inspect(options: argparse.Namespace) -> int:
     return EXIT_CLEAN
 
 
-def _page(options: argparse.Namespace, seen: Survey) -> Page:
+def _page(options: argparse.Namespace, seen: FolderSurvey) -> Page:
     folder = seen.folder
     saved = folder.checkpoint
     facts: dict[str, Any] = {
@@ -109,7 +109,7 @@ def state_of(owner: str | None, *, clean: bool, checkpoint: bool) -> str:
     return "not stopped in order: a start reads the log's end" if checkpoint else "never checkpointed"
 
 
-def _segments(seen: Survey) -> Listing:
+def _segments(seen: FolderSurvey) -> Listing:
     kinds = sorted({kind for row in seen.segments for kind in row.frames})
     columns = [
         Column("start", "log file", "number"),
@@ -127,7 +127,7 @@ def _segments(seen: Survey) -> Listing:
     return Listing(key="segments", columns=columns, rows=rows, title="log", empty="empty")
 
 
-def _queues(options: argparse.Namespace, seen: Survey) -> Listing:
+def _queues(options: argparse.Namespace, seen: FolderSurvey) -> Listing:
     columns = (
         Column("topic_id", "topic id", "number"),
         Column("queue_id", "queue", "number"),
@@ -142,13 +142,13 @@ def _queues(options: argparse.Namespace, seen: Survey) -> Listing:
     return Listing(key="queues", columns=columns, rows=rows, title=title)
 
 
-def _snapshots(seen: Survey) -> Listing:
+def _snapshots(seen: FolderSurvey) -> Listing:
     columns = (Column("file", "file"), Column("bytes", "bytes", "number"), Column("good", "good"))
     rows = [(file.path, file.size, file.good) for file in seen.folder.snapshots]
     return Listing(key="snapshots", columns=columns, rows=rows, title="snapshots")
 
 
-def _others(seen: Survey) -> Listing:
+def _others(seen: FolderSurvey) -> Listing:
     columns = (Column("kind", "kind"), Column("files", "files", "number"), Column("bytes", "bytes", "number"))
     rows = [
         (kind, len(files), sum(file.size for file in files))
@@ -185,7 +185,7 @@ def verify(options: argparse.Namespace) -> int:
     return EXIT_CLEAN if verdict.clean else EXIT_FINDINGS
 
 
-def _verdict_page(options: argparse.Namespace, verdict: Verdict, took_ms: int) -> Page:
+def _verdict_page(options: argparse.Namespace, verdict: FolderVerdict, took_ms: int) -> Page:
     folder = verdict.folder
     facts: dict[str, Any] = {
         "evenq": f"{version('evenq')}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
@@ -210,7 +210,7 @@ def _verdict_page(options: argparse.Namespace, verdict: Verdict, took_ms: int) -
     return Page(facts=facts, listings=[Listing(key="findings", columns=columns, rows=rows)])
 
 
-def finding_lines(finding: Finding) -> list[str]:
+def finding_lines(finding: StoreFinding) -> list[str]:
     """One finding for people."""
     return [
         f"{finding.harm.upper()}  {finding.kind}  {finding.place}",
@@ -219,7 +219,7 @@ def finding_lines(finding: Finding) -> list[str]:
     ]
 
 
-def _sentence(verdict: Verdict) -> str:
+def _sentence(verdict: FolderVerdict) -> str:
     seen = verdict.findings.listed
     judged = ""
     if verdict.folder.running:

@@ -13,14 +13,14 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any, Final
 
-from evenq_broker.core.journal import Op, TopicPut, decode
+from evenq_broker.core.state.records import Op, TopicPut, decode
 
 from evenq.errors import NotFound, StoreCorrupted
 from evenq.store.disk import Disk
 from evenq.store.inspection import dump
 from evenq.store.inspection.dump import Wanted
 from evenq.store.inspection.folder import Folder, load_snapshot
-from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END, TIMER_KIND_SHIFT, Frame, timer_ids_of
+from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END, Frame, timer_ids_of
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
@@ -53,11 +53,11 @@ class Decoder:
         """Ids of a topic, those of its removed namesakes too; a number is an id. Raises NotFound."""
         if name.isdecimal() and name not in self.topics.values():
             return frozenset({int(name)})
-        found = frozenset(number for number, known in self.topics.items() if known == name)
-        if not found:
+        ids = frozenset(number for number, known in self.topics.items() if known == name)
+        if not ids:
             known = ", ".join(sorted(set(self.topics.values()))[:20]) or "none"
             raise NotFound(f"no topic {name} is in this folder; there are: {known}. A topic id works too")
-        return found
+        return ids
 
     def row(self, frame: Frame) -> dict[str, Any]:
         """One record as plain values; `body` is bytes."""
@@ -72,14 +72,13 @@ class Decoder:
             "topic": self.topics.get(frame.topic_id),
             "topic_id": frame.topic_id,
             "queue_id": frame.queue_id,
-            "queue_offset": frame.queue_offset,
+            **({"queue_offset": frame.queue_offset} if frame.kind == MESSAGE else {}),
             "log_offset": frame.log_offset,
             "store_ms": frame.store_ms,
             "born_ms": frame.born_ms,
         }
         if frame.kind == TIMER:
-            del row["queue_offset"]  # the field holds the tag hash there
-            row |= {"due_ms": frame.tag_hash, "timer_kind": frame.flags >> TIMER_KIND_SHIFT}
+            row |= {"due_ms": frame.timer.due_ms, "timer_kind": frame.timer.timer_kind}
         return row | _content(frame)
 
 

@@ -60,7 +60,7 @@ def _rows(
         kinds.add(STATE)
     if options.timers:
         kinds |= {TIMER, TIMER_END}
-    wanted = Wanted(
+    selection = Wanted(
         kinds=frozenset(kinds),
         topic_ids=decoder.topic_ids(options.topic) if options.topic is not None else None,
         queue_id=options.queue,
@@ -69,7 +69,7 @@ def _rows(
     )
     quiet = options.output is None  # the bar would stand between the lines
     with Progress("dumping", quiet=quiet) as progress:
-        for frame in frames(disk, folder, wanted, on_hole=holes.append, on_progress=progress):
+        for frame in frames(disk, folder, selection, on_hole=holes.append, on_progress=progress):
             yield decoder.row(frame)
 
 

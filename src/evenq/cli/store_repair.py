@@ -13,7 +13,7 @@ from evenq.store import lock
 from evenq.store.disk import ReadOnlyDisk, RealDisk
 from evenq.store.inspection import repair as repairing
 from evenq.store.inspection.folder import REPAIRS
-from evenq.store.inspection.verify import Verdict, verify
+from evenq.store.inspection.verify import FolderVerdict, verify
 
 __all__ = ["repair"]
 
@@ -45,12 +45,12 @@ def repair(options: argparse.Namespace) -> int:
     return 1 if plan.left else 0
 
 
-def _look(options: argparse.Namespace, reader: ReadOnlyDisk) -> Verdict:
+def _look(options: argparse.Namespace, reader: ReadOnlyDisk) -> FolderVerdict:
     with Progress("verifying", quiet=options.json) as progress:
         return verify(reader, owner=lambda: None, on_progress=progress)  # the lock is ours, or was free just now
 
 
-def _report(options: argparse.Namespace, verdict: Verdict, plan: repairing.Plan, *, done: str) -> None:
+def _report(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing.RepairPlan, *, done: str) -> None:
     columns = (
         Column("action", "action"), Column("path", "file"), Column("log_offset", "from log offset", "number"),
         Column("size", "bytes", "number"), Column("why", "why", "sentence"),
@@ -81,7 +81,7 @@ def _report(options: argparse.Namespace, verdict: Verdict, plan: repairing.Plan,
     out.print(f"\n{_advice(options, verdict, plan, done)}", markup=False)
 
 
-def _advice(options: argparse.Namespace, verdict: Verdict, plan: repairing.Plan, done: str) -> str:
+def _advice(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing.RepairPlan, done: str) -> str:
     flags = " --accept-loss" if options.accept_loss else ""
     if done and plan.steps:
         return f"Done. What was taken out is in {done}. Start the broker; then: evenq store verify {options.dir}"

@@ -21,7 +21,8 @@ from evenq_nameserver.settings import Settings as NameserverSettings
 from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import Settings as RebalancerSettings
 
-from evenq.cli.up import DEFAULT_QUEUES, HOST, Plan, announce, make_topics, wait_served
+from evenq.cli.up_plan import DEFAULT_QUEUES, HOST, Plan
+from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.cli.up_tls import Certificates, make_certificates
 from evenq.client.async_admin import Admin
 from evenq.runtime.clock import Clock

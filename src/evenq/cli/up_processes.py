@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from evenq.cli.up import DEFAULT_QUEUES, Plan, announce, make_topics, wait_served
+from evenq.cli.up_plan import DEFAULT_QUEUES, Plan
+from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.client.async_admin import Admin
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import Clock
@@ -38,8 +39,10 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         settings["STORE__PATH"] = ""
     if plan.sync:
         settings["STORE__FLUSH"] = "sync"
+    brokers = len(plan.ports) // plan.replicas
     cluster = LocalCluster(
-        brokers=len(plan.ports),
+        brokers=brokers,
+        replicas=plan.replicas,
         rebalancers=plan.rebalancers,
         broker_ports=plan.ports,
         folder=folder,
@@ -47,17 +50,19 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
         tls=plan.tls,
         metrics_port=plan.metrics_port,
     )
+    copies = f"{plan.replicas} copies of each, " if plan.replicas > 1 else ""
     try:
         await asyncio.to_thread(cluster.start)
-        async with Admin(endpoint=cluster.endpoint, tls=cluster.client_tls or False) as admin:
-            await wait_served(admin, brokers=len(plan.ports), clock=clock)
+        endpoint = cluster.endpoint if plan.replicas == 1 else cluster.endpoints
+        async with Admin(endpoint=endpoint, tls=cluster.client_tls or False) as admin:
+            await wait_served(admin, brokers=brokers, clock=clock)
             await make_topics(admin, plan)
             announce(
                 plan,
-                cluster.endpoint,
+                endpoint,
                 metrics_port=cluster.brokers[0].metrics_port,
-                brokers=len(plan.ports),
-                where=f"a process each, logs in {folder / 'logs'}",
+                brokers=brokers,
+                where=f"{copies}a process each, logs in {folder / 'logs'}",
                 ca=cluster.authority.ca.resolve() if cluster.authority is not None else None,
             )
             await _watch(cluster, plan, admin, stop, clock)

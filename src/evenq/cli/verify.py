@@ -62,13 +62,13 @@ def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
     columns, rows = [_COLUMNS[n] for n in shown], [tuple(row[n] for n in shown) for row in rows]
     listings = [Listing(key="kinds", columns=columns, rows=rows)]
     if problems:
-        told = (Column("kind", "kind"), Column("problem", "what happened"))
-        listings.append(Listing(key="problems", columns=told, rows=problems, title="Broken promises"))
+        problem_columns = (Column("kind", "kind"), Column("problem", "what happened"))
+        listings.append(Listing(key="problems", columns=problem_columns, rows=problems, title="Broken promises"))
     sent = sum(result.sent for result in verdict.results)
     away = (
         f"; brokers were away {verdict.outages} times, {verdict.outage_ms_max:,} ms at most" if verdict.outages else ""
     )
-    found = "every promise was kept, nothing lost, out of order or late" if verdict.ok else "PROMISES WERE BROKEN"
+    outcome = "every promise was kept, nothing lost, out of order or late" if verdict.ok else "PROMISES WERE BROKEN"
     return Page(
         facts={
             "ok": verdict.ok,
@@ -79,7 +79,7 @@ def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
             "outage_ms_max": verdict.outage_ms_max,
         },
         listings=listings,
-        sentence=f"{sent:,} messages in {verdict.seconds:.0f} s at {plan.endpoint}: {found}{away}.",
+        sentence=f"{sent:,} messages in {verdict.seconds:.0f} s at {plan.endpoint}: {outcome}{away}.",
     )
 
 

@@ -80,8 +80,8 @@ def add_verify(commands: Any, command: Command) -> None:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    wanted = [part.strip().lower() for part in text.split(",") if part.strip()]
-    unknown = [part for part in wanted if part not in KINDS]
-    if unknown or not wanted:
+    kinds = [part.strip().lower() for part in text.split(",") if part.strip()]
+    unknown = [part for part in kinds if part not in KINDS]
+    if unknown or not kinds:
         raise argparse.ArgumentTypeError(f"{', '.join(unknown) or text!r} is no kind; choose from {','.join(KINDS)}")
-    return tuple(dict.fromkeys(wanted))
+    return tuple(dict.fromkeys(kinds))

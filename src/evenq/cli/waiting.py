@@ -32,13 +32,13 @@ class Patience:
     def __init__(self, wait_s: int) -> None:
         self._clock = SystemClock()
         self._deadline_ms = self._clock.monotonic_ms() + wait_s * 1000
-        self._told = ""
+        self._shown = ""
 
-    async def pause(self, told: str) -> bool:
+    async def pause(self, text: str) -> bool:
         """Tell the progress if it is news; False when the time is over."""
-        if told != self._told:
-            self._told = told
-            progress_console().print(told, markup=False)
+        if text != self._shown:
+            self._shown = text
+            progress_console().print(text, markup=False)
         left_ms = self._deadline_ms - self._clock.monotonic_ms()
         if left_ms <= 0:
             return False
@@ -51,9 +51,9 @@ def who(left: Iterable[UnfinishedView]) -> str:
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
-    told = [f"{group} {lag:,}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
-    more = len(lags) - len(told)
-    return ", ".join(told) + (f" and {more} more groups" if more > 0 else "") or "none"
+    shown = [f"{group} {lag:,}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    more = len(lags) - len(shown)
+    return ", ".join(shown) + (f" and {more} more groups" if more > 0 else "") or "none"
 
 
 def hidden_text(unread: int) -> str:

@@ -7,8 +7,8 @@ with evenq.Admin(endpoint="127.0.0.1:8081") as admin:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from evenq.client.async_admin import AdminClient
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -29,41 +29,21 @@ from evenq.client.core.views import (
     TopicView,
     WithdrawView,
 )
-from evenq.client.loops.background import Background
+from evenq.client.faces import SyncFace
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
 from evenq.client.queries import Queries
-from evenq.client.wiring import Ground, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
-from evenq.runtime.closing import Closing
-from evenq.wire.credentials import Credentials
-from evenq.wire.tls import Tls
-
-if TYPE_CHECKING:
-    from evenq.client.rpc.admin import AdminCalls
 
 __all__ = ["Admin"]
 
 
-class Admin(Queries, Closing):
+class Admin(Queries, SyncFace, AdminClient):
     """Every call waits for its answer, at most `timeout_ms`, and raises what the server says: TopicNotFound,
     IllegalTopic, GroupNotFound, ConnectionFailed ...
     """
-
-    def __init__(
-        self,
-        *,
-        endpoint: str = "",
-        timeout_ms: int = 10_000,
-        credentials: Credentials | None = None,
-        tls: Tls | bool | None = None,
-        ground: Ground | None = None,
-    ) -> None:
-        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
-        self._background = Background.shared()
-        self._calls = self._background.run(self._open(timeout_ms))
 
     def create_topic(
         self,
@@ -84,7 +64,7 @@ class Admin(Queries, Closing):
         broker that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict, NotFound for an unknown
         broker.
         """
-        return self._background.run(
+        return self._run(
             self._calls.create_topic(
                 topic, queues, topic_type(message_type), brokers=brokers, retention_ms=retention_ms
             )
@@ -92,19 +72,19 @@ class Admin(Queries, Closing):
 
     def delete_topic(self, topic: str) -> None:
         """With all its messages."""
-        self._background.run(self._calls.delete_topic(topic))
+        self._run(self._calls.delete_topic(topic))
 
     def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
         """All topics of the cluster."""
-        return self._background.run(self._calls.list_topics(include_system=include_system))
+        return self._run(self._calls.list_topics(include_system=include_system))
 
     def list_lite_topics(self) -> list[LiteTopicView]:
         """The lite topics of LITE topics, one for each broker that has it; 10,000 at most."""
-        return self._background.run(self._calls.list_lite_topics())
+        return self._run(self._calls.list_lite_topics())
 
     def describe_topic(self, topic: str) -> TopicDetails:
         """Its queues and who reads them."""
-        return self._background.run(self._calls.describe_topic(topic))
+        return self._run(self._calls.describe_topic(topic))
 
     def scale_topic(
         self,
@@ -123,21 +103,14 @@ class Admin(Queries, Closing):
         them (RT-8), or at once with `force`. What no group has read at all keeps them open, too, because a group that
         comes later would miss it, unless `close_unread`. `dry_run` changes nothing and tells what is in the queues that
         would be closed. `wait_ms` 0 does one step and tells what is left (each view's `done`; call again to go on),
-        else it waits so long at most and then raises RequestTimeout. Raises TopicNotFound, BadRequest, ConnectionFailed
-        for a broker that did not do it.
+        else it waits at most that time and then raises RequestTimeout. Raises TopicNotFound, BadRequest, and
+        ConnectionFailed for a broker that did not do it.
         """
         work = scaled(
-            self._calls,
-            self._ground.clock,
-            topic,
-            queues,
-            broker=broker,
-            force=force,
-            close_unread=close_unread,
-            dry_run=dry_run,
-            wait_ms=wait_ms,
-        )
-        return self._background.run(work)
+            self._calls, self._context.clock, topic, queues, broker=broker, force=force, close_unread=close_unread,
+            dry_run=dry_run, wait_ms=wait_ms,
+        )  # fmt: skip
+        return self._run(work)
 
     def withdraw_topic(
         self,
@@ -154,37 +127,31 @@ class Admin(Queries, Closing):
 
         What no group reads keeps it there, unless `close_unread`; so do delayed messages and open transactions of the
         broker; `force` ends it in any case, unread or not. `dry_run` changes nothing and tells what is there. `wait_ms`
-        0 does one step and tells what is left (`gone` is False; call again to go on), else it waits so long at most and
-        then raises RequestTimeout. To stop half-way: `permit_topic(topic, "read-write", broker=broker)`. Raises
+        0 does one step and tells what is left (`gone` is False; call again to go on), else it waits at most that time
+        and then raises RequestTimeout. To stop half-way: `permit_topic(topic, "read-write", broker=broker)`. Raises
         TopicNotFound, NotFound, BadRequest.
         """
         work = withdrawn(
-            self._calls,
-            self._ground.clock,
-            topic,
-            broker,
-            close_unread=close_unread,
-            force=force,
-            dry_run=dry_run,
+            self._calls, self._context.clock, topic, broker, close_unread=close_unread, force=force, dry_run=dry_run,
             wait_ms=wait_ms,
-        )
-        return self._background.run(work)
+        )  # fmt: skip
+        return self._run(work)
 
     def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
         """What its queues are for, on all brokers that have it or on `broker`: READ_WRITE, READ (nobody sends), WRITE
         (nobody reads) or NONE. Raises TopicNotFound, BadRequest, ConnectionFailed for a broker that did not do it.
         """
-        return self._background.run(self._calls.permit_topic(topic, permission_of(permission), broker=broker))
+        return self._run(self._calls.permit_topic(topic, permission_of(permission), broker=broker))
 
     def drain_broker(self, broker: str, *, wait_ms: int = 0) -> DrainView:
         """Let it take no new messages while what it has is read; it may be stopped once it is `empty`. `wait_ms` as for
         `scale_topic`. The broker keeps the state over restarts, until `resume_broker`.
         """
-        return self._background.run(drained(self._calls, self._ground.clock, broker, wait_ms=wait_ms))
+        return self._run(drained(self._calls, self._context.clock, broker, wait_ms=wait_ms))
 
     def resume_broker(self, broker: str) -> DrainView:
         """Let a drained broker take messages again."""
-        return self._background.run(self._calls.drain_broker(broker, resume=True))
+        return self._run(self._calls.drain_broker(broker, resume=True))
 
     def create_group(
         self,
@@ -204,35 +171,30 @@ class Admin(Queries, Closing):
         again. Returns warnings: sentences about what may not work as it was meant. Raises BadRequest for a strategy
         that is unknown, or that a server cannot follow (CONFIG; MACHINE_ROOM without a rebalancer).
         """
-        return self._background.run(
+        return self._run(
             self._calls.create_group(
-                group,
-                ordered=ordered,
-                max_attempts=max_attempts,
-                strategy=strategy,
-                start_from=start_from,
-                retry=retry,
-                balance=balance,
+                group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from,
+                retry=retry, balance=balance,
             )
-        )
+        )  # fmt: skip
 
     def delete_group(self, group: str) -> None:
         """With all its progress."""
-        self._background.run(self._calls.delete_group(group))
+        self._run(self._calls.delete_group(group))
 
     def list_groups(self) -> list[GroupView]:
         """All consumer groups of the cluster."""
-        return self._background.run(self._calls.list_groups())
+        return self._run(self._calls.list_groups())
 
     def describe_group(self, group: str) -> GroupDetails:
         """Its members, and its progress in each queue."""
-        return self._background.run(self._calls.describe_group(group))
+        return self._run(self._calls.describe_group(group))
 
     def explain_group(self, group: str, *, topic: str = "") -> ExplainView:
         """Who has which queue, since when and why; of all its topics, or of one. Without a rebalancer: who holds which
         lock, and `decides` says so. Raises GroupNotFound.
         """
-        return self._background.run(self._calls.explain_group(group, topic))
+        return self._run(self._calls.explain_group(group, topic))
 
     def simulate_group(
         self,
@@ -244,11 +206,11 @@ class Admin(Queries, Closing):
         strategy: str = "",
         lose_zone: str = "",
     ) -> list[SimulationView]:
-        """What would change with so many `members`, so many `queues` per broker, another `strategy`, or without what is
-        in a zone; one result per topic. Nothing is changed. Raises BadRequest if nothing is told to imagine or nothing
-        was decided yet, NotImplementedYet without a rebalancer.
+        """What would change with this number of `members` or `queues` per broker, another `strategy`, or without what
+        is in a zone; one result per topic. Nothing is changed. Raises BadRequest if nothing is told to imagine or
+        nothing was decided yet, NotImplementedYet without a rebalancer.
         """
-        return self._background.run(
+        return self._run(
             self._calls.simulate_group(
                 group, topic=topic, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
             )
@@ -259,7 +221,7 @@ class Admin(Queries, Closing):
         if it is still there after `watch_ms` (0 = 1,500, at most 10,000); a queue is stuck after `stuck_ms` (0 = the
         broker's setting). Raises GroupNotFound, BadRequest.
         """
-        return self._background.run(self._calls.diagnose_group(group, watch_ms=watch_ms, stuck_ms=stuck_ms))
+        return self._run(self._calls.diagnose_group(group, watch_ms=watch_ms, stuck_ms=stuck_ms))
 
     def reset_offsets(
         self,
@@ -281,7 +243,7 @@ class Admin(Queries, Closing):
         Raises GroupNotFound, TopicNotFound, BadRequest.
         """
         target, value = reset_target(to, timestamp_ms, skip, like_group)
-        return self._background.run(
+        return self._run(
             self._calls.reset_offsets(
                 group, topic=topic, queues=queues, to=target, value=value, source_group=like_group, dry_run=dry_run
             )
@@ -291,7 +253,7 @@ class Admin(Queries, Closing):
         """Where a group is on each queue of all its topics, or of one; queues of brokers that are away are left out
         (`describe_group` names those). Raises GroupNotFound.
         """
-        return self._background.run(self._calls.group_offsets(group, topic))
+        return self._run(self._calls.group_offsets(group, topic))
 
     def skip_offsets(
         self,
@@ -321,32 +283,29 @@ class Admin(Queries, Closing):
 
     def list_brokers(self) -> list[BrokerView]:
         """All live brokers."""
-        return self._background.run(self._calls.list_brokers())
+        return self._run(self._calls.list_brokers())
 
     def list_missing_brokers(self) -> list[MissingBrokerView]:
         """Brokers that others knew and that are not there: what they hold is missing. Ascending name."""
-        return self._background.run(self._calls.list_missing_brokers())
+        return self._run(self._calls.list_missing_brokers())
 
     def check_scale_in(self, brokers: Sequence[str], *, allow_unread: bool = False) -> list[ScaleInView]:
         """Whether brokers may be taken away: each result's `problem` is empty if nothing that its broker holds would be
         missed. It has to be drained and read empty, and another broker has to take messages; with `allow_unread` it may
         hold what no group ever read, and dead letters. Changes nothing.
         """
-        return self._background.run(scale_in_checked(self._calls, brokers, allow_unread=allow_unread))
+        return self._run(scale_in_checked(self._calls, brokers, allow_unread=allow_unread))
 
     def forget_broker(self, broker: str) -> None:
         """Let all brokers forget one that is gone for good: it is not missing any more, and what it holds comes back
         only if it does. Raises NotFound if it is not missing, PreconditionFailed if it lives.
         """
-        self._background.run(self._calls.forget_broker(broker))
+        self._run(self._calls.forget_broker(broker))
 
     def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""
-        return self._background.run(self._calls.describe_cluster())
+        return self._run(self._calls.describe_cluster())
 
     def close(self) -> None:
         """End the connections."""
-        self._background.run(self._ground.let_go(self._calls.net))
-
-    async def _open(self, timeout_ms: int) -> AdminCalls:
-        return admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)
+        self._run(self._context.let_go(self._calls.net))

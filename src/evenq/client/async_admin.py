@@ -1,4 +1,4 @@
-"""The asyncio admin; `evenq.aio.Admin` is this one. See `evenq.Admin`.
+"""The asyncio admin, `evenq.aio.Admin`, and what it shares with the sync one.
 
 async with evenq.aio.Admin(endpoint="127.0.0.1:8081") as admin:
     await admin.create_topic("orders", queues=8)
@@ -7,8 +7,6 @@ async with evenq.aio.Admin(endpoint="127.0.0.1:8081") as admin:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 from evenq.client.async_queries import AsyncQueries
 from evenq.client.core.views import (
@@ -31,20 +29,21 @@ from evenq.client.core.views import (
     TopicView,
     WithdrawView,
 )
+from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
-from evenq.client.wiring import Ground, admin_calls, new_client_id
+from evenq.client.wiring import ClientContext, admin_calls, new_client_id
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.retry import RetryPolicy
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "AdminClient"]
 
 
-class Admin(AsyncQueries):
-    """Topics, groups, brokers; see `evenq.Admin`."""
+class AdminClient(SdkClient):
+    """An admin, as both faces have it."""
 
     def __init__(
         self,
@@ -53,10 +52,15 @@ class Admin(AsyncQueries):
         timeout_ms: int = 10_000,
         credentials: Credentials | None = None,
         tls: Tls | bool | None = None,
-        ground: Ground | None = None,
+        context: ClientContext | None = None,
     ) -> None:
-        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
-        self._calls = admin_calls(self._ground, new_client_id(self._ground.clock), timeout_ms)
+        """Usable at once. `endpoint` as of `evenq.Producer`; `timeout_ms` bounds each call."""
+        self._context = ClientContext.of(context, credentials, endpoint=endpoint, tls=tls)
+        self._calls = self._in_loop(admin_calls, self._context, new_client_id(self._context.clock), timeout_ms)
+
+
+class Admin(AsyncQueries, AsyncFace, AdminClient):
+    """Topics, groups, brokers; see `evenq.Admin`."""
 
     async def create_topic(
         self,
@@ -101,16 +105,9 @@ class Admin(AsyncQueries):
     ) -> list[ResizeView]:
         """More or fewer queues per broker; see `evenq.Admin.scale_topic`."""
         return await scaled(
-            self._calls,
-            self._ground.clock,
-            topic,
-            queues,
-            broker=broker,
-            force=force,
-            close_unread=close_unread,
-            dry_run=dry_run,
-            wait_ms=wait_ms,
-        )
+            self._calls, self._context.clock, topic, queues, broker=broker, force=force, close_unread=close_unread,
+            dry_run=dry_run, wait_ms=wait_ms,
+        )  # fmt: skip
 
     async def withdraw_topic(
         self,
@@ -124,15 +121,9 @@ class Admin(AsyncQueries):
     ) -> WithdrawView:
         """Let a topic leave one of its brokers; see `evenq.Admin.withdraw_topic`."""
         return await withdrawn(
-            self._calls,
-            self._ground.clock,
-            topic,
-            broker,
-            close_unread=close_unread,
-            force=force,
-            dry_run=dry_run,
+            self._calls, self._context.clock, topic, broker, close_unread=close_unread, force=force, dry_run=dry_run,
             wait_ms=wait_ms,
-        )
+        )  # fmt: skip
 
     async def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
         """What its queues are for: READ_WRITE, READ, WRITE or NONE."""
@@ -140,7 +131,7 @@ class Admin(AsyncQueries):
 
     async def drain_broker(self, broker: str, *, wait_ms: int = 0) -> DrainView:
         """No new messages there, so that it may be stopped once it is `empty`; see `evenq.Admin.drain_broker`."""
-        return await drained(self._calls, self._ground.clock, broker, wait_ms=wait_ms)
+        return await drained(self._calls, self._context.clock, broker, wait_ms=wait_ms)
 
     async def resume_broker(self, broker: str) -> DrainView:
         """Let a drained broker take messages again."""
@@ -159,14 +150,9 @@ class Admin(AsyncQueries):
     ) -> tuple[str, ...]:
         """Create on every broker, or change: what is not told stays; see `evenq.Admin.create_group`."""
         return await self._calls.create_group(
-            group,
-            ordered=ordered,
-            max_attempts=max_attempts,
-            strategy=strategy,
-            start_from=start_from,
-            retry=retry,
+            group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from, retry=retry,
             balance=balance,
-        )
+        )  # fmt: skip
 
     async def delete_group(self, group: str) -> None:
         """With all its progress."""
@@ -275,12 +261,4 @@ class Admin(AsyncQueries):
 
     async def close(self) -> None:
         """End the connections."""
-        await self._ground.let_go(self._calls.net)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        await self._context.let_go(self._calls.net)

@@ -1,4 +1,4 @@
-"""The asyncio consumers of lite topics; `evenq.aio` has them. See `evenq.LiteSimpleConsumer`, `evenq.LitePushConsumer`.
+"""The asyncio consumers of lite topics, which `evenq.aio` has, and what they share with the sync ones.
 
 async with evenq.aio.LiteSimpleConsumer(group="screen", topic="chats", lite_topics=("ann",)) as consumer:
     for message in await consumer.receive():
@@ -7,73 +7,174 @@ async with evenq.aio.LiteSimpleConsumer(group="screen", topic="chats", lite_topi
 
 from __future__ import annotations
 
-import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Self
+from functools import partial
+from typing import ClassVar, Self
 
+from evenq.client.async_push_consumer import Listener, OnError
+from evenq.client.core.lifetime import Lifetime
 from evenq.client.core.lite import starting
 from evenq.client.core.user_functions import check_function
+from evenq.client.faces import AsyncFace, SdkClient, awaited
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.lite_member import LiteMember, LitePlan
 from evenq.client.loops.troubles import Report
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import LiteOptions
 from evenq.client.plans import check_callbacks, lite_plan
-from evenq.client.wiring import Ground, lite_parts, new_client_id
-from evenq.errors import Error, Unsupported
+from evenq.client.wiring import ClientContext, lite_parts, new_client_id
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Tls
 
-__all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
+__all__ = [
+    "LiteClient",
+    "LitePushClient",
+    "LitePushConsumer",
+    "LiteSimpleClient",
+    "LiteSimpleConsumer",
+    "OnUnsubscribed",
+]
 
-Listener = Callable[[Sequence[ReceivedMessage]], object]
 OnUnsubscribed = Callable[[str], object]
-OnError = Callable[[Error], object]
-"""Plain functions or coroutine functions."""
+"""Hears the name of a lite topic whose subscription a broker ended: its topic was deleted."""
 
 
-class _LiteConsumer:
-    """What both have."""
+class LiteClient(SdkClient):
+    """A consumer of lite topics, as both kinds and both faces have it."""
 
-    _member: LiteMember | None = None
-    _closed = False
+    _awaited_by: ClassVar[str] = ""
+    """What takes a coroutine function, where this face takes none."""
 
-    def __init__(
+    def _make(
         self,
         plan: LitePlan,
-        *,
-        endpoint: str,
         on_unsubscribed: OnUnsubscribed | None,
         client_id: str,
-        credentials: Credentials | None,
-        tls: Tls | bool | None,
-        ground: Ground | None,
+        context: ClientContext,
     ) -> None:
         if on_unsubscribed is not None:
-            check_function("on_unsubscribed", on_unsubscribed, "lite_topic")
+            awaited_by = self._awaited_by and "evenq.aio.LiteSimpleConsumer"
+            check_function("on_unsubscribed", on_unsubscribed, "lite_topic", awaited_by=awaited_by)
         self._plan = plan
         self._on_unsubscribed = on_unsubscribed
-        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
-        self.client_id = client_id or new_client_id(self._ground.clock)
+        self._context = context
+        self.client_id = client_id or new_client_id(context.clock)
+        self._lifetime = Lifetime(plan.group)
 
-    async def start(self) -> Self:
-        """Subscribe and begin to receive. Raises as `subscribe_lite`."""
-        if self._member is not None or self._closed:
-            raise Unsupported(f"this consumer of {self._plan.group} was started before; make a new one")
+    @property
+    def lite_topics(self) -> list[str]:
+        """The lite topics that are wanted now, sorted."""
+        return self._member.subscribing.names if self._lifetime.running else []
+
+    async def _open(self, run_listener: RunListener | None = None, report: Report | None = None) -> None:
         self._calls, member = lite_parts(
-            self._ground, self.client_id, self._plan,
-            tell=None if self._on_unsubscribed is None else self._tell, run_listener=self._run_listener(),
-            report=self._reporter(),
+            self._context, self.client_id, self._plan, run_listener=run_listener, report=report,
+            tell=None if self._on_unsubscribed is None else partial(self._unsubscribed, self._on_unsubscribed),
         )  # fmt: skip
         try:
             await member.start()
         except BaseException:
-            await self._ground.let_go(self._calls.net)
+            await self._context.let_go(self._calls.net)
             raise
         self._member = member
-        return self
+        self._lifetime.started = True
+
+    async def _shut(self) -> None:
+        await self._member.close()
+        await self._context.let_go(self._calls.net)
+
+    def _running(self) -> LiteMember:
+        self._lifetime.check_running()
+        return self._member
+
+    @abstractmethod
+    async def _unsubscribed(self, callback: OnUnsubscribed, lite_topic: str) -> object:
+        """Call the user's callback."""
+
+
+class LiteSimpleClient(LiteClient):
+    """A simple consumer of lite topics, as both faces have it."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        topic: str,
+        lite_topics: Iterable[str] = (),
+        endpoint: str = "",
+        on_unsubscribed: OnUnsubscribed | None = None,
+        options: LiteOptions | None = None,
+        client_id: str = "",
+        credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
+        context: ClientContext | None = None,
+    ) -> None:
+        """`topic` is of type LITE; `lite_topics` are the first ones wanted. Raises as `subscribe_lite`,
+        and IllegalGroup.
+        """
+        plan = lite_plan(group=group, topic=topic, lite_topics=lite_topics, options=options)
+        self._make(plan, on_unsubscribed, client_id, ClientContext.of(context, credentials, endpoint=endpoint, tls=tls))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Last step of the making."""
+
+
+class LitePushClient(LiteClient):
+    """A push consumer of lite topics, as both faces have it."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        topic: str,
+        listener: Listener,
+        lite_topics: Iterable[str] = (),
+        endpoint: str = "",
+        consume_threads: int = 20,
+        on_unsubscribed: OnUnsubscribed | None = None,
+        on_error: OnError | None = None,
+        options: LiteOptions | None = None,
+        client_id: str = "",
+        credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
+        context: ClientContext | None = None,
+    ) -> None:
+        """The listener gets a list of one message. An exception, False or a `Retry`: it comes again after a growing
+        pause, and its lite topic waits; `Retry(delay_level=-1)`: to the dead-letter topic; a `Suspend`: after that
+        pause, and it counts as no attempt. `consume_threads` 1 .. 1,000: lite topics that are worked on at a time.
+        `on_error` as in `evenq.PushConsumer`.
+        """
+        check_function("listener", listener, "messages", awaited_by=self._awaited_by)
+        check_callbacks(None, on_error, awaited_by=self._awaited_by)
+        plan = lite_plan(
+            group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
+        )
+        self._make(plan, on_unsubscribed, client_id, ClientContext.of(context, credentials, endpoint=endpoint, tls=tls))
+        self._listener = listener
+        self._on_error = on_error
+
+    async def _open_listening(self) -> None:
+        report = None if self._on_error is None else reporter(partial(self._notify, self._on_error))
+        await self._open(self._listen, report)
+
+    @abstractmethod
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        """Call the listener."""
+
+    @abstractmethod
+    async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
+        """Call `on_error`."""
+
+
+class _AsyncLite(AsyncFace, LiteClient):
+    """What both asyncio consumers have."""
+
+    @abstractmethod
+    async def start(self) -> Self:
+        """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
 
     async def subscribe_lite(
         self,
@@ -91,67 +192,28 @@ class _LiteConsumer:
         """Want these no longer. The group's progress in them stays."""
         await self._running().subscribing.unsubscribe(lite_topics)
 
-    @property
-    def lite_topics(self) -> list[str]:
-        """The lite topics that are wanted now, sorted."""
-        return [] if self._member is None or self._closed else self._member.subscribing.names
-
     async def close(self) -> None:
-        """Finish what is in hand and say goodbye, which ends the subscriptions."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._member is not None:
-            await self._member.close()
-            await self._ground.let_go(self._calls.net)
+        """Finish what is in hand (listeners: at most `options.drain_ms`) and say goodbye, which ends the subscriptions.
+        Closing twice is no error.
+        """
+        if self._lifetime.end():
+            await self._shut()
 
     async def __aenter__(self) -> Self:
-        return self if self._member is not None else await self.start()
+        return self if self._lifetime.started else await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def _running(self) -> LiteMember:
-        if self._member is None or self._closed:
-            raise Unsupported(f"this consumer of {self._plan.group} is not running; call start()")
-        return self._member
-
-    def _run_listener(self) -> RunListener | None:
-        return None
-
-    def _reporter(self) -> Report | None:
-        return None
-
-    async def _tell(self, name: str) -> None:
-        assert self._on_unsubscribed is not None
-        told = self._on_unsubscribed(name)
-        if inspect.isawaitable(told):
-            await told
+    async def _unsubscribed(self, callback: OnUnsubscribed, lite_topic: str) -> object:
+        return await awaited(callback, lite_topic)
 
 
-class LiteSimpleConsumer(_LiteConsumer):
+class LiteSimpleConsumer(_AsyncLite, LiteSimpleClient):
     """Receive, work, acknowledge; see `evenq.LiteSimpleConsumer`. Start it with `async with`, or `start()`."""
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        topic: str,
-        lite_topics: Iterable[str] = (),
-        endpoint: str = "",
-        on_unsubscribed: OnUnsubscribed | None = None,
-        options: LiteOptions | None = None,
-        client_id: str = "",
-        credentials: Credentials | None = None,
-        tls: Tls | bool | None = None,
-        ground: Ground | None = None,
-    ) -> None:
-        super().__init__(
-            lite_plan(group=group, topic=topic, lite_topics=lite_topics, options=options), endpoint=endpoint,
-            on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials, tls=tls, ground=ground,
-        )  # fmt: skip
+    async def start(self) -> Self:
+        """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
+        self._lifetime.check_new()
+        await self._open()
+        return self
 
     async def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
@@ -172,48 +234,19 @@ class LiteSimpleConsumer(_LiteConsumer):
         await self._running().receiving.change_invisible(message, pause_ms, suspend=True)
 
 
-class LitePushConsumer(_LiteConsumer):
+class LitePushConsumer(_AsyncLite, LitePushClient):
     """Brings each message to a listener; see `evenq.LitePushConsumer`. `consume_threads` is the number of listener
     calls at a time.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        topic: str,
-        listener: Listener,
-        lite_topics: Iterable[str] = (),
-        endpoint: str = "",
-        consume_threads: int = 20,
-        on_unsubscribed: OnUnsubscribed | None = None,
-        on_error: OnError | None = None,
-        options: LiteOptions | None = None,
-        client_id: str = "",
-        credentials: Credentials | None = None,
-        tls: Tls | bool | None = None,
-        ground: Ground | None = None,
-    ) -> None:
-        check_function("listener", listener, "messages")
-        check_callbacks(None, on_error)
-        plan = lite_plan(
-            group=group, topic=topic, lite_topics=lite_topics, options=options, consume_threads=consume_threads
-        )
-        super().__init__(
-            plan, endpoint=endpoint, on_unsubscribed=on_unsubscribed, client_id=client_id, credentials=credentials,
-            tls=tls, ground=ground,
-        )  # fmt: skip
-        self._listener = listener
-        self._on_error = on_error
-
-    def _run_listener(self) -> RunListener:
-        return self._listen
-
-    def _reporter(self) -> Report | None:
-        return None if self._on_error is None else reporter(self._on_error)
+    async def start(self) -> Self:
+        """Subscribe and begin to receive. Starting twice is an error. Raises as `subscribe_lite`."""
+        self._lifetime.check_new()
+        await self._open_listening()
+        return self
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
-        told: object = self._listener(messages)
-        if inspect.isawaitable(told):
-            told = await told
-        return told
+        return await awaited(self._listener, messages)
+
+    async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
+        return await awaited(callback, *arguments)

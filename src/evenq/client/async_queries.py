@@ -43,17 +43,9 @@ class AsyncQueries:
     ) -> FoundMessagesView:
         """Stored messages of a topic; see `evenq.Admin.find_messages`."""
         return await self._calls.find_messages(
-            topic,
-            key=key,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            queue=queue,
-            offset=offset,
-            newest_first=newest_first,
-            limit=limit,
-            body_max=body_max,
-            after=after,
-        )
+            topic, key=key, begin_ms=begin_ms, end_ms=end_ms, queue=queue, offset=offset, newest_first=newest_first,
+            limit=limit, body_max=body_max, after=after,
+        )  # fmt: skip
 
     async def get_message(
         self,
@@ -71,18 +63,7 @@ class AsyncQueries:
         self, topic: str, *, queue: MessageQueue | None = None, limit: int = 10, body_max: int = 0
     ) -> FoundMessagesView:
         """The newest messages of a topic or of one `queue`, the newest first; see `evenq.Admin.peek_messages`."""
-        return await self._calls.find_messages(
-            topic,
-            key="",
-            begin_ms=0,
-            end_ms=0,
-            queue=queue,
-            offset=None,
-            newest_first=True,
-            limit=limit,
-            body_max=body_max,
-            after=None,
-        )
+        return await self.find_messages(topic, queue=queue, newest_first=True, limit=limit, body_max=body_max)
 
     async def trace_message(self, message_id: str, *, topic: str = "", group: str = "") -> TracesView:
         """What became of a message; see `evenq.Admin.trace_message`."""
@@ -125,11 +106,6 @@ class AsyncQueries:
     ) -> list[ReplayView]:
         """Send dead letters once more, each at most once; see `evenq.Admin.replay_dead_letters`."""
         return await self._calls.replay_dead_letters(
-            group,
-            wanted=FilterExpression(filter) if isinstance(filter, str) else filter,
-            to_topic=to_topic,
-            per_second=per_second,
-            limit=limit,
-            dry_run=dry_run,
-            on_progress=on_progress,
-        )
+            group, expression=FilterExpression(filter) if isinstance(filter, str) else filter, to_topic=to_topic,
+            per_second=per_second, limit=limit, dry_run=dry_run, on_progress=on_progress,
+        )  # fmt: skip

@@ -258,8 +258,8 @@ class PullOptions:
 
     def engine(self) -> PushOptions:
         """What the shared parts of push and pull consumers need (RB-1); checks the bounds."""
-        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "auto_commit"}
-        return PushOptions(**told)
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "auto_commit"}
+        return PushOptions(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +295,7 @@ class LiteOptions(SimpleOptions):
     """Period in which the whole set of lite topics is told again; brokers forget it after 90 s. 1,000 .. 60,000. Wire
     contract 3.14."""
     invisible_ms: int = 30_000
-    """Push only: for so long a message is hidden from the other members; prolonged while its listener runs. 1,000 ..
+    """Push only: how long a message is hidden from the other members; prolonged while its listener runs. 1,000 ..
     3,600,000."""
     consume_timeout_ms: int = 900_000
     """Push only: a listener that has had a message for longer loses it. 1,000 .. 86,400,000. CC-12."""

@@ -70,28 +70,29 @@ def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, Fi
             f"{{{one!r}: '*'}}"
         )
     result: dict[str, FilterExpression] = {}
-    for topic, wanted in subscriptions.items():
+    for topic, given in subscriptions.items():
         problem = topic_problem(topic)
         if problem:
             raise IllegalTopic(problem)
-        if not isinstance(wanted, str | FilterExpression):
+        if not isinstance(given, str | FilterExpression):
             raise IllegalFilterExpression(
-                f"what is wanted of topic {topic} is {wanted!r:.80}; give a text of tags, as in 'a || b' or '*', or "
+                f"what is wanted of topic {topic} is {given!r:.80}; give a text of tags, as in 'a || b' or '*', or "
                 "FilterExpression.sql(...)"
             )
-        told = FilterExpression(wanted or "*") if isinstance(wanted, str) else wanted
-        if not isinstance(told.expression, str) or told.type not in set(FilterType):
+        expression = FilterExpression(given or "*") if isinstance(given, str) else given
+        if not isinstance(expression.expression, str) or expression.type not in set(FilterType):
             raise IllegalFilterExpression(
-                f"the filter of topic {topic} is {told!r:.120}; give FilterExpression('a || b') or "
+                f"the filter of topic {topic} is {expression!r:.120}; give FilterExpression('a || b') or "
                 "FilterExpression.sql(\"region = 'eu'\")"
             )
-        if told.type is FilterType.TAG and any("|" in part for part in told.expression.split("||")):
+        if expression.type is FilterType.TAG and any("|" in part for part in expression.expression.split("||")):
             raise IllegalFilterExpression(
-                f"the filter of topic {topic} is {told.expression!r:.80}; a tag holds no '|', write tags as in 'a || b'"
+                f"the filter of topic {topic} is {expression.expression!r:.80}; a tag holds no '|', write tags as in "
+                "'a || b'"
             )
-        if not told.expression.strip():
+        if not expression.expression.strip():
             raise IllegalFilterExpression(f"the filter of topic {topic} is blank; give `*` or tags as in `a || b`")
-        result[topic] = told
+        result[topic] = expression
     return result
 
 
@@ -169,12 +170,12 @@ def simple_plan(
     problem = group_problem(group)
     if problem:
         raise IllegalGroup(problem)
-    wanted = filters(subscriptions)
-    if not wanted:
+    expressions = filters(subscriptions)
+    if not expressions:
         raise BadRequest(f"consumer group {group} subscribes to nothing; give subscriptions={{'topic': '*'}} (CS-1)")
     return SimplePlan(
         group=group,
-        subscriptions=wanted,
+        subscriptions=expressions,
         start_from=None if start_from is None else start_policy(start_from),
         start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
         options=options_of(SimpleOptions, options),
@@ -224,20 +225,20 @@ def _check(group: str, assignment: str, model: MessageModel | str) -> None:
         raise BadRequest(f"model {model!r} is unknown; it is one of {', '.join(MessageModel)}")
 
 
-def _strategy(told: str | Strategy, assignment: str) -> Strategy:
-    if told == "CONFIG":
+def _strategy(given: str | Strategy, assignment: str) -> Strategy:
+    if given == "CONFIG":
         raise BadRequest(
             "strategy CONFIG is a list of queues and needs it: give strategy=Config((MessageQueue(topic, broker, 0), "
             "...)) of evenq.allocation, each member its own"
         )
-    if told == "MACHINE_ROOM" and assignment != "server":
+    if given == "MACHINE_ROOM" and assignment != "server":
         raise BadRequest(
             "strategy MACHINE_ROOM divides the queues of some rooms and needs their names: give "
             "strategy=MachineRoom(frozenset({'room-1'})) of evenq.allocation, or take MACHINE_ROOM_NEARBY-AVG"
         )
-    strategy = by_name(told) if isinstance(told, str) else told
+    strategy = by_name(given) if isinstance(given, str) else given
     usual = stand_in(strategy)
-    if usual == strategy or assignment == "server":  # where the server shares no queues, members divide alike
+    if usual == strategy or assignment == "server":  # where the server shares no queues, members divide in the same way
         return usual
     raise BadRequest(
         f"members cannot divide by {strategy.name} themselves: they do not know who has what; "
@@ -245,27 +246,27 @@ def _strategy(told: str | Strategy, assignment: str) -> Strategy:
     )
 
 
-def _timestamp_ms(told: int | str) -> int:
-    return timestamp_of(told) if isinstance(told, str) else told
+def _timestamp_ms(given: int | str) -> int:
+    return timestamp_of(given) if isinstance(given, str) else given
 
 
-def permission_of(told: Permission | str) -> Permission:
-    """Of its name, `read-write` and `READ_WRITE` alike. Raises BadRequest."""
-    if isinstance(told, Permission):
-        return told
-    known = Permission.__members__.get(told.upper().replace("-", "_"))
+def permission_of(permission: Permission | str) -> Permission:
+    """Of its name, `read-write` or `READ_WRITE`. Raises BadRequest."""
+    if isinstance(permission, Permission):
+        return permission
+    known = Permission.__members__.get(permission.upper().replace("-", "_"))
     if known is None:
-        raise BadRequest(f"permission {told!r} is unknown; it is one of {', '.join(Permission.__members__)}")
+        raise BadRequest(f"permission {permission!r} is unknown; it is one of {', '.join(Permission.__members__)}")
     return known
 
 
-def topic_type(told: MessageType | str | None) -> MessageType | None:
+def topic_type(message_type: MessageType | str | None) -> MessageType | None:
     """Of its name, in capitals or not; None: not said. Raises BadRequest."""
-    if told is None or isinstance(told, MessageType):
-        return told
-    if told.upper() not in set(MessageType):
-        raise BadRequest(f"message type {told!r} is unknown; it is one of {', '.join(MessageType)}")
-    return MessageType(told.upper())
+    if message_type is None or isinstance(message_type, MessageType):
+        return message_type
+    if message_type.upper() not in set(MessageType):
+        raise BadRequest(f"message type {message_type!r} is unknown; it is one of {', '.join(MessageType)}")
+    return MessageType(message_type.upper())
 
 
 def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like_group: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from evenq.client.core.query_views import (
     ReplayView,
     TracesView,
 )
-from evenq.client.loops.background import Background
+from evenq.client.faces import SyncFace
 from evenq.model import FilterExpression, MessageQueue
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Queries"]
 
 
-class Queries:
+class Queries(SyncFace):
     """The part of `evenq.Admin` that looks, and does what needs a message or a client by name."""
 
-    _background: Background
     _calls: AdminCalls
 
     def find_messages(
@@ -49,20 +48,12 @@ class Queries:
         Bodies are cut to `body_max` bytes (0 = whole). `after` is `positions` of the result before, to go on. Raises
         TopicNotFound, BadRequest.
         """
-        return self._background.run(
+        return self._run(
             self._calls.find_messages(
-                topic,
-                key=key,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-                queue=queue,
-                offset=offset,
-                newest_first=newest_first,
-                limit=limit,
-                body_max=body_max,
-                after=after,
+                topic, key=key, begin_ms=begin_ms, end_ms=end_ms, queue=queue, offset=offset, newest_first=newest_first,
+                limit=limit, body_max=body_max, after=after,
             )
-        )
+        )  # fmt: skip
 
     def get_message(
         self,
@@ -76,7 +67,7 @@ class Queries:
         """One message by its id, looked for in all topics or in `topic`, or by its topic, queue and offset. The body is
         cut to `body_max` bytes (0 = whole). Raises MessageNotFound, TopicNotFound, BadRequest.
         """
-        return self._background.run(
+        return self._run(
             self._calls.get_message(message_id, topic=topic, queue=queue, offset=offset, body_max=body_max)
         )
 
@@ -86,46 +77,33 @@ class Queries:
         """The newest messages of a topic or of one `queue`, the newest first, at most `limit` (1 to 1,000). Raises
         TopicNotFound, BadRequest.
         """
-        return self._background.run(
-            self._calls.find_messages(
-                topic,
-                key="",
-                begin_ms=0,
-                end_ms=0,
-                queue=queue,
-                offset=None,
-                newest_first=True,
-                limit=limit,
-                body_max=body_max,
-                after=None,
-            )
-        )
+        return self.find_messages(topic, queue=queue, newest_first=True, limit=limit, body_max=body_max)
 
     def trace_message(self, message_id: str, *, topic: str = "", group: str = "") -> TracesView:
         """What became of a message: where its copies lie, and each group's state on them (or that of `group`). Raises
         MessageNotFound, GroupNotFound.
         """
-        return self._background.run(self._calls.trace_message(message_id, topic=topic, group=group))
+        return self._run(self._calls.trace_message(message_id, topic=topic, group=group))
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
         """Take a delayed message back before its time; `recall_handle` is that of its `SendResult`. Returns its id,
         also when done twice. Raises BadRequest when it is too late, or for a handle of another topic.
         """
-        return self._background.run(self._calls.recall_message(topic, recall_handle))
+        return self._run(self._calls.recall_message(topic, recall_handle))
 
     def list_clients(self, *, group: str = "") -> ClientsView:
         """Producers and consumers of both protocols, or the members of one `group`."""
-        return self._background.run(self._calls.list_clients(group))
+        return self._run(self._calls.list_clients(group))
 
     def describe_client(self, client_id: str) -> list[ClientView]:
         """One client, once for each of its groups. Raises NotFound if it does not talk to the cluster now."""
-        return self._background.run(self._calls.describe_client(client_id))
+        return self._run(self._calls.describe_client(client_id))
 
     def client_stack(self, client_id: str) -> str:
         """What a client's threads do, as its SDK tells it. Raises NotFound, and RequestTimeout or NotImplementedYet
         when the client does not answer.
         """
-        return self._background.run(self._calls.client_stack(client_id))
+        return self._run(self._calls.client_stack(client_id))
 
     def list_dead_letters(
         self, group: str = "", *, limit: int = 100, bodies: bool = False, message_id: str = "", waiting: bool = False
@@ -133,7 +111,7 @@ class Queries:
         """A group's newest dead letters, at most `limit` of each broker, and how many there are; without a group only
         the counts of all. `waiting`: only those that were not replayed; `message_id`: only this one.
         """
-        return self._background.run(
+        return self._run(
             self._calls.list_dead_letters(group, limit=limit, bodies=bodies, message_id=message_id, waiting=waiting)
         )
 
@@ -155,14 +133,9 @@ class Queries:
         there is to send and where to. `on_progress` is called in the SDK's loop with each broker's newest count and
         must not wait. Returns the last count of each broker. Raises GroupNotFound, BadRequest, ConnectionFailed.
         """
-        return self._background.run(
+        return self._run(
             self._calls.replay_dead_letters(
-                group,
-                wanted=FilterExpression(filter) if isinstance(filter, str) else filter,
-                to_topic=to_topic,
-                per_second=per_second,
-                limit=limit,
-                dry_run=dry_run,
-                on_progress=on_progress,
+                group, expression=FilterExpression(filter) if isinstance(filter, str) else filter, to_topic=to_topic,
+                per_second=per_second, limit=limit, dry_run=dry_run, on_progress=on_progress,
             )
-        )
+        )  # fmt: skip

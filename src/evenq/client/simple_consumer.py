@@ -7,54 +7,15 @@ with evenq.SimpleConsumer(group="billing", subscriptions={"orders": "*"}) as con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from evenq.client.loops.background import Background
-from evenq.client.options import SimpleOptions
-from evenq.client.plans import simple_plan
-from evenq.client.wiring import Ground, new_client_id, receiving_parts
-from evenq.errors import Unsupported
-from evenq.model import FilterExpression, ReceivedMessage, StartFrom
-from evenq.runtime.closing import Closing
-from evenq.wire.credentials import Credentials
-from evenq.wire.tls import Tls
-
-if TYPE_CHECKING:
-    from evenq.client.loops.receiving import Receiving
+from evenq.client.async_simple_consumer import SimpleClient
+from evenq.client.faces import SyncFace
+from evenq.model import ReceivedMessage
 
 __all__ = ["SimpleConsumer"]
 
 
-class SimpleConsumer(Closing):
-    """Members of a group share all messages one by one; nothing is assigned. Thread-safe."""
-
-    def __init__(
-        self,
-        *,
-        group: str,
-        subscriptions: Mapping[str, str | FilterExpression],
-        endpoint: str = "",
-        start_from: StartFrom | str | None = None,
-        start_timestamp_ms: int | str = 0,
-        options: SimpleOptions | None = None,
-        client_id: str = "",
-        credentials: Credentials | None = None,
-        tls: Tls | bool | None = None,
-        ground: Ground | None = None,
-    ) -> None:
-        """Usable at once. `start_from` as in `evenq.PushConsumer`: where the group begins on a topic that it never
-        read, at the first receive. Raises IllegalGroup, IllegalTopic, BadRequest.
-        """
-        self._plan = simple_plan(
-            group=group, subscriptions=subscriptions, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
-            options=options,
-        )  # fmt: skip
-        self._ground = Ground.of(ground, credentials, endpoint=endpoint, tls=tls)
-        self.client_id = client_id or new_client_id(self._ground.clock)
-        self._closed = False
-        self._background = Background.shared()
-        self._background.run(self._open())
+class SimpleConsumer(SyncFace, SimpleClient):
+    """Members of a group share all messages one by one; nothing is assigned. Thread-safe; usable at once."""
 
     def receive(
         self, max_messages: int = 32, *, invisible_ms: int = 30_000, wait_ms: int = 15_000
@@ -69,29 +30,18 @@ class SimpleConsumer(Closing):
 
     def ack(self, message: ReceivedMessage) -> None:
         """Finish it for the group. Raises InvalidReceiptHandle if its invisible time is over and it was given away."""
-        self._background.run(self._running().ack(message))
+        self._run(self._running().ack(message))
 
     def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now: longer to work on, shorter (0 = now) to give it back. Go on with the
         result.
         """
-        return self._background.run(self._running().change_invisible(message, invisible_ms))
+        return self._run(self._running().change_invisible(message, invisible_ms))
 
     def close(self) -> None:
         """Say goodbye. Closing twice is no error."""
-        if not self._closed:
-            self._closed = True
-            self._background.run(self._shut())
+        if self._lifetime.end():
+            self._run(self._shut())
 
-    def _running(self) -> Receiving:
-        if self._closed:
-            raise Unsupported(f"this consumer of {self._plan.group} is closed; make a new one")
-        return self._receiving
-
-    async def _open(self) -> None:
-        self._calls, self._receiving = receiving_parts(self._ground, self.client_id, self._plan)
-        self._receiving.start()
-
-    async def _shut(self) -> None:
-        await self._receiving.close()
-        await self._ground.let_go(self._calls.net)
+    def _begin(self) -> None:
+        self._in_loop(self._receiving.start)

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 
 from evenq.client.rpc.calls import V2, Calls
-from evenq.client.wiring import Ground, new_client_id
+from evenq.client.wiring import ClientContext, new_client_id
 from evenq.errors import Error, TopicNotFound
 from evenq.runtime.clock import SystemClock
 from evenq.wire.status import check
@@ -60,11 +60,11 @@ def settled_shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShap
 
 
 async def _shape_of(topic: str, endpoint: str, timeout_ms: int) -> TopicShape | None:
-    ground = Ground.of(None, None, endpoint=endpoint)
+    context = ClientContext.of(None, None, endpoint=endpoint)
     calls = Calls(
-        ground.open_net(),
-        endpoint=ground.endpoint,
-        client_id=new_client_id(ground.clock),
+        context.open_net(),
+        endpoint=context.endpoint,
+        client_id=new_client_id(context.clock),
         timeout_ms=timeout_ms,
         reads=True,
     )
@@ -79,7 +79,7 @@ async def _shape_of(topic: str, endpoint: str, timeout_ms: int) -> TopicShape | 
     except Error:
         return None
     finally:
-        await ground.let_go(calls.net)
+        await context.let_go(calls.net)
     types = response.message_queues[0].accept_message_types if response.message_queues else ()
     kind = "MIXED" if len(types) > 1 else "".join(definition_pb2.MessageType.Name(one) for one in types)
     return TopicShape(kind, len(response.message_queues))

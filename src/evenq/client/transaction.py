@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from evenq.client.core.halves import HalfMessage
+from evenq.client.core.half_messages import HalfMessage
 from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage, TransactionResolution
 
@@ -120,18 +120,20 @@ class AsyncTransaction(_Half):
             _not_told(self.message_id, failure)
 
 
-async def resolution_of(told: object) -> TransactionResolution:
+async def resolution_of(result: object) -> TransactionResolution:
     """What a checker's result means; one of a coroutine function is awaited. Raises BadRequest for another value."""
-    if inspect.isawaitable(told):
-        told = await told
-    if not isinstance(told, TransactionResolution):
-        raise BadRequest(f"the checker returned {told!r}; return a TransactionResolution: COMMIT, ROLLBACK or UNKNOWN")
-    return told
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, TransactionResolution):
+        raise BadRequest(
+            f"the checker returned {result!r}; return a TransactionResolution: COMMIT, ROLLBACK or UNKNOWN"
+        )
+    return result
 
 
-def _must_be(was: TransactionResolution | None, wanted: TransactionResolution, message_id: str) -> None:
-    if was not in {None, wanted}:
-        raise BadRequest(f"the transaction of message {message_id} was ended with {was}; it cannot be {wanted} now")
+def _must_be(was: TransactionResolution | None, decision: TransactionResolution, message_id: str) -> None:
+    if was not in {None, decision}:
+        raise BadRequest(f"the transaction of message {message_id} was ended with {was}; it cannot be {decision} now")
 
 
 def _not_told(message_id: str, error: Error) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from evenq.client.core.access_points import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, AccessPoints, access_points
 from evenq.client.core.message_id import MessageIds
+from evenq.client.loops.outgoing import Encoded
 from evenq.errors import BadRequest, BodyEmpty, IllegalAccessPoint, IllegalTopic, SettingsError
 from evenq.model import Message, topic_problem
 from evenq.runtime.clock import Clock, SystemClock
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from evenq.client.loops.listening import RunListener
     from evenq.client.loops.lite_member import LiteMember, LitePlan
     from evenq.client.loops.membership import MemberPlan
-    from evenq.client.loops.notices import Tell
     from evenq.client.loops.polling import Polling
     from evenq.client.loops.pushing import Pushing, PushPlan
+    from evenq.client.loops.rebalance_listener import RebalanceCallback
     from evenq.client.loops.receiving import Receiving, SimplePlan
     from evenq.client.loops.replies import Replies
     from evenq.client.loops.sending import Sending
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
     from evenq.client.options import ProducerOptions, PushOptions
     from evenq.client.rpc.admin import AdminCalls
     from evenq.client.rpc.direct import Direct
-    from evenq.client.rpc.lite import LiteCalls
-    from evenq.client.rpc.receiving import SimpleCalls
-    from evenq.client.rpc.sessions import ConsumerCalls
-    from evenq.client.rpc.transactions import TransactionCalls
+    from evenq.client.rpc.lite import RpcLiteCalls
+    from evenq.client.rpc.receiving import RpcSimpleCalls
+    from evenq.client.rpc.sessions import RpcConsumerCalls
+    from evenq.client.rpc.transactions import RpcTransactionCalls
 
 __all__ = [
+    "ClientContext",
     "Encoder",
-    "Ground",
     "admin_calls",
     "direct_part",
     "lite_parts",
@@ -67,7 +68,7 @@ _ids: dict[int, MessageIds] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class ClientContext:
     """What a client stands on; tests hand in their own."""
 
     clock: Clock
@@ -85,15 +86,19 @@ class Ground:
     """`host:port` of the access points, joined with `;`."""
 
     @staticmethod
-    def real() -> Ground:
+    def real() -> ClientContext:
         """The machine's. Raises SettingsError for credentials in the environment that make no sense."""
         rng = random.Random(os.urandom(8))  # noqa: S311 - spreads load, keeps no secret
-        return Ground(clock=SystemClock(), rng=rng, credentials=Credentials.of_environment(os.environ))
+        return ClientContext(clock=SystemClock(), rng=rng, credentials=Credentials.of_environment(os.environ))
 
     @staticmethod
     def of(
-        given: Ground | None, credentials: Credentials | None, *, endpoint: str = "", tls: Tls | bool | None = None
-    ) -> Ground:
+        given: ClientContext | None,
+        credentials: Credentials | None,
+        *,
+        endpoint: str = "",
+        tls: Tls | bool | None = None,
+    ) -> ClientContext:
         """A client's: the one that was handed in or the machine's, with the client's own credentials if it has any.
 
         `endpoint`: empty = EVENQ_ENDPOINT, or the default. `tls`: None = as the endpoint's scheme says, or EVENQ_TLS_*.
@@ -101,11 +106,11 @@ class Ground:
         for what is something else.
         """
         _check_kinds(credentials, endpoint, tls)
-        found = given or Ground.real()
+        context = given or ClientContext.real()
         points = access_points(endpoint or os.environ.get(ENDPOINT_VARIABLE, "").strip() or DEFAULT_ENDPOINT)
         return replace(
-            found,
-            credentials=found.credentials if credentials is None else credentials,
+            context,
+            credentials=context.credentials if credentials is None else credentials,
             tls=_tls_of(points, tls),
             endpoint=points.endpoint,
         )
@@ -142,17 +147,17 @@ def _check_kinds(credentials: object, endpoint: object, tls: object) -> None:
         )
 
 
-def _tls_of(points: AccessPoints, asked: Tls | bool | None) -> Tls | None:
-    if points.tls is not None and asked is not None and points.tls != bool(asked):
+def _tls_of(points: AccessPoints, tls: Tls | bool | None) -> Tls | None:
+    if points.tls is not None and tls is not None and points.tls != bool(tls):
         raise SettingsError(
-            f"the endpoint {points.addresses[0]} and tls={asked!r} contradict each other; write evenqs:// for TLS and "
+            f"the endpoint {points.addresses[0]} and tls={tls!r} contradict each other; write evenqs:// for TLS and "
             "evenq:// for plain text, or leave out tls"
         )
-    if isinstance(asked, Tls):
-        return asked
-    if asked is False or points.tls is False:
+    if isinstance(tls, Tls):
+        return tls
+    if tls is False or points.tls is False:
         return None
-    return Tls.of_environment(os.environ) or (Tls() if asked or points.tls else None)
+    return Tls.of_environment(os.environ) or (Tls() if tls or points.tls else None)
 
 
 def new_client_id(clock: Clock) -> str:
@@ -171,30 +176,30 @@ def placed(options: PushOptions) -> PushOptions:
     return replace(options, zone=zone, instance=instance)
 
 
-def admin_calls(ground: Ground, client_id: str, timeout_ms: int) -> AdminCalls:
+def admin_calls(context: ClientContext, client_id: str, timeout_ms: int) -> AdminCalls:
     """The wire of the admin."""
     from evenq.client.rpc.admin import AdminCalls
 
-    return AdminCalls(ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=timeout_ms)
+    return AdminCalls(context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=timeout_ms)
 
 
 def producer_parts(
-    ground: Ground,
+    context: ClientContext,
     client_id: str,
     options: ProducerOptions,
     *,
     left: Callable[[int, int], None],
     run_checker: RunChecker,
-) -> tuple[TransactionCalls, Sending, Replies, Transacting]:
+) -> tuple[RpcTransactionCalls, Sending, Replies, Transacting]:
     """A producer's wire and what works over it; all share the routes that sending keeps."""
     from evenq.client.loops.replies import Replies
     from evenq.client.loops.sending import Sending
     from evenq.client.loops.transacting import Transacting
-    from evenq.client.rpc.transactions import TransactionCalls
+    from evenq.client.rpc.transactions import RpcTransactionCalls
 
-    clock, rng = ground.clock, ground.rng
-    calls = TransactionCalls(
-        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=options.timeout_ms
+    clock, rng = context.clock, context.rng
+    calls = RpcTransactionCalls(
+        context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=options.timeout_ms
     )
     sending = Sending(calls, clock=clock, rng=rng, options=options, left=left)
     replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
@@ -204,7 +209,9 @@ def producer_parts(
     return calls, sending, replies, transacting
 
 
-def direct_part(ground: Ground, calls: TransactionCalls, sending: Sending, options: ProducerOptions) -> Direct | None:
+def direct_part(
+    context: ClientContext, calls: RpcTransactionCalls, sending: Sending, options: ProducerOptions
+) -> Direct | None:
     """A sync producer's short way to the brokers; None where each message must take the one over the loop. Called in
     the loop.
     """
@@ -215,31 +222,31 @@ def direct_part(ground: Ground, calls: TransactionCalls, sending: Sending, optio
     if net is None:
         return None
     timeout_ms = min(options.timeout_ms, options.send_timeout_ms)
-    turn = ground.rng.randrange(1 << 16)
+    turn = context.rng.randrange(1 << 16)
     direct = Direct(net, calls, route=sending.fresh_route, timeout_ms=timeout_ms, first_turn=turn)
-    direct.look_after_connections(ground.clock)
+    direct.look_after_connections(context.clock)
     return direct
 
 
 def pushing_parts(
-    ground: Ground,
+    context: ClientContext,
     client_id: str,
     plan: PushPlan,
     *,
     run_listener: RunListener,
-    tell: Tell | None,
+    tell: RebalanceCallback | None,
     report: Report | None,
-) -> tuple[ConsumerCalls, Pushing]:
+) -> tuple[RpcConsumerCalls, Pushing]:
     """A push consumer's wire and its work, not started."""
     from evenq.client.loops.pushing import Pushing
 
-    calls = _consumer_calls(ground, client_id, plan)
+    calls = _consumer_calls(context, client_id, plan)
     return calls, Pushing(
         calls,
         plan=plan,
         client_id=client_id,
-        clock=ground.clock,
-        rng=ground.rng,
+        clock=context.clock,
+        rng=context.rng,
         run_listener=run_listener,
         tell=tell,
         report=report,
@@ -247,71 +254,63 @@ def pushing_parts(
 
 
 def polling_parts(
-    ground: Ground, client_id: str, plan: MemberPlan, *, tell: Tell | None
-) -> tuple[ConsumerCalls, Polling]:
+    context: ClientContext, client_id: str, plan: MemberPlan, *, tell: RebalanceCallback | None
+) -> tuple[RpcConsumerCalls, Polling]:
     """A pull consumer's wire and its work, not started."""
     from evenq.client.loops.polling import Polling
 
-    calls = _consumer_calls(ground, client_id, plan)
-    return calls, Polling(calls, plan=plan, client_id=client_id, clock=ground.clock, rng=ground.rng, tell=tell)
+    calls = _consumer_calls(context, client_id, plan)
+    return calls, Polling(calls, plan=plan, client_id=client_id, clock=context.clock, rng=context.rng, tell=tell)
 
 
-def receiving_parts(ground: Ground, client_id: str, plan: SimplePlan) -> tuple[SimpleCalls, Receiving]:
+def receiving_parts(context: ClientContext, client_id: str, plan: SimplePlan) -> tuple[RpcSimpleCalls, Receiving]:
     """A simple consumer's wire and its work, not started."""
     from evenq.client.loops.group_start import GroupStart
     from evenq.client.loops.receiving import Receiving
-    from evenq.client.rpc.receiving import SimpleCalls
+    from evenq.client.rpc.receiving import RpcSimpleCalls
 
-    calls = SimpleCalls(
-        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
+    calls = RpcSimpleCalls(
+        context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
     )
     receiving = Receiving(
-        calls, group=plan.group, subscriptions=plan.subscriptions, clock=ground.clock, rng=ground.rng,
+        calls, group=plan.group, subscriptions=plan.subscriptions, clock=context.clock, rng=context.rng,
         options=plan.options,
     )  # fmt: skip
     receiving.starts = GroupStart(
         calls, receiving.routes, group=plan.group, start_from=plan.start_from,
-        timestamp_ms=plan.start_timestamp_ms or ground.clock.now_ms() - HALF_HOUR_MS,
+        timestamp_ms=plan.start_timestamp_ms or context.clock.now_ms() - HALF_HOUR_MS,
     )  # fmt: skip
     return calls, receiving
 
 
 def lite_parts(
-    ground: Ground,
+    context: ClientContext,
     client_id: str,
     plan: LitePlan,
     *,
     tell: TellEnded | None,
     run_listener: RunListener | None,
     report: Report | None = None,
-) -> tuple[LiteCalls, LiteMember]:
+) -> tuple[RpcLiteCalls, LiteMember]:
     """The wire of a consumer of lite topics and its work, not started."""
     from evenq.client.loops.lite_member import LiteMember
-    from evenq.client.rpc.lite import LiteCalls
+    from evenq.client.rpc.lite import RpcLiteCalls
 
-    calls = LiteCalls(
-        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
+    calls = RpcLiteCalls(
+        context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms,
         push=run_listener is not None,
     )  # fmt: skip
     return calls, LiteMember(
-        calls, plan, clock=ground.clock, rng=ground.rng, tell=tell, run_listener=run_listener, report=report
+        calls, plan, clock=context.clock, rng=context.rng, tell=tell, run_listener=run_listener, report=report
     )
 
 
-def _consumer_calls(ground: Ground, client_id: str, plan: MemberPlan) -> ConsumerCalls:
-    from evenq.client.rpc.sessions import ConsumerCalls
+def _consumer_calls(context: ClientContext, client_id: str, plan: MemberPlan) -> RpcConsumerCalls:
+    from evenq.client.rpc.sessions import RpcConsumerCalls
 
-    return ConsumerCalls(
-        ground.open_net(), endpoint=ground.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
+    return RpcConsumerCalls(
+        context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=plan.options.timeout_ms
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A message ready to travel."""
-
-    message_id: str
-    content: bytes
 
 
 class Encoder:

@@ -152,10 +152,10 @@ class _Building(Transformer[Token, object]):
         return Value(literal=_unquoted(text))
 
     def number(self, text: Token) -> Value:
-        found = logic.number("".join(text.split()))
-        if found is None:
+        number = logic.number("".join(text.split()))
+        if number is None:
             raise ValueError(f"{text} is no number")
-        return Value(literal=found)
+        return Value(literal=number)
 
     def truth(self, word: Token) -> Value:
         return Value(literal=word.type == "TRUE")
@@ -191,12 +191,12 @@ def _unquoted(text: str) -> str:
 
 
 def _unexpected(word: Token, expected: set[str]) -> IllegalFilterExpression:
-    found = "the end" if word.type == "$END" else repr(str(word)[:40])
+    actual = "the end" if word.type == "$END" else repr(str(word)[:40])
     known = [*(name for name in _ORDER if name in expected), *sorted(expected.difference(_ORDER))]
     if "NAME" in expected:
         known = [name for name in known if name not in {"STRING", "NUMBER", "TRUE", "FALSE"}]
     said = list(dict.fromkeys(_SAID.get(name, name.lstrip("_")) for name in known))
-    told = f"found {found}, expected {' or '.join(said)}"
+    detail = f"found {actual}, expected {' or '.join(said)}"
     if word.type == "_NULL":
         fix = "null is asked for with IS: region IS NULL, or region IS NOT NULL"
     elif word.startswith(("+", "-")) and "NUMBER" not in expected:
@@ -211,4 +211,4 @@ def _unexpected(word: Token, expected: set[str]) -> IllegalFilterExpression:
         fix = "a '(' is still open: (region = 'eu' OR region = 'us') AND amount > 10"
     else:
         fix = "for example region = 'eu' AND amount > 10"
-    return problem((word.start_pos or 0) + 1, f"{told}; {fix}")
+    return problem((word.start_pos or 0) + 1, f"{detail}; {fix}")

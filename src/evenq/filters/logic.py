@@ -51,10 +51,10 @@ def number(text: str) -> int | float | None:
         return None
     if text.isdigit() and text.isascii():
         return int(text)
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         return None
-    return int(text) if found["FLOAT"] is None else float(text)
+    return int(text) if match["FLOAT"] is None else float(text)
 
 
 def constant(truth: Truth) -> Predicate:
@@ -80,15 +80,15 @@ def compare(left: Value, sign: str, right: Value) -> Predicate:
 
 def one_of(value: Value, literals: Iterable[Literal]) -> Predicate:
     """IN: equal to one of them."""
-    wanted = list(literals)
+    options = list(literals)
     name = value.name
-    if name is None or not all(isinstance(one, str) for one in wanted):
-        return any_of([compare(value, "=", Value(literal=one)) for one in wanted])
-    texts = frozenset(wanted)
+    if name is None or not all(isinstance(one, str) for one in options):
+        return any_of([compare(value, "=", Value(literal=one)) for one in options])
+    texts = frozenset(options)
 
     def test(properties: Properties) -> Truth:
-        found = properties.get(name)
-        return None if found is None else found in texts
+        text = properties.get(name)
+        return None if text is None else text in texts
 
     return test
 
@@ -174,18 +174,18 @@ def _boolean(text: str) -> bool | None:
 
 def _with_text(name: str, holds: _Holds, text: str) -> Predicate:
     def test(properties: Properties) -> Truth:
-        found = properties.get(name)
-        return None if found is None else holds(found, text)
+        value = properties.get(name)
+        return None if value is None else holds(value, text)
 
     return test
 
 
 def _converted(name: str, convert: Callable[[str], object | None], holds: _Holds, literal: Literal) -> Predicate:
     def test(properties: Properties) -> Truth:
-        found = properties.get(name)
-        if found is None:
+        text = properties.get(name)
+        if text is None:
             return None
-        value = convert(found)
+        value = convert(text)
         return None if value is None else holds(value, literal)
 
     return test

@@ -53,9 +53,9 @@ _ADVICE = (
 )
 
 
-def problem(column: int, told: str) -> IllegalFilterExpression:
+def problem(column: int, detail: str) -> IllegalFilterExpression:
     """The error for what is wrong at `column` (from 1)."""
-    return IllegalFilterExpression(f"the SQL filter is wrong at column {column}: {told}")
+    return IllegalFilterExpression(f"the SQL filter is wrong at column {column}: {detail}")
 
 
 def scan(text: str) -> list[Token]:
@@ -68,11 +68,11 @@ def scan(text: str) -> list[Token]:
     words: list[Token] = []
     terms = depth = at = 0
     while at < len(text):
-        found = _WORD.match(text, at)
-        if found is None:
+        match = _WORD.match(text, at)
+        if match is None:
             raise problem(at + 1, _advice(text, at))
-        if found.lastgroup is not None:
-            word = _word(found.lastgroup, found[0], at)
+        if match.lastgroup is not None:
+            word = _word(match.lastgroup, match[0], at)
             depth += (word.type == "_LPAR") - (word.type == "_RPAR")
             terms += word.type in _TERMS
             if depth > DEPTH_MAX:
@@ -80,7 +80,7 @@ def scan(text: str) -> list[Token]:
             if terms > TERMS_MAX:
                 raise problem(at + 1, f"more than {TERMS_MAX} names and values; ask for less, or filter by tag")
             words.append(word)
-        at = found.end()
+        at = match.end()
     return words
 
 
@@ -97,9 +97,9 @@ def _word(kind: str, text: str, at: int) -> Token:
 
 
 def _advice(text: str, at: int) -> str:
-    for sign, told in _ADVICE:
+    for sign, advice in _ADVICE:
         if text.startswith(sign, at):
-            return told
+            return advice
     if text[at].isdigit() or text[at] == ".":
         return f"{text[at : at + 20]!r} is no number; write 10, -3, 2.5 or 1e6, and strings as '10x'"
     return f"{text[at]!r} is not known; compare a property with a value: region = 'eu' AND amount > 10"

@@ -70,9 +70,9 @@ class ConsumeQueue(QueueTail):
             per_file = self.positions.file_bytes
             done = 0
             while done < len(data):
-                place = self.flushed * ENTRY_BYTES
-                part = data[done : done + per_file - place % per_file]
-                self.positions.write(place, [part], len(part))
+                position = self.flushed * ENTRY_BYTES
+                part = data[done : done + per_file - position % per_file]
+                self.positions.write(position, [part], len(part))
                 done += len(part)
                 self.flushed += len(part) // ENTRY_BYTES
                 del self.waiting[: len(part)]
@@ -94,14 +94,14 @@ class ConsumeQueue(QueueTail):
         data = self.positions.read(offset * ENTRY_BYTES, size - size % ENTRY_BYTES)
         return data if data and len(data) >= ENTRY_BYTES else None
 
-    def first_at(self, place: int) -> int:
-        """The first offset whose message lies at or behind `place` in the store."""
+    def first_at(self, boundary: int) -> int:
+        """The first offset whose message lies at or behind `boundary` in the store."""
 
         def store_offset(offset: int) -> int:
             data = self.entries(offset, ENTRY_BYTES)
             return int(ENTRY.unpack(data)[0]) if data else -1
 
-        return bisect.bisect_left(range(self.end), place, lo=self.min, key=store_offset)
+        return bisect.bisect_left(range(self.end), boundary, lo=self.min, key=store_offset)
 
 
 def read(
@@ -117,9 +117,9 @@ def read(
         log.warning("consume queue file is missing", extra={"queue": queue.key, "offset": offset, "next": following})
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, minimum, end, [])
     entries = list(ENTRY.iter_unpack(index[: len(index) - len(index) % ENTRY_BYTES]))
-    status, found, walked = _collect(queue, store, entries, offset, min(count, options.batch_messages_disk), options)
+    status, messages, walked = _collect(queue, store, entries, offset, min(count, options.batch_messages_disk), options)
     far = reading.is_far_behind(store_end, entries[walked - 1][0], options.machine_bytes, options.memory_ratio)
-    return GetResult(status, offset + walked, minimum, end, found, far)
+    return GetResult(status, offset + walked, minimum, end, messages, far)
 
 
 def _collect(
@@ -127,29 +127,31 @@ def _collect(
     options: LocalOptions,
 ) -> tuple[GetStatus, list[Message], int]:  # fmt: skip
     """Walk entries until the batch is full: status, messages, entries walked (LQ-65 to LQ-68)."""
-    status, found = GetStatus.NO_MATCHED_MESSAGE, list[Message]()
+    status, messages = GetStatus.NO_MATCHED_MESSAGE, list[Message]()
     skip_before, room = 0, options.batch_bytes_disk
-    span, span_place = b"", 0
-    for walked, (place, size) in enumerate(entries):
-        if place < skip_before:
+    span, span_offset = b"", 0
+    for walked, (store_offset, size) in enumerate(entries):
+        if store_offset < skip_before:
             continue
-        if found and (len(found) >= count or size > room):
-            return status, found, walked
-        if not span_place <= place <= place + size <= span_place + len(span):
-            data = store.read(place, _span(entries, walked, store.file_bytes))
+        if messages and (len(messages) >= count or size > room):
+            return status, messages, walked
+        if not span_offset <= store_offset <= store_offset + size <= span_offset + len(span):
+            data = store.read(store_offset, _span(entries, walked, store.file_bytes))
             if data is None:
-                if not 0 <= place < store.end or (place < store.starts[0] and offset + walked >= queue.min):
+                if not 0 <= store_offset < store.end or (
+                    store_offset < store.starts[0] and offset + walked >= queue.min
+                ):
                     raise _misled(queue, offset + walked)
-                if not found:
+                if not messages:
                     status = GetStatus.MESSAGE_WAS_REMOVING
-                skip_before = store.start_of(place) + store.file_bytes
+                skip_before = store.start_of(store_offset) + store.file_bytes
                 continue
-            span, span_place = data, place
-        message = _decode(queue, store, span, place - span_place, (place, size), offset + walked)
+            span, span_offset = data, store_offset
+        message = _decode(queue, store, span, store_offset - span_offset, (store_offset, size), offset + walked)
         status, skip_before = GetStatus.FOUND, 0
-        found.append(message)
+        messages.append(message)
         room -= size
-    return status, found, len(entries)
+    return status, messages, len(entries)
 
 
 def _span(entries: list[tuple[int, int]], first: int, file_bytes: int) -> int:
@@ -157,24 +159,24 @@ def _span(entries: list[tuple[int, int]], first: int, file_bytes: int) -> int:
     start, size = entries[first]
     limit = min(start + SPAN_BYTES, start - start % file_bytes + file_bytes)
     end = start + size
-    for place, size in entries[first + 1 :]:
-        if not end <= place <= place + size <= limit:
+    for store_offset, size in entries[first + 1 :]:
+        if not end <= store_offset <= store_offset + size <= limit:
             break
-        end = place + size
+        end = store_offset + size
     return end - start
 
 
 def _decode(
     queue: ConsumeQueue, store: Partitions, data: bytes, position: int, entry: tuple[int, int], offset: int
 ) -> Message:
-    place, size = entry
-    left = store.start_of(place) + store.file_bytes - place
-    status, found_size, message = read_local(data, position, left, place)
+    store_offset, size = entry
+    left = store.start_of(store_offset) + store.file_bytes - store_offset
+    status, found_size, message = read_local(data, position, left, store_offset)
     if message is None:
         raise StoreCorrupted(
-            f"{store.describe(place)} (store offset {place}): {status} for message {offset} of queue {queue.key}, to "
-            f"which {queue.positions.describe(offset * ENTRY_BYTES)} points: remove the folder {FOLDER} and open the "
-            "queues again; if that does not help, restore the file from a copy"
+            f"{store.describe(store_offset)} (store offset {store_offset}): {status} for message {offset} of "
+            f"queue {queue.key}, to which {queue.positions.describe(offset * ENTRY_BYTES)} points: remove the folder "
+            f"{FOLDER} and open the queues again; if that does not help, restore the file from a copy"
         )
     if (message.name, message.queue_id) != queue.key or message.offset != offset or found_size != size:
         raise _misled(queue, offset)

@@ -53,9 +53,9 @@ class Consumer(Closing):
 
         Raises TooManyRequests while `unfinished_max` messages are unfinished: `ack` or `commit` first.
         """
-        found = self._take(count)
-        if found or timeout <= 0:
-            return found
+        messages = self._take(count)
+        if messages or timeout <= 0:
+            return messages
         end = self._clock.monotonic_ms() + int(timeout * 1000)
         me = id(self)
         for topic in self._topics:
@@ -63,10 +63,10 @@ class Consumer(Closing):
         try:
             while True:
                 self._event.clear()
-                found = self._take(count)
+                messages = self._take(count)
                 left = end - self._clock.monotonic_ms()
-                if found or left <= 0:
-                    return found
+                if messages or left <= 0:
+                    return messages
                 self._event.wait(min(left, RECHECK_MS) / 1000)
         finally:
             for topic in self._topics:
@@ -103,9 +103,9 @@ class Consumer(Closing):
                 claim = self._claims[self._index]
                 assert claim.queue is not None
                 if claim.next < claim.queue.end:
-                    found = self._read(claim, claim.queue, count)
-                    if found:
-                        return found
+                    messages = self._read(claim, claim.queue, count)
+                    if messages:
+                        return messages
             return self._claim_more(now, count)
 
     def _drop_lost(self) -> None:
@@ -119,11 +119,11 @@ class Consumer(Closing):
             result = self._engine.read(queue, claim.next, count)
             claim.next = result.next_offset
             if result.status is GetStatus.FOUND:
-                found = result.messages
-                for message in found:
+                messages = result.messages
+                for message in messages:
                     claim.pending[message.offset] = None
-                self._unfinished += len(found)
-                return found
+                self._unfinished += len(messages)
+                return messages
             if result.status in _EMPTY:
                 break
         return []
@@ -150,9 +150,9 @@ class Consumer(Closing):
                     claim.pending.clear()
                     claim.next = group.offsets.get(queue.key, -1) + 1
                     self._claims.append(claim)
-                found = self._read(claim, queue, count)
-                if found:
-                    return found
+                messages = self._read(claim, queue, count)
+                if messages:
+                    return messages
         return []
 
     def _give_back(self, now: int) -> None:

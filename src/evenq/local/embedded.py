@@ -113,22 +113,22 @@ class EmbeddedEngine(Engine):
         file_bytes = self.options.file_bytes
         entries = []
         done = 0
-        place = queue.records.end
+        position = queue.records.end
         while done < len(sizes):
-            left = file_bytes - place % file_bytes
+            left = file_bytes - position % file_bytes
             status, count, size = append_batch(sizes[done:] if done else sizes, left)
             if count:
-                queue.records.write(place, packed[done : done + count], size)
+                queue.records.write(position, packed[done : done + count], size)
             for index in range(done, done + count):
                 message = messages[index]
-                message.offset, message.store_offset, message.stored_ms = queue.next + index, place, now
-                entries.append(INDEX_ENTRY.pack(place, sizes[index], sums[index]))
-                place += sizes[index]
+                message.offset, message.store_offset, message.stored_ms = queue.next + index, position, now
+                entries.append(INDEX_ENTRY.pack(position, sizes[index], sums[index]))
+                position += sizes[index]
             done += count
-            if status is AppendStatus.END_OF_FILE and place % file_bytes:
-                left = file_bytes - place % file_bytes
-                queue.records.fill(place, [filler(left)])
-                place += left
+            if status is AppendStatus.END_OF_FILE and position % file_bytes:
+                left = file_bytes - position % file_bytes
+                queue.records.fill(position, [filler(left)])
+                position += left
         return entries
 
     def _write_index(self, queue: _BucketQueue, offset: int, entries: list[bytes]) -> None:
@@ -149,14 +149,14 @@ class EmbeddedEngine(Engine):
         assert isinstance(queue, _BucketQueue)
         options = self.options
         count = min(count, options.batch_messages_disk, end - offset)
-        found: list[Message] = []
+        messages: list[Message] = []
         room = options.batch_bytes_disk
-        for at, (place, size, crc) in enumerate(self._entries(queue, offset, count), offset):
-            if found and size > room:
+        for at, (position, size, crc) in enumerate(self._entries(queue, offset, count), offset):
+            if messages and size > room:
                 break
             room -= size
-            found.append(self._message(queue, at, place, size, crc))
-        return GetResult(GetStatus.FOUND, offset + len(found), minimum, end, found)
+            messages.append(self._message(queue, at, position, size, crc))
+        return GetResult(GetStatus.FOUND, offset + len(messages), minimum, end, messages)
 
     def _entries(self, queue: _BucketQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Entries from `offset` on, in one index file."""
@@ -170,24 +170,26 @@ class EmbeddedEngine(Engine):
         data = queue.index.read(offset * ENTRY_BYTES, count * ENTRY_BYTES) or b""
         return list(INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]))
 
-    def _message(self, queue: _BucketQueue, offset: int, place: int, size: int, crc: int) -> Message:
-        status, message = self._read_record(queue, place, size, crc)
+    def _message(self, queue: _BucketQueue, offset: int, position: int, size: int, crc: int) -> Message:
+        status, message = self._read_record(queue, position, size, crc)
         if message is None:
             raise StoreCorrupted(
-                f"{queue.records.describe(place)}: {status} for message {offset} of queue {queue.key}, to which "
+                f"{queue.records.describe(position)}: {status} for message {offset} of queue {queue.key}, to which "
                 f"{queue.index.describe(offset * ENTRY_BYTES)} points: restore both files from a copy"
             )
-        message.offset, message.store_offset = offset, place
+        message.offset, message.store_offset = offset, position
         return message
 
-    def _read_record(self, queue: _BucketQueue, place: int, size: int, crc: int) -> tuple[ReadStatus, Message | None]:
+    def _read_record(
+        self, queue: _BucketQueue, position: int, size: int, crc: int
+    ) -> tuple[ReadStatus, Message | None]:
         """A record against its entry: end, bad magic and bad checksum are told apart (LQ-19)."""
-        if place < 0:
+        if position < 0:
             return ReadStatus.BAD_CHECKSUM, None
-        data = queue.records.read(place, size)
+        data = queue.records.read(position, size)
         if data is None or len(data) < size:
             return ReadStatus.CUT, None
-        left = self.options.file_bytes - place % self.options.file_bytes
+        left = self.options.file_bytes - position % self.options.file_bytes
         status, found_size, message = read_embedded(data, 0, left, *queue.key)
         if status is ReadStatus.RECORD and (found_size != size or zlib.crc32(data) != crc):
             return ReadStatus.BAD_CHECKSUM, None
@@ -257,28 +259,28 @@ class EmbeddedEngine(Engine):
                 f"{queue.index.describe(count * ENTRY_BYTES)} ends there, but {synced} messages of queue {queue.key} "
                 "were on disk: restore it from a copy"
             )
-        end_place = self._end_of(queue, synced)
+        end_position = self._end_of(queue, synced)
         queue.index.check_lengths(synced * ENTRY_BYTES, lambda file_end: file_end)
-        queue.records.check_lengths(end_place, lambda file_end: self._data_end(queue, file_end, synced))
+        queue.records.check_lengths(end_position, lambda file_end: self._data_end(queue, file_end, synced))
         offset = synced
         while offset < count:
             entries = self._entries_there(queue, offset, min(CHECK_ENTRIES, count - offset))
             if not entries:
                 count = offset
-            for place, size, crc in entries:
-                expected = end_place
-                if place != expected:  # or the next file's start
-                    expected = queue.records.start_of(end_place) + self.options.file_bytes
-                if place != expected or self._read_record(queue, place, size, crc)[1] is None:
+            for position, size, crc in entries:
+                expected = end_position
+                if position != expected:  # or the next file's start
+                    expected = queue.records.start_of(end_position) + self.options.file_bytes
+                if position != expected or self._read_record(queue, position, size, crc)[1] is None:
                     count = offset
                     break
-                end_place = place + size
+                end_position = position + size
                 offset += 1
-        cut = queue.records.end - end_place
+        cut = queue.records.end - end_position
         if cut > 0:
-            log.warning("cut an unfinished write", extra={"queue": queue.key, "place": end_place, "bytes": cut})
+            log.warning("cut an unfinished write", extra={"queue": queue.key, "place": end_position, "bytes": cut})
         queue.index.truncate(count * ENTRY_BYTES)
-        queue.records.truncate(end_place)
+        queue.records.truncate(end_position)
         queue.index.mark_unsynced(synced * ENTRY_BYTES)
         queue.records.mark_unsynced(self._end_of(queue, synced))
         queue.start_at(0, count)
@@ -287,13 +289,13 @@ class EmbeddedEngine(Engine):
     def _data_end(self, queue: _BucketQueue, file_end: int, count: int) -> int:
         """Where the last record before `file_end` ends; a crash may have left out the filler behind it."""
         behind = bisect.bisect_left(range(count), file_end, key=lambda offset: self._entries(queue, offset, 1)[0][0])
-        place, size, _ = self._entries(queue, behind - 1, 1)[0] if behind else (0, 0, 0)
-        return place + size
+        position, size, _ = self._entries(queue, behind - 1, 1)[0] if behind else (0, 0, 0)
+        return position + size
 
     def _end_of(self, queue: _BucketQueue, count: int) -> int:
         """Where the first `count` records end."""
         if count == 0:
             return 0
-        ((place, size, crc),) = self._entries(queue, count - 1, 1)
-        self._message(queue, count - 1, place, size, crc)
-        return place + size
+        ((position, size, crc),) = self._entries(queue, count - 1, 1)
+        self._message(queue, count - 1, position, size, crc)
+        return position + size

@@ -158,10 +158,10 @@ class Engine(ABC):
         refused = reading.refusal(minimum, end, offset, overflow_to_zero=options.overflow_to_zero)
         if refused is not None:
             return refused
-        found = queue.recent(offset, min(count, options.batch_messages_memory, end - offset))
-        if found:
-            found = reading.within(found, options.batch_bytes_memory)
-            return GetResult(GetStatus.FOUND, offset + len(found), minimum, end, found)
+        messages = queue.recent(offset, min(count, options.batch_messages_memory, end - offset))
+        if messages:
+            messages = reading.within(messages, options.batch_bytes_memory)
+            return GetResult(GetStatus.FOUND, offset + len(messages), minimum, end, messages)
         return self._read_files(queue, offset, count, minimum, end)
 
     @abstractmethod

@@ -90,9 +90,9 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
 def _least(store: Partitions, file_end: int) -> int:
     """Where a full file may end: a crash may leave out the zeros behind its filler, or in a rest too short for it."""
     start = file_end - store.file_bytes
-    place = start + store.size_of(start) - FILLER.size
-    if place >= start and store.read(place, FILLER.size) == filler(file_end - place):
-        return place + FILLER.size
+    position = start + store.size_of(start) - FILLER.size
+    if position >= start and store.read(position, FILLER.size) == filler(file_end - position):
+        return position + FILLER.size
     return file_end - FILLER.size + 1
 
 

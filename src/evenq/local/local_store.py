@@ -35,7 +35,7 @@ STORE_FOLDER: Final = "messageStore"  # LQ-9
 class _Chunk:
     """Bytes that wait to be written to one file."""
 
-    place: int
+    position: int
     file_end: int
     parts: list[bytes] = field(default_factory=list)
     data_end: int = -1
@@ -59,8 +59,8 @@ class LocalEngine(Engine):
         self._write_lock = threading.Lock()
         self.recovered, self._newest_indexed = local_recovery.recover(self, known)
         """What the start found."""
-        self._place = self._written = self.recovered.end
-        self._chunks = [_Chunk(self._place, self.store.start_of(self._place) + options.file_bytes)]
+        self._next_position = self._written = self.recovered.end
+        self._chunks = [_Chunk(self._next_position, self.store.start_of(self._next_position) + options.file_bytes)]
         self._units: list[tuple[ConsumeQueue, list[Message], list[int]]] = []
         self._next_index_ms = clock.monotonic_ms()  # the first flush brings all of it to disk
 
@@ -92,35 +92,35 @@ class LocalEngine(Engine):
         self, queue: ConsumeQueue, messages: list[Message], payloads: list[bytes], sizes: list[int], sums: list[int]
     ) -> int:
         """Give messages their places and numbers, and queue their bytes. Under the short lock."""
-        place, offset, now = self._place, queue.next, self.clock.now_ms()
+        position, offset, now = self._next_position, queue.next, self.clock.now_ms()
         chunk = self._chunks[-1]
         for message, payload, size, crc in zip(messages, payloads, sizes, sums, strict=True):
-            if place + size > chunk.file_end:
-                chunk.data_end = place
-                place = chunk.file_end
-                chunk = _Chunk(place, place + self.options.file_bytes)
+            if position + size > chunk.file_end:
+                chunk.data_end = position
+                position = chunk.file_end
+                chunk = _Chunk(position, position + self.options.file_bytes)
                 self._chunks.append(chunk)
             parts = chunk.parts
-            message.offset, message.store_offset, message.stored_ms = offset, place, now
+            message.offset, message.store_offset, message.stored_ms = offset, position, now
             parts.append(pack_local(message, payload, crc))
             parts.append(payload)
             offset += 1
-            place += size
+            position += size
         queue.next = offset
-        self._place = place
-        return place
+        self._next_position = position
+        return position
 
     def _write(self) -> None:
         """Write what waits, of all producers, and make it readable. Under the write lock."""
         self.check()
         try:
             with self._lock:
-                chunks, units, target = self._chunks, self._units, self._place
+                chunks, units, target = self._chunks, self._units, self._next_position
                 self._chunks, self._units = [_Chunk(target, chunks[-1].file_end)], []
             for chunk in chunks:
                 if chunk.parts:
                     end = chunk.data_end if chunk.data_end >= 0 else target
-                    self.store.write(chunk.place, chunk.parts, end - chunk.place)
+                    self.store.write(chunk.position, chunk.parts, end - chunk.position)
                 if 0 <= chunk.data_end < chunk.file_end:
                     self.store.fill(chunk.data_end, [filler(chunk.file_end - chunk.data_end)])
             if self.options.flush is Flush.SYNC:

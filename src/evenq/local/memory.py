@@ -112,8 +112,8 @@ class MemoryEngine(Engine):
         key = (reader, queue.key)
         with self._pull_lock:
             offset = max(self._pulled.get(key, 0), queue.min)
-            found = queue.recent(offset, 1)
-            if not found:
+            messages = queue.recent(offset, 1)
+            if not messages:
                 return None
             self._pulled[key] = offset + 1
-        return found[0]
+        return messages[0]

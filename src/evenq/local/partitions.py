@@ -59,14 +59,14 @@ class Partitions:
     def path_of(self, start: int) -> str:
         return f"{self.folder}/{start:0{NAME_DIGITS}d}"
 
-    def start_of(self, place: int) -> int:
-        """Start of the file that holds `place`."""
-        return place - place % self.file_bytes
+    def start_of(self, position: int) -> int:
+        """Start of the file that holds `position`."""
+        return position - position % self.file_bytes
 
-    def describe(self, place: int) -> str:
+    def describe(self, position: int) -> str:
         """A place for people: file and position."""
-        start = self.start_of(place)
-        return f"{self._disk.describe(self.path_of(start))} at byte {place - start}"
+        start = self.start_of(position)
+        return f"{self._disk.describe(self.path_of(start))} at byte {position - start}"
 
     def load(self) -> None:
         """List the files, sorted by name (LQ-27); `end` becomes the end of the last one's bytes. Raises StoreCorrupted
@@ -106,21 +106,21 @@ class Partitions:
         with self._files.using(self.path_of(start)) as file:
             return file.size()
 
-    def write(self, place: int, parts: Sequence[bytes], size: int) -> None:
+    def write(self, position: int, parts: Sequence[bytes], size: int) -> None:
         """Write inside one file, which is made if it is new (LQ-29)."""
-        start = place - place % self.file_bytes
+        start = position - position % self.file_bytes
         if start not in self._unsynced and (not self.starts or start > self.starts[-1]):
             self._create(start)
         if self._hold:
             if self._held is None or self._held[0] != start:
                 self.let_go()
                 self._held = (start, self._disk.open(self.path_of(start)))
-            self._held[1].pwrite(parts, place - start)
+            self._held[1].pwrite(parts, position - start)
         else:
             with self._files.using(self.path_of(start)) as file:
-                file.pwrite(parts, place - start)
+                file.pwrite(parts, position - start)
         self._unsynced[start] = None
-        self.end = max(self.end, place + size)
+        self.end = max(self.end, position + size)
 
     def let_go(self) -> None:
         """Close the file that is held open. Under the writers' lock."""
@@ -138,26 +138,26 @@ class Partitions:
         self.starts.append(start)
         self._unsynced_names = True
 
-    def fill(self, place: int, parts: Sequence[bytes]) -> None:
-        """End the file that holds `place` with filler, at its full size."""
-        start = self.start_of(place)
-        self.write(place, parts, 0)
+    def fill(self, position: int, parts: Sequence[bytes]) -> None:
+        """End the file that holds `position` with filler, at its full size."""
+        start = self.start_of(position)
+        self.write(position, parts, 0)
         with self._files.using(self.path_of(start)) as file:
             file.truncate(self.file_bytes)
         self.end = start + self.file_bytes
 
-    def read(self, place: int, size: int) -> bytes | None:
+    def read(self, position: int, size: int) -> bytes | None:
         """Up to `size` bytes, not beyond the end of their file; None if that file is gone (LQ-67)."""
-        start = place - place % self.file_bytes
+        start = position - position % self.file_bytes
         try:
             with self._files.using(self.path_of(start)) as file:
-                return file.pread(min(size, start + self.file_bytes - place), place - start)
+                return file.pread(min(size, start + self.file_bytes - position), position - start)
         except FileNotFoundError:
             return None
 
-    def mark_unsynced(self, place: int) -> None:
-        """What lies from `place` on may only be written, not synced: a killed process left it."""
-        self._unsynced.update(dict.fromkeys(start for start in self.starts if start + self.file_bytes > place))
+    def mark_unsynced(self, position: int) -> None:
+        """What lies from `position` on may only be written, not synced: a killed process left it."""
+        self._unsynced.update(dict.fromkeys(start for start in self.starts if start + self.file_bytes > position))
         self._unsynced_names = bool(self.starts)
 
     def take_unsynced(self) -> tuple[list[int], bool]:
@@ -203,10 +203,10 @@ class Partitions:
                 file.sync()
         self.end = end
 
-    def remove_before(self, place: int) -> None:
-        """Remove whole files that end at or before `place`, oldest first; never the newest one."""
+    def remove_before(self, position: int) -> None:
+        """Remove whole files that end at or before `position`, oldest first; never the newest one."""
         removed = False
-        while len(self.starts) > 1 and self.starts[0] + self.file_bytes <= place:
+        while len(self.starts) > 1 and self.starts[0] + self.file_bytes <= position:
             start = self.starts.pop(0)
             self.forget(start)
             self._disk.remove(self.path_of(start))

@@ -1,4 +1,4 @@
-"""The door: `open` a folder (or nothing, for the memory engine), make producers and consumers, close.
+"""The way in: `open` a folder (or nothing, for the memory engine), make producers and consumers, close.
 
 One process owns a folder. A thread of its own syncs what was written and saves the progress, one thing behind the other
 (LQ-45, LQ-72); when it fails, nothing is taken any more, and every caller is told.

@@ -150,9 +150,9 @@ def read_embedded(
     return status, size, Message(name, queue_id, data[body_start : body_start + body_length], *pairs)
 
 
-def read_local(data: bytes, position: int, left: int, place: int) -> tuple[ReadStatus, int, Message | None]:
-    """What is at `position` of `data`, `left` bytes before the end of its file and `place` in the store: status, size,
-    message. Everything is checked (LQ-42).
+def read_local(data: bytes, position: int, left: int, store_offset: int) -> tuple[ReadStatus, int, Message | None]:
+    """What is at `position` of `data`, `left` bytes before the end of its file, at `store_offset` of the store: status,
+    size, message. Everything is checked (LQ-42).
     """
     status, size = _start(data, position, LOCAL_FIXED_BYTES, left)
     if status is not ReadStatus.RECORD:
@@ -164,7 +164,7 @@ def read_local(data: bytes, position: int, left: int, place: int) -> tuple[ReadS
         view[position + PREFIX.size : position + HEADER_BYTES], zlib.crc32(view[position + HEADER_BYTES : end])
     )
     queue_id, offset, physical, stored_ms = NUMBERS.unpack_from(data, position + PREFIX.size)
-    if crc != LENGTH.unpack_from(data, position + 8)[0] or physical != place:
+    if crc != LENGTH.unpack_from(data, position + 8)[0] or physical != store_offset:
         return ReadStatus.BAD_CHECKSUM, size, None
     (body_length,) = LENGTH.unpack_from(data, position + HEADER_BYTES)
     name_at = body_start + body_length
@@ -176,5 +176,5 @@ def read_local(data: bytes, position: int, left: int, place: int) -> tuple[ReadS
         return ReadStatus.BAD_CHECKSUM, size, None
     name = data[name_at + 1 : pairs_at].decode("utf-8", "replace")
     message = Message(name, queue_id, data[body_start:name_at], *pairs)
-    message.offset, message.store_offset, message.stored_ms = offset, place, stored_ms
+    message.offset, message.store_offset, message.stored_ms = offset, store_offset, stored_ms
     return status, size, message

@@ -33,32 +33,32 @@ class Walked:
     """Messages on the way."""
 
 
-def walk(store: Partitions, place: int, on_message: Callable[[Message, int], None]) -> Walked:
-    """Call `on_message(message, size)` for each record from `place` on, in order."""
+def walk(store: Partitions, store_offset: int, on_message: Callable[[Message, int], None]) -> Walked:
+    """Call `on_message(message, size)` for each record from `store_offset` on, in order."""
     count = 0
     want = CHUNK_BYTES
-    while store.starts and place < store.starts[-1] + store.file_bytes:
-        file_end = store.start_of(place) + store.file_bytes
-        data = store.read(place, want) or b""
+    while store.starts and store_offset < store.starts[-1] + store.file_bytes:
+        file_end = store.start_of(store_offset) + store.file_bytes
+        data = store.read(store_offset, want) or b""
         all_there_is = len(data) < want
         status, size, position = ReadStatus.EMPTY, 0, 0
         while position < len(data):
-            status, size, message = read_local(data, position, file_end - place, place)
+            status, size, message = read_local(data, position, file_end - store_offset, store_offset)
             if message is None:
                 break
             on_message(message, size)
             count += 1
             position += size
-            place += size
+            store_offset += size
         if status is ReadStatus.END:
-            place = file_end  # size 0 in the documents' words: go to the next file's start
+            store_offset = file_end  # size 0 in the documents' words: go to the next file's start
         elif status is ReadStatus.CUT and not all_there_is:
             want = max(CHUNK_BYTES, size)
-        elif status is ReadStatus.RECORD and (place == file_end or not all_there_is):
+        elif status is ReadStatus.RECORD and (store_offset == file_end or not all_there_is):
             want = CHUNK_BYTES
         else:
-            return Walked(place, ReadStatus.EMPTY if status is ReadStatus.RECORD else status, count)
-    return Walked(place, ReadStatus.EMPTY, count)
+            return Walked(store_offset, ReadStatus.EMPTY if status is ReadStatus.RECORD else status, count)
+    return Walked(store_offset, ReadStatus.EMPTY, count)
 
 
 def check_end(store: Partitions, walked: Walked, synced: int) -> None:

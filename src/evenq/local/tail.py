@@ -67,10 +67,10 @@ class QueueTail:
         """Up to `count` messages from `offset` on, if memory still has the first one; else none."""
         first, messages = self.tail
         at = offset - first
-        found = messages[at : at + count] if at >= 0 else []
-        if found and found[0] is None:
-            found = []
-        return found  # type: ignore[return-value]  # only leading entries are None
+        recent = messages[at : at + count] if at >= 0 else []
+        if recent and recent[0] is None:
+            recent = []
+        return recent  # type: ignore[return-value]  # only leading entries are None
 
     def forget_first(self) -> Message:
         """Drop the oldest message of the tail. Only under the lock of the cache."""

@@ -4,12 +4,21 @@ Every room above speaks in these words; `evenq.wire.convert` turns them into pro
 """
 
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
+from evenq.model.generation import NO_GENERATION, Generation
 from evenq.model.group import GroupConfig, MessageModel, StartFrom
 from evenq.model.message import Message, ReceivedMessage
 from evenq.model.names import group_problem, topic_problem
 from evenq.model.offsets import LogOffset, QueueOffset
 from evenq.model.queue import MessageQueue
-from evenq.model.route import PLAIN_DOOR, TLS_DOOR, BrokerAddress, BrokerRoute, Listener, QueueCounts, TopicRoute
+from evenq.model.route import (
+    PLAIN_LISTENER,
+    TLS_LISTENER,
+    BrokerAddress,
+    BrokerRoute,
+    Listener,
+    QueueCounts,
+    TopicRoute,
+)
 from evenq.model.subscription import FilterExpression, FilterType, Subscription
 from evenq.model.topic import MIXED_KINDS, MessageType, Permission, TopicConfig
 from evenq.model.transaction import TransactionResolution
@@ -17,13 +26,15 @@ from evenq.model.transaction import TransactionResolution
 __all__ = [
     "EVEN_BALANCE",
     "MIXED_KINDS",
-    "PLAIN_DOOR",
-    "TLS_DOOR",
+    "NO_GENERATION",
+    "PLAIN_LISTENER",
+    "TLS_LISTENER",
     "BalancePolicy",
     "BrokerAddress",
     "BrokerRoute",
     "FilterExpression",
     "FilterType",
+    "Generation",
     "GroupConfig",
     "Listener",
     "LogOffset",

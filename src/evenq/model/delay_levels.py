@@ -32,13 +32,13 @@ class DelayLevels:
         parts = text.split()
         if not 1 <= len(parts) <= LEVELS_MAX:
             raise BadRequest(f"the delay levels {text!r} have {len(parts)} delays: give 1 to {LEVELS_MAX}")
-        found = []
+        delays = []
         for part in parts:
             match = _DELAY.fullmatch(part)
             if match is None:
                 raise BadRequest(f"the delay {part!r} in the delay levels {text!r} is not like 10s, 5m, 2h or 1d")
-            found.append(int(match[1]) * UNIT_MS[match[2]])
-        return cls(tuple(found))
+            delays.append(int(match[1]) * UNIT_MS[match[2]])
+        return cls(tuple(delays))
 
     @property
     def highest(self) -> int:

@@ -31,9 +31,9 @@ def lane_of(message_group: str, queues: int) -> int:
 
 def owner_among(brokers: Iterable[str], parent: str, name: str) -> str:
     """Which of the brokers has the lite topic `name` of topic `parent` (wire contract 5.6). "": there is none."""
-    place = f"\0{parent}\0{name}".encode()
+    suffix = f"\0{parent}\0{name}".encode()
     return max(
         brokers,
-        key=lambda broker: (hashlib.blake2b(broker.encode() + place, digest_size=8).digest(), broker),
+        key=lambda broker: (hashlib.blake2b(broker.encode() + suffix, digest_size=8).digest(), broker),
         default="",
     )

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from evenq.model.queue import MessageQueue
 from evenq.model.topic import MessageType, Permission
 
-__all__ = ["PLAIN_DOOR", "TLS_DOOR", "BrokerAddress", "BrokerRoute", "Listener", "QueueCounts", "TopicRoute"]
+__all__ = ["PLAIN_LISTENER", "TLS_LISTENER", "BrokerAddress", "BrokerRoute", "Listener", "QueueCounts", "TopicRoute"]
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One door of a server: calls that come through it are answered with addresses that lead to doors like it."""
+    """One listener of a server: calls that come through it are answered with addresses that lead to its like."""
 
     name: str
     """`default` (plain text), `tls`, or what the setting `listeners` calls it."""
     tls: bool = False
 
 
-PLAIN_DOOR = Listener("default")
-TLS_DOOR = Listener("tls", tls=True)
+PLAIN_LISTENER = Listener("default")
+TLS_LISTENER = Listener("tls", tls=True)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -29,8 +29,8 @@ class FilterExpression:
     @property
     def tags(self) -> frozenset[str] | None:
         """The wanted tags; None means every message."""
-        wanted = frozenset(tag for part in self.expression.split("||") if (tag := part.strip()))
-        return None if not wanted or "*" in wanted else wanted
+        tags = frozenset(tag for part in self.expression.split("||") if (tag := part.strip()))
+        return None if not tags or "*" in tags else tags
 
 
 @dataclass(frozen=True, slots=True)

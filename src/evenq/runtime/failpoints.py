@@ -22,7 +22,16 @@ from typing import Final
 
 from evenq.errors import BadRequest
 
-__all__ = ["COUNTS_VARIABLE", "POINTS", "VARIABLE", "Counted", "Plan", "parse", "passing", "read_counts"]
+__all__ = [
+    "COUNTS_VARIABLE",
+    "POINTS",
+    "VARIABLE",
+    "FailpointCount",
+    "FailpointPlan",
+    "parse",
+    "passing",
+    "read_counts",
+]
 
 VARIABLE: Final = "EVENQ_FAILPOINT"
 COUNTS_VARIABLE: Final = "EVENQ_FAILPOINT_COUNTS"
@@ -72,6 +81,7 @@ POINTS: Final[Mapping[str, str]] = {
     "retention.deleted": "All old log files are removed; their folder is not synced.",
     "retention.linked": "All old log files are gone for certain.",
     **{f"index.{stage}": text.format("index file") for stage, text in _SMALL_FILE.items()},
+    **{f"epochs.{stage}": text.format("epoch table") for stage, text in _SMALL_FILE.items()},
     "index.removing": "An index file of a part of the log that is gone is about to be removed.",
     "recovery.locked": "The folder is locked; nothing of it was read.",
     "recovery.identified": "The folder is ours; no log was read.",
@@ -103,7 +113,7 @@ _SLOT: Final = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FailpointPlan:
     """What to do at one point."""
 
     name: str
@@ -114,14 +124,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class FailpointCount:
     """How often a point was passed, and how often its plan was carried out."""
 
     passed: int
     hit: int
 
 
-def parse(text: str) -> list[Plan]:
+def parse(text: str) -> list[FailpointPlan]:
     """The plans of `EVENQ_FAILPOINT`. Raises BadRequest for an unknown name or a malformed plan."""
     plans = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -132,24 +142,24 @@ def parse(text: str) -> list[Plan]:
             raise BadRequest(f"{VARIABLE} names {name!r}, which is no failpoint: see evenq.runtime.failpoints.POINTS")
         if (number and not number.isdecimal()) or (action and (verb != "sleep" or not amount.isdecimal())):
             raise BadRequest(f"{VARIABLE} holds {part!r}; write NAME, NAME:PASSING or NAME:PASSING:sleep=MS")
-        plans.append(Plan(name, max(1, int(number or "1")), int(amount or "0")))
+        plans.append(FailpointPlan(name, max(1, int(number or "1")), int(amount or "0")))
     return plans
 
 
-def read_counts(path: Path) -> dict[str, Counted]:
+def read_counts(path: Path) -> dict[str, FailpointCount]:
     """What `EVENQ_FAILPOINT_COUNTS` holds, summed over all processes that wrote it; zeros if it is not there."""
     data = path.read_bytes() if path.exists() else b""
     data = data.ljust(_SLOT.size * len(_NAMES), b"\0")
-    return {name: Counted(*_SLOT.unpack_from(data, place * _SLOT.size)) for place, name in enumerate(_NAMES)}
+    return {name: FailpointCount(*_SLOT.unpack_from(data, index * _SLOT.size)) for index, name in enumerate(_NAMES)}
 
 
 class Armed:
     """The failpoints of a process in which they are on. Any thread may pass one."""
 
-    def __init__(self, plans: list[Plan], counts: Path | None, *, end: Callable[[], None]) -> None:
+    def __init__(self, plans: list[FailpointPlan], counts: Path | None, *, end: Callable[[], None]) -> None:
         self._plans = {plan.name: plan for plan in plans}
         self._left = {plan.name: plan.at for plan in plans}
-        self._places = {name: place * _SLOT.size for place, name in enumerate(_NAMES)}
+        self._places = {name: index * _SLOT.size for index, name in enumerate(_NAMES)}
         self._map = _open_counts(counts) if counts is not None else None
         self._lock = threading.Lock()
         self._end = end
@@ -170,10 +180,10 @@ class Armed:
             time.sleep(plan.sleep_ms / 1000)
 
     def _count(self, name: str, *, hit: bool) -> None:
-        place = self._places[name]
+        offset = self._places[name]
         if self._map is not None:
-            passed, hits = _SLOT.unpack_from(self._map, place)
-            _SLOT.pack_into(self._map, place, passed + 1, hits + hit)
+            passed, hits = _SLOT.unpack_from(self._map, offset)
+            _SLOT.pack_into(self._map, offset, passed + 1, hits + hit)
 
 
 def _open_counts(path: Path) -> mmap.mmap:

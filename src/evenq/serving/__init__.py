@@ -1,1 +1,1 @@
-"""What every server needs: the one gRPC door, settings, health, logs and the metrics page."""
+"""What every server needs: the one gRPC server, settings, health, logs and the metrics page."""

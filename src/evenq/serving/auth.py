@@ -1,7 +1,7 @@
 """Authentication of one server: its settings, the users file and its reload, the guard, the signed net.
 
 A program makes an `Auth` from its settings, lets it guard its `Rpc`s and sign its own calls, and starts and closes it
-beside its doors. Switched off, all of that hands back what it was given, so nothing is paid per call.
+beside its gRPC servers. Switched off, all of that hands back what it was given, so nothing is paid per call.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ class Auth:
                 return False
             users = Users.parse(content)
         except SettingsError as error:
-            log.warning("the users file is not in force, the users before are", extra={"error": str(error)})
+            log.warning("users file rejected, keeping the previous users", extra={"error": str(error)})
             return False
         self._digest = digest
         self._signer.change(users.internal.name, users.internal.secrets[0])
         self._guard.change(users)
-        log.info("users changed", extra={"users": len(users)})
+        log.info("users file loaded", extra={"users": len(users)})
         return True
 
     async def _watch(self) -> None:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evenq.runtime.clock import Clock
-from evenq.serving.door import Door, DoorOptions, open_door
-from evenq.serving.http2_door import Http2Door
-from evenq.serving.page import Page, open_page
+from evenq.serving.grpc_server import GrpcServer, open_grpc_server
+from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.http2_grpc_server import Http2GrpcServer
+from evenq.serving.page import MetricsPage, open_page
 from evenq.serving.rpc import Rpc
 
-__all__ = ["EDGES", "Edges", "OpenDoor", "OpenPage"]
+__all__ = ["EDGES", "Edges", "OpenGrpcServer", "OpenPage"]
 
 
-class OpenDoor(Protocol):
-    """Serves `rpcs` at one address; see `evenq.serving.door.open_door`."""
+class OpenGrpcServer(Protocol):
+    """Serves `rpcs` at one address; see `evenq.serving.grpc_server.open_grpc_server`."""
 
     async def __call__(
-        self, rpcs: Sequence[Rpc], *, host: str, port: int, clock: Clock, options: DoorOptions | None = None
-    ) -> Door | Http2Door: ...
+        self, rpcs: Sequence[Rpc], *, host: str, port: int, clock: Clock, options: GrpcServerOptions | None = None
+    ) -> GrpcServer | Http2GrpcServer: ...
 
 
 class OpenPage(Protocol):
@@ -35,14 +36,14 @@ class OpenPage(Protocol):
         ready: Callable[[], bool],
         why: Callable[[], str] = ...,
         queues: Callable[[], Callable[[], bytes]] | None = ...,
-    ) -> Page | None: ...
+    ) -> MetricsPage | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
     """What a server opens its ports with."""
 
-    open_door: OpenDoor = open_door
+    open_grpc_server: OpenGrpcServer = open_grpc_server
     open_page: OpenPage = open_page
 
 

@@ -52,7 +52,7 @@ def known_error(error: Exception, rpc: Rpc) -> errors.Error:
 
 
 def overload(limit: int) -> errors.TooManyRequests:
-    """More calls than the door runs at once."""
+    """More calls than the server runs at once."""
     return errors.TooManyRequests(f"the server runs {limit} calls at once, its maximum; try again after a pause")
 
 

@@ -1,4 +1,4 @@
-"""Protobuf fields by hand, for the two small foreign services that the door answers itself (health, reflection).
+"""Protobuf fields by hand, for the two small foreign services that the server answers itself (health, reflection).
 
 Only what they need: varints and length-delimited fields. Everything of ours goes through `evenq.wire.stubs`.
 """

@@ -11,12 +11,12 @@ from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from evenq.serving.http2.limits import Limits
+from evenq.serving.http2.limits import Http2Limits
 from evenq.wire.http2.frames import WINDOW_MAX
 
 __all__ = ["FrontLimits"]
 
-_DEFAULT = Limits()
+_DEFAULT = Http2Limits()
 _WINDOW_MIN = 1 << 16
 """The protocol's first window is one byte less, and the server can only add to it."""
 _COUNT_MAX = 1_000_000
@@ -43,7 +43,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.connections_max,
         ge=1,
         le=_COUNT_MAX,
-        description="Most connections of one door; one more is closed.",
+        description="Most connections of one listener; one more is closed.",
     )
     connections_per_address_max: int = Field(
         default=_DEFAULT.connections_per_address_max,
@@ -101,7 +101,7 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.request_bytes_max,
         ge=1 << 20,
         le=_BYTES_MAX,
-        description="Most bytes of all such requests of one door; over it they are answered RESOURCE_EXHAUSTED.",
+        description="Most bytes of all such requests of one listener; over it they are answered RESOURCE_EXHAUSTED.",
     )
 
     stream_unread_bytes: int = Field(
@@ -127,8 +127,8 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.unread_bytes,
         ge=16 << 20,
         le=_BYTES_MAX,
-        description="Answers of all connections of one door that peers have not taken, bytes; at this handlers that "
-        "stream wait, and streams that stall end after pressed_stall_ms.",
+        description="Answers of all connections of one listener that peers have not taken, bytes; at this handlers "
+        "that stream wait, and streams that stall end after pressed_stall_ms.",
     )
 
     preface_ms: int = Field(
@@ -211,6 +211,6 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
                 )
         return self
 
-    def limits(self) -> Limits:
+    def limits(self) -> Http2Limits:
         """All bounds of the front."""
-        return Limits(**self.model_dump(), header_block_bytes_max=4 * self.header_list_bytes_max)
+        return Http2Limits(**self.model_dump(), header_block_bytes_max=4 * self.header_list_bytes_max)

@@ -1,6 +1,6 @@
 """Metrics of the front `http2`: what its connections hold, and what was refused. Servers on grpcio's front have none.
 
-Read at scrape from the plain counters of `evenq.serving.http2.limits.Totals`, one for each door.
+Read at scrape from the plain counters of `evenq.serving.http2.limits.Totals`, one for each listener.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _REFUSED = (
 
 
 def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
-    """`totals` is asked at scrape: `lambda: doors.totals`."""
+    """`totals` is asked at scrape: `lambda: servers.totals`."""
 
     def held(name: str) -> Callable[[], Iterable[Sample]]:
         def read() -> Iterable[Sample]:
-            doors = totals()
-            return [((), sum(getattr(each, name) for each in doors))] if doors else []
+            each_server = totals()
+            return [((), sum(getattr(one, name) for one in each_server))] if each_server else []
 
         return read
 

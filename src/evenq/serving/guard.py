@@ -1,4 +1,4 @@
-"""The door's guard: every call is signed by a known user who may do what it asks for (wire contract 2.2).
+"""The guard of the gRPC server: every call is signed by a known user who may do what it asks for (wire contract 2.2).
 
 `Guard.guarded` turns an `Rpc` into one that checks first and then calls the same handler, so that no handler knows of
 it and a server without authentication pays nothing. Who calls is found by the signature over `x-mq-date-time`; what a
@@ -23,7 +23,7 @@ from evenq.serving.names import NAMES, Named, Names
 from evenq.serving.owners import ClientOwners
 from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import Kind as RpcKind
-from evenq.serving.users import Kind, User, Users
+from evenq.serving.users import User, UserResource, Users
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
 
 __all__ = ["Guard"]
@@ -41,9 +41,9 @@ HOLD_MS, HOLD_MARGIN_MS = 1_000, 200
 HELD_MAX = 1_000
 
 _KINDS = {
-    Resource.TOPIC: (Kind.TOPIC,),
-    Resource.GROUP: (Kind.GROUP,),
-    Resource.TOPIC_AND_GROUP: (Kind.TOPIC, Kind.GROUP),
+    Resource.TOPIC: (UserResource.TOPIC,),
+    Resource.GROUP: (UserResource.GROUP,),
+    Resource.TOPIC_AND_GROUP: (UserResource.TOPIC, UserResource.GROUP),
 }
 _WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
 _AUDITED = frozenset({Action.CREATE, Action.DELETE, Action.OPERATE})
@@ -74,7 +74,7 @@ class Guard:
         self._older: dict[tuple[str, str], _Proof] = {}
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}
         self._revoked: set[asyncio.Task[Any]] = set()
-        self._told: dict[tuple[str, str, int], int] = {}
+        self._quiet_until_ms: dict[tuple[str, str, int], int] = {}
         self._held = 0
         self._owners = ClientOwners()
 
@@ -169,11 +169,11 @@ class Guard:
         if action is Action.INTERNAL:
             raise self._forbidden(user, context, "do what servers do among themselves")
         if kinds is None and (names is None or action is Action.OPERATE):
-            if access.resource in _WHOLE and not user.may_all(Kind.CLUSTER, action):
+            if access.resource in _WHOLE and not user.may_all(UserResource.CLUSTER, action):
                 raise self._forbidden(user, context, f"{action} the cluster")
         elif not user.unbound and names is not None:
             plain = context.plain
-            named = names.of(request, context.decoded) if plain is None else [Named(Kind.TOPIC, plain.topic)]
+            named = names.of(request, context.decoded) if plain is None else [Named(UserResource.TOPIC, plain.topic)]
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
         if access.resource is Resource.CLIENT and action is Action.CONSUME:
@@ -192,12 +192,12 @@ class Guard:
             self._owners.leave(client_id)
 
     def _check_missing(
-        self, user: User, access: Access, kinds: Sequence[Kind], named: Sequence[Named], context: RpcContext
+        self, user: User, access: Access, kinds: Sequence[UserResource], named: Sequence[Named], context: RpcContext
     ) -> None:
-        found = {one.kind for one in named if one.action is None}
+        named_kinds = {one.kind for one in named if one.action is None}
         for kind in kinds:
             # An empty name stands for all of a kind. Where a call reads, the other kind's name binds it.
-            left_out = kind not in found and not (found and access.action in _SOFT)
+            left_out = kind not in named_kinds and not (named_kinds and access.action in _SOFT)
             if left_out and not user.may_all(kind, access.action):
                 raise self._forbidden(user, context, f"{access.action} every {kind}, and the call names none")
 
@@ -227,7 +227,7 @@ class Guard:
 
     async def _late(self, error: Exception, context: RpcContext) -> AsyncIterator[bytes]:
         """A refusal that waits a moment: Go's push consumers ask again 20 ms after any error (wire contract 3.9). Only
-        so many wait at a time, so that strangers cannot fill the server with it.
+        a bounded number waits at a time, so that strangers cannot fill the server with it.
         """
         if self._held < HELD_MAX:
             self._held += 1
@@ -290,7 +290,7 @@ class Guard:
 
     def _audit(self, user: User, context: RpcContext) -> None:
         log.info(
-            "allowed",
+            "call allowed",
             extra={
                 "user": user.name,
                 "method": context.method,
@@ -302,9 +302,11 @@ class Guard:
     def _tell(self, user: str, context: RpcContext, code: int) -> None:
         """One line per user, call and verdict a minute: a client that asks again and again fills no disk."""
         key, now_ms = (user[:64], context.method, code), self._clock.monotonic_ms()
-        if now_ms < self._told.get(key, now_ms):
+        if now_ms < self._quiet_until_ms.get(key, now_ms):
             return
-        if len(self._told) >= TOLD_MAX:
-            self._told.clear()
-        self._told[key] = now_ms + TELL_AGAIN_MS
-        log.warning("refused", extra={"user": key[0], "method": context.method, "code": code, "peer": context.peer})
+        if len(self._quiet_until_ms) >= TOLD_MAX:
+            self._quiet_until_ms.clear()
+        self._quiet_until_ms[key] = now_ms + TELL_AGAIN_MS
+        log.warning(
+            "call refused", extra={"user": key[0], "method": context.method, "code": code, "peer": context.peer}
+        )

@@ -62,7 +62,7 @@ class Health:
         self.set_serving(serving=False)
 
     def rpcs(self) -> list[Rpc]:
-        """The two calls, for the door."""
+        """The two calls, for the gRPC server."""
         return [
             Rpc(
                 method="/grpc.health.v1.Health/Check",
@@ -94,12 +94,12 @@ class Health:
             raise TooManyRequests(f"{WATCHERS_MAX} calls watch the health already, the maximum")
         self._watchers += 1
         try:
-            told = b""
+            last_state = b""
             while True:
                 changed, last = self._changed, self._closed  # as of now: both may change while the state is sent
                 state = self._states.get(_service(request), SERVICE_UNKNOWN)
-                if state != told:
-                    told = state
+                if state != last_state:
+                    last_state = state
                     yield state
                 if last:
                     return

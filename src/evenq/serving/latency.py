@@ -1,4 +1,4 @@
-"""How long calls took, counted in plain integers by the door and read at scrape by `evenq.serving.metrics`.
+"""How long calls took, counted in plain integers by the server and read at scrape by `evenq.serving.metrics`.
 
 The buckets are those of RocketMQ 5's `rocketmq_rpc_latency`, so existing dashboards fit. One `MethodStats` per
 method, owned by the loop; `add` costs a search among nine numbers and two additions.
@@ -25,7 +25,7 @@ class MethodStats:
         self.running = 0
         """Calls that have not ended yet; parked polls and open streams among them."""
         self.errors: dict[int, int] = {}
-        """Answers with an error that the door wrote, by code of the protocol."""
+        """Answers with an error that the server wrote, by code of the protocol."""
 
     def add(self, duration_ms: int) -> None:
         """Count one finished call."""
@@ -37,7 +37,7 @@ class MethodStats:
         self.errors[code] = self.errors.get(code, 0) + 1
 
     def include(self, other: MethodStats) -> None:
-        """Count everything that `other` counted too: two doors with one method are one to whoever scrapes."""
+        """Count everything that `other` counted too: two servers with one method are one to Prometheus."""
         self.buckets = [own + more for own, more in zip(self.buckets, other.buckets, strict=True)]
         self.total_ms += other.total_ms
         self.running += other.running

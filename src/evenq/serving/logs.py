@@ -1,9 +1,9 @@
 """What servers write to stderr: one JSON object per line, or one readable line each when a person looks on (a
 terminal).
 
-Fields given as `extra={...}` become keys of the object, and from WARNING upwards stand in the text as well: whoever
-shows only the text must see which topic, group or broker it is about, and why. Message bodies are never logged; nothing
-above DEBUG is per message.
+Fields given as `extra={...}` become keys of the object, and from WARNING upwards stand in the text as well: a person
+who shows only the text must see which topic, group or broker it is about, and why. Message bodies are never logged;
+nothing above DEBUG is per message.
 """
 
 from __future__ import annotations

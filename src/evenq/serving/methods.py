@@ -1,6 +1,6 @@
-"""Everything that a door serves: a program's own calls, and health and reflection beside them.
+"""Everything that a server serves: a program's own calls, and health and reflection beside them.
 
-Called by both doors. Calls come back resolved, so that clients may name things in any way.
+Called by both servers. Calls come back resolved, so that clients may name things in any way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["all_served"]
 
 def all_served(rpcs: Sequence[Rpc], health: Health) -> list[Rpc]:
     """Raises ValueError if two of them have one method."""
-    found = [*health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs]), *rpcs]
-    if len({rpc.method for rpc in found}) != len(found):
+    served = [*health.rpcs(), *reflection.rpcs([rpc.method for rpc in rpcs]), *rpcs]
+    if len({rpc.method for rpc in served}) != len(served):
         raise ValueError("two Rpcs have one method")
-    return [resolved(rpc) for rpc in found]
+    return [resolved(rpc) for rpc in served]

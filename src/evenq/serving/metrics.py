@@ -27,7 +27,7 @@ __all__ = [
     "Metric",
     "MetricKind",
     "Sample",
-    "door_metrics",
+    "call_metrics",
     "exposition",
     "families",
     "gathered",
@@ -75,7 +75,7 @@ BUILD_INFO = Metric(
     kind=MetricKind.GAUGE,
     unit="servers",
     labels=("version", "python"),
-    help="1, with the versions of evenq and Python in its labels: the server is there and answers.",
+    help="Versions of evenq and Python, in the labels; always 1: the server is there and answers.",
     read=lambda: [((software_version() or "unknown", platform.python_version()), 1)],
 )
 
@@ -90,16 +90,16 @@ def gathered(metrics: Sequence[Metric], constant: Mapping[str, str] | None = Non
 
 def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = None) -> bytes:
     """The text format of `metrics`, of `evenq_build_info` and of the process's own, with `constant` labels (cluster,
-    node_type, node_id) on each series: whoever watches two clusters can tell them apart by every one of them.
+    node_type, node_id) on each series: a reader of two clusters can tell them apart by every one of them.
     """
     from prometheus_client import PROCESS_COLLECTOR, generate_latest
 
-    told = dict(constant or {})
+    labels = dict(constant or {})
 
     class Scrape:
         def collect(self) -> Iterable[Family]:
-            yield from (_family(metric, told) for metric in (*metrics, BUILD_INFO))
-            yield from (_labelled(family, told) for family in PROCESS_COLLECTOR.collect())
+            yield from (_family(metric, labels) for metric in (*metrics, BUILD_INFO))
+            yield from (_labelled(family, labels) for family in PROCESS_COLLECTOR.collect())
 
     registry: Any = Scrape()  # generate_latest asks for `collect` only
     return generate_latest(registry)
@@ -144,9 +144,9 @@ def _buckets(distribution: Distribution) -> list[tuple[str, int]]:
     return buckets
 
 
-def door_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]:
-    """What every door counts. `stats` is asked at scrape: `lambda: door.stats`. A method that was never called has no
-    series: a broker has more than 70 of them, each with ten buckets.
+def call_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]:
+    """What every server counts. `stats` is asked at scrape: `lambda: server.stats`. A method that was never called has
+    no series: a broker has more than 70 of them, each with ten buckets.
     """
 
     def latencies() -> Iterable[Sample]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from evenq.errors import BadRequest
 from evenq.serving.rpc import Action
-from evenq.serving.users import Kind
+from evenq.serving.users import UserResource
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
@@ -34,7 +34,7 @@ class Named(NamedTuple):
     does not stand for a name that the call leaves out.
     """
 
-    kind: Kind
+    kind: UserResource
     name: str
     action: Action | None = None
 
@@ -44,11 +44,11 @@ class _Path:
 
     __slots__ = ("action", "is_text", "kind", "place", "steps")
 
-    def __init__(self, kind: Kind, place: str, action: Action | None, request: type[Any]) -> None:
-        self.kind, self.place, self.action = kind, place, action
+    def __init__(self, kind: UserResource, field_path: str, action: Action | None, request: type[Any]) -> None:
+        self.kind, self.place, self.action = kind, field_path, action
         descriptor = request.DESCRIPTOR
         self.steps: list[tuple[str, bool]] = []
-        for name in place.split("."):
+        for name in field_path.split("."):
             field = descriptor.fields_by_name[name]
             self.steps.append((name, field.is_repeated))
             descriptor = field.message_type
@@ -75,8 +75,8 @@ class Names:
         self.request = request
         self.paths: list[_Path] = []
         for path in paths:
-            kind, place, *action = path.split(" ")
-            self.paths.append(_Path(Kind(kind), place, Action(action[0]) if action else None, request))
+            kind, field_path, *action = path.split(" ")
+            self.paths.append(_Path(UserResource(kind), field_path, Action(action[0]) if action else None, request))
 
     def of(self, request: bytes, decoded: tuple[bytes, Any, Any] | None = None) -> Sequence[Named]:
         """All that is named, each once. `decoded`: the call's (`RpcContext`), used if it is of this request. Raises
@@ -89,8 +89,8 @@ class Names:
                 message = self.request.FromString(request)
             except DecodeError as error:
                 raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
-        found = [named for path in self.paths for named in path.of(message)]
-        return found if len(found) < 2 else list(dict.fromkeys(found))
+        names = [named for path in self.paths for named in path.of(message)]
+        return names if len(names) < 2 else list(dict.fromkeys(names))
 
 
 def _rows(service: str, rows: Mapping[str, Names]) -> dict[str, Names]:

@@ -1,12 +1,12 @@
 """The one rule that turns what a call names into names of topics and groups, applied before guard and handler.
 
 A v2 `Resource` may carry a namespace, the header `x-mq-namespace` gives one to those that do not (wire contract 2.4),
-and the full name is `NAMESPACE%NAME`. The door (`evenq.serving.door`) wraps every call in `resolved`: what comes in is
-decoded once, each `Resource` is replaced by one without a namespace whose name is the full name, and guard and handler
-get that request, as bytes and as a message. Requests that a call's own reader (`Rpc.plain`) takes name one topic in
-full, and are not decoded. What goes out names things as the client did, because SDKs compare.
+and the full name is `NAMESPACE%NAME`. The server (`evenq.serving.grpc_server`) wraps every call in `resolved`: what
+comes in is decoded once, each `Resource` is replaced by one without a namespace whose name is the full name, and guard
+and handler get that request, as bytes and as a message. Requests that a call's own reader (`Rpc.plain`) takes name one
+topic in full, and are not decoded. What goes out names things as the client did, because SDKs compare.
 
-Always true: nothing behind the door sees a namespace, so nothing can fall back to the bare name; a resolved request
+Always true: nothing behind the server sees a namespace, so nothing can fall back to the bare name; a resolved request
 without the header resolves to itself, so it may be passed on to another server. Requests of `evenq.v1` hold full names
 and the header says nothing about them. Where `Resource`s are, in requests and answers, is read from the descriptors.
 """
@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from evenq.errors import BadRequest
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from evenq.serving.fields import write_bytes
-from evenq.serving.rpc import Bidi, Frames, Kind, PlainReader, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, Frames, Kind, PlainReader, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
@@ -212,17 +212,17 @@ class _Resolver:
         async def frames(request: bytes, context: RpcContext) -> AsyncIterator[Frames]:
             request, names = self.read(request, context)
             topic = _topic_field(context, names)
-            answer = handler(request, context)
+            response = handler(request, context)
             try:
-                async for frame in answer:
+                async for frame in response:
                     if not topic:
                         yield frame
-                    elif isinstance(frame, bytes):
-                        yield _renamed(frame, topic)
-                    else:
+                    elif isinstance(frame, list):
                         yield [_renamed(one, topic) for one in frame]
+                    else:
+                        yield _renamed(each_of(frame)[0], topic)
             finally:
-                close = getattr(answer, "aclose", None)
+                close = getattr(response, "aclose", None)
                 if close is not None:
                     await close()
 
@@ -236,19 +236,19 @@ class _Resolver:
                 async for request in requests:
                     yield self.read(request, context, names)[0]
 
-            answer = handler(each(), context)
+            responses = handler(each(), context)
             try:
-                async for frame in answer:
+                async for frame in responses:
                     yield self._named_for(frame, names) if names.namespace else frame
             finally:
-                close = getattr(answer, "aclose", None)
+                close = getattr(responses, "aclose", None)
                 if close is not None:
                     await close()
 
         return frames
 
-    def _named_for(self, answer: bytes, names: _ClientNames) -> bytes:
-        message = self._response.kind.FromString(answer)
+    def _named_for(self, response: bytes, names: _ClientNames) -> bytes:
+        message = self._response.kind.FromString(response)
         for resource in self._response.of(message):
             names.name(resource)
         encoded: bytes = message.SerializeToString()
@@ -289,11 +289,21 @@ def _table() -> Mapping[str, _Resolver]:
 _RESOLVERS = _table()
 
 
+def _read_first(handler: Unary, plain: PlainReader) -> Unary:
+    def call(request: bytes, context: RpcContext) -> Awaitable[bytes]:
+        context.plain = plain(request)
+        return handler(request, context)
+
+    return call
+
+
 def resolved(rpc: Rpc) -> Rpc:
-    """The same call for clients that name things in any way; calls without a `Resource` as they are."""
+    """The same call for clients that name things in any way; calls without a `Resource` as they are, behind their
+    reader if they have one.
+    """
     resolver = _RESOLVERS.get(rpc.method)
     if resolver is None:
-        return rpc
+        return rpc if rpc.plain is None else replace(rpc, handler=_read_first(cast("Unary", rpc.handler), rpc.plain))
     match rpc.kind:
         case Kind.UNARY:
             return replace(rpc, handler=resolver.unary(cast("Unary", rpc.handler), rpc.plain))

@@ -16,7 +16,7 @@ class ClientOwners:
     """Owners by client id."""
 
     def __init__(self, *, silence_ms: int = 120_000, owners_max: int = 100_000) -> None:
-        """`silence_ms`: so long after its last call an id is anybody's; SDKs send a heartbeat every 10 s."""
+        """`silence_ms`: how long after its last call an id is anybody's; SDKs send a heartbeat every 10 s."""
         self._silence_ms = silence_ms
         self._owners_max = owners_max
         self._owners: OrderedDict[str, tuple[str, int]] = OrderedDict()

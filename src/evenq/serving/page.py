@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from evenq.errors import PortInUse, SettingsError
 
-__all__ = ["Page", "open_page"]
+__all__ = ["MetricsPage", "open_page"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ TEXT = "text/plain; charset=utf-8"
 METRICS = "text/plain; version=1.0.0; charset=utf-8"
 
 
-class Page:
+class MetricsPage:
     """A running HTTP page. Made by `open_page`; owned by the loop that made it."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Page:
             writer.close()
 
     def _make_room(self, writer: asyncio.StreamWriter) -> None:
-        """Let a new connection ask, whoever else is connected and says nothing."""
+        """Let a new connection ask, also beside connections that say nothing."""
         peername = writer.get_extra_info("peername")
         peer = str(peername[0]) if peername else ""
         own = [one for one, address in self._silent.items() if address == peer]
@@ -150,14 +150,14 @@ async def open_page(
     ready: Callable[[], bool],
     why: Callable[[], str] = lambda: "",
     queues: Callable[[], Callable[[], bytes]] | None = None,
-) -> Page | None:
+) -> MetricsPage | None:
     """Serve the page at host:port; 0 = any free port, -1 = no page (None). `why`: the reason why it is not ready, for
     people; empty = there is nothing to say. `queues`: reads what `/metrics/queues` answers and gives what makes
     the text of it, in a thread (`metrics.gathered`); None = nothing. Raises PortInUse, SettingsError.
     """
     if port < 0:
         return None
-    page = Page(metrics, ready, why, queues)
+    page = MetricsPage(metrics, ready, why, queues)
     await page.start(host, port)
     return page
 
@@ -166,7 +166,7 @@ def _read(metrics: Callable[[], bytes]) -> tuple[str, str, bytes]:
     try:
         return "200 OK", METRICS, metrics()
     except Exception:
-        log.exception("metrics cannot be read")
+        log.exception("reading the metrics failed")
         return _UNREADABLE
 
 
@@ -175,12 +175,12 @@ async def _read_aside(queues: Callable[[], Callable[[], bytes]]) -> tuple[str, s
     try:
         text = queues()
     except Exception:
-        log.exception("metrics of queues cannot be read")
+        log.exception("reading the metrics of queues failed")
         return _UNREADABLE
     return await asyncio.to_thread(_read, text)
 
 
-_UNREADABLE = "500 Internal Server Error", TEXT, b"metrics cannot be read; see the log\n"
+_UNREADABLE = "500 Internal Server Error", TEXT, b"reading the metrics failed; see the log\n"
 
 
 def _response(status: str, kind: str, body: bytes, *, with_body: bool) -> bytes:

@@ -1,7 +1,7 @@
 """Server reflection (`grpc.reflection.v1` and `v1alpha`, which are equal on the wire), so that grpcurl and others can
 call us.
 
-It lists the services that the door serves and answers with descriptors from our private pool. Written by hand: the
+It lists the services that the server serves and answers with descriptors from our private pool. Written by hand: the
 published package knows only the default pool and only v1alpha. Access: descriptors are public, they are in our
 repository.
 """
@@ -52,7 +52,7 @@ def _handler(services: Sequence[str]) -> Bidi:
 
 def answer(request: bytes, services: Sequence[str]) -> bytes:
     """The encoded ServerReflectionResponse to an encoded ServerReflectionRequest."""
-    host, found = b"", b""
+    host, result = b"", b""
     try:
         for number, value in read_fields(request):
             if not isinstance(value, bytes):
@@ -60,16 +60,16 @@ def answer(request: bytes, services: Sequence[str]) -> bytes:
             if number == 1:
                 host = value
             elif number == FILE_BY_FILENAME:
-                found = _files(POOL.FindFileByName(value.decode()))
+                result = _files(POOL.FindFileByName(value.decode()))
             elif number == FILE_CONTAINING_SYMBOL:
-                found = _files(_file_with(value.decode()))
+                result = _files(_file_with(value.decode()))
             elif number == LIST_SERVICES:
-                found = write_bytes(6, b"".join(write_bytes(1, write_bytes(1, name.encode())) for name in services))
+                result = write_bytes(6, b"".join(write_bytes(1, write_bytes(1, name.encode())) for name in services))
     except KeyError as error:
-        found = _error(NOT_FOUND, f"not known here: {error}")
+        result = _error(NOT_FOUND, f"not known here: {error}")
     except (BadRequest, UnicodeDecodeError) as error:
-        found = _error(INVALID_ARGUMENT, str(error))
-    return write_bytes(1, host) + write_bytes(2, request) + (found or _error(UNIMPLEMENTED, "we have no extensions"))
+        result = _error(INVALID_ARGUMENT, str(error))
+    return write_bytes(1, host) + write_bytes(2, request) + (result or _error(UNIMPLEMENTED, "we have no extensions"))
 
 
 def _file_with(symbol: str) -> Any:
@@ -80,7 +80,7 @@ def _file_with(symbol: str) -> Any:
         return POOL.FindFileContainingSymbol(service)
 
 
-def _files(wanted: Any) -> bytes:
+def _files(descriptor: Any) -> bytes:
     """The file and all that it imports, each once, imports first."""
     files: dict[str, bytes] = {}
 
@@ -90,7 +90,7 @@ def _files(wanted: Any) -> bytes:
                 add(needed)
             files[file.name] = file.serialized_pb
 
-    add(wanted)
+    add(descriptor)
     return write_bytes(4, b"".join(write_bytes(1, data) for data in files.values()))
 
 

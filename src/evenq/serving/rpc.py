@@ -1,9 +1,9 @@
 """What a handler is, without any word of gRPC.
 
-Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise
-`evenq.errors`. The door (`evenq.serving.door`) calls them; another front could, without a change in any handler.
-Every call has an `Access` row from the first day: a server that is given an `Rpc` without one does not exist, because
-the field has no default.
+Handlers take the request's bytes and an `RpcContext`, return (or yield) the response's bytes and raise `evenq.errors`.
+The server (`evenq.serving.grpc_server`) calls them; another front could, without a change in any handler. Every call
+has an `Access` row from the first day: a server that is given an `Rpc` without one does not exist, because the field
+has no default.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from evenq.model import PLAIN_DOOR, Listener
+from evenq.model import PLAIN_LISTENER, Listener
 
 __all__ = [
     "ACTS_FOR",
@@ -24,6 +24,8 @@ __all__ = [
     "Caller",
     "Frames",
     "Kind",
+    "MoreHeaders",
+    "Pieces",
     "Plain",
     "PlainReader",
     "Resource",
@@ -89,8 +91,29 @@ class CallHeaders:
     def texts(self) -> dict[str, str]:
         """`RpcContext.headers`."""
         if self._texts is None:
-            self._texts = {key: value for key, value in self._metadata if isinstance(value, str) and key != NAMESPACE}
+            self._texts = self._read_texts()
         return self._texts
+
+    def _read_texts(self) -> dict[str, str]:
+        return {key: value for key, value in self._metadata if isinstance(value, str) and key != NAMESPACE}
+
+
+class MoreHeaders(CallHeaders):
+    """What many calls share, and what one of them has beside it, under names of its own."""
+
+    __slots__ = ("_common",)
+
+    def __init__(self, common: CallHeaders, metadata: Metadata) -> None:
+        self._common = common
+        super().__init__(metadata)
+        self.namespace = common.namespace
+
+    def first(self, name: str) -> str:
+        """`RpcContext.header`."""
+        return super().first(name) or self._common.first(name)
+
+    def _read_texts(self) -> dict[str, str]:
+        return {**self._common.texts, **super()._read_texts()}
 
 
 class RpcContext:
@@ -104,7 +127,7 @@ class RpcContext:
         metadata: Metadata | CallHeaders,
         peer: str,
         deadline_ms: int | None,
-        listener: Listener = PLAIN_DOOR,
+        listener: Listener = PLAIN_LISTENER,
     ) -> None:
         self.method = method
         self.peer = peer
@@ -120,7 +143,7 @@ class RpcContext:
         self.caller: Caller | None = None
         """Whose rights bind the call; None: nobody's, everything may be told."""
         self.listener = listener
-        """The door that the call came through: the caller can reach addresses of such doors."""
+        """The server that the call came through: the caller can reach addresses of such servers."""
         self._head = metadata if isinstance(metadata, CallHeaders) else CallHeaders(metadata)
 
     @property
@@ -201,7 +224,20 @@ class Access:
 
 PlainReader = Callable[[bytes], Plain | None]
 Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
-Frames = bytes | list[bytes]
+
+
+class Pieces(NamedTuple):
+    """One message of an answer that lies in several places, so that nobody has to put it together."""
+
+    parts: list[bytes | memoryview]
+    """Nobody changes them: whoever made them finds out when nobody looks at them any more."""
+
+    def whole(self) -> bytes:
+        """The message, put together."""
+        return b"".join(self.parts)
+
+
+Frames = bytes | list[bytes] | Pieces
 """One message of an answer, or several that leave in one piece: a list is taken whole or not at all."""
 ServerStream = Callable[[bytes, RpcContext], AsyncIterator[Frames]]
 Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
@@ -209,6 +245,8 @@ Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
 
 def each_of(frames: Frames) -> Sequence[bytes]:
     """The messages one by one, for those to whom a piece is nothing."""
+    if isinstance(frames, Pieces):
+        return (frames.whole(),)
     return (frames,) if isinstance(frames, bytes) else frames
 
 

@@ -93,10 +93,10 @@ def _calm_collector() -> None:
 def _allow_files() -> None:
     """As many open files as the system lets the process have, up to FILES_MAX."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    files = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < files:
         with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
@@ -135,7 +135,7 @@ async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
 def _told(error: BaseException, program: str) -> int:
     known = _first_known(error)
     if known is None:
-        log.critical("the process ends after a mistake of ours", exc_info=error)
+        log.critical("process ends after an internal error", exc_info=error)
         return EXIT_FAILED
     sys.stderr.write(f"evenq-{program}: {known}\n" if program else f"{known}\n")
     return EXIT_USAGE if isinstance(known, SettingsError | PortInUse) else EXIT_FAILED
@@ -146,8 +146,8 @@ def _first_known(error: BaseException) -> Error | None:
     if isinstance(error, Error):
         return error
     if isinstance(error, BaseExceptionGroup):
-        found = [_first_known(inner) for inner in error.exceptions]
-        return found[0] if all(inner is not None for inner in found) else None
+        causes = [_first_known(inner) for inner in error.exceptions]
+        return causes[0] if all(inner is not None for inner in causes) else None
     return None
 
 

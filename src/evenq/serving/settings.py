@@ -193,10 +193,10 @@ def _from_flags(known: Sequence[Setting], program: str, argv: Sequence[str], kin
         if setting is None:
             raise SettingsError(_unknown("flag", word, list(by_flag), program))
         if not equals:
-            found = "true" if setting.is_switch else next(words, None)
-            if found is None:
+            value_text = "true" if setting.is_switch else next(words, None)
+            if value_text is None:
                 raise SettingsError(f"flag {flag} needs a value: {setting.field.description or ''} Try {flag} VALUE.")
-            text = found
+            text = value_text
         texts[setting.name] = (text, flag)
     return texts
 

@@ -1,6 +1,6 @@
-"""TLS of one server: its settings, the certificate that its doors show, how it calls other servers.
+"""TLS of one server: its settings, the certificate that its listeners show, how it calls other servers.
 
-A program makes a `ServerTls` from its settings, opens its doors with it and starts and closes it beside them. The
+A program makes a `ServerTls` from its settings, opens its listeners with it and starts and closes it beside them. The
 files are looked at every `reload_ms`; a changed pair that makes sense is shown from the next handshake on, connections
 that stand go on with what they began with. Always true: files that make no sense change nothing.
 """
@@ -76,7 +76,7 @@ class TlsSettings(BaseModel, frozen=True, extra="forbid"):
 
 
 class ServerTls:
-    """The certificate of one server's doors. Belongs to one loop."""
+    """The certificate of one server's servers. Belongs to one loop."""
 
     def __init__(self, settings: TlsSettings, *, clock: Clock) -> None:
         self._settings = settings
@@ -88,7 +88,7 @@ class ServerTls:
         self._stamp: tuple[object, ...] = ()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What `DoorOptions.credentials` takes. Raises SettingsError for files that make no sense."""
+        """What `GrpcServerOptions.credentials` takes. Raises SettingsError for files that make no sense."""
         if self._configuration is None:
             self._stamp = self._look()
             self._show(self._read())
@@ -104,14 +104,14 @@ class ServerTls:
             shown = self._configuration
             return shown
 
-        wanted: Any = fetch  # the published types leave None out
+        fetcher: Any = fetch  # the published types leave None out
         return grpc.dynamic_ssl_server_credentials(
-            first, wanted, require_client_authentication=self._settings.client_ca is not None
+            first, fetcher, require_client_authentication=self._settings.client_ca is not None
         )
 
     def contexts(self) -> Callable[[], ssl.SSLContext]:
-        """What `DoorOptions.tls` takes: called at each handshake, it gives what is in force then. Raises SettingsError
-        for files that make no sense.
+        """What `GrpcServerOptions.tls` takes: called at each handshake, it gives what is in force then. Raises
+        SettingsError for files that make no sense.
         """
         self.credentials()
         return self._in_force
@@ -121,7 +121,7 @@ class ServerTls:
         return self._context
 
     def start(self) -> None:
-        """Watch the files, if a door shows them."""
+        """Watch the files, if a server shows them."""
         if self._configuration is not None:
             self._task = spawn(self._watch(), name="TLS files")
 
@@ -141,14 +141,14 @@ class ServerTls:
         try:
             read = await asyncio.to_thread(self._read)
         except SettingsError as error:
-            log.warning("the changed TLS files are not in force, the ones before are: %s", error)
+            log.warning("changed TLS files rejected, keeping the previous ones: %s", error)
             return False
         if read == self._shown:
             return False
         try:
             self._show(read)
         except SettingsError as error:
-            log.warning("the changed TLS files are not in force, the ones before are: %s", error)
+            log.warning("changed TLS files rejected, keeping the previous ones: %s", error)
             self._stamp = ()
             return False
         log.info("TLS certificate changed to that of %s", self._settings.certificate)
@@ -162,7 +162,7 @@ class ServerTls:
     def _read(self) -> tuple[bytes, bytes, bytes | None]:
         settings = self._settings
         if settings.certificate is None or settings.key is None:
-            raise SettingsError("a TLS door needs tls.certificate and tls.key; give both PEM files")
+            raise SettingsError("a TLS server needs tls.certificate and tls.key; give both PEM files")
         certificate, key = read_pair(settings.certificate, settings.key)
         return certificate, key, read_authorities(settings.client_ca) if settings.client_ca is not None else None
 

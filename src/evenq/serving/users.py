@@ -29,14 +29,14 @@ from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from evenq.serving.rpc import Action
 from evenq.wire.signature import Secret
 
-__all__ = ["Kind", "User", "Users"]
+__all__ = ["User", "UserResource", "Users"]
 
 SECRET_LENGTH_MIN = 8
 SECRETS_MAX = 4
 USERS_MAX = 10_000
 
 
-class Kind(StrEnum):
+class UserResource(StrEnum):
     """What a grant is about."""
 
     TOPIC = "topic"
@@ -44,12 +44,12 @@ class Kind(StrEnum):
     CLUSTER = "cluster"
 
 
-_ACTIONS: Mapping[Kind, frozenset[Action]] = {
-    Kind.TOPIC: frozenset(
+_ACTIONS: Mapping[UserResource, frozenset[Action]] = {
+    UserResource.TOPIC: frozenset(
         {Action.PUBLISH, Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}
     ),
-    Kind.GROUP: frozenset({Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}),
-    Kind.CLUSTER: frozenset({Action.DESCRIBE, Action.OPERATE}),
+    UserResource.GROUP: frozenset({Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}),
+    UserResource.CLUSTER: frozenset({Action.DESCRIBE, Action.OPERATE}),
 }
 
 
@@ -73,33 +73,33 @@ class User:
     secrets: tuple[Secret, ...]
     admin: bool = False
     internal: bool = False
-    allowed: Mapping[tuple[Kind, Action], _Names] = field(default_factory=dict)
+    allowed: Mapping[tuple[UserResource, Action], _Names] = field(default_factory=dict)
 
     @property
     def unbound(self) -> bool:
         """True if no name needs to be looked at: nothing public is forbidden to this user."""
         return self.admin or self.internal
 
-    def may_all(self, kind: Kind, action: Action) -> bool:
+    def may_all(self, kind: UserResource, action: Action) -> bool:
         """True if every name of the kind is allowed, also the empty one that stands for all."""
         names = self.allowed.get((kind, action))
         return self.unbound or (names is not None and names.everything)
 
-    def may(self, kind: Kind, action: Action, name: str) -> bool:
+    def may(self, kind: UserResource, action: Action, name: str) -> bool:
         """Is the action allowed on this name? Retry and dead-letter topics belong to their group."""
         if self.unbound:
             return True
         names = self.allowed.get((kind, action))
         if names is not None and names.hold(name):
             return True
-        if kind is Kind.TOPIC and name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and action is not Action.PUBLISH:
+        if kind is UserResource.TOPIC and name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and action is not Action.PUBLISH:
             group = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
-            return self.may(Kind.GROUP, action, group)
+            return self.may(UserResource.GROUP, action, group)
         return False
 
     def may_topic(self, action: Action, name: str) -> bool:
         """`may` of a topic."""
-        return self.may(Kind.TOPIC, action, name)
+        return self.may(UserResource.TOPIC, action, name)
 
 
 class Users:
@@ -127,12 +127,12 @@ class Users:
     def parse(content: bytes) -> Users:
         """Read a file's content. Raises SettingsError that names the user and the key, and never a secret."""
         try:
-            told = tomllib.loads(content.decode())
+            content_table = tomllib.loads(content.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             # The parser's own text may quote the file: only where it stumbled is told.
             raise SettingsError(f"the users file is not TOML{_place(error)}") from None
-        unknown = sorted(set(told) - {"users"})
-        tables = told.get("users", {})
+        unknown = sorted(set(content_table) - {"users"})
+        tables = content_table.get("users", {})
         if unknown or not isinstance(tables, dict):
             raise SettingsError(f"the users file has {unknown or 'users'} where only tables [users.NAME] belong")
         if len(tables) > USERS_MAX:
@@ -168,8 +168,8 @@ def _user(name: str, table: Any) -> User:
     )
 
 
-def _secrets(name: str, told: Any) -> Iterator[Secret]:
-    secrets = told if isinstance(told, list) else [told]
+def _secrets(name: str, secret_table: Any) -> Iterator[Secret]:
+    secrets = secret_table if isinstance(secret_table, list) else [secret_table]
     if not 1 <= len(secrets) <= SECRETS_MAX:
         raise SettingsError(f"user {name}: give a secret, or a list of 1 to {SECRETS_MAX}")
     for secret in secrets:
@@ -178,8 +178,8 @@ def _secrets(name: str, told: Any) -> Iterator[Secret]:
         yield Secret(secret)
 
 
-def _allowed(name: str, grants: Sequence[Any]) -> Mapping[tuple[Kind, Action], _Names]:
-    allowed: dict[tuple[Kind, Action], _Names] = {}
+def _allowed(name: str, grants: Sequence[Any]) -> Mapping[tuple[UserResource, Action], _Names]:
+    allowed: dict[tuple[UserResource, Action], _Names] = {}
     for grant in grants:
         if not isinstance(grant, dict) or set(grant) != {"resource", "actions"}:
             raise SettingsError(f'user {name}: a grant is {{ resource = "topic:NAME", actions = ["consume"] }}')
@@ -195,24 +195,24 @@ def _allowed(name: str, grants: Sequence[Any]) -> Mapping[tuple[Kind, Action], _
     return allowed
 
 
-def _resource(name: str, told: Any) -> tuple[Kind, str]:
-    kind, colon, pattern = str(told).partition(":")
-    if kind == Kind.CLUSTER and not colon:
-        return Kind.CLUSTER, "*"
-    if kind not in {Kind.TOPIC, Kind.GROUP} or not pattern or "*" in pattern[:-1]:
+def _resource(name: str, resource: Any) -> tuple[UserResource, str]:
+    kind, colon, pattern = str(resource).partition(":")
+    if kind == UserResource.CLUSTER and not colon:
+        return UserResource.CLUSTER, "*"
+    if kind not in {UserResource.TOPIC, UserResource.GROUP} or not pattern or "*" in pattern[:-1]:
         raise SettingsError(
-            f"user {name}: resource {told!r} is none of topic:NAME, topic:PREFIX*, topic:*, the same with group:, "
+            f"user {name}: resource {resource!r} is none of topic:NAME, topic:PREFIX*, topic:*, the same with group:, "
             "and cluster"
         )
-    return Kind(kind), pattern
+    return UserResource(kind), pattern
 
 
-def _actions(name: str, kind: Kind, told: Any) -> frozenset[Action]:
+def _actions(name: str, kind: UserResource, actions: Any) -> frozenset[Action]:
     known = _ACTIONS[kind]
-    if told == ["*"]:
+    if actions == ["*"]:
         return known
-    if not isinstance(told, list) or not told or not all(action in known for action in told):
+    if not isinstance(actions, list) or not actions or not all(action in known for action in actions):
         raise SettingsError(
-            f'user {name}: actions {told!r} of a {kind}; give a list out of {", ".join(sorted(known))}, or ["*"]'
+            f'user {name}: actions {actions!r} of a {kind}; give a list out of {", ".join(sorted(known))}, or ["*"]'
         )
-    return frozenset({*map(Action, told), Action.DESCRIBE})  # who may use a thing may look at it
+    return frozenset({*map(Action, actions), Action.DESCRIBE})  # who may use a thing may look at it

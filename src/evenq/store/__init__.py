@@ -1,7 +1,7 @@
 """The log-structured store: one commit log for everything, consume queues derived from it, snapshots of the owner's
 state.
 
-It knows nothing of gRPC or protobuf. `MessageStore` is its one door; `disk` is the only file of the project that
+It knows nothing of gRPC or protobuf. `MessageStore` is its one way in; `disk` is the only file of the project that
 opens files. Its names load at their first use, because `evenq.local` stands on `disk` and little more.
 """
 

@@ -3,82 +3,84 @@
 Called on the loop thread only. Between `append` and the writer's report a record has a place (`Packer`) but is not
 consumable; if the disk was full, the places are taken back, if anything else failed the store is poisoned. While the
 writer has one group, the next one gathers.
+
+In a log with copies (`LogState.replicated`) groups that were written wait, in order, until `commit` says that every
+in-sync copy has them; only then the same things happen that otherwise follow the writer's report. The writer goes on
+meanwhile. What waits is in the log: a full disk takes back what is behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from evenq.errors import BadRequest, Error, StoreFull, StorePoisoned, TooManyRequests
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.hot_cache import HotCache
+from evenq.store.log_state import LogState
 from evenq.store.messages import Append, AppendBlock, OnDispatched, TimerAppend
-from evenq.store.options import FlushMode, StoreOptions, StoreStats
+from evenq.store.options import FlushMode, StoreOptions
 from evenq.store.packer import Packer
 from evenq.store.record import HEADER_BYTES
-from evenq.store.writer import Batch
+from evenq.store.writer import WriteBatch
 
 __all__ = ["Appender"]
 
 GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
-ANSWER_BYTES = 1 << 20  # senders of so many bytes are told in one turn
+ANSWER_BYTES = 1 << 20  # senders of this number of bytes are answered in one turn
 
 
 class Appender:
-    """Places, groups and outcomes of appends. `submit` hands a batch to the writer, `complete` takes its report."""
+    """Places, groups and outcomes of appends. `submit` hands a batch to the writer, `complete` takes its report, and
+    `commit` that of the copies.
+    """
 
     def __init__(
         self,
         queues: dict[tuple[int, int], ConsumeQueue],
+        state: LogState,
         options: StoreOptions,
         *,
         clock: Clock,
         segment_bytes: int,
-        log_end: int,
-        last_store_ms: int,
         gather_turns: int = 0,
+        epoch: int = 1,
     ) -> None:
         """`gather_turns`: turns of the loop that a group waits for others to join it before the writer gets it. A turn
-        without work is a few microseconds; a group alone costs the writer's thread and ours two switches.
+        without work is a few microseconds; a group alone costs the writer's thread and ours two switches. `epoch`: of
+        the leader that appends, for the records' headers.
         """
+        self._state = state
+        self._stats = state.stats
+        state.on_poison = self._give_up
         self._options = options
         self._now_ms = clock.now_ms
         self._loop = asyncio.get_running_loop()
-        self.submit: Callable[[Batch], None] = lambda _: None
-        self.on_failure: Callable[[Error], None] | None = None
-        self.on_full: Callable[[], None] = lambda: None
-        """Called when `full` changes between a reason and none."""
+        self.submit: Callable[[WriteBatch], None] = lambda _: None
         self.on_growth: Callable[[], None] = lambda: None
-        """Called after each safe batch, for the flusher."""
+        """Called after each batch that was written or became safe, for the flusher."""
         self.on_dispatched: OnDispatched | None = None
         self.on_timers: Callable[[Sequence[TimerAppend], Sequence[int]], None] = lambda _, __: None
         """Called for each call that is safe now and had timers or ends, in the step that moves the log's safe end."""
-        self.stats = StoreStats(log_end=log_end, log_synced=log_end)
-        self.failure: Error | None = None
-        self.full: StoreFull | None = None
-        """Why messages are refused for now; state records go on."""
-        self.reserve_bytes = 0
-        """What moves may still use while messages are refused."""
-        self.closed = False
-        self.blocked = False
-        """Whether any of the three above refuses messages: one look for each append."""
-        self.dirty: dict[ConsumeQueue, None] = {}
-        """Queues that grew since the last checkpoint, in the order of their first growth."""
-        self.unfiled = 0
-        """Consumable entries that are in no file yet."""
-        self.synced_end = log_end
-        self.last_store_ms = last_store_ms
+        self.on_written: Callable[[int], None] = lambda _: None
+        """Called with the new end for each batch that is written and waits for its commit; the owner's."""
         self._synchronous = options.flush is FlushMode.SYNC
-        self._packer = Packer(queues, segment_bytes=segment_bytes, end=log_end)
+        self._replicated = state.replicated
+        self._packer = Packer(queues, segment_bytes=segment_bytes, end=state.stats.log_end, epoch=epoch)
         self._cache = HotCache(options.cache_bytes)
         self._waiting_max = options.append_queue_max
-        self._end_max = log_end + options.append_bytes_max
+        self._end_max = state.stats.log_end + options.append_bytes_max
         """No message is placed at or behind this log offset: it moves on with what is safe."""
-        self._busy: Batch | None = None
+        self._busy: WriteBatch | None = None
         """What the writer has."""
+        self._uncommitted: deque[WriteBatch] = deque()
+        """What is written and waits for its commit, in order. The bounds of what waits are its bounds."""
+        self._left: Error | None = None
+        """Told to those whose records waited when the store closed."""
         self._kick_due = False
         self._gather_turns = gather_turns
         self._turns = 0
@@ -92,17 +94,19 @@ class Appender:
 
     def append(self, entries: Sequence[Append]) -> asyncio.Future[None]:
         """Give places to messages and queue them. See `MessageStore.append`."""
-        if self.blocked or not entries or self._overloaded():
+        state = self._state
+        if state.blocked or not entries or self._overloaded():
             self._refuse(entries)
-        self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
-        return self._joined(self._packer.pack(entries, store_ms, self.synced_end), len(entries))
+        state.last_store_ms = store_ms = max(self._now_ms(), state.last_store_ms)
+        return self._joined(self._packer.pack(entries, store_ms, state.synced_end), len(entries))
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
         """Queue one opaque record. See `MessageStore.append_state`."""
-        if self.failure is not None or self.closed:
+        state = self._state
+        if state.stopped:
             self._refuse(())
-        self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
-        return self._joined(self._packer.pack_state(payload, store_ms, self.synced_end), 1)
+        state.last_store_ms = store_ms = max(self._now_ms(), state.last_store_ms)
+        return self._joined(self._packer.pack_state(payload, store_ms, state.synced_end), 1)
 
     def append_group(
         self, entries: Sequence[Append], *, state: bytes, timers: Sequence[TimerAppend], ended: Sequence[int],
@@ -114,23 +118,24 @@ class Appender:
 
         The plain `append` is not told apart from within, so that it stays as fast as it is.
         """
-        if moves and self.full is not None and not self.closed and self.failure is None and self.reserve_bytes > 0:
-            self.reserve_bytes -= sum(HEADER_BYTES + len(timer.head) + len(timer.system) for timer in timers)
+        log = self._state
+        if moves and log.full is not None and not log.stopped and log.reserve_bytes > 0:
+            log.reserve_bytes -= sum(HEADER_BYTES + len(timer.head) + len(timer.system) for timer in timers)
         elif entries or timers or blocks:
-            if self.blocked or self._overloaded():
+            if log.blocked or self._overloaded():
                 self._refuse(entries or timers or blocks)
-        elif self.failure is not None or self.closed:
+        elif log.stopped:
             self._refuse(())
-        self.last_store_ms = store_ms = max(self._now_ms(), self.last_store_ms)
-        batch = self._packer.pack_mixed(entries, timers, ended, state, store_ms, self.synced_end, blocks)
+        log.last_store_ms = store_ms = max(self._now_ms(), log.last_store_ms)
+        batch = self._packer.pack_mixed(entries, timers, ended, state, store_ms, log.synced_end, blocks)
         return self._joined(batch, len(entries) + sum(map(len, blocks)) + len(timers) + bool(ended) + bool(state))
 
     def _overloaded(self) -> bool:
-        return self.stats.waiting >= self._waiting_max or self._packer.end >= self._end_max
+        return self._stats.waiting >= self._waiting_max or self._packer.end >= self._end_max
 
-    def _joined(self, batch: Batch, records: int) -> asyncio.Future[None]:
+    def _joined(self, batch: WriteBatch, records: int) -> asyncio.Future[None]:
         """A call's records are in the group: see that the writer gets it."""
-        self.stats.waiting += records
+        self._stats.waiting += records
         if self._busy is None and not self._kick_due:
             self._kick_due = True
             self._turns = 0
@@ -145,14 +150,25 @@ class Appender:
         return self._packer.end
 
     async def settled(self) -> None:
-        """Wait until every append so far has its outcome. Raises StoreFull or StorePoisoned if one of them failed."""
+        """Wait until every append so far has its outcome, and until what recovery found is committed. Raises StoreFull
+        or StorePoisoned if an append failed, PersistenceTimeout if the store closed first, and what `abandon` was
+        given.
+        """
+        state = self._state
         target, refused = self._packer.end, self._taken_back
-        while self.stats.log_end < target and self.failure is None and self._taken_back == refused:
+        while (
+            (state.stats.log_end < target or not state.certain)
+            and state.failure is None
+            and self._left is None
+            and self._taken_back == refused
+        ):
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
-        if self.failure is not None:
-            raise self.failure
+        if state.failure is not None:
+            raise state.failure
+        if self._left is not None and (state.stats.log_end < target or not state.certain):
+            raise copy(self._left)
         if self._taken_back != refused:  # gone, even if the disk has space again by now
             raise StoreFull(str(self._last_full))
 
@@ -165,35 +181,70 @@ class Appender:
             self._loop.call_soon(self._kick)
             return
         self._kick_due = False
-        if batch is not None and self._busy is None and self.failure is None:
+        if batch is not None and self._busy is None and self._state.failure is None:
             self._busy = self._packer.take()
             passing("append.handing_over")
             self.submit(batch)
             passing("append.handed_over")
 
-    def complete(self, batch: Batch, error: Exception | None) -> None:
+    def complete(self, batch: WriteBatch, error: Exception | None) -> None:
         """The writer's report on one batch."""
-        if self.failure is not None:  # poisoned meanwhile, its futures have failed
+        state = self._state
+        if state.failure is not None or self._left is not None:  # stopped meanwhile, its futures have failed
             return
         if error is not None and not isinstance(error, StoreFull):
-            self.poison(f"writing the commit log at offset {batch.start} failed: {error}")
+            state.poison(f"writing the commit log at offset {batch.start} failed: {error}")
             return
         self._busy = None
         if error is not None:
             self._take_back(batch, error)
             return
+        self._stats.written_end = batch.end
+        if self._replicated:
+            self._await_commit(batch)
+        else:
+            self._finish(batch)
+
+    def _await_commit(self, batch: WriteBatch) -> None:
+        """It is written: the writer goes on, the owner asks the copies."""
+        batch.forget_bytes()
+        self._uncommitted.append(batch)
+        if self._packer.batch is not None:
+            self._go_on()
+        self.on_growth()
+        self.on_written(batch.end)
+        if self._synchronous:
+            self._state.synced(batch.end)
+
+    def commit(self, end: int) -> None:
+        """All below `end` is committed. See `MessageStore.commit`. Once the store has stopped, nothing waits here."""
+        state, stats, groups = self._state, self._stats, self._uncommitted
+        if end > stats.written_end:
+            raise AssertionError(f"committed up to {end}, but this log is written up to {stats.written_end} only")
+        if not state.certain and end >= stats.log_end:
+            state.certain = True
+            self._wake_waiters()
+        while groups and groups[0].end <= end:
+            self._finish(groups.popleft())
+
+    def _go_on(self) -> None:
+        """The writer gets what has gathered."""
+        self._turns = 0
+        self._kick_due = True
+        self._kick()
+
+    def _finish(self, batch: WriteBatch) -> None:
+        """It is safe: its messages are consumable, its senders are answered."""
         passing("answer.before")
         touched = batch.touched
         for queue, end in touched.items():
             queue.max_offset = end
-        self.dirty.update(dict.fromkeys(touched))
+        self._state.dirty.update(dict.fromkeys(touched))
         self._count(batch)
         for timers, ended in batch.timer_changes:
             self.on_timers(timers, ended)
-        if self._packer.batch is not None:
-            self._turns = 0
-            self._kick_due = True
-            self._kick()  # the writer goes on while the senders are answered
+        if self._packer.batch is not None and self._busy is None and not self._kick_due:
+            self._go_on()  # the writer has work while the senders are answered
         if self._waiters:
             self._wake_waiters()
         self._answer(batch.futures, max(1, len(batch.futures) * ANSWER_BYTES // batch.bytes))
@@ -212,8 +263,8 @@ class Appender:
         if len(futures) > count:
             self._loop.call_soon(self._answer, futures[count:], count)
 
-    def _count(self, batch: Batch) -> None:
-        stats = self.stats
+    def _count(self, batch: WriteBatch) -> None:
+        stats = self._stats
         stats.messages += batch.messages
         stats.states += batch.states
         stats.timers += batch.timers
@@ -222,67 +273,58 @@ class Appender:
         stats.waiting -= batch.records
         stats.log_end = batch.end
         self._end_max = batch.end + self._options.append_bytes_max
-        self.unfiled += batch.messages
+        self._state.unfiled += batch.messages
         if self._synchronous:
-            self.synced_end = stats.log_synced = batch.end
+            self._state.synced(batch.end)
         self._cache.add(batch)
         stats.cache_bytes = self._cache.bytes
-
-    def set_full(self, reason: StoreFull | None) -> None:
-        """Refuse messages, or take them again."""
-        changed = (reason is None) != (self.full is None)
-        self.full = reason
-        self.blocked = reason is not None or self.closed or self.failure is not None
-        if changed:
-            self.on_full()
-
-    def close(self) -> None:
-        """Take no more appends."""
-        self.closed = self.blocked = True
 
     # -- what went wrong ----------------------------------------------------------------------------------------------
 
     def _refuse(self, entries: Sequence[object]) -> None:
         """Raise the error that says why nothing is taken."""
-        self.stats.refused += 1
-        if self.failure is not None:
-            raise self.failure
-        if self.closed:
+        state = self._state
+        state.stats.refused += 1
+        if state.failure is not None:
+            raise copy(state.failure)  # one that is raised again and again would keep the stack of each time
+        if state.closed:
             raise StorePoisoned("the store is closed: no append can be stored")
+        if state.refusal is not None:
+            raise copy(state.refusal)
         if not entries:
             raise BadRequest("append takes at least one message, not none")
-        if self.full is not None:
-            raise StoreFull(str(self.full))
-        size = self._packer.end - self.stats.log_end
+        if state.full is not None:
+            raise StoreFull(str(state.full))
+        size = self._packer.end - state.stats.log_end
+        goal = "to be committed" if self._replicated else "for the disk"
         raise TooManyRequests(
-            f"{self.stats.waiting} records of {size} bytes wait for the disk, the limits are "
+            f"{state.stats.waiting} records of {size} bytes wait {goal}, the limits are "
             f"{self._options.append_queue_max} records and {self._options.append_bytes_max} bytes: retry after a pause"
         )
 
-    def _take_back(self, batch: Batch, error: StoreFull) -> None:
+    def _take_back(self, batch: WriteBatch, error: StoreFull) -> None:
         """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
-        self.set_full(error)
+        self._state.set_full(error)
         self._taken_back += 1
         self._last_full = error
-        groups = self._packer.take_back(batch)
+        groups = self._packer.take_back(batch, self._uncommitted)
         for group in groups:
-            self.stats.waiting -= group.records
-            self.stats.refused += group.records
+            self._stats.waiting -= group.records
+            self._stats.refused += group.records
         self._wake_waiters()
-        _fail(groups, lambda: StoreFull(str(error)))
+        _fail(groups, error)
 
-    def poison(self, reason: str) -> None:
-        """Stop for good: what is on disk is unknown. Every waiting and later append fails with StorePoisoned."""
-        if self.failure is not None:
-            return
-        self.failure = failure = StorePoisoned(f"{reason}; the store stopped, restart the broker to recover it")
-        self.blocked = True
-        groups = [group for group in (self._busy, self._packer.take()) if group is not None]
+    def leave(self, error: Error) -> None:
+        """The store closes: who still waits is told `error`. What was written stays in the log."""
+        self._left = error
+        self._give_up(error)
+
+    def _give_up(self, error: Error) -> None:
+        groups = [*self._uncommitted, *(group for group in (self._busy, self._packer.take()) if group is not None)]
+        self._uncommitted.clear()
         self._busy = None
         self._wake_waiters()
-        _fail(groups, lambda: StorePoisoned(str(failure)))
-        if self.on_failure is not None:
-            self.on_failure(failure)
+        _fail(groups, error)
 
     def _wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -291,9 +333,9 @@ class Appender:
                 waiter.set_result(None)
 
 
-def _fail(groups: list[Batch], error: Callable[[], Error]) -> None:
-    """Tell the senders of these groups."""
+def _fail(groups: list[WriteBatch], error: Error) -> None:
+    """Tell the senders of these groups, each with an error of its own."""
     for group in groups:
         for future in group.futures:
             if not future.done():
-                future.set_exception(error())
+                future.set_exception(copy(error))

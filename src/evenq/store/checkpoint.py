@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from evenq.errors import StoreError
 from evenq.store.disk import Disk, read_whole, write_whole
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 
 __all__ = ["CHECKPOINT_FIELDS", "QUEUE_FIELDS", "Checkpoint", "load", "save"]
 
@@ -23,20 +23,20 @@ PATH: Final = "checkpoint"
 MAGIC: Final = 0x4576436B  # "EvCk"
 VERSION: Final = 2
 CHECKPOINT_FIELDS: Final = (
-    Field("magic", "I"),
-    Field("crc32c", "I"),
-    Field("version", "H"),
-    Field("clean", "H"),
-    Field("queue count", "I"),
-    Field("log offset", "Q"),
-    Field("last store ms", "q"),
-    Field("log start", "Q"),
+    ByteField("magic", "I"),
+    ByteField("crc32c", "I"),
+    ByteField("version", "H"),
+    ByteField("clean", "H"),
+    ByteField("queue count", "I"),
+    ByteField("log offset", "Q"),
+    ByteField("last store ms", "q"),
+    ByteField("log start", "Q"),
 )
 QUEUE_FIELDS: Final = (
-    Field("topic id", "I"),
-    Field("queue id", "I"),
-    Field("min offset", "Q"),
-    Field("max offset", "Q"),
+    ByteField("topic id", "I"),
+    ByteField("queue id", "I"),
+    ByteField("min offset", "Q"),
+    ByteField("max offset", "Q"),
 )
 HEADER: Final = struct_of(CHECKPOINT_FIELDS)
 HEADER_1: Final = struct_of(CHECKPOINT_FIELDS[:-1])  # version 1 is from before anything was deleted

@@ -3,7 +3,7 @@
 The order is the promise. The queues' minima rise, on disk and then on the loop, so no new read looks there and no start
 falls behind; then a snapshot and a checkpoint that need nothing of it and name the new beginning are on disk; only then
 files go, oldest first. A crash at any place is finished by the next start. A reader that meets a missing file reads
-from the new minimum.
+from the new minimum. Nothing goes before it is certain that all that is consumable is committed (`LogState.certain`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from evenq.errors import StoreCorrupted, StoreFull, TooManyRequests
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, retention, segment, snapshot
-from evenq.store.appender import Appender
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
+from evenq.store.log_state import LogState
 from evenq.store.options import StoreOptions
-from evenq.store.reader import Entries, Reader
+from evenq.store.reader import Entries, LogReader
 from evenq.store.record import HEADER, HEADER_BYTES
-from evenq.store.retention import FOR_EVER, Facts, Hold, Plan, SegmentFact
+from evenq.store.retention import FOR_EVER, RetentionFacts, RetentionHold, RetentionPlan, SegmentFact
 from evenq.store.snapshotter import Snapshotter
 
 __all__ = ["Cleaner", "RetentionOf"]
@@ -50,11 +50,11 @@ class Cleaner:
     """Retention of one open store; `tick` is one of the flusher's duties."""
 
     def __init__(
-        self, appender: Appender, flusher: Flusher, snapshotter: Snapshotter, disk: Disk, files: ReadFiles,
-        reader: Reader, options: StoreOptions, *, clock: Clock, queues: dict[Key, ConsumeQueue], segment_bytes: int,
+        self, state: LogState, flusher: Flusher, snapshotter: Snapshotter, disk: Disk, files: ReadFiles,
+        reader: LogReader, options: StoreOptions, *, clock: Clock, queues: dict[Key, ConsumeQueue], segment_bytes: int,
         topic_retention_ms: RetentionOf | None,
     ) -> None:  # fmt: skip
-        self._appender = appender
+        self._state = state
         self._flusher = flusher
         self._snapshotter = snapshotter
         self._disk = disk
@@ -86,17 +86,19 @@ class Cleaner:
         try:
             await self.clean(raising=pressed or now_ms - self._raised_ms >= RAISE_MS)
         except StoreFull as error:
-            log.warning("old files cannot go now; trying again later", extra={"error": str(error)})
+            log.warning("deletion of old files postponed", extra={"error": str(error)})
 
     async def clean(self, *, raising: bool = True) -> None:
         """One round, now, after one that goes on; `raising` also looks for what topics that keep less give up. Raises
         StoreFull, StorePoisoned.
         """
+        if not self._state.certain:
+            return
         try:
             async with self._lock:  # else the older plan of two may say in the end where the log begins
                 await self._round(raising)
         except StoreCorrupted as error:
-            log.error("nothing is deleted, since what a file holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
+            log.error("no file deleted: what one of them holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
 
     async def _round(self, raising: bool) -> None:
         if raising:
@@ -118,10 +120,10 @@ class Cleaner:
             except (FileNotFoundError, struct.error) as error:
                 return StoreCorrupted(f"a file in {self._disk.describe('')} is missing or too short: {error}")
 
-        found = await self._flusher.blocking(looked)
-        if isinstance(found, StoreCorrupted):
-            raise found
-        return found
+        result = await self._flusher.blocking(looked)
+        if isinstance(result, StoreCorrupted):
+            raise result
+        return result
 
     # -- facts --------------------------------------------------------------------------------------------------------
 
@@ -141,8 +143,7 @@ class Cleaner:
         """Log offset before which every message is known by its queue's files. What is behind it cannot go: whose it
         is would have to be asked of queues that were not asked.
         """
-        appender = self._appender
-        return self._flusher.filed_end if appender.unfiled else appender.stats.log_end
+        return self._flusher.filed_end if self._state.unfiled else self._state.stats.log_end
 
     def _holders(self) -> list[ConsumeQueue]:
         return [queue for queue in self._queues.values() if self._is_held(queue)]
@@ -154,42 +155,42 @@ class Cleaner:
             return None
         return [queue for queue in queues if queue.min_offset < queue.filed]
 
-    def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> Facts:
+    def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> RetentionFacts:
         options, usage = self._options, self._disk.usage()
         starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start < end]
         times = [self._behind_ms(start) for start in starts[:-1]]
         firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
         unneeded = 0 if keepers is None else min([end, *map(self._first_of, keepers)])
-        return Facts(
+        return RetentionFacts(
             now_ms=self._clock.now_ms(), retention_ms=options.retention_ms, retention_hour=options.retention_hour,
             clean_ratio=options.disk_clean_ratio, force_ratio=options.disk_force_ratio,
             used_ratio=usage.used_ratio, disk_bytes=usage.total,
             segment_bytes=self._segment_bytes,
             segments=[SegmentFact(*fact) for fact in zip(starts, [*times, 0], strict=False)],
-            holds=[Hold(*first) for first in firsts],
+            holds=[RetentionHold(*first) for first in firsts],
             unneeded_before=unneeded,
             keep_from=None if self._snapshotter.automatic else self._snapshotter.newest,
         )  # fmt: skip
 
     def _behind_ms(self, start: int) -> int:
         """Store time of the first record behind a full file: nothing in the file is younger."""
-        found = self._last_ms.get(start)
-        if found is None:
+        last_ms = self._last_ms.get(start)
+        if last_ms is None:
             with self._files.using(segment.path_of(start + self._segment_bytes)) as file:
                 data = file.pread(HEADER_BYTES, 0)
             if len(data) < HEADER_BYTES:
                 return self._clock.now_ms()
-            found = self._last_ms[start] = HEADER.unpack(data)[STORE_MS]
-        return found
+            last_ms = self._last_ms[start] = HEADER.unpack(data)[STORE_MS]
+        return last_ms
 
     def _first_of(self, queue: ConsumeQueue) -> int:
         """Log offset of the queue's oldest message, which is in a file."""
         offset = queue.min_offset
-        found = self._firsts.get((queue.topic_id, queue.queue_id))
-        if found is None or found[0] != offset:
-            found = (offset, self._log_offset_at(queue, offset))
-            self._firsts[queue.topic_id, queue.queue_id] = found
-        return found[1]
+        first = self._firsts.get((queue.topic_id, queue.queue_id))
+        if first is None or first[0] != offset:
+            first = (offset, self._log_offset_at(queue, offset))
+            self._firsts[queue.topic_id, queue.queue_id] = first
+        return first[1]
 
     def _log_offset_at(self, queue: ConsumeQueue, offset: int) -> int:
         name, position = consume_queue.file_at(offset)
@@ -199,7 +200,7 @@ class Cleaner:
 
     # -- deletion -----------------------------------------------------------------------------------------------------
 
-    async def _let_go(self, plan: Plan) -> None:
+    async def _let_go(self, plan: RetentionPlan) -> None:
         flusher, log_start = self._flusher, await self._rolled(plan)
         if log_start <= flusher.log_start:
             return
@@ -207,7 +208,7 @@ class Cleaner:
             return
         passing("retention.planned")
         if not await flusher.checkpoint():
-            log.warning("old files cannot go now: there is no space to file the entries of their messages")
+            log.warning("deletion of old files postponed: there is no space to file the entries of their messages")
             return
         # From here on all entries of the files that go are in files themselves.
         queues = list(self._queues.values())
@@ -223,21 +224,21 @@ class Cleaner:
         for dropped in self.on_drop:
             dropped(log_start)
         files = await flusher.blocking(lambda: self._delete(log_start, minima))
-        stats = self._appender.stats
+        stats = self._state.stats
         stats.deleted_files += files
         stats.deleted_bytes += files * self._segment_bytes
         first = plan.log_start - len(plan.reasons) * self._segment_bytes
         for start, reason in zip(range(first, log_start, self._segment_bytes), plan.reasons, strict=False):
             path = self._disk.describe(segment.path_of(start))
-            log.info("deleted a log file", extra={"file": path, "reason": reason})
+            log.info("log file deleted", extra={"file": path, "reason": reason})
 
-    async def _rolled(self, plan: Plan) -> int:
+    async def _rolled(self, plan: RetentionPlan) -> int:
         """Move the pending timers out of the way; returns where the log can begin then: at the plan's place, or before
         it if a timer is being fired at this moment, or there is no space to move them all.
         """
         timers = self._snapshotter.timers
         goals = [plan.log_start]
-        if self._appender.full is not None:  # file by file, as space comes back
+        if self._state.full is not None:  # file by file, as space comes back
             goals = [plan.log_start - number * self._segment_bytes for number in reversed(range(len(plan.reasons)))]
         reached = self._flusher.log_start
         for goal in goals:
@@ -256,15 +257,15 @@ class Cleaner:
 
     def _minima(self, queues: list[ConsumeQueue], log_start: int) -> dict[Key, int]:
         """The new minimum of each queue that has messages before `log_start`. On the flush thread."""
-        found: dict[Key, int] = {}
+        minima: dict[Key, int] = {}
         for queue in queues:
             low, high = queue.min_offset, queue.filed
             if low < high and self._first_of(queue) < log_start:
                 at = partial(self._log_offset_at, queue)
                 minimum = low + bisect.bisect_left(range(low, high), log_start, key=at)
                 self._check(queue, minimum, log_start)
-                found[queue.topic_id, queue.queue_id] = minimum
-        return found
+                minima[queue.topic_id, queue.queue_id] = minimum
+        return minima
 
     def _check(self, queue: ConsumeQueue, minimum: int, log_start: int) -> None:
         """Entries carry no checksum, the messages do: the last one that goes must lie in the files that go."""
@@ -317,18 +318,18 @@ class Cleaner:
         if minima and await self._raise(minima):
             await self._snapshotter.begin_at(self._flusher.log_start)
             await self._flusher.blocking(lambda: self._delete_entries(minima))
-            log.info("raised the minimum offsets of topics that keep less", extra={"queues": len(minima)})
+            log.info("minimum offsets raised for topics that keep less", extra={"queues": len(minima)})
 
     def _minima_by_time(self, looks: list[tuple[Entries, int]]) -> dict[Key, int]:
-        found: dict[Key, int] = {}
+        minima: dict[Key, int] = {}
         for entries, cutoff_ms in looks:
             key, minimum = (entries.topic_id, entries.queue_id), entries.min_offset
             known = self._first_ms.get(key)
             if known is None or known[0] != minimum:
                 known = self._first_ms[key] = (minimum, self._reader.read_at(entries, [minimum])[0].store_ms)
             if known[1] < cutoff_ms:
-                found[key] = self._reader.offset_at(entries, cutoff_ms)
-        return found
+                minima[key] = self._reader.offset_at(entries, cutoff_ms)
+        return minima
 
 
 def _filed(queue: ConsumeQueue) -> Entries:

@@ -19,7 +19,7 @@ from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, File
 from evenq.store.segment import FOLDER, path_of, segment_of
 
-__all__ = ["CommitLog", "Run"]
+__all__ = ["CommitLog", "LogRun"]
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +40,38 @@ class SyncFailed(OSError):
     """An fsync failed. Not retried, not undone."""
 
 
-class Run:
+class LogRun:
     """Bytes for one file."""
 
-    __slots__ = ("data", "position", "seals", "start")
+    __slots__ = ("data", "parts", "position", "seals", "start")
 
     def __init__(self, start: int, position: int) -> None:
         self.start = start
         self.position = position
         self.data = bytearray()
+        """The last of `parts`: small records go here."""
+        self.parts: list[bytes | bytearray] = [self.data]
+        """All of it, one behind the other."""
         self.seals = False
         """The file is full behind these bytes."""
+
+    def add(self, part: bytes) -> None:
+        """Put a large piece behind what there is, as it is: an array that grows by it would be copied again and again,
+        and cost 0.6 us for each KiB of a group of 64 MiB.
+        """
+        self.data = bytearray()
+        self.parts += (part, self.data)
+
+    def cut(self, size: int) -> None:
+        """Keep the first `size` bytes."""
+        kept: list[bytes | bytearray] = []
+        for part in self.parts:
+            if size <= 0:
+                break
+            kept.append(part[:size])
+            size -= len(part)
+        self.data = bytearray()
+        self.parts = [*kept, self.data]
 
 
 class CommitLog:
@@ -69,12 +90,12 @@ class CommitLog:
         if position:
             self._start, self._file = start, disk.open(path_of(start))
 
-    def write(self, runs: list[Run]) -> None:
+    def write(self, runs: list[LogRun]) -> None:
         """Write one group. StoreFull: nothing of it is in the log. OSError: unknown, the store must stop."""
         try:
             for run in runs:
                 file = self._file if run.start == self._start and self._file is not None else self._open(run)
-                file.pwrite((run.data,), run.position)
+                file.pwrite(run.parts, run.position)
                 if run.seals:
                     passing("log.filled")
                     file.truncate(self.segment_bytes)
@@ -144,7 +165,7 @@ class CommitLog:
             with contextlib.suppress(OSError):
                 self._disk.remove(SPARE)
 
-    def _open(self, run: Run) -> File:
+    def _open(self, run: LogRun) -> File:
         before, start = self._file, run.start
         if self._spare and run.position == 0:
             self._spare = False
@@ -159,7 +180,7 @@ class CommitLog:
         passing("log.linked")
         return file
 
-    def _undo(self, runs: list[Run]) -> None:
+    def _undo(self, runs: list[LogRun]) -> None:
         first = runs[0]
         for run in runs[1:]:
             self._disk.remove(path_of(run.start))

@@ -15,17 +15,21 @@ from typing import Final
 from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk, File
 from evenq.store.messages import StoredMessage
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 
 __all__ = ["ENTRY_BYTES", "ENTRY_FIELDS", "FILE_ENTRIES", "ConsumeQueue", "Filing", "file_at", "folder_of"]
 
 FOLDER: Final = "consumequeue"
-ENTRY_FIELDS: Final = (Field("log offset", "Q"), Field("size", "I"), Field("tag hash", "q"))  # CL-8, big-endian
+ENTRY_FIELDS: Final = (
+    ByteField("log offset", "Q"),
+    ByteField("size", "I"),
+    ByteField("tag hash", "q"),
+)  # CL-8, big-endian
 ENTRY: Final[struct.Struct] = struct_of(ENTRY_FIELDS)
 ENTRY_BYTES: Final = ENTRY.size
 FILE_ENTRIES: Final = 300_000  # CL-9
 FILE_BYTES: Final = FILE_ENTRIES * ENTRY_BYTES
-SYNC_EACH_MAX: Final = 64  # over so many files one sync of the file system is cheaper
+SYNC_EACH_MAX: Final = 64  # over this number of files one sync of the file system is cheaper
 TAIL_KEPT: Final = 128  # entries kept in memory behind what is in files, so that a near read needs no file
 
 

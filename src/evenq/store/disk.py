@@ -13,7 +13,7 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
@@ -24,6 +24,10 @@ from evenq.store.descriptors import SpareFiles
 __all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Room", "Usage", "read_whole", "write_whole"]
 
 IOV_MAX: Final = 1024  # Linux: buffers in one writev
+WRITE_BYTES: Final = 512 << 10
+"""Most bytes of one call to the system. For larger ones Linux may take page cache in pieces of 2 MiB, which it has to
+find first: seen on ext4 of Linux 6.18, 3.1 us of the processor for each KiB in place of 0.25.
+"""
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # Linux only
 NOT_NOW: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS})
 SPARE_FILES: Final = 64
@@ -146,8 +150,7 @@ class RealFile:
         """Its file system cannot say what is in the page cache."""
 
     def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
-        for first in range(0, len(parts), IOV_MAX):
-            group = parts[first : first + IOV_MAX]
+        for group in _calls(parts):
             want = sum(map(len, group))
             done = os.pwritev(self._descriptor, group, offset)
             while done < want:  # a short write: the next call says why, or goes on
@@ -166,13 +169,13 @@ class RealFile:
 
     def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:
         if wait:
-            return all(self._fill(place, room) for place, (room,) in zip(places, rooms, strict=True))
+            return all(self._fill(position, room) for position, (room,) in zip(places, rooms, strict=True))
         if not RWF_NOWAIT or self._always_waits:
             return False
         preadv, descriptor = os.preadv, self._descriptor
         try:
-            for place, room in zip(places, rooms, strict=True):
-                if preadv(descriptor, room, place, RWF_NOWAIT) != room[0].nbytes:
+            for position, room in zip(places, rooms, strict=True):
+                if preadv(descriptor, room, position, RWF_NOWAIT) != room[0].nbytes:
                     return False
         except OSError as error:
             if error.errno not in NOT_NOW:
@@ -181,10 +184,10 @@ class RealFile:
             return False
         return True
 
-    def _fill(self, place: int, room: memoryview) -> bool:
-        done = os.preadv(self._descriptor, (room,), place)
+    def _fill(self, position: int, room: memoryview) -> bool:
+        done = os.preadv(self._descriptor, (room,), position)
         while done < room.nbytes:
-            more = os.preadv(self._descriptor, (room[done:],), place + done)
+            more = os.preadv(self._descriptor, (room[done:],), position + done)
             if not more:
                 return False
             done += more
@@ -270,9 +273,9 @@ class RealDisk:
             self._spares.close_file(descriptor)
 
     def usage(self) -> Usage:
-        found = os.statvfs(self.root)
-        used = found.f_blocks - found.f_bfree  # what is reserved for others is neither used nor free, as in `df`
-        return Usage((used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize)
+        volume = os.statvfs(self.root)
+        used = volume.f_blocks - volume.f_bfree  # what is reserved for others is neither used nor free, as in `df`
+        return Usage((used + volume.f_bavail) * volume.f_frsize, volume.f_bavail * volume.f_frsize)
 
     def lock(self) -> None:
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -357,6 +360,26 @@ class ReadOnlyDisk(RealDisk):
 
     def _refuse(self, path: str) -> NoReturn:
         raise PermissionError(errno.EPERM, "opened for reading only", str(self.root / path))
+
+
+def _calls(parts: Sequence[bytes | bytearray]) -> Iterator[Sequence[bytes | bytearray | memoryview]]:
+    """The same bytes as the system gets them, call by call."""
+    if len(parts) <= IOV_MAX and sum(map(len, parts)) <= WRITE_BYTES:
+        yield parts
+        return
+    group: list[bytes | bytearray | memoryview] = []
+    room = WRITE_BYTES
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            piece, rest = rest[:room], rest[room:]
+            group.append(piece)
+            room -= len(piece)
+            if not room or len(group) == IOV_MAX:
+                yield group
+                group, room = [], WRITE_BYTES
+    if group:
+        yield group
 
 
 def _set_aside(descriptor: int, size: int) -> None:

@@ -73,8 +73,8 @@ class EntryColumns:
 
     def log_offset(self, at: int) -> int:
         """Where in the log the frame is."""
-        place: int = _log_offset(self._data, at * ENTRY_BYTES)[0]
-        return place
+        log_offset: int = _log_offset(self._data, at * ENTRY_BYTES)[0]
+        return log_offset
 
     def place(self, at: int) -> Place:
         """One entry as a tuple."""

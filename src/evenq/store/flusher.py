@@ -3,6 +3,9 @@ checkpoint, watches space.
 
 Runs as one task on the loop; what blocks runs on the flush thread, one job at a time. A failed sync is never tried
 again: it poisons the store. A full disk while derived files are written only puts the checkpoint off.
+
+Syncs reach all that is written, a checkpoint only what is committed: what lies behind it may be cut off a log with
+copies. There the duties have a task of their own, because a snapshot waits for commits, and those may wait for a sync.
 """
 
 from __future__ import annotations
@@ -10,22 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from evenq.errors import StoreFull, StorePoisoned
+from evenq.errors import Error, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import checkpoint as checkpoint_file
 from evenq.store import consume_queue, volume
-from evenq.store.appender import Appender
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.commit_log import FULL, CommitLog, shortage
 from evenq.store.consume_queue import ConsumeQueue, Filing
 from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, Usage
 from evenq.store.jobs import Jobs
+from evenq.store.log_state import LogState
 from evenq.store.options import FlushMode, StoreOptions
 
 __all__ = ["Flusher"]
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 
 FILING_WORTH: Final = 50  # entries a queue that make it worth to open its file before the interval is over
 GUARD_MS: Final = 250  # how often the folder is looked for
-FEW_QUEUES: Final = 100  # so many files cost nothing
+FEW_QUEUES: Final = 100  # this number of files costs nothing
 
 T = TypeVar("T")
 
@@ -57,7 +60,7 @@ class Flusher:
 
     def __init__(
         self,
-        appender: Appender,
+        state: LogState,
         commit_log: CommitLog,
         disk: Disk,
         options: StoreOptions,
@@ -68,7 +71,7 @@ class Flusher:
         filed: dict[tuple[int, int], tuple[int, int]],
     ) -> None:
         self._queues = queues
-        self._appender = appender
+        self._state = state
         self._log = commit_log
         self._disk = disk
         self._options = options
@@ -92,6 +95,16 @@ class Flusher:
         self._task: asyncio.Task[None] | None = None
         self._guard: asyncio.Task[None] | None = None
         self._early: asyncio.Task[None] | None = None
+        self._dutiful: asyncio.Task[None] | None = None
+
+    async def begin(self, found: Checkpoint) -> None:
+        """What was recovered becomes certain before the first append: a kill may have left it in the page cache. The
+        folder is not marked as cleanly stopped any more. `found`: the checkpoint that recovery began from.
+        """
+        if self._state.certain:
+            await self.checkpoint()
+        else:
+            await self.blocking(lambda: self._go_on_from(found))
 
     def start(self) -> None:
         self._task = spawn(self._run(), name="store-flusher")
@@ -100,84 +113,97 @@ class Flusher:
 
     async def stop(self) -> None:
         """End the task; a job that runs is waited for."""
-        for task in (self._task, self._early, self._guard):
+        for task in (self._task, self._early, self._guard, self._dutiful):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._task = self._early = self._guard = None
+        self._task = self._early = self._guard = self._dutiful = None
 
     def grown(self) -> None:
         """The log grew: start a sync or a checkpoint early if there is much to do. Cheap; called for each group."""
-        appender = self._appender
+        state = self._state
         if self._early is not None and not self._early.done():
             return
-        worth = FILING_WORTH * max(0, len(appender.dirty) - FEW_QUEUES)
-        if appender.unfiled >= max(self._options.checkpoint_entries, worth):
+        worth = FILING_WORTH * max(0, len(state.dirty) - FEW_QUEUES)
+        if state.unfiled >= max(self._options.checkpoint_entries, worth) and state.certain:
             self._early = spawn(self._quietly(self.checkpoint), name="store-checkpoint")
-        elif self._asynchronous and appender.stats.log_end - appender.synced_end >= self._options.flush_bytes:
+        elif self._asynchronous and state.stats.written_end - state.synced_end >= self._options.flush_bytes:
             self._early = spawn(self._quietly(self.sync), name="store-sync")
 
     async def tick(self) -> None:
         """One round of the duties that time brings."""
         now_ms = self._clock.monotonic_ms()
         due = now_ms - self._checkpoint_ms >= self._options.checkpoint_interval_ms
-        if due and self._appender.unfiled:
+        if due and self._state.unfiled:
             await self.checkpoint()
         elif self._asynchronous:
             await self.sync()
         await self.watch_space()
-        log_end = self._appender.stats.log_end
-        if self._log.wants_spare(log_end):
-            await self.blocking(lambda: self._log.prepare(log_end))
+        written_end = self._state.stats.written_end
+        if self._log.wants_spare(written_end):
+            await self.blocking(lambda: self._log.prepare(written_end))
+        if not self._state.replicated:
+            await self._do_duties()
+        elif self._dutiful is None or self._dutiful.done():
+            self._dutiful = spawn(self._quietly(self._do_duties), name="store-duties")
+
+    async def _do_duties(self) -> None:
         for duty in self.duties:
             await duty()
 
-    async def sync(self) -> None:
-        """Return when everything that is consumable now is on disk. Raises StorePoisoned."""
-        appender = self._appender
-        target = appender.stats.log_end
-        if target > appender.synced_end:
+    async def sync(self) -> int:
+        """Return when everything that is written now, committed or not, is on disk; the log offset behind it. Raises
+        StorePoisoned.
+        """
+        target = self._state.stats.written_end
+        if target > self._state.synced_end:
             await self.blocking(self._sync_log)
-            self._synced(target)
+            self._state.synced(target)
+        return target
 
     async def checkpoint(self, *, clean: bool = False) -> bool:
-        """File all entries and move the checkpoint to here. False if there is no space for it. Raises StorePoisoned."""
+        """File all entries and move the checkpoint to here, the end of what is committed. False if there is no space
+        for it, or it is not certain that anything here is committed; all is synced then. Raises StorePoisoned.
+        """
         async with self._checkpoint_lock:
             self._checkpoint_ms = self._clock.monotonic_ms()
-            appender = self._appender
-            queues = list(appender.dirty)
-            appender.dirty.clear()
+            state = self._state
+            if not state.certain:
+                await self.sync()
+                return False
+            queues = list(state.dirty)
+            state.dirty.clear()
             filings = [filing for filing in map(ConsumeQueue.filing, queues) if filing is not None]
             raised, self.raised = self.raised, {}
             work = _Work(
-                appender.stats.log_end, appender.last_store_ms, queues, filings, clean, self.log_start, raised
+                state.stats.log_end, state.last_store_ms, queues, filings, clean, self.log_start, raised
             )  # fmt: skip
-            written = False
+            written, written_end = False, state.stats.written_end
             try:
                 written = await self.blocking(lambda: self._write(work))
-                self._synced(work.log_offset)
+                self._state.synced(written_end)
             finally:
                 if not written:  # no space, or cancelled: the next checkpoint, perhaps that of `close`, must file them
-                    appender.dirty.update(dict.fromkeys(queues))
+                    state.dirty.update(dict.fromkeys(queues))
                     self.raised = raised | self.raised
             if not written:
                 return False
             self.filed_end = work.log_offset
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
-                appender.unfiled -= filing.end - filing.start
+                state.unfiled -= filing.end - filing.start
             return True
 
     async def watch_space(self) -> None:
         """Refuse messages before the disk is full, and take them again when there is space (StoreFull)."""
         usage = await self.blocking(self._disk.usage)
         reason = self._short_of(usage)
-        if reason and self._appender.full is None:
-            log.warning("refusing messages", extra={"reason": reason, "folder": self._disk.describe("")})
-        elif not reason and self._appender.full is not None:
-            log.info("taking messages again")
-        self._appender.set_full(StoreFull(reason) if reason else None)
-        self._appender.reserve_bytes = self._for_moves(usage)
+        if reason and self._state.full is None:
+            log.warning("messages refused from now on", extra={"reason": reason, "folder": self._disk.describe("")})
+        elif not reason and self._state.full is not None:
+            log.info("messages accepted again")
+        self._state.set_full(StoreFull(reason) if reason else None)
+        self._state.reserve_bytes = self._for_moves(usage)
 
     def _short_of(self, usage: Usage) -> str:
         # Senders read this, so it names no folder.
@@ -215,6 +241,17 @@ class Flusher:
         self._log.sync()
         self._log.close_sealed()
 
+    def _go_on_from(self, found: Checkpoint) -> None:
+        """The checkpoint stays where it is: whether all behind it is committed is not known yet."""
+        self._sync_log()
+        if found.clean:
+            try:
+                checkpoint_file.save(self._disk, replace(found, clean=False))
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                log.warning("checkpoint postponed: %s", shortage(error))
+
     def _write(self, work: _Work) -> bool:
         """The order is the promise: log, then entries, then the checkpoint that vouches for both."""
         passing("checkpoint.begun")
@@ -235,14 +272,14 @@ class Flusher:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            log.warning("no checkpoint now, trying again later: %s", shortage(error))
+            log.warning("checkpoint postponed: %s", shortage(error))
             return False
         return True
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while self._appender.failure is None:
+        while self._state.failure is None:
             await self._clock.sleep_ms(self._options.flush_interval_ms)
             await self._quietly(self.tick)
 
@@ -250,42 +287,36 @@ class Flusher:
         """Stop the store when its folder is not there any more: what it writes then is in nobody's data."""
         jobs = Jobs(threads=1, name="evenq-store-guard", threaded=True)  # the other one may wait for a slow disk
         try:
-            while self._appender.failure is None:
+            while self._state.failure is None:
                 await self._clock.sleep_ms(GUARD_MS)
                 if reason := await jobs.run(self._disk.lost):
-                    self._appender.poison(f"{reason}: put it back where it was")
+                    self._state.poison(f"{reason}: put it back where it was")
         finally:
             jobs.close()
 
     async def _quietly(self, duty: Callable[[], Awaitable[object]]) -> None:
-        """A poisoned store has told its senders; nobody waits for this task."""
+        """A store that stopped has told its senders; nobody waits for this task."""
         try:
             await duty()
-        except StoreFull as error:
-            log.warning("the store could not do all of its duties, trying again later: %s", error)
-        except StorePoisoned:
-            return
+        except Error as error:
+            if self._state.failure is None:  # the disk is full, or the owner has all appends refused
+                log.warning("the store could not do all of its duties, trying again later: %s", error)
 
     async def blocking(self, job: Callable[[], T]) -> T:
         """Run on the flush thread; any error there poisons the store. Raises StoreFull, and does not, if there was no
         file descriptor.
         """
-        if self._appender.failure is not None:
-            raise self._appender.failure
+        if self._state.failure is not None:
+            raise self._state.failure
         try:
             return await self._jobs.run(job)
         except OSError as error:
             if error.errno in NO_FILES:
                 raise StoreFull(shortage(error)) from error
             why = self._disk.lost() or f"the disk of {self._disk.describe('')} failed"
-            self._appender.poison(f"{why}: {error}")
+            self._state.poison(f"{why}: {error}")
         except Exception as error:  # a mistake of ours must be seen, not end the duties in silence
             log.exception("the store's flusher failed")
-            self._appender.poison(f"the flusher failed: {error!r}")
-        assert self._appender.failure is not None
-        raise self._appender.failure
-
-    def _synced(self, log_offset: int) -> None:
-        appender = self._appender
-        if log_offset > appender.synced_end:
-            appender.synced_end = appender.stats.log_synced = log_offset
+            self._state.poison(f"the flusher failed: {error!r}")
+        assert self._state.failure is not None
+        raise self._state.failure

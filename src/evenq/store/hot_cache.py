@@ -1,12 +1,12 @@
-"""The newest safe messages stay in memory, as the objects that were appended, up to so many bytes; the oldest go first,
-a whole group of them at a time: nothing is counted for each message. On the loop thread only.
+"""The newest safe messages stay in memory, as the objects that were appended, up to a number of bytes; the oldest go
+first, a whole group of them at a time: nothing is counted for each message. On the loop thread only.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from evenq.store.writer import Batch, Touched
+from evenq.store.writer import Touched, WriteBatch
 
 __all__ = ["HotCache"]
 
@@ -20,7 +20,7 @@ class HotCache:
         """Log bytes of the groups in memory."""
         self._oldest: deque[tuple[int, Touched]] = deque()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: WriteBatch) -> None:
         """Its messages are safe now and newest. Lets the oldest go if it gets too much."""
         if batch.messages:
             size = batch.bytes - batch.cold_bytes

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from evenq.errors import StoreError
 from evenq.store.disk import Disk, File, write_whole
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 
 __all__ = ["ENTRY_FIELDS", "INDEX_FIELDS", "PAGE_FIELDS", "Damaged", "IndexFile", "key_hash", "load_all", "lookup"]
 
@@ -30,18 +30,18 @@ FOLDER: Final = "index"
 MAGIC: Final = 0x45764978  # "EvIx"
 VERSION: Final = 1
 INDEX_FIELDS: Final = (
-    Field("magic", "I"),
-    Field("crc32c", "I"),
-    Field("version", "I"),
-    Field("entry count", "I"),
-    Field("block start", "Q"),
-    Field("log start", "Q"),
-    Field("log end", "Q"),
-    Field("first store ms", "q"),
-    Field("last store ms", "q"),
+    ByteField("magic", "I"),
+    ByteField("crc32c", "I"),
+    ByteField("version", "I"),
+    ByteField("entry count", "I"),
+    ByteField("block start", "Q"),
+    ByteField("log start", "Q"),
+    ByteField("log end", "Q"),
+    ByteField("first store ms", "q"),
+    ByteField("last store ms", "q"),
 )
-PAGE_FIELDS: Final = (Field("crc32c", "I"), Field("entry count", "I"), Field("block start", "Q"))
-ENTRY_FIELDS: Final = (Field("key hash", "Q"), Field("log offset", "Q"))
+PAGE_FIELDS: Final = (ByteField("crc32c", "I"), ByteField("entry count", "I"), ByteField("block start", "Q"))
+ENTRY_FIELDS: Final = (ByteField("key hash", "Q"), ByteField("log offset", "Q"))
 HEADER: Final = struct_of(INDEX_FIELDS)
 PAGE: Final = struct_of(PAGE_FIELDS)
 CRC: Final = struct_of(PAGE_FIELDS[:1])
@@ -118,24 +118,22 @@ def load_all(disk: Disk, *, log_start: int, log_end: int) -> list[IndexFile]:
 
     Raises StoreError for a version that this program does not know.
     """
-    found = []
+    numbers = []
     removed = False
     for name in disk.list(FOLDER):
         header = _load(disk, f"{FOLDER}/{name}") if len(name) == NAME_DIGITS and name.isdecimal() else None
         if header is None or header.path != f"{FOLDER}/{name}":
-            log.warning(
-                "an index file is not whole and is built anew", extra={"file": disk.describe(f"{FOLDER}/{name}")}
-            )
+            log.warning("index file not whole, building it again", extra={"file": disk.describe(f"{FOLDER}/{name}")})
         elif header.block_start < log_start or header.log_end > log_end:
-            log.info("an index file is of no use any more", extra={"file": disk.describe(header.path)})
+            log.info("index file dropped: it is of no use any more", extra={"file": disk.describe(header.path)})
         else:
-            found.append(header)
+            numbers.append(header)
             continue
         disk.remove(f"{FOLDER}/{name}")
         removed = True
     if removed:
         disk.sync_folder(FOLDER)
-    return found
+    return numbers
 
 
 def _load(disk: Disk, path: str) -> IndexFile | None:
@@ -164,35 +162,35 @@ def _load(disk: Disk, path: str) -> IndexFile | None:
     return header if size == PAGE_BYTES * (1 + header.page_count) else None
 
 
-def lookup(file: File, header: IndexFile, wanted: int) -> Iterator[int]:
+def lookup(file: File, header: IndexFile, key: int) -> Iterator[int]:
     """Log offsets of the messages with this hash, the newest first. Raises Damaged, OSError."""
     if not header.entry_count:
         return
     pages = _Pages(file, header)
-    number = _last_page(pages, header, wanted)
+    number = _last_page(pages, header, key)
     while number >= 0:
         hashes, offsets = pages.get(number)
-        place = bisect_right(hashes, wanted)
-        while place and hashes[place - 1] == wanted:
-            place -= 1
-            yield offsets[place]
-        if place:
+        index = bisect_right(hashes, key)
+        while index and hashes[index - 1] == key:
+            index -= 1
+            yield offsets[index]
+        if index:
             return
         number -= 1
 
 
-def _last_page(pages: _Pages, header: IndexFile, wanted: int) -> int:
-    """The last page whose first hash is not over `wanted`, or page 0: a guess, then growing steps."""
+def _last_page(pages: _Pages, header: IndexFile, key: int) -> int:
+    """The last page whose first hash is not over `key`, or page 0: a guess, then growing steps."""
     low, high = 0, header.page_count - 1
-    probe = (wanted * header.entry_count >> HASH_BITS) // PAGE_ENTRIES
+    probe = (key * header.entry_count >> HASH_BITS) // PAGE_ENTRIES
     step = 1
     while low < high:
         probe = max(low + 1, min(high, probe))
         hashes, _ = pages.get(probe)
-        if hashes[0] > wanted:
+        if hashes[0] > key:
             high = probe - 1
             probe -= step
-        elif hashes[-1] > wanted:
+        elif hashes[-1] > key:
             return probe
         else:
             low = probe
@@ -221,8 +219,8 @@ class _Pages:
         first = max(0, min(number - WINDOW_PAGES // 2, self._header.page_count - WINDOW_PAGES))
         data = self._file.pread(WINDOW_PAGES * PAGE_BYTES, (1 + first) * PAGE_BYTES)
         self._raw.clear()
-        for place in range(0, len(data), PAGE_BYTES):
-            self._raw[first + place // PAGE_BYTES] = data[place : place + PAGE_BYTES]
+        for position in range(0, len(data), PAGE_BYTES):
+            self._raw[first + position // PAGE_BYTES] = data[position : position + PAGE_BYTES]
         return self._raw.get(number, b"")
 
     def _decode(self, number: int, data: bytes) -> tuple[array[int], array[int]]:

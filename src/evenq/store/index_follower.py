@@ -16,12 +16,12 @@ from typing import Final, TypeVar
 from evenq.errors import Error, StoreError
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.store.appender import Appender
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.jobs import Jobs
-from evenq.store.message_index import KeysOf, MessageIndex, Query, Span
+from evenq.store.log_state import LogState
+from evenq.store.message_index import IndexQuery, KeysOf, MessageIndex, Span
 from evenq.store.messages import StoredMessage
 from evenq.store.options import StoreOptions
 
@@ -42,12 +42,12 @@ class IndexFollower:
     """Drives one `MessageIndex`. On the loop thread; the index itself is touched by `jobs` only."""
 
     def __init__(
-        self, index: MessageIndex, appender: Appender, *, clock: Clock, jobs: Jobs, interval_ms: int,
-        log_start: Callable[[], int], sync: Callable[[], Awaitable[None]],
+        self, index: MessageIndex, state: LogState, *, clock: Clock, jobs: Jobs, interval_ms: int,
+        log_start: Callable[[], int], sync: Callable[[], Awaitable[object]],
     ) -> None:  # fmt: skip
         """`log_start`: where the log begins now. `sync`: bring the log to disk."""
         self._index = index
-        self._appender = appender
+        self._state = state
         self._clock = clock
         self._jobs = jobs
         self._interval_ms = interval_ms
@@ -59,9 +59,9 @@ class IndexFollower:
 
     @classmethod
     async def open(
-        cls, disk: Disk, files: ReadFiles, appender: Appender, *, clock: Clock, options: StoreOptions,
+        cls, disk: Disk, files: ReadFiles, state: LogState, *, clock: Clock, options: StoreOptions,
         segment_bytes: int, queues: dict[tuple[int, int], ConsumeQueue], keys_of: KeysOf,
-        log_start: Callable[[], int], sync: Callable[[], Awaitable[None]],
+        log_start: Callable[[], int], sync: Callable[[], Awaitable[object]],
     ) -> IndexFollower:  # fmt: skip
         """Take the files there are and begin to follow. Raises StoreError for a version that this program does not
         know.
@@ -73,14 +73,14 @@ class IndexFollower:
 
         jobs = Jobs(threads=1, name="evenq-store-index", threaded=disk.blocks)
         index = MessageIndex(disk, files, segment_bytes=segment_bytes, keys_of=keys_of, min_offset=min_offset)
-        start, end = log_start(), appender.stats.log_end
+        start, end = log_start(), state.stats.log_end
         try:
             await jobs.run(lambda: index.load(start, end))
         except BaseException:
             jobs.close()
             raise
         follower = cls(
-            index, appender, clock=clock, jobs=jobs, interval_ms=options.flush_interval_ms, log_start=log_start,
+            index, state, clock=clock, jobs=jobs, interval_ms=options.flush_interval_ms, log_start=log_start,
             sync=sync,
         )  # fmt: skip
         follower.start()
@@ -98,24 +98,24 @@ class IndexFollower:
             self._task = None
         self._jobs.close()
 
-    async def find(self, query: Query) -> list[StoredMessage]:
+    async def find(self, query: IndexQuery) -> list[StoredMessage]:
         """See `MessageStore.find`."""
-        end = self._appender.stats.log_end
+        end = self._state.stats.log_end
         try:
             for _ in range(TRIES_MAX):
                 await self._catch_up(end)
                 span = self._span()
                 goal = Span(span.start, end, span.synced_end)
-                found = await self._job(lambda: self._index.find(query, goal))  # noqa: B023  # awaited at once
+                page = await self._job(lambda: self._index.find(query, goal))  # noqa: B023  # awaited at once
                 self._count()
-                if found is not None:
-                    return found
+                if page is not None:
+                    return page
         except Error:
             raise
         except Exception as error:  # of the index's own files: it is ours, and the store lives on
-            log.exception("the message index cannot be read")
+            log.exception("reading the message index failed")
             self._trouble()
-            raise StoreError(f"the message index cannot be read now: {error!r}; try again") from error
+            raise StoreError(f"reading the message index failed now: {error!r}; try again") from error
         raise StoreError(
             f"more than {TRIES_MAX} files of the message index were damaged and are built anew: try again, and look "
             "after the disk"
@@ -123,7 +123,7 @@ class IndexFollower:
 
     async def round(self) -> None:
         """Follow up to here, giving way to senders."""
-        stats = self._appender.stats
+        stats = self._state.stats
         await self._job(self._index.retry)
         while True:
             log_end, start_ms = stats.log_end, self._clock.monotonic_ms()
@@ -140,7 +140,7 @@ class IndexFollower:
             try:
                 await self.round()
             except Exception:  # whatever it is, the store must live and the next round may go better
-                log.exception("the message index has trouble, trying again later")
+                log.exception("message index failed, trying again later")
                 self._trouble()
             await self._clock.sleep_ms(self._interval_ms)
 
@@ -172,7 +172,8 @@ class IndexFollower:
             self._count()
 
     def _span(self) -> Span:
-        return Span(self._log_start(), self._appender.stats.log_end, self._appender.synced_end)
+        state = self._state
+        return Span(self._log_start(), state.stats.log_end, state.synced_end if state.certain else 0)
 
     async def _job(self, job: Callable[[], T]) -> T:
         if self._closed:
@@ -180,7 +181,7 @@ class IndexFollower:
         return await self._jobs.run(job)
 
     def _count(self) -> None:
-        stats = self._appender.stats
+        stats = self._state.stats
         stats.index_end = self._index.position
         stats.index_files = self._index.file_count
         stats.index_failures = self._index.failures

@@ -73,7 +73,7 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
 
 
 def load(disk: Disk) -> Identity | None:
-    """The folder's identity whoever's it is; None if it has none. Raises StoreCorrupted, StoreError (newer format)."""
+    """The folder's identity, of any broker; None if it has none. Raises StoreCorrupted, StoreError (newer format)."""
     data = read_whole(disk, PATH)
     return _parse(disk, data) if data is not None else None
 

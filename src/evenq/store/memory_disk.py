@@ -35,8 +35,8 @@ class MemoryFile:
         return bytes(self.data[offset : offset + size])
 
     def pread_each(self, places: Sequence[int], rooms: Sequence[Room], *, wait: bool = True) -> bool:  # noqa: ARG002
-        for place, (room,) in zip(places, rooms, strict=True):
-            data = self.pread(room.nbytes, place)
+        for position, (room,) in zip(places, rooms, strict=True):
+            data = self.pread(room.nbytes, position)
             if len(data) < room.nbytes:
                 return False
             room[:] = data

@@ -32,17 +32,19 @@ from evenq.store.record import (
     MESSAGE,
     VERSION,
     frame_at,
+    kind_at,
     message_of,
     size_at,
 )
 
-__all__ = ["BLOCK_BYTES", "KeysOf", "MessageIndex", "Query", "Span"]
+__all__ = ["BLOCK_BYTES", "IndexQuery", "KeysOf", "MessageIndex", "Span"]
 
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 64 << 20  # of log for one file; the last block of a segment, and a smaller segment, may have less
 PIECE_FRAMES: Final = 256  # for one step, about a millisecond
 PIECE_BYTES: Final = 512 << 10
+GLANCE_BYTES: Final = 4 << 10  # behind a frame that was passed over: the next one is often as large, and of no use
 BUCKETS: Final = 256
 BUCKETS_A_STEP: Final = 16  # sorted in one step, about a millisecond for a full block of small messages
 BUCKET_SHIFT: Final = 56
@@ -69,7 +71,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class IndexQuery:
     """What `MessageStore.find` was asked."""
 
     topic_id: int
@@ -80,7 +82,7 @@ class Query:
     bytes_max: int
 
 
-class Block:
+class IndexBlock:
     """The entries of one block of the log, in memory: hash, log offset, hash, log offset, ... in buckets by hash."""
 
     __slots__ = ("block_start", "buckets", "end", "first_store_ms", "last_store_ms", "log_end", "log_start")
@@ -97,12 +99,12 @@ class Block:
         times = (self.first_store_ms, self.last_store_ms)
         return IndexFile(count, self.block_start, self.log_start, self.log_end, *times)
 
-    def lookup(self, wanted: int) -> Iterator[int]:
+    def lookup(self, key: int) -> Iterator[int]:
         """Like `index_file.lookup`."""
-        bucket = self.buckets[wanted >> BUCKET_SHIFT]
-        for place in range(len(bucket) - 2, -1, -2):
-            if bucket[place] == wanted:
-                yield bucket[place + 1]
+        bucket = self.buckets[key >> BUCKET_SHIFT]
+        for index in range(len(bucket) - 2, -1, -2):
+            if bucket[index] == key:
+                yield bucket[index + 1]
 
     def pack(self, pages: list[bytes]) -> Iterator[None]:
         """Fill `pages`, a few buckets at a time: sorting a whole block at once would hold the interpreter for long."""
@@ -110,9 +112,9 @@ class Block:
         page_numbers = 2 * PAGE_ENTRIES
         for number, bucket in enumerate(self.buckets):
             hashes, offsets = bucket[::2], bucket[1::2]
-            for place in sorted(range(len(hashes)), key=hashes.__getitem__):  # stable, and offsets rise already
-                rest.append(hashes[place])
-                rest.append(offsets[place])
+            for index in sorted(range(len(hashes)), key=hashes.__getitem__):  # stable, and offsets rise already
+                rest.append(hashes[index])
+                rest.append(offsets[index])
             whole = len(rest) - len(rest) % page_numbers
             cuts = range(0, whole, page_numbers)
             pages += [pack_page(self.block_start, rest[first : first + page_numbers]) for first in cuts]
@@ -142,14 +144,16 @@ class MessageIndex:
         self._keys_of = keys_of
         self._min_offset = min_offset
         self._filed: dict[int, IndexFile] = {}
-        self._sealed: list[Block] = []
-        self._damaged: list[Block] = []
+        self._sealed: list[IndexBlock] = []
+        self._damaged: list[IndexBlock] = []
         """What was read before a damaged place, of blocks that get no file while the log is damaged there."""
-        self._block = Block(0, 0, 0)
+        self._block = IndexBlock(0, 0, 0)
         self._packing: Iterator[None] | None = None
         self._held = False
         self._keys_failed = False
         self._rebuilt: set[int] = set()
+        self._passed_over = False
+        """The frame before `position` was larger than what was read of it."""
         self._log_start = 0
         self.position = 0
         """The messages before this log offset are found."""
@@ -219,12 +223,12 @@ class MessageIndex:
             position = header.log_end
             start = self._block_end(start)
         self.position = position
-        self._block = Block(start, self._block_end(start), position)
+        self._block = IndexBlock(start, self._block_end(start), position)
 
     def _block_end(self, start: int) -> int:
         """Blocks are counted from the start of their segment, so that a segment goes with its blocks."""
-        _, place = segment.segment_of(start, self._segment_bytes)
-        return start + min(BLOCK_BYTES, self._segment_bytes - place)
+        _, position = segment.segment_of(start, self._segment_bytes)
+        return start + min(BLOCK_BYTES, self._segment_bytes - position)
 
     def _seal(self) -> None:
         block = self._block
@@ -234,18 +238,19 @@ class MessageIndex:
 
     def _read_piece(self, span: Span) -> None:
         """Take some frames at `position`, all of one block."""
-        start, place = segment.segment_of(self.position, self._segment_bytes)
+        start, position = segment.segment_of(self.position, self._segment_bytes)
         segment_end = start + self._segment_bytes
         if segment_end - self.position < HEADER_BYTES:
             self.position = segment_end
             return
-        size = min(PIECE_BYTES, min(span.end, segment_end) - self.position)
+        size = min(GLANCE_BYTES if self._passed_over else PIECE_BYTES, min(span.end, segment_end) - self.position)
         with self._files.using(segment.path_of(start)) as file:
-            data = file.pread(size, place)
+            data = file.pread(size, position)
             claimed = size_at(data, 0)
-            if len(data) < claimed <= self._segment_bytes:
-                data = file.pread(claimed, place)
+            if len(data) < claimed <= self._segment_bytes and kind_at(data) == MESSAGE:
+                data = file.pread(claimed, position)
         taken = self._take(data, self.position)
+        self._passed_over = taken > len(data)
         if taken == 0:
             self._skip_damage(segment_end)
         self.position += taken
@@ -302,14 +307,14 @@ class MessageIndex:
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _file_piece(self, block: Block) -> None:
+    def _file_piece(self, block: IndexBlock) -> None:
         """Pack a part of a block, or write it when it is packed."""
         if self._packing is None:
             self._packing = self._filing(block)
         if next(self._packing, self) is self:
             self._packing = None
 
-    def _filing(self, block: Block) -> Iterator[None]:
+    def _filing(self, block: IndexBlock) -> Iterator[None]:
         pages: list[bytes] = []
         yield from block.pack(pages)
         header = block.header()
@@ -339,20 +344,20 @@ class MessageIndex:
 
     # -- lookup -------------------------------------------------------------------------------------------------------
 
-    def find(self, query: Query, span: Span) -> list[StoredMessage] | None:
+    def find(self, query: IndexQuery, span: Span) -> list[StoredMessage] | None:
         """See `MessageStore.find`. None: not all of `span` is indexed (any more); follow, then try again.
 
         Raises StoreCorrupted if a message that was found is damaged.
         """
         if self.position < span.end:
             return None
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         space = query.bytes_max
-        wanted = key_hash(query.topic_id, query.key)
+        key = key_hash(query.topic_id, query.key)
         before = -1
         for part in self._parts(query):
             try:
-                for log_offset in self._offsets(part, wanted):
+                for log_offset in self._offsets(part, key):
                     if log_offset == before or not span.start <= log_offset < span.end:
                         continue  # one message may name a key twice
                     before = log_offset
@@ -360,15 +365,15 @@ class MessageIndex:
                     if message is None or message.store_ms > query.end_ms:
                         continue
                     if message.store_ms < query.begin_ms:  # store times never fall along the log
-                        return found
+                        return messages
                     if not self._fits(message, query):
                         continue
                     space -= len(message.head) + len(message.system)
-                    if space < 0 and found:
-                        return found
-                    found.append(message)
-                    if len(found) >= query.count_max:
-                        return found
+                    if space < 0 and messages:
+                        return messages
+                    messages.append(message)
+                    if len(messages) >= query.count_max:
+                        return messages
             except (Damaged, OSError, StoreCorrupted) as error:
                 if isinstance(error, OSError) and error.errno in NO_FILES:
                     raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; ask again") from error
@@ -378,24 +383,24 @@ class MessageIndex:
                     raise
                 self._rebuild(part, str(error))
                 return None
-        return found
+        return messages
 
-    def _parts(self, query: Query) -> list[Block | IndexFile]:
+    def _parts(self, query: IndexQuery) -> list[IndexBlock | IndexFile]:
         """What may hold messages of that time, the newest first."""
         filed = [
             header
             for header in self._filed.values()
             if header.entry_count and header.first_store_ms <= query.end_ms and header.last_store_ms >= query.begin_ms
         ]
-        parts: list[Block | IndexFile] = [self._block, *self._sealed, *self._damaged, *filed]
+        parts: list[IndexBlock | IndexFile] = [self._block, *self._sealed, *self._damaged, *filed]
         return sorted(parts, key=lambda part: part.block_start, reverse=True)
 
-    def _offsets(self, part: Block | IndexFile, wanted: int) -> Iterator[int]:
-        if isinstance(part, Block):
-            yield from part.lookup(wanted)
+    def _offsets(self, part: IndexBlock | IndexFile, key: int) -> Iterator[int]:
+        if isinstance(part, IndexBlock):
+            yield from part.lookup(key)
             return
         with self._files.using(part.path) as file:
-            yield from index_file.lookup(file, part, wanted)
+            yield from index_file.lookup(file, part, key)
 
     def _rebuild(self, header: IndexFile, why: str) -> None:
         """Go back to that block. Blocks in memory are read again too: this is rare."""
@@ -407,14 +412,14 @@ class MessageIndex:
         self._begin(header.block_start, header.log_start)
 
     def _message(self, log_offset: int, span: Span) -> StoredMessage | None:
-        start, place = segment.segment_of(log_offset, self._segment_bytes)
+        start, position = segment.segment_of(log_offset, self._segment_bytes)
         path = segment.path_of(start)
         try:
             with self._files.using(path) as file:
-                data = file.pread(min(MESSAGE_GUESS_BYTES, span.end - log_offset), place)
+                data = file.pread(min(MESSAGE_GUESS_BYTES, span.end - log_offset), position)
                 size = size_at(data, 0)
                 if len(data) < size <= self._segment_bytes:
-                    data = file.pread(size, place)
+                    data = file.pread(size, position)
         except FileNotFoundError:
             return None  # retention took it meanwhile
         except OSError as error:
@@ -430,7 +435,7 @@ class MessageIndex:
             )
         return message_of(frame)
 
-    def _fits(self, message: StoredMessage, query: Query) -> bool:
+    def _fits(self, message: StoredMessage, query: IndexQuery) -> bool:
         """Whether it is really what was asked for: the hash of another key may be the same."""
         if message.topic_id != query.topic_id or message.queue_offset < self._min_offset(
             message.topic_id, message.queue_id

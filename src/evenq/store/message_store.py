@@ -2,7 +2,8 @@
 
 Behind it are one writer thread, one flush thread and a small read pool; with a disk that never blocks (memory, tests)
 all of it runs inline on the loop. The parts: `Appender` (places and groups), `Writer` (the disk's one writer),
-`Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files), `opening` (what comes before it is open).
+`Flusher` (syncs, checkpoints, space), `QueueReads` (memory, then files), `opening` (what comes before it is open),
+`LeaderSide` (what only the leader of several copies asks for).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import opening
 from evenq.store.appender import Appender
+from evenq.store.checkpoint import Checkpoint
 from evenq.store.cleaner import Cleaner, RetentionOf
 from evenq.store.commit_log import CommitLog
 from evenq.store.disk import Disk, Usage
@@ -25,8 +27,10 @@ from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
 from evenq.store.index_follower import IndexFollower
 from evenq.store.jobs import Jobs
+from evenq.store.leader_side import LeaderSide
 from evenq.store.lock import Identity
-from evenq.store.message_index import KeysOf, Query
+from evenq.store.log_state import LogState
+from evenq.store.message_index import IndexQuery, KeysOf
 from evenq.store.messages import (
     Append,
     AppendBlock,
@@ -40,7 +44,7 @@ from evenq.store.messages import (
 )
 from evenq.store.options import FlushMode, StoreOptions, StoreStats
 from evenq.store.queue_reads import QueueReads
-from evenq.store.reader import Reader
+from evenq.store.reader import LogReader
 from evenq.store.record_blocks import Kept, RecordBlock
 from evenq.store.recovery import Recovery
 from evenq.store.snapshotter import SnapshotOf, Snapshotter
@@ -53,12 +57,13 @@ TIME_MAX_MS = (1 << 63) - 1
 GATHER_TURNS = 16  # tried: unary sends cost a fifth less CPU than with 0; one sender alone waits 50 microseconds more
 
 
-class MessageStore:
+class MessageStore(LeaderSide):
     """Single owner of a data folder, or of memory. Made by `open`."""
 
     def __init__(
         self, disk: Disk, options: StoreOptions, identity: Identity, recovery: Recovery, clock: Clock, flush_jobs: Jobs,
-        snapshot_of: SnapshotOf | None = None, topic_retention_ms: RetentionOf | None = None,
+        snapshot_of: SnapshotOf | None = None, topic_retention_ms: RetentionOf | None = None, *, epoch: int = 1,
+        replicated: bool = False,
     ) -> None:  # fmt: skip
         self.identity = identity
         self._disk = disk
@@ -67,15 +72,17 @@ class MessageStore:
         self._queues = recovery.queues
         self._flush_jobs = flush_jobs
         self._files = ReadFiles(disk, options.open_files_max)
-        self._reader = Reader(disk, self._files, identity.segment_bytes)
+        self._reader = LogReader(disk, self._files, identity.segment_bytes)
         self._log = CommitLog(disk, identity.segment_bytes, recovery.log_end)
+        self._state = LogState(
+            log_end=recovery.log_end, last_store_ms=recovery.last_store_ms, replicated=replicated
+        )  # fmt: skip
         self._appender = Appender(
-            self._queues, options, clock=clock, segment_bytes=identity.segment_bytes, log_end=recovery.log_end,
-            last_store_ms=recovery.last_store_ms,
-            gather_turns=GATHER_TURNS if disk.blocks and options.flush is FlushMode.ASYNC else 0,
+            self._queues, self._state, options, clock=clock, segment_bytes=identity.segment_bytes,
+            gather_turns=GATHER_TURNS if disk.blocks and options.flush is FlushMode.ASYNC else 0, epoch=epoch,
         )  # fmt: skip
         self._flusher = Flusher(
-            self._appender, self._log, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
+            self._state, self._log, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
             filed={key: (queue.min_offset, queue.filed) for key, queue in self._queues.items()},
         )  # fmt: skip
         self._writer = Writer(
@@ -85,15 +92,16 @@ class MessageStore:
             done=self._appender.complete,
         )
         self._snapshotter = Snapshotter(
-            self._appender, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
-            owner=snapshot_of, newest=recovery.newest_snapshot, log_start=recovery.log_start,
+            self._state, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
+            settled=self._appender.settled, owner=snapshot_of, newest=recovery.newest_snapshot,
+            log_start=recovery.log_start,
         )  # fmt: skip
         self._reads = QueueReads(
-            disk, self._reader, self._queues, self._appender.stats, threads=options.read_threads
+            disk, self._reader, self._queues, self._state.stats, threads=options.read_threads
         )  # fmt: skip
         self._timers = TimerKeeper(
             recovery.timers.pending if recovery.timers is not None else PendingTimers(), disk, clock=clock,
-            read_timers=self._reads.timers, append=self.append, on_failure=self._appender.poison,
+            read_timers=self._reads.timers, append=self.append, on_failure=self._state.poison,
             move=partial(self._appender.append_group, state=b"", moves=True), segment_bytes=identity.segment_bytes,
         )  # fmt: skip
         if recovery.timers is not None:
@@ -103,14 +111,14 @@ class MessageStore:
         self._appender.on_timers = self._timers.apply
         self._flusher.log_start = recovery.log_start
         self._cleaner = Cleaner(
-            self._appender, self._flusher, self._snapshotter, disk, self._files, self._reader, options, clock=clock,
+            self._state, self._flusher, self._snapshotter, disk, self._files, self._reader, options, clock=clock,
             queues=self._queues, segment_bytes=identity.segment_bytes, topic_retention_ms=topic_retention_ms,
         )  # fmt: skip
         self._flusher.duties += [self._snapshotter.tick, self._cleaner.tick]
         self._appender.submit = self._writer.submit
         self._appender.on_growth = self._flusher.grown
-        self._appender.stats.recovered_records = recovery.records
-        self._appender.stats.recovered_cut_bytes = recovery.cut_bytes
+        self._state.stats.recovered_records = recovery.records
+        self._state.stats.recovered_cut_bytes = recovery.cut_bytes
         self._index: IndexFollower | None = None
         self._closing: asyncio.Future[None] | None = None
 
@@ -128,6 +136,8 @@ class MessageStore:
         snapshot_of: SnapshotOf | None = None,
         topic_retention_ms: RetentionOf | None = None,
         keys_of: KeysOf | None = None,
+        epoch: int = 1,
+        replicated: bool = False,
     ) -> MessageStore:
         """Lock the folder, recover, be ready. `path` None is the memory engine; `disk` stands in for the folder in
         tests.
@@ -141,6 +151,10 @@ class MessageStore:
         `keys_of` turns head and system of a message into the keys that `find` finds it by; None: no index is kept. It
         runs on a thread, long after the append, and must always give the same for the same bytes.
 
+        `epoch` is that of the leader that appends, for the records' headers. With `replicated`, what is appended waits
+        for `commit` before it is answered and shown. What recovery found is shown at once, so the owner shows it to
+        nobody before its first record is committed; until then no file that is derived from the log tells of it.
+
         Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
         broker's folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).
         """
@@ -150,21 +164,23 @@ class MessageStore:
         with opening.owned(disk, jobs):
             identity = opening.identified(disk, broker_name=broker_name, options=options)
             recovery = await opening.recovered(disk, jobs, identity, on_snapshot=on_snapshot, on_state=on_state)
-            store = cls(disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms)
-        await store._begin(keys_of)
+            store = cls(
+                disk, options, identity, recovery, clock, jobs, snapshot_of, topic_retention_ms, epoch=epoch,
+                replicated=replicated,
+            )  # fmt: skip
+        await store._begin(keys_of, recovery.checkpoint)
         return store
 
-    async def _begin(self, keys_of: KeysOf | None) -> None:
-        """What was recovered becomes certain before the first append: a kill may have left it in the page cache."""
-        appender = self._appender
-        appender.dirty.update(dict.fromkeys(self._queues.values()))
-        appender.unfiled = sum(queue.max_offset - queue.filed for queue in self._queues.values())
+    async def _begin(self, keys_of: KeysOf | None, found: Checkpoint) -> None:
+        state = self._state
+        state.dirty.update(dict.fromkeys(self._queues.values()))
+        state.unfiled = sum(queue.max_offset - queue.filed for queue in self._queues.values())
         try:
-            await self._flusher.checkpoint()
+            await self._flusher.begin(found)
             await self._flusher.watch_space()
             if keys_of is not None:
                 self._index = await IndexFollower.open(
-                    self._disk, self._files, self._appender, clock=self._clock, options=self._options,
+                    self._disk, self._files, self._state, clock=self._clock, options=self._options,
                     segment_bytes=self.identity.segment_bytes, queues=self._queues, keys_of=keys_of,
                     log_start=lambda: self._flusher.log_start, sync=self._flusher.sync,
                 )  # fmt: skip
@@ -186,8 +202,8 @@ class MessageStore:
         ended: Sequence[int] = (),
         blocks: Sequence[AppendBlock] = (),
     ) -> asyncio.Future[None]:
-        """Store messages; the future is done when the flush mode says they are safe (CL-5), and then they are
-        consumable.
+        """Store messages; the future is done when the flush mode says they are safe (CL-5), in a replicated store also
+        committed, and then they are consumable.
 
         Fills in queue_offset (dense, in call order), log_offset and store_ms at once. The messages of one call are
         neighbours in the log and survive together or not at all; so are the timers, the ends of timers (`ended`: their
@@ -225,7 +241,10 @@ class MessageStore:
         is called, timers are kept and none fires.
         """
         assert self._firing is None, "timers fire already"
-        self._firing = TimerService(self._timers, self._clock, self.append, on_due)
+        state = self._state
+        self._firing = TimerService(
+            self._timers, self._clock, self.append, on_due, refused=lambda: state.refusal is not None
+        )
         self._firing.start()
 
     async def read_timers(self, timer_ids: Sequence[int]) -> list[StoredTimer | None]:
@@ -326,7 +345,7 @@ class MessageStore:
         if not key or count_max < 1:
             return []
         return await self._index.find(
-            Query(
+            IndexQuery(
                 topic_id=topic_id, key=key, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, bytes_max=bytes_max
             )
         )
@@ -347,30 +366,32 @@ class MessageStore:
     @property
     def on_failure(self) -> Callable[[Error], None] | None:
         """Called once on the loop when the store stops for good: the program should end and recover by a restart."""
-        return self._appender.on_failure
+        return self._state.on_failure
 
     @on_failure.setter
     def on_failure(self, callback: Callable[[Error], None] | None) -> None:
-        self._appender.on_failure = callback
+        self._state.on_failure = callback
 
     @property
     def on_full(self) -> Callable[[], None]:
         """Called on the loop when messages begin to be refused (`full`), and when they are taken again."""
-        return self._appender.on_full
+        return self._state.on_full
 
     @on_full.setter
     def on_full(self, callback: Callable[[], None]) -> None:
-        self._appender.on_full = callback
+        self._state.on_full = callback
 
     @property
     def failure(self) -> Error | None:
-        """Why the store stopped for good (StorePoisoned); None while it is well. Reads go on either way."""
-        return self._appender.failure
+        """Why the store stopped for good (StorePoisoned, or what `abandon` was given); None while it is well. Reads go
+        on either way.
+        """
+        return self._state.failure
 
     @property
     def full(self) -> StoreFull | None:
         """Why messages are refused for now; None if they are taken."""
-        return self._appender.full
+        return self._state.full
 
     @property
     def timers(self) -> TimerKeeper:
@@ -380,7 +401,7 @@ class MessageStore:
     @property
     def stats(self) -> StoreStats:
         """Counters; read them, do not keep them."""
-        stats = self._appender.stats
+        stats = self._state.stats
         stats.fsyncs = self._log.fsyncs
         stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
@@ -398,10 +419,12 @@ class MessageStore:
     @property
     def last_store_ms(self) -> int:
         """When the last record was stored, ms since the epoch; never goes back, also when the clock did."""
-        return self._appender.last_store_ms
+        return self._state.last_store_ms
 
     async def flush(self) -> None:
-        """Return when every append so far is on disk, whatever the mode. Raises StoreFull, StorePoisoned."""
+        """Return when every append so far is on disk, whatever the mode, and committed. Raises StoreFull,
+        StorePoisoned.
+        """
         await self._appender.settled()
         await self._flusher.sync()
 
@@ -411,25 +434,39 @@ class MessageStore:
         await self._cleaner.clean()
 
     async def checkpoint(self) -> None:
-        """Move the checkpoint to here now, so that the next start reads only what comes later. Raises StorePoisoned."""
+        """Move the checkpoint to here now, so that the next start reads only what comes later: in a replicated store to
+        the end of what is committed. Raises StorePoisoned.
+        """
         await self._flusher.checkpoint()
 
-    async def close(self) -> None:
-        """Wait for appends, sync, mark a clean stop, unlock. A poisoned store only unlocks. May be called again."""
+    async def abandon(self, error: Error) -> None:
+        """Give the log up at once, because another leads now: every append that waits fails with such an error, and so
+        does every later one. No commit, checkpoint, snapshot or clean stop comes any more; what is written stays, for a
+        follower to go on with. Returns when folder, files and threads are given back; `on_failure` is not called.
+        """
+        self._state.abandon(error)
+        await self.close()
+
+    async def close(self, *, close_wait_ms: int = 0) -> None:
+        """Wait for appends, sync, mark a clean stop, unlock. A poisoned store only unlocks. May be called again.
+
+        A replicated store waits for commits `close_wait_ms` at most. What is not committed then fails with
+        PersistenceTimeout, what of it is written stays in the log, and no clean stop is marked.
+        """
         if self._closing is not None:
             await asyncio.shield(self._closing)
             return
         self._closing = asyncio.get_running_loop().create_future()
         if self._firing is not None:
             await self._firing.stop()
-        self._appender.close()
+        self._state.close()
         passing("close.begun")
         try:
-            with contextlib.suppress(StoreError):  # its senders know; a clean stop is not marked then
-                await self._settle()
+            with contextlib.suppress(Error):  # its senders know; a clean stop is not marked then
+                await self._settle(close_wait_ms)
                 await self._flusher.stop()
                 passing("close.settled")
-                await self._flusher.checkpoint(clean=True)
+                await self._flusher.checkpoint(clean=self._appender.assigned_end == self._state.stats.log_end)
                 passing("close.marked")
         finally:
             if self._index is not None:
@@ -444,6 +481,9 @@ class MessageStore:
             self._disk.unlock()
             self._closing.set_result(None)
 
-    async def _settle(self) -> None:
+    async def _settle(self, wait_ms: int) -> None:
+        if self._state.replicated:
+            await self._settle_within(wait_ms)
+            return
         with contextlib.suppress(StoreFull):
             await self._appender.settled()

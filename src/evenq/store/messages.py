@@ -37,8 +37,8 @@ class StoredMessage:
         self.system = system
 
     def __repr__(self) -> str:
-        place = f"{self.topic_id}/{self.queue_id}@{self.queue_offset}"
-        return f"{type(self).__name__}({place}, log {self.log_offset}, {len(self.head)}+{len(self.system)} bytes)"
+        where = f"{self.topic_id}/{self.queue_id}@{self.queue_offset}"
+        return f"{type(self).__name__}({where}, log {self.log_offset}, {len(self.head)}+{len(self.system)} bytes)"
 
 
 class Append(StoredMessage):

@@ -14,7 +14,7 @@ from pathlib import Path
 from evenq.errors import SettingsError, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store import checkpoint as checkpoint_file
-from evenq.store import lock, snapshot, volume
+from evenq.store import copied_mark, lock, snapshot, volume
 from evenq.store.disk import Disk, RealDisk
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
@@ -91,7 +91,15 @@ async def recovered(
     """What the log says, and what its owner kept in it. Raises StoreCorrupted, StoreError."""
     checkpoint = checkpoint_file.load(disk)
     saved = snapshot.load(disk, log_start=checkpoint.log_start if checkpoint is not None else 0)
-    recovery = Recovery(disk, identity.segment_bytes, checkpoint, saved)
+    mark = copied_mark.load(disk)
+    if mark is not None and mark.resetting:
+        raise StoreError(
+            f"the data folder {disk.describe('')} is a follower's that was about to begin at {mark.log_start} anew: "
+            "start the broker as a member of its group, so that it finishes that first"
+        )
+    recovery = Recovery(
+        disk, identity.segment_bytes, checkpoint, saved, copied_end=mark.synced_end if mark is not None else 0
+    )
     if saved is not None:
         on_snapshot(saved.payload)
     recovery.timers = await jobs.run(

@@ -1,12 +1,13 @@
 """What a store can be told, and what it counts.
 
-`StoreOptions` are plain values and the only place where their defaults are said: the broker's settings take them from
-here. `StoreStats` are plain integers that the loop thread adds to and the metrics collector reads at scrape.
+`StoreOptions` are plain values and the only place where their defaults, bounds and meanings are said: the broker's
+settings take them from here. `StoreStats` are plain integers that the loop thread adds to and the metrics collector
+reads at scrape.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 __all__ = ["FlushMode", "StoreOptions", "StoreStats"]
@@ -21,82 +22,114 @@ class FlushMode(StrEnum):
     """Confirmed by fdatasync, one for all appends that wait (group commit): survives a power loss."""
 
 
+def _means(
+    text: str, *, ge: float | None = None, gt: float | None = None, le: float | None = None
+) -> dict[str, str | float]:
+    """Of one field: what it means, and its bounds."""
+    bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le)) if bound is not None}
+    return {"description": text, **bounds}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Limits and habits of one store."""
+    """Limits and habits of one store. Each field has its meaning and its bounds beside its default; the settings of a
+    server take all three from here.
+    """
 
-    segment_bytes: int | None = None
-    """Size of one commit-log file (CL-2); None: by the size of the volume (`store.volume`), up to 1 GiB. The memory
-    engine takes 16 MiB at most.
-    """
-    flush: FlushMode = FlushMode.ASYNC
-    """When an append is answered."""
-    flush_interval_ms: int = 500
-    """Longest time that written bytes stay unsynced in ASYNC mode."""
-    flush_bytes: int = 4 << 20
-    """Unsynced bytes that start a sync before the interval is over, in ASYNC mode."""
-    checkpoint_interval_ms: int = 5_000
-    """How often consume queue entries go to their files and the checkpoint moves on."""
-    checkpoint_entries: int = 100_000
-    """Consume queue entries kept only in memory that start a checkpoint before its interval is over."""
-    snapshot_log_bytes: int = 256 << 20
-    """Growth of the log after which the store takes a snapshot by itself: what a start reads at most."""
-    snapshot_interval_ms: int = 600_000
-    """Time after which it takes one if anything is new."""
-    retention_ms: int = 72 * 3_600_000
-    """How long messages are kept; 0 for ever, then a full disk refuses messages and nothing is deleted."""
-    retention_hour: int = 4
-    """Hour of the day (UTC) in which expired files are deleted; -1 for any."""
-    disk_clean_ratio: float = 0.75
-    """Share of the disk in use from which expired files are deleted at any hour."""
-    disk_force_ratio: float = 1.0
-    """Share of the disk in use from which the oldest files are deleted whatever their age, read or not; 1: never, a
-    full disk refuses messages.
-    """
-    append_queue_max: int = 32_768
-    """Appended records that may wait for the writer; over it TooManyRequests."""
-    append_bytes_max: int = 128 << 20
-    """Appended bytes that may wait for the writer; over it TooManyRequests."""
-    cache_bytes: int = 32 << 20
-    """Newest messages kept in memory for hot reads."""
-    disk_free_min_bytes: int | None = None
-    """Free bytes under which messages are refused (StoreFull); None: 1/20 of the volume and at most 1 GiB. Not used by
-    the memory engine.
-    """
-    disk_used_max_ratio: float = 0.90
-    """Share of the disk in use over which messages are refused. State records go on into the reserve."""
-    memory_bytes_max: int = 1 << 30
-    """Size of the memory engine's disk."""
-    open_files_max: int = 256
-    """Files kept open for reading."""
-    read_threads: int = 2
-    """Threads for reads that miss the memory."""
+    segment_bytes: int | None = field(
+        default=None,
+        metadata=_means(
+            "Size of one commit-log file, bytes; empty = by the volume: 1/16 of it, 16 MiB to 1 GiB. A folder keeps "
+            "the size that it was made with.",  # CL-2; the memory engine takes 16 MiB at most
+            ge=1 << 12,
+            le=1 << 31,
+        ),
+    )
+    flush: FlushMode = field(
+        default=FlushMode.ASYNC, metadata=_means("sync = one fsync before each acknowledgement (grouped).")
+    )
+    flush_interval_ms: int = field(default=500, metadata=_means("Async flush: longest time between fsyncs, ms.", ge=1))
+    flush_bytes: int = field(default=4 << 20, metadata=_means("Async flush: most bytes between fsyncs.", ge=1))
+    checkpoint_interval_ms: int = field(
+        default=5_000,
+        metadata=_means("How often consume queue entries go to their files and the checkpoint moves on, ms.", ge=1),
+    )
+    checkpoint_entries: int = field(
+        default=100_000,
+        metadata=_means(
+            "Consume queue entries kept only in memory that start a checkpoint before its interval is over.", ge=1
+        ),
+    )
+    snapshot_log_bytes: int = field(
+        default=256 << 20, metadata=_means("Growth of the log between two snapshots, bytes: bounds a restart.", ge=1)
+    )
+    snapshot_interval_ms: int = field(
+        default=600_000, metadata=_means("Longest time between two snapshots of a log that grows, ms.", ge=1)
+    )
+    retention_ms: int = field(
+        default=72 * 3_600_000,
+        metadata=_means(
+            "How long messages are kept, ms (72 h); 0 = for ever.",  # then a full disk refuses messages
+            ge=0,
+        ),
+    )
+    retention_hour: int = field(
+        default=4, metadata=_means("Hour of the day, UTC, in which expired files are deleted; -1 = any.", ge=-1, le=23)
+    )
+    disk_clean_ratio: float = field(
+        default=0.75, metadata=_means("Delete expired files at any hour when the disk is fuller than this.", gt=0, le=1)
+    )
+    disk_force_ratio: float = field(
+        default=1.0,
+        metadata=_means(
+            "Delete the oldest files, read or not, when the disk is fuller than this; 1 = never.", gt=0, le=1
+        ),
+    )
+    append_queue_max: int = field(
+        default=32_768, metadata=_means("Appended records that may wait for the writer; over it TooManyRequests.", ge=1)
+    )
+    append_bytes_max: int = field(
+        default=128 << 20,
+        metadata=_means("Appended bytes that may wait for the writer; over it TooManyRequests.", ge=1),
+    )
+    cache_bytes: int = field(
+        default=32 << 20, metadata=_means("Newest part of the log kept in memory for readers, bytes.", ge=0)
+    )
+    disk_free_min_bytes: int | None = field(
+        default=None,
+        metadata=_means(
+            "Refuse messages when less is free on the disk, bytes; empty = 1/20 of the volume, at most 1 GiB.",
+            ge=0,  # StoreFull; not used by the memory engine
+        ),
+    )
+    disk_used_max_ratio: float = field(
+        default=0.90,
+        metadata=_means(
+            "Refuse messages when the disk is fuller than this.",  # state records go on into the reserve
+            gt=0,
+            le=1,
+        ),
+    )
+    memory_bytes_max: int = field(
+        default=1 << 30, metadata=_means("Without a path: refuse messages over it, bytes.", ge=1)
+    )
+    open_files_max: int = field(default=256, metadata=_means("Files kept open for reading.", ge=1))
+    read_threads: int = field(default=2, metadata=_means("Threads for reads that miss the memory.", ge=1))
 
     def __post_init__(self) -> None:
-        if self.segment_bytes is not None and not 4096 <= self.segment_bytes <= 1 << 31:
-            raise ValueError(f"segment_bytes {self.segment_bytes} is outside 4096..{1 << 31}; 1073741824 is usual")
-        for name in (
-            "flush_interval_ms",
-            "flush_bytes",
-            "append_queue_max",
-            "append_bytes_max",
-            "checkpoint_interval_ms",
-            "checkpoint_entries",
-            "snapshot_log_bytes",
-            "snapshot_interval_ms",
-            "memory_bytes_max",
-            "open_files_max",
-            "read_threads",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)} is under 1")
-        for name, usual in (("disk_clean_ratio", 0.75), ("disk_force_ratio", 1.0), ("disk_used_max_ratio", 0.9)):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} {getattr(self, name)} is outside 0..1; {usual} is usual")
-        if not -1 <= self.retention_hour <= 23:
-            raise ValueError(f"retention_hour {self.retention_hour} is outside -1..23; 4 is usual, -1 is any hour")
-        if self.retention_ms < 0:
-            raise ValueError(f"retention_ms {self.retention_ms} is under 0; 259200000 (72 h) is usual, 0 is for ever")
+        for one in fields(self):
+            value, limits = getattr(self, one.name), one.metadata
+            if value is None:
+                continue
+            problem = (
+                f"under {limits['ge']}" if "ge" in limits and value < limits["ge"]
+                else f"not over {limits['gt']}" if "gt" in limits and value <= limits["gt"]
+                else f"over {limits['le']}" if "le" in limits and value > limits["le"]
+                else ""
+            )  # fmt: skip
+            if problem:
+                usual = "" if one.default is None else f"; {one.default} is usual"
+                raise ValueError(f"{one.name} {value} is {problem}{usual}: {limits['description']}")
 
 
 @dataclass(slots=True)
@@ -112,17 +145,19 @@ class StoreStats:
     bytes: int = 0
     """Log bytes written and safe, headers included."""
     batches: int = 0
-    """Groups the writer wrote."""
+    """Groups the writer wrote and that are safe."""
     fsyncs: int = 0
     """Syncs of the commit log."""
     log_bytes: int = 0
     """Size of the log now: its end less its start."""
     log_end: int = 0
-    """First free log offset behind what is safe."""
+    """First free log offset behind what is safe, and committed where the log has copies: behind what is consumable."""
+    written_end: int = 0
+    """First free log offset behind what the writer wrote; over `log_end` while records wait for their commit."""
     log_synced: int = 0
     """Log offset up to which the disk confirmed."""
     waiting: int = 0
-    """Records that wait for the writer now."""
+    """Records that wait for the writer now, or to be committed."""
     cache_bytes: int = 0
     """Bytes of the hot cache now."""
     refused: int = 0

@@ -12,12 +12,15 @@ again, as if it had never been. On the loop thread only.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise, repeat
+from operator import add
 
 from crc32c import crc32c
 
 from evenq.errors import BadRequest, BodyTooLarge
-from evenq.store.commit_log import Run
+from evenq.store.commit_log import LogRun
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.messages import Append, AppendBlock, TimerAppend
 from evenq.store.record import (
@@ -34,17 +37,17 @@ from evenq.store.record import (
     TIMER_END,
     TIMER_KIND_MAX,
     VERSION,
+    TimerFields,
     pack_padding,
     pack_timer_ids,
-    timer_flags,
-    unsigned,
 )
 from evenq.store.segment import segment_of
-from evenq.store.writer import Batch
+from evenq.store.writer import Touched, WriteBatch
 
 __all__ = ["Packer"]
 
-EPOCH = 1  # one copy of the log: the first and only leader
+LARGE_BYTES = 64 << 10
+"""A record's part of this size is not copied into the group."""
 UNPACKABLE = (struct.error, TypeError, BadRequest)
 
 _pack_prefix = PREFIX.pack
@@ -55,17 +58,21 @@ _pack_entry = ENTRY.pack
 class Packer:
     """The places behind the log's end, and the group that is being gathered there."""
 
-    def __init__(self, queues: dict[tuple[int, int], ConsumeQueue], *, segment_bytes: int, end: int) -> None:
+    def __init__(
+        self, queues: dict[tuple[int, int], ConsumeQueue], *, segment_bytes: int, end: int, epoch: int = 1
+    ) -> None:
+        """`epoch`: of the leader that writes, for every header; 1 where the log has one copy."""
         self._queues = queues
+        self._epoch = epoch
         self._segment_bytes = segment_bytes
         self.end = end
         """First log offset that no record has."""
         start, _ = segment_of(end, segment_bytes)
         self._segment_end = start + segment_bytes
-        self.batch: Batch | None = None
+        self.batch: WriteBatch | None = None
         """What was packed and not handed over."""
 
-    def take(self) -> Batch | None:
+    def take(self) -> WriteBatch | None:
         """Hand over the group; what comes is packed into the next one."""
         batch, self.batch = self.batch, None
         return batch
@@ -74,7 +81,7 @@ class Packer:
 
     def pack(  # noqa: PLR0915  # calls cost
         self, entries: Sequence[Append], store_ms: int, synced_end: int, *, more: bool = False
-    ) -> Batch:
+    ) -> WriteBatch:
         """Place and pack the messages of one call, at least one; all or none. `more`: further records of the call
         follow. Raises BadRequest, BodyTooLarge.
         """
@@ -145,34 +152,33 @@ class Packer:
         self._queues[topic_id, queue_id] = queue
         return queue
 
-    @staticmethod
-    def _stem(queue: ConsumeQueue) -> bytes:
+    def _stem(self, queue: ConsumeQueue) -> bytes:
         queue.stem, queue.last_stem = (
-            STEM.pack(VERSION, MESSAGE, flags, EPOCH, queue.topic_id, queue.queue_id) for flags in (FLAG_MORE, 0)
+            STEM.pack(VERSION, MESSAGE, flags, self._epoch, queue.topic_id, queue.queue_id) for flags in (FLAG_MORE, 0)
         )
         return queue.stem
 
-    def _new_batch(self) -> Batch:
+    def _new_batch(self) -> WriteBatch:
         start = self._segment_end - self._segment_bytes
-        batch = self.batch = Batch(self.end)
-        batch.begin_run(Run(start, self.end - start))
+        batch = self.batch = WriteBatch(self.end)
+        batch.begin_run(LogRun(start, self.end - start))
         return batch
 
-    def _roll(self, batch: Batch, log_end: int, size: int, store_ms: int, synced_end: int) -> int:
+    def _roll(self, batch: WriteBatch, log_end: int, size: int, store_ms: int, synced_end: int) -> int:
         """Fill the file and go on in the next one; returns its start."""
         self.check_size(size)
         batch.runs[-1].seals = True
         rest = self._segment_end - log_end
         if rest:
-            batch.data += pack_padding(log_end, rest, epoch=EPOCH, synced_offset=synced_end, store_ms=store_ms)
+            batch.data += pack_padding(log_end, rest, epoch=self._epoch, synced_offset=synced_end, store_ms=store_ms)
         start = self._segment_end
         self._segment_end += self._segment_bytes
-        batch.begin_run(Run(start, 0))
+        batch.begin_run(LogRun(start, 0))
         return start
 
     # -- records of any kind ------------------------------------------------------------------------------------------
 
-    def pack_state(self, payload: bytes, store_ms: int, synced_end: int) -> Batch:
+    def pack_state(self, payload: bytes, store_ms: int, synced_end: int) -> WriteBatch:
         """Place and pack one opaque record."""
         self.check_size(HEADER_BYTES + len(payload))
         batch = self.batch or self._new_batch()
@@ -183,7 +189,7 @@ class Packer:
     def pack_mixed(
         self, entries: Sequence[Append], timers: Sequence[TimerAppend], ended: Sequence[int], state: bytes,
         store_ms: int, synced_end: int, blocks: Sequence[AppendBlock] = (),
-    ) -> Batch:  # fmt: skip
+    ) -> WriteBatch:  # fmt: skip
         """Blocks of messages, messages, timers, the end of timers, state, in this order in the log; all or none.
         Behind blocks something else must come. Raises BadRequest, BodyTooLarge.
         """
@@ -225,55 +231,61 @@ class Packer:
         return batch
 
     def _pack_block(
-        self, batch: Batch, block: AppendBlock, store_ms: int, synced_end: int, starts: dict[ConsumeQueue, int], *,
+        self, batch: WriteBatch, block: AppendBlock, store_ms: int, synced_end: int, starts: dict[ConsumeQueue, int], *,
         more: bool,
     ) -> None:  # fmt: skip
         """Place and pack the messages of a block; `starts` gets the offsets that its queues had before. As hot as
         `pack`: a block has thousands.
         """
         self._check_block(block, more=more)
-        data, at = block.data, block.start
-        log_end = self.end
-        current = -1
-        queue: ConsumeQueue | None = None
-        queue_offset = 0
-        stem, tail = b"", bytearray()
-        packed = batch.data
-        for queue_id, tag_hash, born_ms, head_bytes, system_bytes in zip(
-            block.queue_ids, block.tag_hashes, block.born_ms, block.head_bytes, block.system_bytes, strict=True
-        ):
-            if queue_id != current:
-                if queue is not None:
-                    self._end_cold_run(batch, queue, queue_offset)
-                current = queue_id
-                queue = self._queues.get((block.topic_id, queue_id)) or self._new_queue(block.topic_id, queue_id)
-                queue_offset = queue.next_offset
-                starts.setdefault(queue, queue_offset)
-                stem = queue.stem or self._stem(queue)
-                tail = queue.tail
-            end = at + head_bytes + system_bytes
-            size = HEADER_BYTES + end - at
-            if log_end + size > self._segment_end:
-                log_end = self._roll(batch, log_end, size, store_ms, synced_end)
-                packed = batch.data
-            body = b"".join((
-                stem,
-                _pack_place(
-                    queue_offset, log_end, synced_end, store_ms, born_ms, tag_hash, head_bytes, system_bytes
-                ),
-                data[at:end],
-            ))  # fmt: skip
-            packed += _pack_prefix(size, MAGIC, crc32c(body))
-            packed += body
-            tail += _pack_entry(log_end, size, tag_hash)
-            queue_offset += 1
-            log_end += size
-            at = end
-        assert queue is not None
-        self._end_cold_run(batch, queue, queue_offset)
+        at = block.start
+        for first, last in _runs(block.queue_ids):
+            queue_id = block.queue_ids[first]
+            queue = self._queues.get((block.topic_id, queue_id)) or self._new_queue(block.topic_id, queue_id)
+            starts.setdefault(queue, queue.next_offset)
+            while first < last:
+                at, first = self._pack_run(batch, block, queue, first, last, at, store_ms, synced_end)
         batch.messages += len(block)
-        batch.cold_bytes += len(data) - block.start + HEADER_BYTES * len(block)
+        batch.cold_bytes += len(block.data) - block.start + HEADER_BYTES * len(block)
+
+    def _pack_run(
+        self, batch: WriteBatch, block: AppendBlock, queue: ConsumeQueue, first: int, last: int, at: int, store_ms: int,
+        synced_end: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Messages `first` to `last` of a block, neighbours in one queue, whose bytes begin at `at`: as many as the
+        file takes, by columns. Returns where to go on: the place and the message.
+        """
+        heads, systems = block.head_bytes[first:last], block.system_bytes[first:last]
+        places = list(accumulate(map(add, heads, systems), initial=at))
+        offsets = [self.end - at + position + HEADER_BYTES * row for row, position in enumerate(places)]
+        if offsets[-1] > self._segment_end:
+            last = first + bisect_right(offsets, self._segment_end) - 1
+            if last == first:
+                self.end = batch.end = self._roll(batch, self.end, offsets[1] - self.end, store_ms, synced_end)
+                return at, first
+        count = last - first
+        tags, end, log_end = block.tag_hashes[first:last], places[count], offsets[count]
+        del places[count + 1 :], offsets[count:]
+        sizes = [HEADER_BYTES + size for size in map(add, heads, systems)][:count]
+        stem = queue.stem or self._stem(queue)
+        queue_offset = queue.next_offset
+        fields = map(
+            _pack_place, range(queue_offset, queue_offset + count), offsets, repeat(synced_end), repeat(store_ms),
+            block.born_ms[first:last], tags, heads, systems,
+        )  # fmt: skip
+        rests = [stem + packed for packed in fields]
+        data = memoryview(block.data)
+        messages = [data[start:stop] for start, stop in pairwise(places)]
+        parts: list[bytes | memoryview] = [b""] * (3 * count)
+        parts[::3] = map(_pack_prefix, sizes, repeat(MAGIC), map(crc32c, messages, map(crc32c, rests)))
+        parts[1::3] = rests
+        parts[2::3] = messages
+        queue.tail += b"".join(map(_pack_entry, offsets, sizes, tags))
+        batch.add(b"".join(parts))
+        queue.go_on_cold(queue_offset + count)
+        batch.touched[queue] = queue.next_offset = queue_offset + count
         self.end = batch.end = log_end
+        return end, last
 
     def _check_block(self, block: AppendBlock, *, more: bool) -> None:
         """What could not be packed is refused before anything of the block is."""
@@ -285,40 +297,40 @@ class Packer:
             )
         self.check_size(HEADER_BYTES + max(sizes))
 
-    @staticmethod
-    def _end_cold_run(batch: Batch, queue: ConsumeQueue, queue_offset: int) -> None:
-        queue.go_on_cold(queue_offset)
-        batch.touched[queue] = queue.next_offset = queue_offset
-
     def _put(
-        self, batch: Batch, kind: int, head: bytes, system: bytes = b"", *, store_ms: int, synced_end: int,
+        self, batch: WriteBatch, kind: int, head: bytes, system: bytes = b"", *, store_ms: int, synced_end: int,
         more: bool = False, flags: int = 0, topic_id: int = 0, queue_id: int = 0, queue_offset: int = 0,
         born_ms: int | None = None, tag_hash: int = 0,
     ) -> int:  # fmt: skip
         """Pack one record; returns its place."""
         size = HEADER_BYTES + len(head) + len(system)
-        place = self.end
-        if place + size > self._segment_end:
-            place = self._roll(batch, place, size, store_ms, synced_end)
+        log_offset = self.end
+        if log_offset + size > self._segment_end:
+            log_offset = self._roll(batch, log_offset, size, store_ms, synced_end)
         rest = REST.pack(
-            VERSION, kind, flags | FLAG_MORE if more else flags, EPOCH, topic_id, queue_id, queue_offset, place,
-            synced_end, store_ms, store_ms if born_ms is None else born_ms, tag_hash, len(head), len(system),
+            VERSION, kind, flags | FLAG_MORE if more else flags, self._epoch, topic_id, queue_id, queue_offset,
+            log_offset, synced_end, store_ms, store_ms if born_ms is None else born_ms, tag_hash, len(head),
+            len(system),
         )  # fmt: skip
         data = batch.data  # not joined first: a block of staged rows has a mebibyte
         data += PREFIX.pack(size, MAGIC, crc32c(system, crc32c(head, crc32c(rest))))
         data += rest
         data += head
-        data += system
-        self.end = batch.end = place + size
-        return place
+        if len(system) < LARGE_BYTES:
+            data += system
+        else:
+            batch.add(system)
+        self.end = batch.end = log_offset + size
+        return log_offset
 
-    def _put_timer(self, batch: Batch, timer: TimerAppend, store_ms: int, synced_end: int, *, more: bool) -> None:
+    def _put_timer(self, batch: WriteBatch, timer: TimerAppend, store_ms: int, synced_end: int, *, more: bool) -> None:
         if not 0 <= timer.kind <= TIMER_KIND_MAX:
             raise BadRequest(f"a timer's kind is {timer.kind}, it must be 0..{TIMER_KIND_MAX}")
+        fields = TimerFields(timer.due_ms, timer.tag_hash, timer.kind)
         timer.log_offset = self._put(
-            batch, TIMER, timer.head, timer.system, more=more, flags=timer_flags(timer.kind), topic_id=timer.topic_id,
-            queue_id=timer.queue_id, queue_offset=unsigned(timer.tag_hash), store_ms=store_ms, synced_end=synced_end,
-            born_ms=timer.born_ms, tag_hash=timer.due_ms,
+            batch, TIMER, timer.head, timer.system, more=more, flags=fields.flags, topic_id=timer.topic_id,
+            queue_id=timer.queue_id, queue_offset=fields.queue_offset_field, store_ms=store_ms, synced_end=synced_end,
+            born_ms=timer.born_ms, tag_hash=fields.tag_hash_field,
         )  # fmt: skip
         timer.store_ms = store_ms
 
@@ -329,7 +341,7 @@ class Packer:
 
     # -- taking back --------------------------------------------------------------------------------------------------
 
-    def _take_back_call(self, batch: Batch, entries: Sequence[Append], done: int) -> None:
+    def _take_back_call(self, batch: WriteBatch, entries: Sequence[Append], done: int) -> None:
         """Undo one call that could be packed up to its message `done`; the log's end is where it was before."""
         for entry in reversed(entries[:done]):
             queue = self._queues[entry.topic_id, entry.queue_id]
@@ -341,22 +353,39 @@ class Packer:
             batch.runs.pop()
         run = batch.runs[-1]
         run.seals = False
+        run.cut(self.end - run.start - run.position)
         batch.data = run.data
-        del run.data[self.end - run.start - run.position :]
         self._segment_end = run.start + self._segment_bytes
         if not batch.bytes:
             self.batch = None
 
-    def take_back(self, batch: Batch) -> list[Batch]:
-        """Nothing of `batch` is in the log: free its places and those behind it. Returns the groups that had them."""
+    def take_back(self, batch: WriteBatch, before: Iterable[WriteBatch] = ()) -> list[WriteBatch]:
+        """Nothing of `batch` is in the log: free its places and those behind it. Returns the groups that had them.
+        `before`: groups that are in the log and not consumable yet, in order; they keep their places.
+        """
+        ends: Touched = {}
+        for group in before:
+            ends.update(group.touched)
         taken = [batch] if self.batch is None else [batch, self.batch]
         self.batch = None
         for group in taken:
             for queue in group.touched:
-                queue.take_back(queue.max_offset)
+                queue.take_back(ends.get(queue, queue.max_offset))
         self.end = batch.start
         self._segment_end = batch.runs[0].start + self._segment_bytes
         return taken
+
+
+def _runs(queue_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last, exclusive, of those neighbours that have the same."""
+    if queue_ids.count(queue_ids[0]) == len(queue_ids):
+        yield 0, len(queue_ids)
+        return
+    first = 0
+    for _, same in groupby(queue_ids):
+        last = first + sum(1 for _ in same)
+        yield first, last
+        first = last
 
 
 def _refusal(error: Exception) -> BadRequest:

@@ -1,7 +1,7 @@
 """The reads of one open store: from memory, from the page cache on the loop, else on the read pool.
 
-`MessageStore` calls this on the loop. What runs on the pool is `Reader`'s, over a copy of what it needs of a queue. A
-file that retention took meanwhile is no error: the read begins again, from the queue's new minimum.
+`MessageStore` calls this on the loop. What runs on the pool is `LogReader`'s, over a copy of what it needs of a queue.
+A file that retention took meanwhile is no error: the read begins again, from the queue's new minimum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evenq.store.disk import Disk
 from evenq.store.jobs import Jobs
 from evenq.store.messages import ReadResult, StoredMessage, StoredTimer
 from evenq.store.options import StoreStats
-from evenq.store.reader import Entries, Reader, TagHashes
+from evenq.store.reader import Entries, LogReader, TagHashes
 from evenq.store.record_blocks import Kept, RecordBlock
 
 __all__ = ["QueueReads"]
@@ -31,7 +31,7 @@ class QueueReads:
     """By topic id, queue id and queue offset; what the methods promise stands in `MessageStore`."""
 
     def __init__(
-        self, disk: Disk, read_by: Reader, queues: dict[tuple[int, int], ConsumeQueue], stats: StoreStats, *,
+        self, disk: Disk, read_by: LogReader, queues: dict[tuple[int, int], ConsumeQueue], stats: StoreStats, *,
         threads: int,
     ) -> None:  # fmt: skip
         self._disk = disk
@@ -52,22 +52,24 @@ class QueueReads:
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, tag_hashes: TagHashes
     ) -> ReadResult:
         while True:
-            found = self.hot(topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
-            if found is not None:
-                return found
+            result = self.hot(
+                topic_id, queue_id, start, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes
+            )
+            if result is not None:
+                return result
             queue = self._queues[topic_id, queue_id]
             first = max(start, queue.min_offset)
             look = count_max if tag_hashes is None else reader.SCAN_MAX
             entries = Entries.of(queue, first, min(queue.max_offset, first + look))
             if self._disk.blocks and tag_hashes is None:
-                found = self._reader.read_now(entries, first, count_max=count_max, bytes_max=bytes_max)
-                if found is not None:
+                result = self._reader.read_now(entries, first, count_max=count_max, bytes_max=bytes_max)
+                if result is not None:
                     self._stats.cold_reads += 1
-                    return found
+                    return result
             read = partial(self._reader.read, count_max=count_max, bytes_max=bytes_max, tag_hashes=tag_hashes)
-            found = await self._cold(queue, partial(read, entries, first))
-            if found is not None:
-                return found
+            result = await self._cold(queue, partial(read, entries, first))
+            if result is not None:
+                return result
 
     async def block(
         self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int, kept: Kept
@@ -89,18 +91,18 @@ class QueueReads:
                 if now is not None:
                     self._stats.cold_reads += 1
                     return now
-            found = await self._cold(queue, read)
-            if found is not None:
-                return found
+            result = await self._cold(queue, read)
+            if result is not None:
+                return result
 
     async def at(self, topic_id: int, queue_id: int, offsets: Sequence[int]) -> list[StoredMessage]:
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
             return []
         while True:
-            wanted = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
-            found = {offset: queue.hot[offset - queue.hot_base] for offset in wanted if offset >= queue.hot_start}
-            cold = [offset for offset in wanted if offset not in found]
+            held = [offset for offset in offsets if queue.min_offset <= offset < queue.max_offset]
+            by_offset = {offset: queue.hot[offset - queue.hot_base] for offset in held if offset >= queue.hot_start}
+            cold = [offset for offset in held if offset not in by_offset]
             messages: list[StoredMessage] | None = []
             if cold:
                 entries = Entries.of(queue, min(cold), max(cold) + 1)
@@ -110,20 +112,21 @@ class QueueReads:
                 else:
                     messages = await self._cold(queue, partial(self._reader.read_at, entries, cold))
             if messages is not None:
-                found.update((message.queue_offset, message) for message in messages)
-                return [message for message in map(found.get, wanted) if message is not None]
+                by_offset.update((message.queue_offset, message) for message in messages)
+                return [message for message in map(by_offset.get, held) if message is not None]
 
     async def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
         queue = self._queues.get((topic_id, queue_id))
         while queue is not None and queue.min_offset < queue.max_offset:
             entries = Entries.of(queue, queue.min_offset, queue.max_offset)
-            found = await self._cold(queue, partial(self._reader.offset_at, entries, timestamp_ms))
-            if found is not None:
-                return found
+            offset = await self._cold(queue, partial(self._reader.offset_at, entries, timestamp_ms))
+            if offset is not None:
+                return offset
         return queue.max_offset if queue is not None else 0
 
     async def timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
-        return await self.jobs.run(lambda: self._reader.read_timers(timer_ids, bytes_max))
+        log_end = self._stats.log_end  # behind it nothing is safe, even if the file has it
+        return await self.jobs.run(lambda: self._reader.read_timers(timer_ids, bytes_max, log_end))
 
     async def _cold(self, queue: ConsumeQueue, job: Callable[[], T]) -> T | None:
         """Read on the pool; None if retention took what was asked for meanwhile: ask from the new minimum."""

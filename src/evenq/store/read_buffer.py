@@ -1,7 +1,7 @@
 """A reused piece of memory that frames are read into, and the messages in it.
 
-Frames of one queue are mostly alike: while the lengths of head and system stay the same, one `Struct` takes a whole
-frame apart, both payloads included, which costs half of what the general way does.
+Frames of one queue mostly have one shape: while the lengths of head and system stay the same, one `Struct` takes a
+whole frame apart, both payloads included, which costs half of what the general way does.
 """
 
 from __future__ import annotations
@@ -55,51 +55,51 @@ class ReadBuffer:
 
     def layout(self, size: int) -> Layout:
         """For frames of `size`, up to `BUFFER_BYTES` of them."""
-        found = self._layouts.get(size)
-        if found is None:
+        layout = self._layouts.get(size)
+        if layout is None:
             if len(self._layouts) >= KEPT_MAX:
                 self._layouts.clear()
-            found = self._layouts[size] = Layout(self.view, size)
-        return found
+            layout = self._layouts[size] = Layout(self.view, size)
+        return layout
 
     def parse_alike(
         self, layout: Layout, topic_id: int, queue_id: int, queue_offset: int, places: Sequence[Place],
-        found: list[StoredMessage],
+        messages: list[StoredMessage],
     ) -> bool:  # fmt: skip
-        """Add messages from `queue_offset` on to `found`, whose frames were read into the layout. False at the first
+        """Add messages from `queue_offset` on to `messages`, whose frames were read into the layout. False at the first
         frame that is not the wanted message, whole and unharmed.
         """
-        size, first, begun = layout.size, queue_offset, len(found)
+        size, first, begun = layout.size, queue_offset, len(messages)
         if size == self._size:
-            add, unpack, start = found.append, self._shape.unpack_from, 0
+            add, unpack, start = messages.append, self._shape.unpack_from, 0
             size_and_magic = size << 32 | MAGIC
             lengths, queue = self._head << 32 | self._system, topic_id << 32 | queue_id
             view = self.view
             for (log_offset, _, _), checked in zip(places, layout.checked):  # noqa: B905  # it has more than enough
-                (prefix, crc, kind, key, offset, place, store_ms, born_ms, tag_hash, both, head, system) = unpack(
+                (prefix, crc, kind, key, offset, own_offset, store_ms, born_ms, tag_hash, both, head, system) = unpack(
                     view, start
                 )
                 if not (
-                    crc32c(checked) == crc and offset == queue_offset and place == log_offset and key == queue
+                    crc32c(checked) == crc and offset == queue_offset and own_offset == log_offset and key == queue
                     and prefix == size_and_magic and kind == KIND_AND_VERSION and both == lengths
                 ):  # fmt: skip
                     break
                 add(StoredMessage(
-                    topic_id, queue_id, offset, place, born_ms, store_ms, tag_hash, head, system
+                    topic_id, queue_id, offset, own_offset, born_ms, store_ms, tag_hash, head, system
                 ))  # fmt: skip
                 start += size
                 queue_offset += 1
-        done = len(found) - begun
+        done = len(messages) - begun
         if done == len(places):
             return True
         starts = range(done * size, len(places) * size, size)
         return self.parse(
-            self.view, topic_id, queue_id, range(first + done, first + len(places)), places[done:], starts, found
+            self.view, topic_id, queue_id, range(first + done, first + len(places)), places[done:], starts, messages
         )
 
     def parse(
         self, view: memoryview, topic_id: int, queue_id: int, queue_offsets: Sequence[int], places: Sequence[Place],
-        starts: Sequence[int], found: list[StoredMessage],
+        starts: Sequence[int], messages: list[StoredMessage],
     ) -> bool:  # fmt: skip
         """The same for frames of any size, anywhere in `view`."""
         for queue_offset, (log_offset, size, _), start in zip(queue_offsets, places, starts, strict=True):
@@ -111,9 +111,9 @@ class ReadBuffer:
                 or message.topic_id != topic_id
             ):
                 return False
-            found.append(message)
-        if found:
-            self._expect(len(found[-1].head), len(found[-1].system))
+            messages.append(message)
+        if messages:
+            self._expect(len(messages[-1].head), len(messages[-1].system))
         return True
 
     def _expect(self, head_bytes: int, system_bytes: int) -> None:

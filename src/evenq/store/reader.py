@@ -28,7 +28,7 @@ from evenq.store.record import HEADER_BYTES, TIMER, frame_at, size_at, timer_of
 from evenq.store.record_blocks import Kept, RecordBlock
 from evenq.store.segment import path_of, segment_of
 
-__all__ = ["Entries", "Reader", "hot"]
+__all__ = ["Entries", "LogReader", "hot"]
 
 SCAN_MAX: Final = 4_096  # entries that one read looks at under a tag filter; next_offset says where to go on
 NOW_MAX: Final = 512  # what the loop thread reads itself takes half a millisecond at most
@@ -36,7 +36,7 @@ NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
 BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
 ALIKE_MIN: Final = 4  # fewer are not worth a look
-ROOM_BYTES: Final = 1_536 << 10  # a block of a mebibyte with its headers
+ROOM_BYTES: Final = 2_560 << 10  # a block of two mebibytes with its headers
 ROOMS_MAX: Final = 8
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
 SPAN_NEAR: Final = 64 << 10  # one pread for timers that lie so near each other
@@ -75,35 +75,35 @@ def hot(queue: ConsumeQueue, start: int, *, count_max: int, bytes_max: int, tag_
     first = start - queue.hot_base
     if first < queue.hot_dead:
         return None
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     space = bytes_max
     if tag_hashes is None:
         for message in queue.hot[first : first + min(count_max, max_offset - start)]:
             assert message is not None
             space -= len(message.head) + len(message.system)
-            if space < 0 and found:
+            if space < 0 and messages:
                 break
-            found.append(message)
-        return ReadResult(found, start + len(found), queue.min_offset, max_offset)
+            messages.append(message)
+        return ReadResult(messages, start + len(messages), queue.min_offset, max_offset)
     end = start
     for message in queue.hot[first : first + min(SCAN_MAX, max_offset - start)]:
         assert message is not None
-        if len(found) >= count_max:
+        if len(messages) >= count_max:
             break
         if message.tag_hash in tag_hashes:
             space -= len(message.head) + len(message.system)
-            if space < 0 and found:
+            if space < 0 and messages:
                 break
-            found.append(message)
+            messages.append(message)
         end += 1
-    return ReadResult(found, end, queue.min_offset, max_offset)
+    return ReadResult(messages, end, queue.min_offset, max_offset)
 
 
 class _NotNow(Exception):
     """It would have to wait."""
 
 
-class Reader:
+class LogReader:
     """Reads from files, on any thread."""
 
     def __init__(self, disk: Disk, files: ReadFiles, segment_bytes: int) -> None:
@@ -121,21 +121,21 @@ class Reader:
         """The same as `hot`, from files."""
         if tag_hashes is None:
             return self._in_order(entries, start, count_max, bytes_max, wait=True)
-        found: list[Place] = []
+        places: list[Place] = []
         offsets: list[int] = []
         space = bytes_max
         end = start
-        for place in self._entries(entries, start, min(entries.max_offset, start + SCAN_MAX)):
-            if len(found) >= count_max:
+        for entry in self._entries(entries, start, min(entries.max_offset, start + SCAN_MAX)):
+            if len(places) >= count_max:
                 break
-            if place[2] in tag_hashes:
-                space -= place[1] - HEADER_BYTES
-                if space < 0 and found:
+            if entry[2] in tag_hashes:
+                space -= entry[1] - HEADER_BYTES
+                if space < 0 and places:
                     break
-                found.append(place)
+                places.append(entry)
                 offsets.append(end)
             end += 1
-        return ReadResult(self._messages(entries, offsets, found), end, entries.min_offset, entries.max_offset)
+        return ReadResult(self._messages(entries, offsets, places), end, entries.min_offset, entries.max_offset)
 
     def read_now(self, entries: Entries, start: int, *, count_max: int, bytes_max: int) -> ReadResult | None:
         """The same without a tag filter, on the loop thread: None if it would have to wait for the disk, open a file,
@@ -245,12 +245,23 @@ class Reader:
             return buffer.view[:size], True
         if size > ROOM_BYTES:
             return memoryview(bytearray(size)), False
-        try:
-            room = self._rooms.pop()
-        except IndexError:
-            room = bytearray(ROOM_BYTES)
+        room = self._room()
         block.lend(room, self._rooms)
         return memoryview(room)[:size], False
+
+    def _room(self) -> bytearray:
+        """One that nobody looks at: what was sent of the block that was in it has left."""
+        try:
+            room = self._rooms.popleft()
+        except IndexError:
+            return bytearray(ROOM_BYTES)
+        try:
+            room.append(0)  # refused while anybody does
+        except BufferError:
+            self._rooms.append(room)
+            return bytearray(ROOM_BYTES)
+        room.pop()
+        return room
 
     def read_block_now(
         self, entries: Entries, start: int, *, count_max: int, bytes_max: int, kept: Kept
@@ -272,26 +283,29 @@ class Reader:
                 high = middle
         return low
 
-    def read_timers(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
-        """Timers by their log offsets, in the order given, until `bytes_max` of payload (but at least one): as many
-        results as were read. None where no whole timer is.
+    def read_timers(self, timer_ids: Sequence[int], bytes_max: int, log_end: int) -> list[StoredTimer | None]:
+        """Timers by their log offsets, in the order given, until they have `bytes_max` of payload; the last one may
+        pass it. As many results as were read; None where no whole timer is, and from `log_end` on.
         """
-        found: list[StoredTimer | None] = []
+        timers: list[StoredTimer | None] = []
         space = bytes_max
         window, base = b"", 0
-        for place, log_offset in enumerate(timer_ids):
+        for index, log_offset in enumerate(timer_ids):
+            if log_offset >= log_end:
+                timers.append(None)
+                continue
             frame = frame_at(window, log_offset - base, log_offset) if log_offset >= base else None
             if frame is None:
-                near = place + 1 < len(timer_ids) and 0 < timer_ids[place + 1] - log_offset < SPAN_NEAR
+                near = index + 1 < len(timer_ids) and 0 < timer_ids[index + 1] - log_offset < SPAN_NEAR
                 base, window = log_offset, self._frame_bytes(log_offset, SPAN_NEAR if near else SPAN_ALONE)
                 frame = frame_at(window, 0, log_offset)
             timer = timer_of(frame) if frame is not None and frame.kind == TIMER else None
+            timers.append(timer)
             if timer is not None:
                 space -= len(timer.head) + len(timer.system)
-                if space < 0 and found:
+                if space <= 0:
                     break
-            found.append(timer)
-        return found
+        return timers
 
     def _frame_bytes(self, log_offset: int, size: int) -> bytes:
         """`size` bytes from `log_offset` on, more if its frame is larger; none if there is no such file."""
@@ -327,7 +341,7 @@ class Reader:
 
     def _entry_bytes(self, entries: Entries, start: int, end: int, *, wait: bool = True) -> bytes | bytearray:
         """The entries as they are kept, from files and from memory."""
-        found = bytearray()
+        entry_bytes = bytearray()
         folder = folder_of(entries.topic_id, entries.queue_id)
         for first, stop in spans(start, min(end, entries.tail_base)):
             name, position = file_at(first)
@@ -336,13 +350,13 @@ class Reader:
             data = bytearray(size)
             if not self._read_each(path, [position], [(memoryview(data),)], wait=wait):
                 self._corrupted(path, f"ends before queue offset {stop}")
-            found = found + data if found else data
+            entry_bytes = entry_bytes + data if entry_bytes else data
         low = max(start, entries.tail_base) - entries.tail_base
         high = end - entries.tail_base
         if high <= low:
-            return found
+            return entry_bytes
         tail = entries.tail[low * ENTRY_BYTES : high * ENTRY_BYTES]
-        return found + tail if found else tail
+        return entry_bytes + tail if entry_bytes else tail
 
     def _read_each(self, path: str, places: Sequence[int], rooms: Sequence[Room], *, wait: bool) -> bool:
         """False if the file has not so much. Raises _NotNow."""
@@ -364,24 +378,24 @@ class Reader:
     ) -> list[StoredMessage]:
         if not wait and sum([size for _, size, _ in places]) > NOW_BYTES:
             raise _NotNow
-        found: list[StoredMessage] = []
+        messages: list[StoredMessage] = []
         try:
             buffer = self._buffers.pop()
         except IndexError:
             buffer = ReadBuffer()
         try:
-            while len(found) < len(places):
-                self._next_messages(entries, offsets, places, found, buffer, wait=wait)
+            while len(messages) < len(places):
+                self._next_messages(entries, offsets, places, messages, buffer, wait=wait)
         finally:
             self._buffers.append(buffer)
-        return found
+        return messages
 
     def _next_messages(
-        self, entries: Entries, offsets: Sequence[int], places: list[Place], found: list[StoredMessage],
+        self, entries: Entries, offsets: Sequence[int], places: list[Place], messages: list[StoredMessage],
         buffer: ReadBuffer, *, wait: bool,
     ) -> None:  # fmt: skip
-        """Add to `found` the next ones: as many as lie in one file and fit into the buffer, at least one."""
-        first = len(found)
+        """Add to `messages` the next ones: as many as lie in one file and fit into the buffer, at least one."""
+        first = len(messages)
         log_offset, size, _ = places[first]
         start, _ = segment_of(log_offset, self._segment_bytes)
         alike = self._alike(places, first, start + self._segment_bytes) if isinstance(offsets, range) else []
@@ -390,9 +404,10 @@ class Reader:
             if alike[-1][0] - log_offset == (len(alike) - 1) * size:  # one behind the other
                 positions, rooms = [log_offset - start], [(buffer.view[: len(alike) * size],)]
             else:
-                positions, rooms = [place - start for place, _, _ in alike], layout.rooms[: len(alike)]
+                positions, rooms = [position - start for position, _, _ in alike], layout.rooms[: len(alike)]
             whole = self._read_each(path_of(start), positions, rooms, wait=wait)
-            if whole and buffer.parse_alike(layout, entries.topic_id, entries.queue_id, offsets[first], alike, found):
+            queue = entries.topic_id, entries.queue_id
+            if whole and buffer.parse_alike(layout, *queue, offsets[first], alike, messages):
                 return
         else:
             pieces, starts, used = self._pieces(places, first, start)
@@ -404,15 +419,15 @@ class Reader:
             stop = first + len(starts)
             if (
                 pieces
-                and self._read_each(path_of(start), [place for place, _ in pieces], rooms, wait=wait)
+                and self._read_each(path_of(start), [position for position, _ in pieces], rooms, wait=wait)
                 and buffer.parse(
-                    view, entries.topic_id, entries.queue_id, offsets[first:stop], places[first:stop], starts, found
+                    view, entries.topic_id, entries.queue_id, offsets[first:stop], places[first:stop], starts, messages
                 )
             ):
                 return
         if not wait:
             raise _NotNow  # the pool tells what is wrong
-        self._missing(entries, offsets[len(found)], places[len(found)])
+        self._missing(entries, offsets[len(messages)], places[len(messages)])
 
     def _alike(self, places: list[Place], first: int, limit: int) -> list[Place]:
         """The next ones if they have one size, lie in one file, and either one behind the other or far apart."""
@@ -427,7 +442,8 @@ class Reader:
         if apart > count * (size + GAP_MAX):
             return alike
         offsets = range(log_offset, log_offset + count * size, size)
-        return alike if apart == offsets[-1] - log_offset and [place for place, _, _ in alike] == [*offsets] else []
+        regular = apart == offsets[-1] - log_offset and [position for position, _, _ in alike] == [*offsets]
+        return alike if regular else []
 
     def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
@@ -455,8 +471,8 @@ class Reader:
                 pieces.append((log_offset - start, size))
         return pieces, starts, used
 
-    def _missing(self, entries: Entries, queue_offset: int, place: Place) -> NoReturn:
-        log_offset, size, _ = place
+    def _missing(self, entries: Entries, queue_offset: int, entry: Place) -> NoReturn:
+        log_offset, size, _ = entry
         start, position = segment_of(log_offset, self._segment_bytes)
         with self._files.using(path_of(start)) as file:
             if size <= self._segment_bytes - position:

@@ -22,9 +22,11 @@ __all__ = [
     "FRAME_FIELDS",
     "HEADER_BYTES",
     "KINDS",
-    "Field",
+    "ByteField",
     "Frame",
+    "TimerFields",
     "frame_at",
+    "kind_at",
     "message_at",
     "message_of",
     "pack",
@@ -36,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ByteField:
     """One line of a byte table: name and `struct` letter."""
 
     name: str
@@ -47,36 +49,36 @@ class Field:
         return struct.calcsize(">" + self.letter)
 
 
-def struct_of(fields: tuple[Field, ...]) -> struct.Struct:
+def struct_of(fields: tuple[ByteField, ...]) -> struct.Struct:
     """The packer of a byte table."""
     return struct.Struct(">" + "".join(field.letter for field in fields))
 
 
 FRAME_FIELDS: Final = (
-    Field("total size", "I"),
-    Field("magic", "I"),
-    Field("crc32c", "I"),
-    Field("version", "B"),
-    Field("kind", "B"),
-    Field("flags", "H"),
-    Field("epoch", "Q"),
-    Field("topic id", "I"),
-    Field("queue id", "I"),
-    Field("queue offset", "Q"),
-    Field("log offset", "Q"),
-    Field("synced offset", "Q"),
-    Field("store ms", "q"),
-    Field("born ms", "q"),
-    Field("tag hash", "q"),
-    Field("head length", "I"),
-    Field("system length", "I"),
+    ByteField("total size", "I"),
+    ByteField("magic", "I"),
+    ByteField("crc32c", "I"),
+    ByteField("version", "B"),
+    ByteField("kind", "B"),
+    ByteField("flags", "H"),
+    ByteField("epoch", "Q"),
+    ByteField("topic id", "I"),
+    ByteField("queue id", "I"),
+    ByteField("queue offset", "Q"),
+    ByteField("log offset", "Q"),
+    ByteField("synced offset", "Q"),
+    ByteField("store ms", "q"),
+    ByteField("born ms", "q"),
+    ByteField("tag hash", "q"),
+    ByteField("head length", "I"),
+    ByteField("system length", "I"),
 )
 MAGIC: Final = 0x45764C31  # "EvL1"
 VERSION: Final = 1
 MESSAGE: Final = 1
 STATE: Final = 2
 PADDING: Final = 3  # fills the rest of a segment; its total size is that rest, its CRC covers the header only
-TIMER: Final = 4  # a message to come: its tag hash is the due time, its queue offset the tag hash, flags 8..15 its kind
+TIMER: Final = 4  # a message to come; see `TimerFields` for what three of its fields hold
 TIMER_END: Final = 5  # its head lists the timers that are over: their log offsets, 8 bytes each
 KINDS: Final = {MESSAGE: "message", STATE: "state", PADDING: "padding", TIMER: "timer", TIMER_END: "timer end"}
 FLAG_MORE: Final = 1  # the next record belongs to the same append call: both or neither
@@ -102,15 +104,74 @@ class Frame:
     """A frame that was read and whose CRC fits."""
 
     __slots__ = (
-        "born_ms", "epoch", "flags", "head", "kind", "log_offset", "queue_id", "queue_offset", "size", "store_ms",
-        "synced_offset", "system", "tag_hash", "topic_id",
+        "_queue_offset_field", "_tag_hash_field", "born_ms", "epoch", "flags", "head", "kind", "log_offset",
+        "queue_id", "size", "store_ms", "synced_offset", "system", "topic_id",
     )  # fmt: skip
 
     def __init__(self, header: tuple[int, ...], head: bytes, system: bytes) -> None:
-        (self.size, _, _, _, self.kind, self.flags, self.epoch, self.topic_id, self.queue_id, self.queue_offset,
-         self.log_offset, self.synced_offset, self.store_ms, self.born_ms, self.tag_hash, _, _) = header  # fmt: skip
+        (
+            self.size, _, _, _, self.kind, self.flags, self.epoch, self.topic_id, self.queue_id,
+            self._queue_offset_field, self.log_offset, self.synced_offset, self.store_ms, self.born_ms,
+            self._tag_hash_field, _, _,
+        ) = header  # fmt: skip
         self.head = head
         self.system = system
+
+    @property
+    def queue_offset(self) -> int:
+        """Of a message: its place in its queue."""
+        assert self.kind != TIMER, "a timer has no place in a queue"
+        return self._queue_offset_field
+
+    @property
+    def tag_hash(self) -> int:
+        """Of a message: the hash of its tag, 0 without one."""
+        assert self.kind != TIMER, "a timer's fields are `timer`"
+        return self._tag_hash_field
+
+    @property
+    def timer(self) -> TimerFields:
+        """Of a timer. Raises StoreCorrupted for another kind."""
+        if self.kind != TIMER:
+            raise StoreCorrupted(
+                f"the record at log offset {self.log_offset} is of kind {self.kind}, a timer is {TIMER}"
+            )
+        return TimerFields.read(self.flags, self._queue_offset_field, self._tag_hash_field)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFields:
+    """What a timer keeps in three fields of its frame that are named for what a message keeps there. The format is
+    fixed; this is the only place that knows which field holds what.
+    """
+
+    due_ms: int
+    """When the message is due, ms since the epoch: in the field "tag hash"."""
+    tag_hash: int
+    """Of the message to come: in the field "queue offset", as 64 bits without sign."""
+    timer_kind: int
+    """What its owner makes of it, 0 .. TIMER_KIND_MAX: in bits 8 to 15 of "flags"."""
+
+    @staticmethod
+    def read(flags: int, queue_offset_field: int, tag_hash_field: int) -> TimerFields:
+        """Of the three fields of a frame."""
+        tag_hash = queue_offset_field - (1 << 64) if queue_offset_field & _SIGN else queue_offset_field
+        return TimerFields(tag_hash_field, tag_hash, flags >> TIMER_KIND_SHIFT)
+
+    @property
+    def flags(self) -> int:
+        """The field "flags"."""
+        return self.timer_kind << TIMER_KIND_SHIFT
+
+    @property
+    def queue_offset_field(self) -> int:
+        """The field "queue offset"."""
+        return self.tag_hash & _UNSIGNED
+
+    @property
+    def tag_hash_field(self) -> int:
+        """The field "tag hash"."""
+        return self.due_ms
 
 
 def pack(
@@ -175,8 +236,8 @@ def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | N
     """
     if len(data) - position < HEADER_BYTES:
         return None
-    (size, magic, crc, version, kind, _, _, topic_id, queue_id, queue_offset, place, _, store_ms, born_ms, tag_hash,
-     head_bytes, system_bytes) = _unpack_header(data, position)  # fmt: skip
+    (size, magic, crc, version, kind, _, _, topic_id, queue_id, queue_offset, own_offset, _, store_ms, born_ms,
+     tag_hash, head_bytes, system_bytes) = _unpack_header(data, position)  # fmt: skip
     end = position + size
     head = position + HEADER_BYTES
     system = head + head_bytes
@@ -184,7 +245,7 @@ def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | N
         magic != MAGIC
         or kind != MESSAGE
         or version != VERSION
-        or place != log_offset
+        or own_offset != log_offset
         or system + system_bytes != end
         or end > len(data)
     ):
@@ -193,7 +254,7 @@ def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | N
     if crc32c(covered[position + PREFIX_BYTES : end]) != crc:
         return None
     return StoredMessage(
-        topic_id, queue_id, queue_offset, place, born_ms, store_ms, tag_hash, data[head:system], data[system:end]
+        topic_id, queue_id, queue_offset, own_offset, born_ms, store_ms, tag_hash, data[head:system], data[system:end]
     )
 
 
@@ -203,6 +264,11 @@ def size_at(data: bytes | memoryview, position: int) -> int:
         return 0
     size, magic = _SIZE_AND_MAGIC.unpack_from(data, position)
     return size if magic == MAGIC and size >= HEADER_BYTES else 0
+
+
+def kind_at(data: bytes) -> int:
+    """Kind of the record whose header `data` begins with."""
+    return int(HEADER.unpack_from(data)[4])
 
 
 def message_of(frame: Frame) -> StoredMessage:
@@ -220,24 +286,12 @@ def message_of(frame: Frame) -> StoredMessage:
 # -- timers -----------------------------------------------------------------------------------------------------------
 
 
-def timer_flags(kind: int) -> int:
-    """The flags of a timer of `kind`, 0..255."""
-    return kind << TIMER_KIND_SHIFT
-
-
-def unsigned(tag_hash: int) -> int:
-    """A tag hash as the queue offset field of a timer holds it."""
-    return tag_hash & _UNSIGNED
-
-
 def timer_of(frame: Frame) -> StoredTimer:
     """The timer that a frame of kind TIMER holds. Raises StoreCorrupted for another kind."""
-    if frame.kind != TIMER:
-        raise StoreCorrupted(f"the record at log offset {frame.log_offset} is of kind {frame.kind}, a timer is {TIMER}")
-    tag_hash = frame.queue_offset - (1 << 64) if frame.queue_offset & _SIGN else frame.queue_offset
+    fields = frame.timer
     return StoredTimer(
-        frame.topic_id, frame.queue_id, frame.log_offset, frame.born_ms, frame.store_ms, tag_hash, frame.tag_hash,
-        frame.flags >> TIMER_KIND_SHIFT, frame.head, frame.system,
+        frame.topic_id, frame.queue_id, frame.log_offset, frame.born_ms, frame.store_ms, fields.tag_hash, fields.due_ms,
+        fields.timer_kind, frame.head, frame.system,
     )  # fmt: skip
 
 

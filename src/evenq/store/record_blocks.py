@@ -24,6 +24,7 @@ from evenq.store.record import HEADER_BYTES, MAGIC, PREFIX_BYTES
 
 __all__ = ["Kept", "RecordBlock"]
 
+PIECE_BYTES_MIN: Final = 16 << 10
 _compared: Final = Struct(">QIH2x8xQQQ").unpack_from  # FRAME_FIELDS up to the log offset
 _lengths: Final = Struct(">80xII").unpack_from
 
@@ -70,11 +71,18 @@ class RecordBlock:
         self._lent.append((home, room))
 
     def give_back(self) -> None:
-        """The frames were copied and are not looked at any more: what they were read into is for the next block."""
+        """Whoever is to have the frames has them: what they were read into is for a further block, as soon as nobody
+        looks at it.
+        """
         self.frames.clear()
         for home, room in self._lent:
             home.append(room)
         self._lent.clear()
+
+    def pieces(self) -> list[memoryview | bytes]:
+        """The frames, put together if they are small: a piece costs more than its copy then."""
+        size = sum(map(len, self.frames))
+        return self.frames[:] if len(self.frames) * PIECE_BYTES_MIN <= size else [b"".join(self.frames)]
 
     @property
     def packed_sizes(self) -> bytes:
@@ -139,9 +147,9 @@ class RecordBlock:
             end = start + size
             if size < HEADER_BYTES or end > size_max:
                 break
-            prefix, crc, kind, key, number, place = _compared(view, start)
+            prefix, crc, kind, key, number, own_offset = _compared(view, start)
             if not (
-                crc32c(view[start + PREFIX_BYTES : end]) == crc and number == offset and place == log_offset
+                crc32c(view[start + PREFIX_BYTES : end]) == crc and number == offset and own_offset == log_offset
                 and key == queue and prefix == size << 32 | MAGIC and kind == KIND_AND_VERSION
             ):  # fmt: skip
                 break

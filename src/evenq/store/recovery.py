@@ -10,26 +10,23 @@ pieces, so that the loop stays alive and state records reach their owner on it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
-from evenq.store import consume_queue, segment, snapshot
+from evenq.store import consume_queue, log_tail, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
-from evenq.store.commit_log import FULL
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
 from evenq.store.record import (
     FLAG_MORE,
     HEADER_BYTES,
     KINDS,
-    MAGIC_BYTES,
     MESSAGE,
     PADDING,
     STATE,
     Frame,
-    frame_at,
     size_at,
 )
 from evenq.store.snapshot import Snapshot
@@ -40,8 +37,6 @@ __all__ = ["Recovery"]
 log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 4 << 20
-SEARCH_BYTES: Final = 256 << 10  # at a time, when looking for whole frames behind a hole
-MAGIC_PLACE: Final = 4  # bytes from a frame's start to its magic
 FILING_ENTRIES: Final = 500_000  # rebuilt entries kept in memory before they go to files
 
 State = tuple[int, bytes]
@@ -51,8 +46,10 @@ class Recovery:
     """One pass over the log. Results are attributes, valid when `steps` is over."""
 
     def __init__(
-        self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None, saved: Snapshot | None = None
-    ) -> None:
+        self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None, saved: Snapshot | None = None, *,
+        copied_end: int = 0,
+    ) -> None:  # fmt: skip
+        """`copied_end`: what the folder's last follower phase had on disk."""
         self._disk = disk
         self._segment_bytes = segment_bytes
         self.checkpoint = checkpoint or Checkpoint()
@@ -76,6 +73,7 @@ class Recovery:
         """Takes the timers and their ends out of the log."""
         self._group: list[Frame] = []
         self._unfiled = 0
+        self._copied_end = copied_end
         self._synced = max(self.checkpoint.log_offset, self.log_start)
         """The log was on disk up to here, as frames say."""
 
@@ -215,10 +213,7 @@ class Recovery:
                 self._apply(frame, states)
 
     def _frame(self, data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
-        try:
-            return frame_at(data, position, log_offset)
-        except StoreError as error:
-            raise StoreError(f"{self._place(log_offset)}: {error}") from error
+        return log_tail.frame_in(self._disk, self._segment_bytes, data, position, log_offset)
 
     def _apply(self, frame: Frame, states: list[State]) -> None:
         if frame.kind not in KINDS:
@@ -271,127 +266,48 @@ class Recovery:
     def _check_end(self) -> None:
         """Everything is taken up to `log_end`: is what lies behind it a torn tail, or damage?"""
         end = self.log_end
-        if max(self.checkpoint.log_offset, self._states_from) > end:
+        if self._vouched_end() > end:
             self._lost(end)
         if self._end_of_files() > end:
             self._cut_tail(end)
         self._write_again(end)
-        self._fill_last(end)
+        log_tail.fill_last(self._disk, self._segment_bytes, self._starts, end)
 
     def _cut_tail(self, end: int) -> None:
         behind = self._end_of_files() - end
         if self.checkpoint.clean and self.checkpoint.log_offset == end:
             self._damaged(end, "the store was closed in order, so nothing could be torn there")
-        for frame in self._frames_behind(end):
+        for frame in log_tail.frames_behind(self._disk, self._segment_bytes, self._starts, end):
             if frame.synced_offset > end:
                 self._damaged(
                     end, f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}"
                 )
         passing("recovery.cutting")
-        self._cut(end)
+        log_tail.cut(self._disk, self._segment_bytes, self._starts, end)
         passing("recovery.cut")
         self.cut_bytes = behind
         log.warning("cut a torn tail off the log", extra={"log_end": end, "cut_bytes": behind})
 
     def _write_again(self, end: int) -> None:
-        """Write what nothing says was synced once more, before it is served. If the last process ended because a sync
-        failed, the system may show these bytes, take them for written and never write them: then a sync alone would
-        bring nothing to disk.
-        """
+        """Write what nothing says was synced once more, before it is served."""
         sure = max(self._synced, self._states_from)
-        for start in [start for start in self._starts if start < end and start + self._segment_bytes > sure]:
-            file = self._disk.open(segment.path_of(start))
-            position = max(0, sure - start)
-            try:
-                while data := file.pread(min(PIECE_BYTES, min(end - start, self._segment_bytes) - position), position):
-                    file.pwrite([data], position)
-                    position += len(data)
-                file.sync()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                log.warning("no space to write the end of the log again", extra={"log_offset": start + position})
-            finally:
-                file.close()
+        log_tail.write_again(self._disk, self._segment_bytes, self._starts, sure, end)
 
-    def _fill_last(self, end: int) -> None:
-        """A kill may leave a full file short of its padding and unsynced. Nobody opens it for writing again, so it
-        becomes whole here, before a checkpoint vouches for it.
-        """
-        last = end - self._segment_bytes
-        if end % self._segment_bytes or last not in self._starts:
-            return
-        file = self._disk.open(segment.path_of(last))
-        try:
-            if file.size() < self._segment_bytes:
-                file.truncate(self._segment_bytes)
-            file.sync()
-        finally:
-            file.close()
-
-    def _frames_behind(self, end: int) -> Iterator[Frame]:
-        """Whole frames anywhere behind `end`, in their right place."""
-        for start in [start for start in self._starts if start + self._segment_bytes > end]:
-            file = self._disk.open(segment.path_of(start))
-            try:
-                yield from self._frames_in(file, start, max(end, start))
-            finally:
-                file.close()
-
-    def _frames_in(self, file: File, start: int, position: int) -> Iterator[Frame]:
-        file_end = start + file.size()
-        while file_end - position >= HEADER_BYTES:
-            data = file.pread(min(SEARCH_BYTES, file_end - position), position - start)
-            place = data.find(MAGIC_BYTES, MAGIC_PLACE)
-            if place < 0:
-                position += max(1, len(data) - len(MAGIC_BYTES) - MAGIC_PLACE)
-                continue
-            position += place - MAGIC_PLACE
-            claimed = size_at(data, place - MAGIC_PLACE) or self._claimed(file, position - start)
-            frame = None
-            if claimed <= self._segment_bytes:
-                frame = self._frame(file.pread(claimed, position - start), 0, position)
-            if frame is not None:
-                yield frame
-            position += frame.size if frame is not None else 1
-
-    def _claimed(self, file: File, position: int) -> int:
-        return size_at(file.pread(HEADER_BYTES, position), 0)
-
-    def _cut(self, end: int) -> None:
-        start, position = segment.segment_of(end, self._segment_bytes)
-        for other in [other for other in self._starts if other > start or (other == start and position == 0)]:
-            self._disk.remove(segment.path_of(other))
-            self._starts.remove(other)
-        if position:
-            file = self._disk.open(segment.path_of(start))
-            try:
-                file.truncate(position)
-                file.sync()
-            finally:
-                file.close()
-        self._disk.sync_folder(segment.FOLDER)
+    def _vouched_end(self) -> int:
+        return max(self.checkpoint.log_offset, self._states_from, self._copied_end)
 
     def _lost(self, end: int) -> None:
         raise StoreCorrupted(
-            f"{self._place(end)} has no whole record, but the checkpoint or a snapshot says that the log was on "
-            f"disk up to {max(self.checkpoint.log_offset, self._states_from)}: acknowledged messages are "
-            "missing, restore the folder from a copy"
+            f"{self._place(end)} has no whole record, but the checkpoint, a snapshot or the mark of a copy says that "
+            f"the log was on disk up to {self._vouched_end()}: acknowledged messages are missing, restore the folder "
+            "from a copy"
         )
 
     def _damaged(self, end: int, why: str) -> None:
         raise StoreCorrupted(f"{self._place(end)} is damaged: {why}; restore the folder from a copy")
 
     def _place(self, log_offset: int) -> str:
-        start, position = segment.segment_of(log_offset, self._segment_bytes)
-        return f"{self._disk.describe(segment.path_of(start))} at byte {position} (log offset {log_offset})"
+        return log_tail.name_of_place(self._disk, self._segment_bytes, log_offset)
 
     def _end_of_files(self) -> int:
-        if not self._starts:
-            return 0
-        last = self._starts[-1]
-        file = self._disk.open(segment.path_of(last))
-        try:
-            return last + file.size()
-        finally:
-            file.close()
+        return log_tail.end_of_files(self._disk, self._starts)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Facts", "Hold", "Plan", "SegmentFact", "plan"]
+__all__ = ["RetentionFacts", "RetentionHold", "RetentionPlan", "SegmentFact", "plan"]
 
 HOUR_MS: Final = 3_600_000
 ANY_HOUR: Final = -1
@@ -30,7 +30,7 @@ class SegmentFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class RetentionHold:
     """A queue whose topic keeps its messages longer than the store does."""
 
     log_offset: int
@@ -40,7 +40,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RetentionFacts:
     """All that a decision needs."""
 
     now_ms: int
@@ -55,7 +55,7 @@ class Facts:
     segment_bytes: int
     segments: Sequence[SegmentFact]
     """Oldest first, the newest too."""
-    holds: Sequence[Hold] = ()
+    holds: Sequence[RetentionHold] = ()
     unneeded_before: int = 0
     """No queue keeps anything that lies before this log offset."""
     keep_from: int | None = None
@@ -63,14 +63,14 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RetentionPlan:
     """The log shall begin at `log_start`; one reason for each file that goes."""
 
     log_start: int
     reasons: tuple[str, ...]
 
 
-def plan(facts: Facts) -> Plan | None:
+def plan(facts: RetentionFacts) -> RetentionPlan | None:
     """Which files go; None if none does."""
     reasons: list[str] = []
     forced = _forced(facts)
@@ -92,10 +92,10 @@ def plan(facts: Facts) -> Plan | None:
             break
     if not reasons:
         return None
-    return Plan(facts.segments[len(reasons)].start, tuple(reasons))
+    return RetentionPlan(facts.segments[len(reasons)].start, tuple(reasons))
 
 
-def _forced(facts: Facts) -> int:
+def _forced(facts: RetentionFacts) -> int:
     """How many files must go to bring the disk under its upper mark."""
     over = (facts.used_ratio - facts.force_ratio) * facts.disk_bytes
     if facts.retention_ms == FOR_EVER or facts.used_ratio < facts.force_ratio:
@@ -103,7 +103,7 @@ def _forced(facts: Facts) -> int:
     return max(1, math.ceil(over / facts.segment_bytes))
 
 
-def _expired(facts: Facts, segment: SegmentFact, end: int) -> bool:
+def _expired(facts: RetentionFacts, segment: SegmentFact, end: int) -> bool:
     hour = facts.now_ms // HOUR_MS % 24
     due = facts.retention_hour in (ANY_HOUR, hour) or facts.used_ratio >= facts.clean_ratio
     age_ms = facts.now_ms - segment.last_ms
@@ -114,5 +114,5 @@ def _expired(facts: Facts, segment: SegmentFact, end: int) -> bool:
     )
 
 
-def _why(facts: Facts, segment: SegmentFact) -> str:
+def _why(facts: RetentionFacts, segment: SegmentFact) -> str:
     return f"its newest record is {facts.now_ms - segment.last_ms} ms old, {facts.retention_ms} ms are kept"

@@ -45,16 +45,16 @@ def drop_before(disk: Disk, log_start: int) -> list[str]:
 
 def starts(disk: Disk, segment_bytes: int) -> list[int]:
     """Starts of the files there are, ascending. Raises StoreCorrupted for a foreign name or a missing file."""
-    found: list[int] = []
+    starts: list[int] = []
     for name in disk.list(FOLDER):
         if len(name) != NAME_DIGITS or not name.isdecimal() or int(name) % segment_bytes:
             raise StoreCorrupted(
                 f"{disk.describe(f'{FOLDER}/{name}')} is not a commit-log file: its name is not a multiple of "
                 f"{segment_bytes} in {NAME_DIGITS} digits; move it elsewhere"
             )
-        found.append(int(name))
-    for before, after in itertools.pairwise(found):
+        starts.append(int(name))
+    for before, after in itertools.pairwise(starts):
         if after != before + segment_bytes:
             missing = disk.describe(path_of(before + segment_bytes))
             raise StoreCorrupted(f"{missing} is missing in the middle of the log; restore it from a copy")
-    return found
+    return starts

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store.disk import Disk, read_whole, write_whole
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 
 __all__ = [
     "QUEUE_FIELDS",
@@ -27,6 +27,8 @@ __all__ = [
     "Snapshot",
     "drop_before",
     "load",
+    "newest_path",
+    "parsed",
     "save",
     "timer_sections",
 ]
@@ -37,22 +39,22 @@ FOLDER: Final = "snapshot"
 MAGIC: Final = 0x4576536E  # "EvSn"
 VERSION: Final = 2
 KEPT: Final = 2
-START_FIELDS: Final = (Field("magic", "I"), Field("crc32c", "I"), Field("version", "I"))
-SNAPSHOT_FIELDS_1: Final = (*START_FIELDS, Field("log offset", "Q"), Field("payload length", "Q"))
+START_FIELDS: Final = (ByteField("magic", "I"), ByteField("crc32c", "I"), ByteField("version", "I"))
+SNAPSHOT_FIELDS_1: Final = (*START_FIELDS, ByteField("log offset", "Q"), ByteField("payload length", "Q"))
 SNAPSHOT_FIELDS: Final = (
     *START_FIELDS,
-    Field("log offset", "Q"),
-    Field("log start", "Q"),
-    Field("last store ms", "q"),
-    Field("owner length", "Q"),
-    Field("queues length", "Q"),
-    Field("timers length", "Q"),
+    ByteField("log offset", "Q"),
+    ByteField("log start", "Q"),
+    ByteField("last store ms", "q"),
+    ByteField("owner length", "Q"),
+    ByteField("queues length", "Q"),
+    ByteField("timers length", "Q"),
 )
 QUEUE_FIELDS: Final = (
-    Field("topic id", "I"),
-    Field("queue id", "I"),
-    Field("min offset", "Q"),
-    Field("next offset", "Q"),
+    ByteField("topic id", "I"),
+    ByteField("queue id", "I"),
+    ByteField("min offset", "Q"),
+    ByteField("next offset", "Q"),
 )
 START: Final = struct_of(START_FIELDS)
 HEADER_1: Final = struct_of(SNAPSHOT_FIELDS_1)
@@ -114,10 +116,10 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
     """
     names = _names(disk)
     for name in reversed(names):
-        found = _read(disk, f"{FOLDER}/{name}")
-        if found is not None and found.log_offset >= log_start:
-            return found
-        log.warning("snapshot is of no use, taking an older one", extra={"file": disk.describe(f"{FOLDER}/{name}")})
+        saved = _read(disk, f"{FOLDER}/{name}")
+        if saved is not None and saved.log_offset >= log_start:
+            return saved
+        log.warning("snapshot unusable, taking an older one", extra={"file": disk.describe(f"{FOLDER}/{name}")})
     if names and log_start > 0:
         raise StoreCorrupted(
             f"all snapshots in {disk.describe(FOLDER)} are damaged and the log before offset {log_start} is gone: "
@@ -126,10 +128,16 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
     return None
 
 
+def newest_path(disk: Disk) -> str:
+    """The file of the newest one, good or not; empty: there is none."""
+    names = _names(disk)
+    return f"{FOLDER}/{names[-1]}" if names else ""
+
+
 def timer_sections(disk: Disk) -> list[bytes]:
     """The timer store's part of each good snapshot on disk."""
-    found = [_read(disk, f"{FOLDER}/{name}") for name in _names(disk)]
-    return [saved.timers for saved in found if saved is not None]
+    snapshots = [_read(disk, f"{FOLDER}/{name}") for name in _names(disk)]
+    return [saved.timers for saved in snapshots if saved is not None]
 
 
 def _names(disk: Disk) -> list[str]:
@@ -138,7 +146,12 @@ def _names(disk: Disk) -> list[str]:
 
 def _read(disk: Disk, path: str) -> Snapshot | None:
     data = read_whole(disk, path)
-    if data is None or len(data) < START.size:
+    return None if data is None else parsed(data, disk.describe(path))
+
+
+def parsed(data: bytes, place: str) -> Snapshot | None:
+    """A file's bytes; None: they are damaged. Raises StoreError, which names the place, for an unknown version."""
+    if len(data) < START.size:
         return None
     magic, crc, version = START.unpack_from(data)
     if magic != MAGIC or crc32c(memoryview(data)[CRC_END:]) != crc:
@@ -147,8 +160,7 @@ def _read(disk: Disk, path: str) -> Snapshot | None:
         return _read_1(data)
     if version != VERSION:
         raise StoreError(
-            f"{disk.describe(path)} has format version {version}; this program reads versions 1 to {VERSION}: "
-            "start a newer program"
+            f"{place} has format version {version}; this program reads versions 1 to {VERSION}: start a newer program"
         )
     if len(data) < HEADER.size:
         return None

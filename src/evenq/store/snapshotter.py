@@ -1,7 +1,8 @@
 """Takes snapshots: when the owner asks, when the log grew by so much, and before a part of the log goes.
 
 What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
-all of it. So a start reads at most `snapshot_log_bytes` of the log, and what was appended meanwhile.
+all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log, and what
+was appended meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,12 +18,12 @@ from evenq.errors import StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import snapshot
-from evenq.store.appender import Appender
 from evenq.store.commit_log import FULL, shortage
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.disk import Disk
 from evenq.store.flusher import Flusher
 from evenq.store.jobs import Jobs
+from evenq.store.log_state import LogState
 from evenq.store.options import StoreOptions
 from evenq.store.snapshot import Snapshot
 
@@ -70,10 +71,13 @@ class Snapshotter:
     """The snapshots of one open store."""
 
     def __init__(
-        self, appender: Appender, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
-        queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None, newest: int, log_start: int,
+        self, state: LogState, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
+        settled: Callable[[], Awaitable[None]], queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None,
+        newest: int, log_start: int,
     ) -> None:  # fmt: skip
-        self._appender = appender
+        """`settled` waits until every append so far has its outcome."""
+        self._state = state
+        self._settled = settled
         self._flusher = flusher
         self._disk = disk
         self._options = options
@@ -109,15 +113,15 @@ class Snapshotter:
 
     async def tick(self) -> None:
         """Take one if it is due. A full disk only puts it off."""
-        grown = self._appender.stats.log_end - self.newest
+        grown = self._state.stats.log_end - self.newest
         waited_ms = self._clock.monotonic_ms() - self._tried_ms
         due = grown >= self._options.snapshot_log_bytes or waited_ms >= self._options.snapshot_interval_ms
-        if not self.automatic or not grown or not due:
+        if not self.automatic or not grown or not due or not self._state.certain:
             return
         try:
             await self.take()
         except StoreFull as error:
-            log.warning("no space for a snapshot; trying again later", extra={"error": str(error)})
+            log.warning("snapshot postponed: no space", extra={"error": str(error)})
 
     async def begin_at(self, log_start: int) -> None:
         """Have a snapshot on disk that needs nothing before `log_start` and says that the log begins there, with the
@@ -141,26 +145,28 @@ class Snapshotter:
         snapshot.save(self._disk, replace(saved, queues=queues, log_start=log_start))
 
     async def _written(self, write: Callable[[], None]) -> None:
+        if self._state.failure is not None:
+            raise self._state.failure
         try:
             await self._jobs.run(write)
         except OSError as error:
             if error.errno in FULL:
                 raise StoreFull(f"no snapshot now: {shortage(error)}") from error
-            self._appender.poison(f"writing a snapshot failed: {error}")
-            assert self._appender.failure is not None
-            raise self._appender.failure from error
+            self._state.poison(f"writing a snapshot failed: {error}")
+            assert self._state.failure is not None
+            raise self._state.failure from error
 
     def _taken(self, payload: bytes) -> Callable[[], Coroutine[None, None, None]]:
         """Everything of the moment, and how to write it."""
-        appender = self._appender
-        log_offset = appender.stats.log_end
+        state = self._state
+        log_offset = state.stats.log_end
         queues = {key: (queue.min_offset, queue.max_offset) for key, queue in self._queues.items()}
         freeze = self.timers.freeze()
-        log_start, last_store_ms = self._log_start, appender.last_store_ms
+        log_start, last_store_ms = self._log_start, state.last_store_ms
 
         async def write() -> None:
             passing("snapshot.begun")
-            await appender.settled()
+            await self._settled()
             await self._flusher.sync()
             passing("snapshot.log_synced")
             await self._written(
@@ -169,6 +175,6 @@ class Snapshotter:
                 )
             )
             self.newest = max(self.newest, log_offset)
-            appender.stats.snapshots += 1
+            state.stats.snapshots += 1
 
         return write

@@ -21,7 +21,7 @@ FILES_MIN: Final = 16
 """Log files that a volume should hold, where their size is chosen by it: what is old goes in steps of one."""
 RESERVE_MAX: Final = 1 << 30
 RESERVE_PART: Final = 20
-"""One part of so many of the volume is its reserve."""
+"""The reserve is the volume's size divided by this."""
 MIB: Final = 1 << 20
 
 

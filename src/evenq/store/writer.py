@@ -1,8 +1,8 @@
 """The writer: takes one group of appends at a time, writes it, syncs it if told so, and reports once.
 
-While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one `Batch`
-through one queue, what comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked. With a disk
-that never blocks it runs inline on the loop.
+While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one
+`WriteBatch` through one queue, what comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked.
+With a disk that never blocks it runs inline on the loop.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 from evenq.errors import StoreFull
 from evenq.runtime.failpoints import passing
-from evenq.store.commit_log import CommitLog, Run
+from evenq.store.commit_log import CommitLog, LogRun
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.messages import TimerAppend
 
-__all__ = ["Batch", "Touched", "Writer"]
+__all__ = ["Touched", "WriteBatch", "Writer"]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ TimerChange = tuple[Sequence[TimerAppend], Sequence[int]]
 """Of one call: timers, and the ids of those that end."""
 
 
-class Batch:
+class WriteBatch:
     """One group: bytes for the writer, and what the loop does when they are safe."""
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Batch:
         self.start = start
         """Log offset of its first byte."""
         self.end = start
-        self.runs: list[Run] = []
+        self.runs: list[LogRun] = []
         self.data = bytearray()
         """Of the newest run: what is packed goes here."""
         self.futures: list[asyncio.Future[None]] = []
@@ -57,10 +57,21 @@ class Batch:
         self.timer_changes: list[TimerChange] = []
         """Its timers and the ids of those that end, call by call."""
 
-    def begin_run(self, run: Run) -> None:
+    def begin_run(self, run: LogRun) -> None:
         """What is packed from now on goes to another file."""
         self.runs.append(run)
         self.data = run.data
+
+    def add(self, part: bytes) -> None:
+        """A large piece, not copied."""
+        run = self.runs[-1]
+        run.add(part)
+        self.data = run.data
+
+    def forget_bytes(self) -> None:
+        """It is written: what is left is who is told, and what becomes consumable."""
+        self.runs.clear()
+        self.data = bytearray()
 
     @property
     def bytes(self) -> int:
@@ -72,7 +83,7 @@ class Batch:
         return self.messages + self.states + self.timers
 
 
-Done = Callable[[Batch, Exception | None], None]
+Done = Callable[[WriteBatch, Exception | None], None]
 
 
 class Writer:
@@ -83,27 +94,32 @@ class Writer:
         self._sync_each = sync_each
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._inbox: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
+        self._closed = False
         self._thread: threading.Thread | None = None
         if threaded:
             self._thread = threading.Thread(target=self._main, name="evenq-store-writer", daemon=True)
             self._thread.start()
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: WriteBatch) -> None:
         if self._thread is not None:
             self._inbox.put(batch)
         else:
             self._loop.call_soon(self._inline, batch)
 
     def close(self) -> None:
-        """End the thread behind what was submitted. Waits for it: at most one write."""
+        """End the thread behind what was submitted. Waits for it: at most one write. Without a thread nothing is
+        written any more.
+        """
+        self._closed = True
         if self._thread is not None:
             self._inbox.put(None)
             self._thread.join()
             self._thread = None
 
-    def _inline(self, batch: Batch) -> None:
-        self._done(batch, self._execute(batch))
+    def _inline(self, batch: WriteBatch) -> None:
+        if not self._closed:  # else the disk may be another store's by now
+            self._done(batch, self._execute(batch))
 
     def _main(self) -> None:
         while (batch := self._inbox.get()) is not None:
@@ -113,7 +129,7 @@ class Writer:
             except RuntimeError:  # the loop was closed without closing the store: nobody is left to tell
                 return
 
-    def _execute(self, batch: Batch) -> Exception | None:
+    def _execute(self, batch: WriteBatch) -> Exception | None:
         passing("group.taken")
         try:
             self._log.write(batch.runs)

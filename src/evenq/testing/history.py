@@ -182,12 +182,12 @@ def merge_histories(histories: list[Iterable[Event]]) -> Iterator[Event]:
     """
     count = len(histories)
 
-    def renumbered(place: int, history: Iterable[Event]) -> Iterator[tuple[int, int, int, Event]]:
+    def renumbered(number: int, history: Iterable[Event]) -> Iterator[tuple[int, int, int, Event]]:
         for event in history:
-            event.id = event.id * count + place
-            yield event.at_ms, _RANK.get(Kind(event.kind), 2), place, event
+            event.id = event.id * count + number
+            yield event.at_ms, _RANK.get(Kind(event.kind), 2), number, event
 
-    streams = [sorted(renumbered(place, history), key=_merge_key) for place, history in enumerate(histories)]
+    streams = [sorted(renumbered(number, history), key=_merge_key) for number, history in enumerate(histories)]
     for *_, event in heapq.merge(*streams, key=_merge_key):
         yield event
 

@@ -30,6 +30,7 @@ from evenq.wire.tls import Tls
 __all__ = ["LocalCluster"]
 
 REBALANCERS_MAX = 9
+REPLICAS_MAX = 9
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -40,6 +41,7 @@ class LocalCluster:
         self,
         *,
         brokers: int = 1,
+        replicas: int = 1,
         nameservers: int = 1,
         rebalancer: bool = True,
         rebalancers: int = 1,
@@ -53,8 +55,10 @@ class LocalCluster:
         front: str = "",
         ready_ms_max: int = 30_000,
     ) -> None:
-        """`folder` keeps data and logs; None makes one that is removed after a clean end. `broker_ports`: fixed ports
-        of the first brokers, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
+        """`folder` keeps data and logs; None makes one that is removed after a clean end. With `replicas` each broker
+        is a group of so many processes, of which one leads (`broker-a-0`, `broker-a-1` ...); `brokers` has all of
+        them, group by group, and the group record is a file in `folder`. `broker_ports`: fixed ports of the first
+        ones, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
         `{"STORE__FLUSH": "sync"}`; those of brokers may be made from each one's number. `tls`: all servers speak TLS
         and no plain text, also to each other; `client_tls` is what clients need (`evenq[tls]` must be installed).
@@ -63,6 +67,8 @@ class LocalCluster:
         """
         if not 1 <= brokers <= len(_LETTERS):
             raise BadRequest(f"brokers={brokers} is outside 1 to {len(_LETTERS)}.")
+        if not 1 <= replicas <= REPLICAS_MAX:
+            raise BadRequest(f"replicas={replicas} is outside 1 to {REPLICAS_MAX}.")
         if nameservers < 0:
             raise BadRequest(f"nameservers={nameservers} is negative.")
         self._ports = FreePorts()
@@ -83,9 +89,14 @@ class LocalCluster:
         extra = {"LEASE": f"file:{self._lease}" if rebalancers > 1 else "", **(rebalancer_settings or {})}
         names = [f"rebalancer-{index}" if index else "rebalancer" for index in range(rebalancers if rebalancer else 0)]
         self.rebalancers = [self._node("rebalancer", name, 0, extra) for name in names]
-        ports = [*broker_ports, *([0] * brokers)][:brokers]
+        count = brokers * replicas
+        ports = [*broker_ports, *([0] * count)][:count]
         of_broker = broker_settings if callable(broker_settings) else lambda _: broker_settings or {}
-        self.brokers = [self._broker(_LETTERS[index], port, of_broker(index)) for index, port in enumerate(ports)]
+        self.brokers: list[Node] = []
+        for letter in _LETTERS[:brokers]:
+            for copy in self._copies(letter, replicas):
+                index = len(self.brokers)
+                self.brokers.append(self._broker(letter, ports[index], {**copy, **of_broker(index)}))
 
     @property
     def endpoint(self) -> str:
@@ -181,10 +192,27 @@ class LocalCluster:
         self.kill()
         error.add_note(f"Data and logs of the cluster: {self.folder}")
 
+    def _copies(self, letter: str, replicas: int) -> list[dict[str, str]]:
+        """The settings of each copy of a group beside those of every broker; one without any: there is one copy."""
+        if replicas == 1:
+            return [{}]
+        members = ",".join(f"{number}=127.0.0.1:{self._ports.take()}" for number in range(replicas))
+        return [
+            {
+                "REPLICATION__MEMBERS": members,
+                "REPLICATION__BROKER_ID": str(number),
+                "REPLICATION__MIN_IN_SYNC": str(replicas // 2 + 1),
+                "REPLICATION__RECORD": f"file:{self.folder / f'broker-{letter}.group'}",
+            }
+            for number in range(replicas)
+        ]
+
     def _broker(self, letter: str, port: int, settings: Mapping[str, str]) -> Node:
         name = f"broker-{letter}"
+        copy = settings.get("REPLICATION__BROKER_ID")
+        name = name if copy is None else f"{name}-{copy}"
         extra = {
-            "BROKER_NAME": name,
+            "BROKER_NAME": f"broker-{letter}",
             "NAMESERVERS": ",".join(node.address for node in self.nameservers),
             "REBALANCER": ",".join(node.address for node in self.rebalancers),
             "STORE__PATH": str(self.folder / name),
@@ -194,7 +222,7 @@ class LocalCluster:
 
     def _node(self, program: str, name: str, port: int, settings: Mapping[str, str]) -> Node:
         port = port or self._ports.take()
-        first = program == "broker" and name == f"broker-{_LETTERS[0]}"
+        first = program == "broker" and name in {f"broker-{_LETTERS[0]}", f"broker-{_LETTERS[0]}-0"}
         metrics_port = self._metrics_port if self._metrics_port < 0 or (first and self._metrics_port) else 0
         metrics_port = metrics_port or self._ports.take()
         values = {

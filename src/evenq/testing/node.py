@@ -150,8 +150,8 @@ class Node:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=1):
                     return True
             address = f"http://127.0.0.1:{self.metrics_port}/readyz"
-            with urllib.request.urlopen(address, timeout=1) as answer:  # our own page on loopback  # nosec B310
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(address, timeout=1) as response:  # our own page on loopback  # nosec B310
+                return bool(response.status == 200)
         except (OSError, urllib.error.URLError):
             return False
 

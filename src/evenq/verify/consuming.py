@@ -101,5 +101,5 @@ class Receiver:
         fresh = [message for message in messages if message.delivery_attempt == 1]
         for before, after in itertools.pairwise(fresh):
             if (before.priority or 0) < (after.priority or 0):
-                told = f"{number_of(after.body)} of priority {after.priority} came after priority {before.priority}"
-                self._tally.out_of_turn(told)
+                problem = f"{number_of(after.body)} of priority {after.priority} came after priority {before.priority}"
+                self._tally.out_of_turn(problem)

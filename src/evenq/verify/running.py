@@ -18,7 +18,7 @@ from evenq import aio
 from evenq.client.core.access_points import access_points
 from evenq.client.core.views import BrokerView
 from evenq.client.options import ProducerOptions
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import ConnectionFailed, Error, NotFound
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -201,7 +201,7 @@ class _Run:
 
     @asynccontextmanager
     async def _net(self) -> AsyncIterator[Net]:
-        net = Ground.of(None, None, endpoint=self._plan.endpoint).open_net()
+        net = ClientContext.of(None, None, endpoint=self._plan.endpoint).open_net()
         try:
             yield net
         finally:
@@ -212,7 +212,7 @@ class _Run:
         if points.one_address:
             return address_for(broker.name, points.addresses[0])
         # An address that speaks as the access point does: TLS, or plain text.
-        tls = Ground.of(None, None, endpoint=self._plan.endpoint).tls is not None
+        tls = ClientContext.of(None, None, endpoint=self._plan.endpoint).tls is not None
         fitting = (address for address in broker.addresses if address.startswith(TLS) == tls)
         return next(fitting, broker.addresses[0])
 
@@ -221,12 +221,12 @@ class _Run:
         return f"{PREFIX}-{kind}-{self._name}"
 
     def _consumer(self, kind: Kind) -> Consumer:
-        place = self._place(kind)
+        name = self._place(kind)
         if kind is Kind.LITE:  # every member wants all of them: they share each one's messages
             return aio.LiteSimpleConsumer(
-                group=place, topic=place, lite_topics=streams_of(self._plan), endpoint=self._plan.endpoint
+                group=name, topic=name, lite_topics=streams_of(self._plan), endpoint=self._plan.endpoint
             )
-        return aio.SimpleConsumer(group=place, subscriptions={place: "*"}, endpoint=self._plan.endpoint)
+        return aio.SimpleConsumer(group=name, subscriptions={name: "*"}, endpoint=self._plan.endpoint)
 
     def _producer(self, kind: Kind, sender: Sender) -> aio.Producer:
         if kind is not Kind.TRANSACTION:

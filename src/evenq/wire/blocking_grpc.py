@@ -92,12 +92,12 @@ class GrpcBlockingNet:
             call = link.calls.get(method)
             if call is None:
                 call = link.calls.setdefault(method, link.channel.unary_unary(method, None, None))  # bytes as they are
-            answer: bytes = call(request, timeout_ms / 1000, metadata)
+            response: bytes = call(request, timeout_ms / 1000, metadata)
         except grpc.RpcError as error:
             raise self._failure(error, link, address, method, timeout_ms) from error
         except ValueError as error:  # the channel was closed
             raise shutting_down(address) from error
-        return answer
+        return response
 
     def look_after(self) -> None:
         """Channels look after themselves."""

@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import struct
+from collections.abc import Sequence
 from typing import Self
 
 from evenq.runtime.clock import SystemClock
@@ -62,7 +63,7 @@ class BlockingSocket:
     __slots__ = ("_armed_ms", "_cipher", "_poll", "_socket", "core", "used_ms", "version")
 
     def __init__(self, connected: socket.socket, secure: SecureSocket | None) -> None:
-        self.core = Calling()
+        self.core = self._new_core()
         self.version = PLAIN if secure is None else secure.version
         """Of the TLS files that it was made with; -1: plain text."""
         self.used_ms = 0
@@ -72,6 +73,9 @@ class BlockingSocket:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._armed_ms = -1
+
+    def _new_core(self) -> Calling:
+        return Calling()
 
     @classmethod
     def open(cls, target: str, secure: SecureSocket | None, *, until_ms: int) -> Self:
@@ -215,6 +219,18 @@ class BlockingSocket:
             raise Lost("the server closed the connection")
         return data
 
+    def _receive_into(self, rooms: Sequence[memoryview]) -> int:
+        """Fill all of it; less only if the time or the connection ends meanwhile."""
+        try:
+            size: int = self._socket.recvmsg_into(rooms, 0, socket.MSG_WAITALL)[0]
+        except BlockingIOError:
+            raise TimeoutError from None
+        except OSError as error:
+            raise Lost(_words(error)) from error
+        if not size:
+            raise Lost("the server closed the connection")
+        return size
+
     def _answered_early(self) -> bool:
         """The server closed while we wrote: did it answer before?"""
         core = self.core
@@ -312,7 +328,7 @@ def _connect(target: str, until_ms: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
     reason = "there was no time left to connect"
-    for number, (family, kind, protocol, _, place) in enumerate(places):
+    for number, (family, kind, protocol, _, address) in enumerate(places):
         left_ms = until_ms - _monotonic_ms()
         if left_ms <= 0:
             break
@@ -320,7 +336,7 @@ def _connect(target: str, until_ms: int) -> socket.socket:
         try:
             connected = socket.socket(family, kind, protocol)
             connected.settimeout(left_ms / 1000 / (len(places) - number))
-            connected.connect(place)
+            connected.connect(address)
             connected.settimeout(None)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -330,7 +346,7 @@ def _connect(target: str, until_ms: int) -> socket.socket:
         except OSError as error:
             if connected is not None:
                 connected.close()
-            reason = f"cannot connect to {place[0]}: {_words(error)}"
+            reason = f"cannot connect to {address[0]}: {_words(error)}"
         else:
             return connected
     raise Unreachable(reason)

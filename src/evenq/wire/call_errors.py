@@ -7,16 +7,34 @@ them, from streams whose frames hold none, or from somebody else's server.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from evenq import errors
 from evenq.wire.http2.codes import Status
 from evenq.wire.status import error_of
 
-__all__ = ["CODE_TRAILER", "call_error", "grpc_call_error", "late", "no_answer", "shutting_down"]
+__all__ = ["CODE_TRAILER", "ErrorTable", "call_error", "grpc_call_error", "late", "no_answer", "shutting_down"]
 
 CODE_TRAILER = "evenq-code"
 """Trailer of a call that ends with a gRPC error: the number of `apache.rocketmq.v2.Code` that is meant."""
+
+
+class ErrorTable(Protocol):
+    """From the status of a call that failed to what is raised for it."""
+
+    def __call__(
+        self,
+        code: int,
+        details: str,
+        trailers: Iterable[tuple[str, str | bytes]],
+        /,
+        *,
+        address: str,
+        method: str,
+        timeout_ms: int | None,
+    ) -> errors.Error:
+        """The error for gRPC's status `code`, which is not OK."""
+        ...
 
 
 def call_error(
@@ -53,11 +71,13 @@ def call_error(
             return no_answer(address, method, reason)
 
 
-def grpc_call_error(error: Any, address: str, method: str, timeout_ms: int | None) -> errors.Error:
+def grpc_call_error(
+    error: Any, address: str, method: str, timeout_ms: int | None, *, table: ErrorTable = call_error
+) -> errors.Error:
     """The same for an error of grpcio, of either face."""
     code: int = error.code().value[0]
     trailers = error.trailing_metadata() or ()
-    return call_error(
+    return table(
         code, error.details() or "", trailers, address=address, method=method, timeout_ms=timeout_ms
     )  # fmt: skip
 

@@ -43,19 +43,19 @@ class Credentials:
     def of_file(cls, path: Path) -> Self:
         """Read a TOML file. Raises SettingsError."""
         try:
-            told = tomllib.loads(path.read_text(encoding="utf-8"))
+            fields = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise SettingsError(f"the credentials file cannot be read: {error}") from error
         except ValueError:
             # The parser's text may quote the secret.
             raise SettingsError(f'{path} is not TOML; write access_key = "..." and secret_key = "..."') from None
         known = {"access_key", "secret_key", "security_token"}
-        if not set(told) <= known or not all(isinstance(value, str) for value in told.values()):
+        if not set(fields) <= known or not all(isinstance(value, str) for value in fields.values()):
             raise SettingsError(f"{path}: write texts for {', '.join(sorted(known))}, and nothing else")
         return cls(
-            access_key=told.get("access_key", ""),
-            secret_key=told.get("secret_key", ""),
-            security_token=told.get("security_token", ""),
+            access_key=fields.get("access_key", ""),
+            secret_key=fields.get("secret_key", ""),
+            security_token=fields.get("security_token", ""),
         )
 
     @classmethod

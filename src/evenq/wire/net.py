@@ -5,8 +5,8 @@ begin with `evenqs://` (TLS) or `evenq://` (plain text); others go as the net wa
 the next call goes over a new channel, and the old one ends with its last call. A call that fails below the protocol
 raises `ConnectionFailed` (`TlsFailed` where the cause is TLS), `RequestTimeout` or `Unauthorized` as
 `evenq.runtime.net` promises, besides `Unsupported` (the server has no such method), `PayloadTooLarge` and
-`TooManyRequests`. A stream whose frames hold no status is ended by our door with the trailer `evenq-code`; it is raised
-here as the error it was there.
+`TooManyRequests`. A stream whose frames hold no status is ended by our server with the trailer `evenq-code`; it is
+raised here as the error it was there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evenq.runtime.tasks import spawn
 from evenq.wire.addresses import target_of
 from evenq.wire.blocking_grpc import GrpcBlockingNet
 from evenq.wire.blocking_net import BlockingNet
-from evenq.wire.call_errors import grpc_call_error, shutting_down
+from evenq.wire.call_errors import ErrorTable, call_error, grpc_call_error, shutting_down
 from evenq.wire.tls import CLIENT_HINTS, Tls
 from evenq.wire.tls_channels import Secure, TlsChannels
 from evenq.wire.tls_diagnosis import explain, worth_asking
@@ -88,17 +88,20 @@ class GrpcNet:
         encrypted: bool | None = None,
         options: Sequence[tuple[str, int | str]] = (),
         channels_max: int = 256,
+        error_table: ErrorTable = call_error,
     ) -> None:
         """`tls`: how TLS is spoken; None = with the system's authorities and no certificate. `encrypted`: whether
         addresses without a scheme are called with TLS; None = if `tls` is given. `channels_max`: addresses held open
-        at once; the least recently used one without a running call makes room. Raises SettingsError for TLS files that
-        make no sense.
+        at once; the least recently used one without a running call makes room. `error_table`: what each status of
+        gRPC means; another one for servers that are not ours. Raises SettingsError for TLS files that make no sense.
         """
         self._encrypted = tls is not None if encrypted is None else encrypted
         self._hints = tls.hints if tls is not None else CLIENT_HINTS
         self._tls = None if tls is None else TlsChannels(tls, now_ms=_monotonic_ms)
-        self._options = (*CHANNEL_OPTIONS, *options)
+        # Of one option given twice gRPC takes the first.
+        self._options = tuple({**dict(CHANNEL_OPTIONS), **dict(options)}.items())
         self._channels_max = channels_max
+        self._error_table = error_table
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._retired: set[_Peer] = set()
         self._explained: dict[str, tuple[int, asyncio.Task[str]]] = {}
@@ -114,7 +117,7 @@ class GrpcNet:
             call = peer.unaries[method] = peer.channel.unary_unary(method)
         peer.in_flight += 1
         try:
-            answer: bytes = await call(
+            response: bytes = await call(
                 request, timeout=timeout_ms / 1000, metadata=tuple(metadata.items()) if metadata else None
             )
         except grpc.aio.AioRpcError as error:
@@ -127,7 +130,7 @@ class GrpcNet:
             peer.in_flight -= 1
             if peer.retired:
                 await self._end(peer)
-        return answer
+        return response
 
     async def stream(
         self,
@@ -171,6 +174,15 @@ class GrpcNet:
                 call.cancel()
             if peer.retired:
                 await self._end(peer)
+
+    async def renew(self, address: str) -> None:
+        """Let the next call to the address make a new connection, to what its name leads to by then; calls that run end
+        on the old one. For callers that know better than gRPC that a connection is dead: a machine that vanished
+        without a word is noticed by gRPC after 40 s only.
+        """
+        peer = self._peers.get(address)
+        if peer is not None:
+            await self._retire(address, peer)
 
     def blocking(self) -> BlockingCalls:
         """For calls from threads; another set of connections, closed by itself."""
@@ -254,7 +266,7 @@ class GrpcNet:
     async def _failure(
         self, error: grpc.aio.AioRpcError, peer: _Peer, address: str, method: str, timeout_ms: int | None
     ) -> errors.Error:
-        known = grpc_call_error(error, peer.target, method, timeout_ms)
+        known = grpc_call_error(error, peer.target, method, timeout_ms, table=self._error_table)
         if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", peer.target):
             return known
         reason = await self._explain(peer)

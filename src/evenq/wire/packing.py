@@ -79,10 +79,10 @@ def _unpacked(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool]:
         case _:
             library = _library("zstandard", name)
             unzstd = library.ZstdDecompressor(max_window_size=_WINDOW_MAX)
-            told = library.frame_content_size(body)
-            if told > bytes_max:
-                raise BodyTooLarge(f"the unpacked body has {told} bytes, the limit is {bytes_max}; send less at once")
-            if told >= 0:
+            size = library.frame_content_size(body)
+            if size > bytes_max:
+                raise BodyTooLarge(f"the unpacked body has {size} bytes, the limit is {bytes_max}; send less at once")
+            if size >= 0:
                 return bytes(unzstd.decompress(body)), True
             with unzstd.stream_reader(body) as reader:
                 if len(reader.read(bytes_max + 1)) > bytes_max:

@@ -124,10 +124,10 @@ def moment_ms(date: str) -> int | None:
     """
     try:
         if len(date) == 16 and date[8] == "T" and date[-1] == "Z":
-            told = datetime.strptime(date[:-1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            moment = datetime.strptime(date[:-1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
         else:
-            told = datetime.fromisoformat(date)
-            told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-        return int(told.timestamp() * 1000)
+            moment = datetime.fromisoformat(date)
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         return None

@@ -77,6 +77,12 @@ class SignedNet:
         headers = {**(metadata or {}), **self._signer.headers()}
         return self._net.stream(address, method, requests, timeout_ms=timeout_ms, metadata=headers)
 
+    async def renew(self, address: str) -> None:
+        """Let the next call to the address make a new connection; nothing happens in a net without connections."""
+        renew = getattr(self._net, "renew", None)
+        if renew is not None:
+            await renew(address)
+
     def blocking(self) -> BlockingCalls | None:
         """For calls from threads, signed as well; None: the net below has no such."""
         make = getattr(self._net, "blocking", None)

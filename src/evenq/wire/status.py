@@ -88,6 +88,7 @@ INTERNAL: tuple[type[errors.Error], ...] = (
     errors.StorePoisoned,
     errors.StoreCorrupted,
     errors.StoreLocked,
+    errors.RecordsDamaged,
     errors.SettingsError,
     errors.PortInUse,
     errors.InvalidTransition,

@@ -202,10 +202,10 @@ def _unreadable(error: OSError) -> SettingsError:
 def stamp_of(path: Path) -> tuple[int, int, int] | None:
     """What changes with a file, also behind a link that is moved to another one; None: it cannot be looked at."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _system_authorities() -> bytes | None:

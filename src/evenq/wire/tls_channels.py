@@ -12,13 +12,14 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
-
-import grpc
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenq.errors import TlsFailed
 from evenq.wire.addresses import host_and_port
 from evenq.wire.tls import Tls, TlsFiles
+
+if TYPE_CHECKING:
+    import grpc
 
 __all__ = ["Secure", "SecureSocket", "TlsChannels", "client_context", "handshake", "names_of"]
 
@@ -79,6 +80,8 @@ class TlsChannels:
         """For a channel to `host:port`. Blocks with `insecure`, at the first time; then it raises TlsFailed and
         OSError if no certificate can be fetched.
         """
+        import grpc  # sockets do without
+
         version = self.version  # first: it may read the files again, and no version may stand for older ones
         pem, name = self.files.pem, self.tls.server_name
         authorities = pem.ca
@@ -133,9 +136,9 @@ def client_context(files: TlsFiles, *, verify: bool, authorities: str | None = N
         context.verify_mode = ssl.CERT_NONE
     else:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC: who is trusted need not be a root
-        found = authorities or (files.pem.ca or b"").decode("ascii", "ignore")
-        if found:
-            context.load_verify_locations(cadata=found)
+        trusted = authorities or (files.pem.ca or b"").decode("ascii", "ignore")
+        if trusted:
+            context.load_verify_locations(cadata=trusted)
         else:
             context.load_default_certs()
     if files.pem.key:
@@ -145,9 +148,9 @@ def client_context(files: TlsFiles, *, verify: bool, authorities: str | None = N
 
 def names_of(certificate: object) -> list[str]:
     """The names in a certificate as `SSLSocket.getpeercert` tells it."""
-    told = certificate if isinstance(certificate, dict) else {}
-    names = [str(name) for kind, name in told.get("subjectAltName", ()) if kind in {"DNS", "IP Address"}]
-    common = [value for part in told.get("subject", ()) for key, value in part if key == "commonName"]
+    fields = certificate if isinstance(certificate, dict) else {}
+    names = [str(name) for kind, name in fields.get("subjectAltName", ()) if kind in {"DNS", "IP Address"}]
+    common = [value for part in fields.get("subject", ()) for key, value in part if key == "commonName"]
     return names or common
 
 
@@ -155,12 +158,12 @@ def _fetch(address: str, files: TlsFiles) -> tuple[bytes, str]:
     shown, _ = _handshake(address, client_context(files, verify=False))
     pem = ssl.DER_cert_to_PEM_cert(shown)
     try:
-        _, told = _handshake(address, client_context(files, verify=True, authorities=pem))
+        _, verified = _handshake(address, client_context(files, verify=True, authorities=pem))
     except ssl.SSLCertVerificationError as error:
         raise TlsFailed(
             f"the certificate of {address} cannot be trusted, not even as it is: {error.verify_message}; renew it"
         ) from error
-    names = names_of(told)
+    names = names_of(verified)
     if not names:
         raise TlsFailed(f"the certificate of {address} names no host; make it again with a subject alternative name")
     return pem.encode(), next((name for name in names if "*" not in name), names[0].replace("*", "any", 1))

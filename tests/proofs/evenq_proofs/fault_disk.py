@@ -18,7 +18,7 @@ from typing import Final
 from evenq.store.disk import File
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 
-__all__ = ["FaultDisk", "Keep"]
+__all__ = ["FaultDisk", "FaultFile", "Keep"]
 
 SECTOR_BYTES: Final = 512
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
-from evenq.model import PLAIN_DOOR, Listener
+from evenq.model import PLAIN_LISTENER, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.namespaces import resolved
@@ -39,7 +39,7 @@ class LoopNet:
         self.calls: list[tuple[str, str]] = []
         """(address, method) of every call, oldest first."""
 
-    def serve(self, address: str, rpcs: Iterable[Rpc], *, listener: Listener = PLAIN_DOOR) -> None:
+    def serve(self, address: str, rpcs: Iterable[Rpc], *, listener: Listener = PLAIN_LISTENER) -> None:
         """Let `rpcs` answer at the address from now on; `listener`: the door that calls to it come through."""
         self._hosts[address] = _Host(rpcs, listener)
 

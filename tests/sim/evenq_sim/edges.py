@@ -14,17 +14,17 @@ from typing import Any
 from evenq_proofs.sim import ProcessClock, SimNet, SimProcess
 
 from evenq.errors import ConnectionFailed
-from evenq.model import PLAIN_DOOR
+from evenq.model import PLAIN_LISTENER
 from evenq.serving.edges import Edges
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 
 
 class SimDoor:
-    """What `serving.door.Door` is, on the world's network."""
+    """What `serving.door.GrpcServer` is, on the world's network."""
 
     def __init__(self, net: SimNet, address: str, clock: ProcessClock, port: int) -> None:
         self.port = port
-        self.listener = PLAIN_DOOR
+        self.listener = PLAIN_LISTENER
         self.stats: dict[str, Any] = {}
         self.health = self
         self.serving = False
@@ -65,14 +65,14 @@ class SimLease:
 
     async def write(self, record: Any, version: str) -> str | None:
         """Compare and set."""
-        from evenq_rebalancer.core.election import Seen
+        from evenq_rebalancer.core.election import SeenRecord
 
         await self._way()
         seen = self._state.get("seen")
         if (seen.version if seen is not None else "") != version:
             return None
         self._state["count"] = self._state.get("count", 0) + 1
-        self._state["seen"] = Seen(record=record, version=str(self._state["count"]))
+        self._state["seen"] = SeenRecord(record=record, version=str(self._state["count"]))
         return self._state["seen"].version
 
     async def _way(self) -> None:
@@ -96,7 +96,7 @@ def copied(disk: MemoryDisk) -> MemoryDisk:
 def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> Edges:
     """How a server of this process opens its ports: on the world's network."""
 
-    async def open_door(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> Any:
+    async def open_grpc_server(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> Any:
         address = f"{process.host}:{port}"
         net.serve(address, process, rpcs, process_clock)
         return SimDoor(net, address, process_clock, port)
@@ -105,7 +105,7 @@ def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> Edges:
         return SimPage()
 
     process_clock = clock
-    return Edges(open_door=open_door, open_page=open_page)
+    return Edges(open_grpc_server=open_grpc_server, open_page=open_page)
 
 
 @contextmanager

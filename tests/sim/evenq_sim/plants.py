@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenq_broker.core.fencing import Fencing
-from evenq_broker.core.locks import LockTable
-from evenq_broker.loops.sessions import Sessions
+from evenq_broker.core.groups.fencing import Fencing
+from evenq_broker.core.groups.locks import LockTable
+from evenq_broker.loops.groups.sessions import Sessions
 
 from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.ownership import Ownership

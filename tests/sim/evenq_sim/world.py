@@ -31,7 +31,7 @@ from evenq.allocation import by_name
 from evenq.client.loops.pushing import Pushing, PushPlan
 from evenq.client.options import PushOptions
 from evenq.client.rpc.messages import encode
-from evenq.client.rpc.sessions import ConsumerCalls
+from evenq.client.rpc.sessions import RpcConsumerCalls
 from evenq.errors import Error
 from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.serving.edges import Edges
@@ -135,7 +135,7 @@ class World:
 
     def topic_of(self, process: SimProcess, topic_id: int) -> str:
         """Name by id, at a broker."""
-        topic = self.node_of(process).app.broker.topics.by_id(topic_id)
+        topic = self.node_of(process).app.broker.catalog.topics.by_id(topic_id)
         return "" if topic is None else topic.name
 
     def add(self, kind: Kind, who: str, queue: str = "", offset: int = -1, text: str = "") -> None:
@@ -197,6 +197,8 @@ class World:
         await self.clock.sleep_ms(1_000)
         producing.cancel()
         ending = await self._settle()
+        if watch.done():
+            watch.result()  # it never ends by itself: without it nobody looked at who holds what
         watch.cancel()
         return ending
 
@@ -217,10 +219,10 @@ class World:
         queues: dict[str, int] = {}
         readers: dict[str, list[str]] = {}
         for node in self._of("broker"):
-            topic = node.app.broker.topics.get(TOPIC) if node.app else None
+            topic = node.app.broker.catalog.topics.get(TOPIC) if node.app else None
             for queue_id in range(topic.read_queues if topic else 0):
                 queue = str(MessageQueue(TOPIC, node.name, queue_id))
-                queues[queue] = node.app.broker.store.queue_range(topic.topic_id, queue_id)[1]
+                queues[queue] = node.app.broker.ledger.store.queue_range(topic.topic_id, queue_id)[1]
                 readers[queue] = []
         for node in self._of("member"):
             for one in node.app.owned() if node.process.alive else ():
@@ -327,7 +329,7 @@ class World:
             edges=self._edges_of(process),
             disk=self.node_of(process).disk,
         )
-        app.broker.progress.on_commit = partial(self._committed, process)
+        app.broker.ledger.progress.on_commit = partial(self._committed, process)
         return app
 
     def _edges_of(self, process: SimProcess) -> Edges:
@@ -335,9 +337,9 @@ class World:
 
     async def _prepare(self, node: Node) -> None:
         broker = node.app.broker
-        await broker.create_topic(TOPIC, queues=self.plan.queues)
+        await broker.catalog.create_topic(TOPIC, queues=self.plan.queues)
         strategy = "" if self.plan.ask_server is None else self.plan.strategy
-        await broker.create_group(GROUP, ordered=self.plan.ordered, strategy=strategy)
+        await broker.catalog.create_group(GROUP, ordered=self.plan.ordered, strategy=strategy)
 
     async def _join(self) -> None:
         self.members_made += 1
@@ -347,7 +349,7 @@ class World:
         clock, rng = self.clock_of(process), self._rng(process)
         brokers = [f"{node.name}:8081" for node in self._of("broker")]
         rng.shuffle(brokers)
-        calls = ConsumerCalls(
+        calls = RpcConsumerCalls(
             ProcessNet(self.net, process), endpoint=";".join(brokers), client_id=process.host, timeout_ms=1_500
         )
         options = PushOptions(
@@ -385,7 +387,9 @@ class World:
 
     async def _produce(self) -> None:
         process = SimProcess("producer", self.loop)
-        calls = ConsumerCalls(ProcessNet(self.net, process), endpoint="none:1", client_id="producer", timeout_ms=1_000)
+        calls = RpcConsumerCalls(
+            ProcessNet(self.net, process), endpoint="none:1", client_id="producer", timeout_ms=1_000
+        )
         queues = [
             MessageQueue(TOPIC, node.name, number) for node in self._of("broker") for number in range(self.plan.queues)
         ]
@@ -400,7 +404,7 @@ class World:
                 encoded.append(encode(message, message_id=f"{count:032x}", born_ms=1, born_host="sim"))
             process.spawn(self._publish(calls, queue, encoded), name="publish")
 
-    async def _publish(self, calls: ConsumerCalls, queue: MessageQueue, encoded: list[bytes]) -> None:
+    async def _publish(self, calls: RpcConsumerCalls, queue: MessageQueue, encoded: list[bytes]) -> None:
         try:
             stored = await calls.publish(f"{queue.broker_name}:8081", queue, encoded, timeout_ms=1_000)
         except Error:
@@ -415,7 +419,7 @@ class World:
             for node in self._of("broker"):
                 if not node.process.running or node.app is None:
                     continue
-                for _, queue, client_id, generation in node.app.broker.locks.holders():
+                for _, queue, client_id, generation in node.app.broker.membership.locks.holders():
                     if told.get((node.name, str(queue))) != (client_id, generation):
                         told[node.name, str(queue)] = (client_id, generation)
                         self.add(Kind.HELD, client_id, str(queue), text=f"{generation.epoch}.{generation.counter}")
@@ -447,7 +451,7 @@ class World:
         for node in self._of("broker"):
             await self.clock.sleep_ms(self.rng.choice((0, 3, 50)))
             if node.process.running and not node.busy:
-                node.process.spawn(node.app.broker.create_group(GROUP, strategy=strategy), name="configure")
+                node.process.spawn(node.app.broker.catalog.create_group(GROUP, strategy=strategy), name="configure")
 
     def _pick(self, kind: str) -> Node | None:
         living = [node for node in self._of(kind) if node.process.running and not node.busy]

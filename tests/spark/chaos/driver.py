@@ -38,6 +38,7 @@ def session(settings: dict[str, Any]) -> Any:
         "spark.driver.memory": "700m",
         "spark.executor.memory": "600m",
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.driver.extraClassPath": str(classes),
         "spark.driver.extraJavaOptions": JAVA,
         "spark.executor.extraJavaOptions": JAVA,

@@ -44,7 +44,7 @@ class Stage:
 
     async def begin(self, broker: Broker) -> None:
         """Let a broker that is open answer and live."""
-        name = broker.settings.broker_name
+        name = broker.runtime.settings.broker_name
         self.net.serve(f"{name}:8081", broker.rpcs())
         await self.during(broker.start([BrokerAddress("default", name, 8081)]))
         self.brokers.append(broker)

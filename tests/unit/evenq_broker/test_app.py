@@ -119,8 +119,8 @@ def test_a_poisoned_store_is_neither_ready_nor_alive_to_probes() -> None:
         names = ("", "readiness", "liveness")
         try:
             assert [await health(net, one.port, name) for name in names] == [SERVING, SERVING, SERVING]
-            assert one.broker.store.on_failure is not None
-            one.broker.store.on_failure(StoreCorrupted("a disk that fails"))
+            assert one.broker.ledger.store.on_failure is not None
+            one.broker.ledger.store.on_failure(StoreCorrupted("a disk that fails"))
             await asyncio.sleep(0)
             assert [await health(net, one.port, name) for name in names] == [NOT_SERVING, NOT_SERVING, NOT_SERVING]
         finally:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from evenq_broker.backlog_metrics import backlog_metrics, retries_waiting, single_queue_metrics
-from evenq_broker.core.delayed_retries import SEEN_MAX, DelayedRetries
-from evenq_broker.loops.heads import look_once
+from evenq_broker.core.dead_letters.delayed_retries import SEEN_MAX, DelayedRetries
+from evenq_broker.loops.diagnosis.watching import look_once
 from evenq_broker.stats import AGE_BOUNDS_MS, SIZE_BOUNDS, GroupTopicStats, TopicStats
 
 from evenq.errors import Error, StoreFull
@@ -24,7 +24,24 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 def read(broker: Any, name: str) -> dict[tuple[str, ...], Any]:
     """Labels -> value of one metric."""
-    for metric in (*backlog_metrics(broker), *single_queue_metrics(broker)):
+    for metric in (
+        *backlog_metrics(
+            broker.runtime,
+            broker.catalog,
+            broker.ledger,
+            lite=broker.lite,
+            delayed_retries=broker.delayed_retries,
+            backlog=broker.backlog,
+        ),
+        *single_queue_metrics(
+            broker.runtime,
+            broker.catalog,
+            broker.ledger,
+            lite=broker.lite,
+            delayed_retries=broker.delayed_retries,
+            backlog=broker.backlog,
+        ),
+    ):
         if metric.name == name:
             return dict(metric.read())
     raise AssertionError(name)
@@ -32,8 +49,8 @@ def read(broker: Any, name: str) -> dict[tuple[str, ...], Any]:
 
 async def filled(stage: Any, count: int, **group: Any) -> Any:
     broker = await stage.broker(default_queues=1, client_silence_ms=10_000_000)
-    await stage.during(broker.create_topic("t", queues=1))
-    await stage.during(broker.create_group("g", start_from="FIRST", **group))
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_group("g", start_from="FIRST", **group))
     send = service_pb2.SendMessageRequest()
     for number in range(count):
         message = send.messages.add(body=b"x")
@@ -66,11 +83,15 @@ def test_a_nack_is_a_failure_that_waits_until_its_next_delivery(run: Run) -> Non
         first, _ = await receive(stage)
         assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
         await change(stage, first, 0)
-        await look_once(broker)
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
         await receive(stage)
-        await look_once(broker)
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}, "it is being worked on"
 
     run(story)
@@ -82,8 +103,10 @@ def test_a_delivery_that_is_put_off_is_no_failure(run: Run) -> None:
         (handle,) = await receive(stage, renews=True)
         await change(stage, handle, 20_000, suspend=True)
         await stage.clock.advance(20_001)
-        broker.progress.expire(broker.now_ms())
-        await look_once(broker)
+        broker.ledger.progress.expire(broker.runtime.now_ms())
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         for name in ("evenq_broker_timed_out_total", "evenq_broker_given_back_total"):
             assert read(broker, name) == {("g", "t"): 0}
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
@@ -96,12 +119,16 @@ def test_more_time_for_a_simple_consumer_is_no_failure_and_a_lapse_is_one(run: R
         broker = await filled(stage, 1)
         (handle,) = await receive(stage, invisible_ms=10_000)
         await change(stage, handle, 20_000)
-        await look_once(broker)
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 0}
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 0}
         await stage.clock.advance(20_001)
-        broker.progress.expire(broker.now_ms())
-        await look_once(broker)
+        broker.ledger.progress.expire(broker.runtime.now_ms())
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         assert read(broker, "evenq_broker_timed_out_total") == {("g", "t"): 1}
         assert read(broker, "evenq_broker_retries_waiting") == {("g",): 1}
 
@@ -116,14 +143,16 @@ def test_what_a_consumer_sends_back_waits_as_a_delayed_copy_and_then_is_unread(r
         back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
         await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
         assert read(broker, "evenq_broker_given_back_total") == {("g", "t"): 1}
-        assert retries_waiting(broker) == {"g": 1}
+        assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {
+            "g": 1
+        }
         shown = admin_pb2.DescribeGroupRequest(group="g")
         answer = await stage.call("/evenq.v1.Admin/DescribeGroup", shown, admin_pb2.DescribeGroupResponse)
         assert (answer.troubles.retries_waiting, answer.troubles.given_back) == (1, 1)
         await stage.during(stage.clock.sleep_ms(61_000))
-        assert retries_waiting(broker) == {}
-        topic = broker.topics.get("%RETRY%g")
-        assert broker.store.queue_range(topic.topic_id, 0) == (0, 1), "now it is a message to read"
+        assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
+        topic = broker.catalog.topics.get("%RETRY%g")
+        assert broker.ledger.store.queue_range(topic.topic_id, 0) == (0, 1), "now it is a message to read"
 
     run(story)
 
@@ -135,7 +164,7 @@ def test_a_copy_that_is_due_before_its_store_is_answered_or_is_not_stored_does_n
     async def story(stage: Any) -> None:
         retry = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(1,))
         broker = await filled(stage, 1, retry=retry)
-        append = broker.store.append
+        append = broker.ledger.store.append
 
         async def slowly(messages: Any, **options: Any) -> Any:
             if not options.get("timers"):
@@ -143,17 +172,17 @@ def test_a_copy_that_is_due_before_its_store_is_answered_or_is_not_stored_does_n
             if full:
                 raise StoreFull("no room")
             stored = await append(messages, **options)
-            retries = broker.topics.get("%RETRY%g").topic_id
-            while broker.store.queue_range(retries, 0) == (0, 0):
+            retries = broker.catalog.topics.get("%RETRY%g").topic_id
+            while broker.ledger.store.queue_range(retries, 0) == (0, 0):
                 await stage.clock.sleep_ms(1)
             return stored
 
-        monkeypatch.setattr(broker.store, "append", slowly)
+        monkeypatch.setattr(broker.ledger.store, "append", slowly)
         back = data_pb2.SendBackRequest(group="g", queue_offset=0, attempts=1)
         back.queue.CopyFrom(common_pb2.Queue(topic="t", broker_name="a", queue_id=0))
         with pytest.raises(Error) if full else nullcontext():
             await stage.call("/evenq.v1.Data/SendBack", back, data_pb2.SendBackResponse)
-        assert retries_waiting(broker) == {}
+        assert retries_waiting(broker.catalog, delayed_retries=broker.delayed_retries, backlog=broker.backlog) == {}
 
     run(story)
 
@@ -163,7 +192,9 @@ def test_the_age_is_that_of_the_oldest_unfinished_message(run: Run) -> None:
         broker = await filled(stage, 2)
         handles = await receive(stage)
         await stage.clock.advance(7_000)
-        await look_once(broker)
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         assert read(broker, "rocketmq_consumer_lag_latency")["g", "t"] >= 7_000
         assert read(broker, "evenq_queue_lag_seconds")["g", "t", "0"] >= 7
         assert read(broker, "evenq_queue_lag_messages")["g", "t", "0"] == 2
@@ -172,7 +203,9 @@ def test_the_age_is_that_of_the_oldest_unfinished_message(run: Run) -> None:
         for handle in handles:
             ack.entries.add(receipt_handle=handle)
         await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
-        await look_once(broker)
+        await look_once(
+            broker.runtime, broker.ledger, lite=broker.lite, stuck_queues=broker.stuck_queues, backlog=broker.backlog
+        )
         assert read(broker, "rocketmq_consumer_lag_latency") == {("g", "t"): 0}
         assert read(broker, "evenq_queue_lag_messages") == {("g", "t", "0"): 0}
 
@@ -189,7 +222,10 @@ def test_deliveries_and_sizes_are_counted_in_buckets(run: Run) -> None:
         assert ages.counts[AGE_BOUNDS_MS.index(5_000)] == sum(ages.counts) == 3
         assert ages.total == pytest.approx(6, abs=0.2)
         sizes = read(broker, "rocketmq_message_size")["t", "normal"]
-        assert (sizes.counts[0], sizes.total) == (3, broker.stats.topic(broker.topics.get("t").topic_id).bytes_in)
+        assert (sizes.counts[0], sizes.total) == (
+            3,
+            broker.runtime.stats.topic(broker.catalog.topics.get("t").topic_id).bytes_in,
+        )
 
     run(story)
 

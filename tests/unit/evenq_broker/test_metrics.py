@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from evenq_broker.core.journal import BrokerKnown
-from evenq_broker.core.locks import Generation
-from evenq_broker.core.members import Member, Protocol
-from evenq_broker.loops.resizing import scale
+from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.core.state.records import BrokerKnown
+from evenq_broker.loops.resizing.resizing import scale
 from evenq_broker.metrics import broker_metrics, constant_labels
 
-from evenq.model import FilterExpression, MessageQueue, MessageType, Subscription
+from evenq.model import FilterExpression, Generation, MessageQueue, MessageType, Subscription
 from evenq.serving.metrics import MetricKind, exposition
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
@@ -20,7 +19,7 @@ CONSTANT = 'cluster="evenq",node_id="a",node_type="broker"'
 
 def page(broker: Any) -> dict[str, float]:
     """Series (without the constant labels) -> value."""
-    text = exposition(broker_metrics(broker), constant_labels(broker)).decode()
+    text = exposition(broker_metrics(broker), constant_labels(broker.runtime)).decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
         name, _, rest = line.partition("{")
@@ -36,8 +35,8 @@ def page(broker: Any) -> dict[str, float]:
 async def busy(stage: Any) -> Any:
     """Four messages of topic `t`: group `g` finished one, holds another; two are fresh."""
     broker = await stage.broker()
-    await stage.during(broker.create_topic("t", queues=1))
-    await stage.during(broker.create_group("g", start_from="FIRST"))
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.during(broker.catalog.create_group("g", start_from="FIRST"))
     send = service_pb2.SendMessageRequest()
     for number in range(4):
         message = send.messages.add(body=b"12345")
@@ -61,10 +60,10 @@ def differ(broker: Any) -> None:
     """Two members of group `g` filter topic `t` differently."""
     for client_id in ("c", "d"):
         told = Subscription("t", FilterExpression(client_id))
-        broker.members.join(
+        broker.membership.members.join(
             "g",
             Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(told,)),
-            now_ms=broker.clock.monotonic_ms(),
+            now_ms=broker.runtime.clock.monotonic_ms(),
             lease_ms=60_000,
         )
 
@@ -89,9 +88,9 @@ def test_what_filters_leave_out_and_where_they_differ_are_told(run: Run) -> None
 def test_the_numbers_are_those_of_the_messages(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
-        broker.locks.acquire("g", "c", MessageQueue("t", "a", 0), Generation(1, 1))
-        broker.locks.wait("g", "d", MessageQueue("t", "a", 0))
-        broker.locks.wait("g", "e", MessageQueue("t", "a", 0))
+        broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0), Generation(1, 1))
+        broker.membership.locks.wait("g", "d", MessageQueue("t", "a", 0))
+        broker.membership.locks.wait("g", "e", MessageQueue("t", "a", 0))
         found = page(broker)
         both = 'consumer_group="g",topic="t"'
         for series, number in {
@@ -122,15 +121,15 @@ def test_the_numbers_are_those_of_the_messages(run: Run) -> None:
 def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
-        broker.locks.acquire("g", "c", MessageQueue("t", "a", 0))
+        broker.membership.locks.acquire("g", "c", MessageQueue("t", "a", 0))
         differ(broker)
         broker.sessions.duplicates["g"] = 1
-        await stage.during(scale(broker, "t", 2))
-        await stage.during(scale(broker, "t", 1))
-        await stage.during(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
-        await stage.during(broker.create_topic("%DLQ%g", queues=1, system=True))
+        await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 2, membership=broker.membership))
+        await stage.during(scale(broker.runtime, broker.catalog, broker.ledger, "t", 1, membership=broker.membership))
+        await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
+        await stage.during(broker.catalog.create_topic("%DLQ%g", queues=1, system=True))
         broker.cluster.known.brokers.apply(BrokerKnown("gone", gone_ms=1))
-        broker.cluster.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
+        broker.rebalancer = SimpleNamespace(connected=True, changed=lambda **_: None)
         found = {series.partition("{")[0].removesuffix("_bucket") for series in page(broker)}
         for metric in broker_metrics(broker):
             assert metric.name in found
@@ -144,9 +143,9 @@ def test_each_listed_metric_has_a_series_and_counters_say_so_in_their_names(run:
 def test_the_series_of_a_deleted_topic_and_group_are_gone(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await busy(stage)
-        await stage.during(broker.delete_topic("t"))
+        await stage.during(broker.catalog.delete_topic("t"))
         assert not [series for series in page(broker) if 'topic="t"' in series]
-        await stage.during(broker.delete_group("g"))
+        await stage.during(broker.catalog.delete_group("g"))
         stage_left = [s for s in page(broker) if 'consumer_group="g"' in s and "connections" not in s]
         assert stage_left == []
 

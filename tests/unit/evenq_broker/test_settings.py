@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from evenq_broker.loops.opening import store_options
+from evenq_broker.loops.state.ledger import store_options
 from evenq_broker.settings import BODY_BYTES_MAX, Settings, StoreSettings
 
 from evenq.errors import SettingsError
@@ -74,7 +74,7 @@ def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
         (["--tls.key=k"], "belong together"),
         (["--tls.port=0"], "give both PEM files"),
         (["--port=-1"], "nothing would be served"),
-        (["--listeners=out+tls=0.0.0.0:1"], "listeners opens a TLS door without"),
+        (["--listeners=out+tls=0.0.0.0:1"], "listeners has one with TLS, without"),
         (["--listeners=default=0.0.0.0:1"], "choose another name"),
         (["--store.flush=never"], "one of async, sync"),
         (["--default-start-from=MIDDLE"], "one of LAST, FIRST"),
@@ -84,3 +84,19 @@ def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
 def test_values_that_cannot_be_are_told(flags: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         load(Settings, "broker", flags, {})
+
+
+def test_what_the_store_declares_is_not_said_again_by_the_settings() -> None:
+    """Default and text are the store's; bounds may be narrower, never wider."""
+    declared = {one.name: one for one in fields(StoreOptions)}
+    shared = declared.keys() & StoreSettings.model_fields.keys()
+    assert StoreSettings.model_fields.keys() - shared == {"path", "message_index"}
+    for name in shared:
+        one, setting = declared[name], StoreSettings.model_fields[name]
+        assert setting.description == one.metadata["description"], name
+        assert setting.default == one.default, name
+        for rule in setting.metadata:
+            if hasattr(rule, "ge"):
+                assert rule.ge >= one.metadata["ge"], name
+            if hasattr(rule, "le"):
+                assert rule.le <= one.metadata.get("le", rule.le), name

@@ -14,11 +14,12 @@ from tests.unit.evenq_broker.staged import DECIDE, STAGE, block, decide, stage
 def test_rows_wait_are_published_and_dropped(run: Callable[[Callable[[Any], Awaitable[None]]], None]) -> None:
     async def story(scene: Any) -> None:
         broker = await scene.broker()
-        await scene.during(broker.create_topic("t", queues=1))
+        await scene.during(broker.catalog.create_topic("t", queues=1))
 
         def read() -> dict[str, Any]:
             return {
-                metric.name.removeprefix("evenq_broker_"): dict(metric.read()) for metric in staging_metrics(broker)
+                metric.name.removeprefix("evenq_broker_"): dict(metric.read())
+                for metric in staging_metrics(staging=broker.staging)
             }
 
         await scene.call(STAGE, stage(block(["a", "b"])), staging_pb2.StageResponse)

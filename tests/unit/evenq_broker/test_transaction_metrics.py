@@ -13,12 +13,15 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 def test_open_and_ended_transactions_are_told_by_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        topic = await stage.during(broker.create_topic("payments", message_type=MessageType.TRANSACTION))
-        await stage.during(broker.create_topic("plain"))
+        topic = await stage.during(broker.catalog.create_topic("payments", message_type=MessageType.TRANSACTION))
+        await stage.during(broker.catalog.create_topic("plain"))
         broker.transactions.table.begin(5, topic.topic_id, first_ms=0, due_ms=1)
         broker.transactions.stats.committed[topic.topic_id] = 3
         broker.transactions.stats.missed = 2
-        found = {metric.name: list(metric.read()) for metric in transaction_metrics(broker)}
+        found = {
+            metric.name: list(metric.read())
+            for metric in transaction_metrics(broker.catalog, transactions=broker.transactions)
+        }
         assert found["rocketmq_half_messages"] == [(("payments",), 1)]
         assert found["rocketmq_commit_messages_total"] == [(("payments",), 3)]
         assert found["rocketmq_rollback_messages_total"] == [(("payments",), 0)]

@@ -5,35 +5,35 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from evenq_rebalancer.core.board import Board, Limits
-from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
+from evenq_rebalancer.core.reports import BrokerReport, GroupFact, MemberFact, TopicFact
 from evenq_rebalancer.metrics import metrics
-from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.stats import Stats
 
 from evenq.model.balance import BalancePolicy
 from evenq.serving.metrics import exposition
 
 
-def tell(board: Board, *ids: str, gone: tuple[str, ...] = ()) -> None:
+def tell(engine: AssignmentEngine, *ids: str, gone: tuple[str, ...] = ()) -> None:
     members = tuple(MemberFact(client_id=own, topics=("T",)) for own in ids)
     groups = () if gone else (GroupFact(group="g", strategy="AVG", members=members),)
     topics = (TopicFact(topic="T", read_queues=2),)
-    board.reported(1, Report(broker_name="b", groups=groups, topics=topics, groups_gone=gone), now_ms=0)
-    board.settle(now_ms=0, wall_ms=0)
+    engine.reported(1, BrokerReport(broker_name="b", groups=groups, topics=topics, groups_gone=gone), now_ms=0)
+    engine.settle(now_ms=0, wall_ms=0)
 
 
 @pytest.mark.spec("AL-9")
 def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
-    board, stats = Board(epoch=1, limits=Limits(warm_up_ms=0)), Stats()
-    board.facts.opened("b", 1)
+    engine, stats = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0)), Stats()
+    engine.facts.opened("b", 1)
     stats.rebalanced(7)
 
     async def text() -> str:
-        return exposition(metrics(board, stats, Streams())).decode()
+        return exposition(metrics(engine, stats, ReportStreams())).decode()
 
-    tell(board, "a")
-    tell(board, "a", "b", "c")
+    tell(engine, "a")
+    tell(engine, "a", "b", "c")
     page = asyncio.run(text())
     for line in (
         'evenq_rebalance_moves_total{consumer_group="g",topic="T"} 1.0',
@@ -46,27 +46,27 @@ def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
         "evenq_rebalance_brokers 1.0",
     ):
         assert line in page.splitlines(), page
-    tell(board)
+    tell(engine)
     page = asyncio.run(text())
     assert "evenq_unowned_queues{" not in page, "all members ended: nothing is wrong with the queues"
     assert 'evenq_queue_owners{consumer_group="g",topic="T"} 0.0' in page.splitlines()
-    tell(board, gone=("g",))
+    tell(engine, gone=("g",))
     assert 'consumer_group="g"' not in asyncio.run(text())
 
 
 def test_held_far_and_failing_queues_are_counted() -> None:
-    board = Board(epoch=1, limits=Limits(warm_up_ms=0))
-    board.facts.opened("b", 1)
+    engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
+    engine.facts.opened("b", 1)
 
     def tell(strategy: str, *ids: str) -> str:
         members = tuple(MemberFact(client_id=own, topics=("T",), instance=own, zone=own) for own in ids)
         group = GroupFact(group="g", strategy=strategy, members=members, balance=BalancePolicy(hold_ms=9_000))
         topics = (TopicFact(topic="T", read_queues=6),)
-        board.reported(1, Report(broker_name="b", zone="z1", groups=(group,), topics=topics), now_ms=0)
-        board.settle(now_ms=0, wall_ms=0)
+        engine.reported(1, BrokerReport(broker_name="b", zone="z1", groups=(group,), topics=topics), now_ms=0)
+        engine.settle(now_ms=0, wall_ms=0)
 
         async def text() -> str:
-            return exposition(metrics(board, Stats(), Streams())).decode()
+            return exposition(metrics(engine, Stats(), ReportStreams())).decode()
 
         return asyncio.run(text())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.board import Limits
+from evenq_rebalancer.core.assignment_engine import EngineLimits
 from evenq_rebalancer.settings import Settings
 
 from evenq.errors import SettingsError
@@ -11,7 +11,7 @@ from evenq.serving.settings import load
 
 
 def test_limits_follow_the_settings() -> None:
-    names = [name for name in Limits.__dataclass_fields__ if name != "machine_rooms"]
+    names = [name for name in EngineLimits.__dataclass_fields__ if name != "machine_rooms"]
     settings = Settings(**{name: number for number, name in enumerate(names, 1)}, machine_rooms=" r1, r2 ,,")
     limits = settings.limits()
     assert [getattr(limits, name) for name in names] == list(range(1, len(names) + 1))
@@ -19,7 +19,7 @@ def test_limits_follow_the_settings() -> None:
 
 
 def test_the_defaults_are_those_of_the_core() -> None:
-    assert Settings().limits() == Limits()
+    assert Settings().limits() == EngineLimits()
     assert Settings().port == 8083
 
 

@@ -1,4 +1,4 @@
-"""A term of leadership: its board and streams, from beginning to end."""
+"""A term of leadership: its engine and streams, from beginning to end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from evenq_rebalancer.rpc.leadership import BEAT
+from evenq_rebalancer.rpc.leader_gate import BEAT
 from evenq_rebalancer.settings import Settings
 from evenq_rebalancer.stats import Stats
 from evenq_rebalancer.term import Term
@@ -39,7 +39,7 @@ def test_it_decides_beats_while_nothing_happens_and_ends_its_streams() -> None:
 
         following = asyncio.ensure_future(follow())
         await clock.advance(100)
-        assert [(d.group, d.topic, d.generation.epoch) for d in term.board.decisions()] == [("g", "T", 7)]
+        assert [(d.group, d.topic, d.generation.epoch) for d in term.engine.decisions()] == [("g", "T", 7)]
         await clock.advance(2_000)
         term.end()
         await following

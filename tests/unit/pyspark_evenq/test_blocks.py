@@ -2,11 +2,17 @@
 
 from datetime import UTC, datetime
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark_evenq.arrow_schema import TYPES, Column, arrow_schema
-from pyspark_evenq.blocks import batch_of, parse, tag_set, with_tags
+from pyspark_evenq.blocks import parse, tag_set, with_tags
+from pyspark_evenq.message_columns import batch_of
 
+from evenq.errors import InternalError
 from evenq.model.queue import MessageQueue
 from evenq.wire.convert import set_ms
+from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
@@ -66,3 +72,39 @@ def test_tags_are_compared_once_more_because_brokers_compare_hashes() -> None:
     assert [message.system_properties.tag for message in with_tags(messages, tag_set("AA || UA"))] == ["UA"]
     assert len(with_tags(messages, tag_set("*"))) == len(with_tags(messages, tag_set(""))) == 2
     assert not with_tags(messages, tag_set("AA"))
+
+
+@pytest.mark.parametrize("numbers", [(0, 0), (41, 43), (1 << 40, (1 << 40) + 2)])
+def test_a_block_of_records_is_read_where_it_lies(numbers: tuple[int, int]) -> None:
+    encoded = data_pb2.ScanBlock(first_offset=numbers[0], next_offset=numbers[1])
+    encoded.status.code, encoded.status.message = definition_pb2.OK, "OK"
+    encoded.records.sizes, encoded.records.frames, encoded.records.head = bytes(8), bytes(range(200)), True
+    found = parse(memoryview(encoded.SerializeToString()))
+    assert (found.first_offset, found.next_offset, found.status, found.count) == (*numbers, None, 2)
+    assert found.records is not None
+    assert isinstance(found.records.frames, memoryview)
+    held = found.records
+    assert (bytes(held.sizes), bytes(held.frames)) == (encoded.records.sizes, encoded.records.frames)
+    assert (held.head, held.system, held.checked) == (True, False, False)
+
+
+@given(st.binary(max_size=80), st.integers(0, 80), st.binary(max_size=3))
+def test_what_is_no_plain_block_of_records_is_judged_by_the_parser(frames: bytes, at: int, other: bytes) -> None:
+    block = data_pb2.ScanBlock(first_offset=1, next_offset=2)
+    block.status.code, block.status.message = definition_pb2.OK, "OK"
+    block.records.sizes, block.records.frames = b"\x01\0\0\0", frames
+    whole = block.SerializeToString()
+    changed = whole[:at] + other + whole[at + len(other) :]
+    try:
+        wanted = data_pb2.ScanBlock.FromString(changed)
+    except DecodeError:
+        with pytest.raises(InternalError):
+            parse(changed)
+        return
+    found = parse(changed)
+    assert (found.first_offset, found.next_offset) == (wanted.first_offset, wanted.next_offset)
+    assert (found.records is None) == (not wanted.HasField("records"))
+    if found.records is not None:
+        assert bytes(found.records.frames) == wanted.records.frames
+        assert bytes(found.records.sizes) == wanted.records.sizes
+        assert found.records.checked == wanted.records.checked

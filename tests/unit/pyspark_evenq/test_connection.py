@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
-from itertools import repeat
 from typing import Any
 
 import pytest
 from pyspark_evenq import connection
 
 from evenq.errors import ConnectionFailed, NotImplementedYet, RequestTimeout
+from evenq.wire.blocking_stream import StreamSocket
 from evenq.wire.credentials import Credentials
 from evenq.wire.signature import Secret, fits, read_claim
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -58,11 +57,77 @@ def test_each_call_says_that_it_reads() -> None:
     assert dict(connection._metadata())["x-evenq-role"] == "reader"
 
 
-def test_the_thread_that_fetches_ahead_ends_though_its_call_has_more() -> None:
-    before = set(threading.enumerate())
-    answers = iter(connection._Ahead(repeat(b"block")))
-    assert next(answers) == b"block"
-    [fetching] = set(threading.enumerate()) - before
-    answers.close()  # type: ignore[attr-defined]
-    fetching.join(10)
-    assert not fetching.is_alive()
+SCAN = "/evenq.v1.Data/Scan"
+
+
+def scan(broker: Any) -> bytes:
+    queue = common_pb2.Queue(topic="flights", broker_name="broker-a", queue_id=0)
+    return data_pb2.ScanRequest(queue=queue, start=0, end=3, block_bytes=1 << 10).SerializeToString()
+
+
+def offsets() -> bytes:
+    queue = common_pb2.Queue(topic="flights", broker_name="broker-a", queue_id=0)
+    return data_pb2.QueryOffsetsRequest(queues=[queue]).SerializeToString()
+
+
+def test_failures_of_streams_are_those_of_single_calls(broker: Any) -> None:
+    with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1: .*is a broker running there\?"):
+        list(connection.stream("127.0.0.1:1", SCAN, b"", timeout_ms=5_000))
+    with pytest.raises(NotImplementedYet):
+        list(connection.stream(broker.endpoint, "/evenq.v1.Data/Nothing", b"", timeout_ms=5_000))
+    broker.send("one")
+    broker.send("two")
+    broker.send("three")
+    broker.cut_scans = 1
+    with pytest.raises(ConnectionFailed, match="cut by the test"):
+        list(connection.stream(broker.endpoint, SCAN, scan(broker), timeout_ms=5_000))
+    assert not connection._idle
+
+
+@pytest.mark.parametrize("meant", ["", "#broker-a"], ids=["its own address", "an address of several brokers"])
+def test_the_calls_of_a_task_go_over_one_connection_that_ends_with_it(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, meant: str
+) -> None:
+    endpoint = broker.endpoint + meant
+    for text in ("one", "two", "three"):
+        broker.send(text)
+    opened: list[StreamSocket] = []
+    first = StreamSocket.open
+
+    def opening(*given: Any, **more: Any) -> StreamSocket:
+        opened.append(first(*given, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(StreamSocket, "open", opening)
+    monkeypatch.setattr(connection, "_channel", None)  # no call is to be made by grpc
+    for _ in range(2):
+        blocks = list(map(bytes, connection.stream(endpoint, SCAN, scan(broker), timeout_ms=5_000)))
+        assert [len(data_pb2.ScanBlock.FromString(block).messages) for block in blocks] == [3]
+    answer = connection.unary(endpoint, "/evenq.v1.Data/QueryOffsets", offsets(), timeout_ms=5_000)
+    assert data_pb2.QueryOffsetsResponse.FromString(answer).offsets[0].max_offset == 3
+    assert len(opened) == 1
+    connection.end_streams()
+    assert opened[0]._socket.fileno() == -1
+    assert not connection._idle
+
+
+def test_a_stream_that_is_left_early_leaves_no_connection(broker: Any) -> None:
+    for number in range(40):
+        broker.send(str(number))
+    queue = common_pb2.Queue(topic="flights", broker_name="broker-a", queue_id=0)
+    request = data_pb2.ScanRequest(queue=queue, start=0, end=40, block_bytes=1 << 10).SerializeToString()
+    blocks = connection.stream(broker.endpoint, SCAN, request, timeout_ms=5_000)
+    assert next(blocks)
+    blocks.close()
+    assert not connection._idle
+
+
+def test_a_forked_process_leaves_its_parents_connections_alone(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("one", "two", "three"):
+        broker.send(text)
+    list(connection.stream(broker.endpoint, SCAN, scan(broker), timeout_ms=5_000))
+    [(_, parents)] = connection._idle.values()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert connection._kept(broker.endpoint) is None
+    assert parents.is_fresh()
+    parents.close()

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 from pyspark_evenq.arrow_schema import HEADER_TYPES, KAFKA_TYPES, SYSTEM_TYPES, Column
-from pyspark_evenq.blocks import batch_of
 from pyspark_evenq.extra_columns import must_be_unique, partition_of
+from pyspark_evenq.message_columns import batch_of
 
 from evenq.errors import Unsupported
 from evenq.model.queue import MessageQueue

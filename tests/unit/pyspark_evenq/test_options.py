@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from pyspark_evenq.member_options import Assignment, OnBusy, OnConflict
-from pyspark_evenq.options import Format, OffsetSpec, Place, ReadOptions, SchemaStyle
+from pyspark_evenq.offset_options import OffsetSpec, Place
+from pyspark_evenq.options import Format, ReadOptions, SchemaStyle
 
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue

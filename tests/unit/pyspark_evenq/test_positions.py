@@ -1,7 +1,7 @@
 """Where to start and end."""
 
 import pytest
-from pyspark_evenq.options import OffsetSpec, Place
+from pyspark_evenq.offset_options import OffsetSpec, Place
 from pyspark_evenq.planner import Bounds, Trimmed
 from pyspark_evenq.positions import QueueState, loss_of, resolve
 

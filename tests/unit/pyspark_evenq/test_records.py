@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark_evenq import records as module
 from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
-from pyspark_evenq.blocks import batch_of
+from pyspark_evenq.message_columns import batch_of
 from pyspark_evenq.records import Records
 from pyspark_evenq.verifying import RecordsDamaged
 

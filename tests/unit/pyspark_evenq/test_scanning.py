@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark_evenq import cluster, sink_writer
+from pyspark_evenq import connection, sink_writer
 from pyspark_evenq.arrow_schema import Column
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import QueueRange
@@ -173,23 +172,20 @@ def test_bodies_that_no_column_is_made_of_do_not_travel(filled: Any) -> None:
     assert filled.parts == {(False, False)}
 
 
-def test_a_long_range_is_fetched_ahead_and_in_order(broker: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(cluster, "AHEAD_MIN", 10)
+def test_a_long_range_is_read_in_order_and_leaves_no_connection(broker: Any) -> None:
     broker.sends_records = True
     for number in range(200):
         broker.send(str(number))
     broker.cut_scans = 3
     assert bodies(broker, 0, 200) == [str(number) for number in range(200)]
     assert broker.calls.count("Scan") == 4
+    assert not connection._idle
     wanted = QueueRange(queue=broker.queue(0), start=0, end=200)
     [task] = scan_tasks([[wanted]], {wanted.queue: broker.endpoint}, {})
     rows = read(task, options(broker), BODY)
     assert next(rows).num_rows == 4
     rows.close()  # Spark needs no more of it
-    deadline = time.monotonic() + 10
-    while any(thread.name == "evenq-fetch" for thread in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not [thread for thread in threading.enumerate() if thread.name == "evenq-fetch"]
+    assert not connection._idle
 
 
 def test_sparks_own_empty_partition_yields_nothing(broker: Any) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_evenq.sink_blocks import Target, pack, parted, pieces
+from pyspark_evenq.sink_blocks import Target, joined, pack, parted, pieces
 
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
+from evenq.wire.stubs.evenq.v1.staging_pb2 import RowBlock, StageRequest
 
 QUEUES = {"t": tuple(MessageQueue("t", broker, number) for broker in ("a", "b") for number in range(2))}
 TEXTS, MAPS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
@@ -25,6 +26,13 @@ def every() -> pa.RecordBatch:
         "priority": pa.array([1, None, 2, 3], pa.int32()),
         "deliveryTimestamp": pa.array([None, 5_000_000, None, 1_000], pa.timestamp("us", tz="UTC")),
     })  # fmt: skip
+
+
+def packed(batch: pa.RecordBatch, first_row: int, born_ms: int) -> RowBlock:
+    rows = pack(batch, first_row=first_row, born_ms=born_ms)
+    request = StageRequest.FromString(joined(StageRequest(topic="t", token=b"x", sequence=3), rows))
+    assert (request.topic, request.token, request.sequence) == ("t", b"x", 3)
+    return request.rows
 
 
 def texts(data: bytes, ends: bytes) -> list[bytes]:
@@ -42,7 +50,7 @@ def listed(items: list[Any], rows: bytes) -> list[list[Any]]:
 def test_a_part_of_a_batch_is_packed_as_its_rows(rows: list[int], how: str) -> None:
     batch = every()
     part = batch.slice(rows[0], len(rows)) if how == "slice" else batch.take(pa.array(rows))
-    block = pack(part, first_row=7, born_ms=8)
+    block = packed(part, first_row=7, born_ms=8)
     assert (block.count, block.first_row, block.born_ms) == (len(rows), 7, 8)
     wanted = batch.to_pylist()
     assert texts(block.bodies, block.body_ends) == [(wanted[row]["body"] or "").encode() for row in rows]
@@ -65,7 +73,7 @@ def test_kafka_columns_are_keys_and_properties() -> None:
         "value": pa.array([b"1", b"2", b"3"]), "key": pa.array([b"k", None, b"l"]),
         "headers": pa.array([[{"key": "h", "value": b"v"}], None, [{"key": "i", "value": b"w"}]], header),
     })  # fmt: skip
-    block = pack(batch.slice(1), first_row=0, born_ms=0)
+    block = packed(batch.slice(1), first_row=0, born_ms=0)
     assert texts(block.bodies, block.body_ends) == [b"2", b"3"]
     assert listed(texts(block.keys, block.key_ends), block.key_rows) == [[], [b"l"]]
     names = texts(block.property_names, block.property_name_ends)

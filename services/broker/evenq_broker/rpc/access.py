@@ -102,6 +102,10 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
         "LiteReady": (_CLUSTER, Action.INTERNAL),
     },
+    "/evenq.v1.Replication/": {
+        "Link": (_CLUSTER, Action.INTERNAL),
+        "FetchSnapshot": (_CLUSTER, Action.INTERNAL),
+    },
     "/evenq.v1.Staging/": {
         "Begin": (_TOPIC, Action.PUBLISH),
         "Stage": (_TOPIC, Action.PUBLISH),

@@ -13,9 +13,9 @@ from evenq.errors import BadRequest, Error
 from evenq.serving.rpc import RpcContext
 from evenq.wire.status import INTERNAL, status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq_broker.core.frames import field, varint
+from evenq_broker.core.state.frames import field, varint
 
-__all__ = ["OK_STATUS", "code_of", "parsed", "several", "status_frame", "told"]
+__all__ = ["OK_STATUS", "code_of", "is_public", "parsed", "several", "status_frame"]
 
 OK_CODE = 20000
 OK_STATUS = field(1, b"\x08" + varint(OK_CODE))
@@ -25,7 +25,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def parsed(kind: type[_M], request: bytes, context: RpcContext | None = None) -> _M:
-    """The request as a message of this kind; the door's, where that has decoded it. Raises BadRequest for bytes that
+    """The request as a message of this kind; the server's, where that has decoded it. Raises BadRequest for bytes that
     are none.
     """
     if context is not None and (decoded := context.decoded) is not None and decoded[0] is request:
@@ -41,8 +41,8 @@ def status_frame(error: Error, language: str = "") -> bytes:
     return status_of(error, language).SerializeToString()
 
 
-def told(error: Error) -> bool:
-    """False for errors whose text is not for callers (they name files or histories); raise those to the door."""
+def is_public(error: Error) -> bool:
+    """False for errors whose text is not for callers (they name files or histories); raise those to the server."""
     return not isinstance(error, INTERNAL)
 
 

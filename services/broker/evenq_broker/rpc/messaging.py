@@ -5,55 +5,58 @@ have the rest.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from evenq.serving.rpc import Kind, Rpc
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq_broker.loops.popping import Popping
 from evenq_broker.rpc.access import MESSAGING, rpc
-from evenq_broker.rpc.clients import Clients
-from evenq_broker.rpc.lite import LiteSyncing
-from evenq_broker.rpc.pulling import Pulling
-from evenq_broker.rpc.recall import Recalling
-from evenq_broker.rpc.receive import Receiving
-from evenq_broker.rpc.send import Sending
-from evenq_broker.rpc.settle import Settling
-from evenq_broker.rpc.transactions import Ending
-
-if TYPE_CHECKING:
-    from evenq_broker.broker import Broker
+from evenq_broker.rpc.clients.heartbeat import Clients
+from evenq_broker.rpc.delivery.pulling import Pulling
+from evenq_broker.rpc.delivery.receive import Receiving
+from evenq_broker.rpc.delivery.settle import Acknowledger
+from evenq_broker.rpc.lite.lite import LiteSyncing
+from evenq_broker.rpc.sending.recall import Recalling
+from evenq_broker.rpc.sending.send import Sending
+from evenq_broker.rpc.transactions.transactions import Ending
 
 __all__ = ["rpcs"]
 
 
-def rpcs(broker: Broker) -> list[Rpc]:
+def rpcs(
+    *,
+    sending: Sending,
+    receiving: Receiving,
+    acknowledger: Acknowledger,
+    pulling: Pulling,
+    heartbeats: Clients,
+    transactions: Ending,
+    recalling: Recalling,
+    lite_syncing: LiteSyncing,
+) -> list[Rpc]:
     """All calls of this module."""
-    popping, sending = Popping(broker), Sending(broker)
-    clients, pulling, settling = Clients(broker), Pulling(broker), Settling(broker)
     s = service_pb2
     unary = [
-        ("AckMessage", settling.ack, s.AckMessageResponse),
-        ("ChangeInvisibleDuration", settling.change_invisible, s.ChangeInvisibleDurationResponse),
+        ("AckMessage", acknowledger.ack, s.AckMessageResponse),
+        ("ChangeInvisibleDuration", acknowledger.change_invisible, s.ChangeInvisibleDurationResponse),
         (
             "ForwardMessageToDeadLetterQueue",
-            settling.forward_to_dead_letters,
+            acknowledger.forward_to_dead_letters,
             s.ForwardMessageToDeadLetterQueueResponse,
         ),
-        ("Heartbeat", clients.heartbeat, s.HeartbeatResponse),
-        ("NotifyClientTermination", clients.terminate, s.NotifyClientTerminationResponse),
+        ("Heartbeat", heartbeats.heartbeat, s.HeartbeatResponse),
+        ("NotifyClientTermination", heartbeats.terminate, s.NotifyClientTerminationResponse),
         ("UpdateOffset", pulling.update_offset, s.UpdateOffsetResponse),
         ("GetOffset", pulling.get_offset, s.GetOffsetResponse),
         ("QueryOffset", pulling.query_offset, s.QueryOffsetResponse),
-        ("EndTransaction", Ending(broker).end, s.EndTransactionResponse),
-        ("RecallMessage", Recalling(broker).recall, s.RecallMessageResponse),
-        ("SyncLiteSubscription", LiteSyncing(broker).sync, s.SyncLiteSubscriptionResponse),
+        ("EndTransaction", transactions.end, s.EndTransactionResponse),
+        ("RecallMessage", recalling.recall, s.RecallMessageResponse),
+        ("SyncLiteSubscription", lite_syncing.sync, s.SyncLiteSubscriptionResponse),
     ]
     return [
         replace(rpc(MESSAGING + "SendMessage", sending.send, s.SendMessageResponse), plain=sending.plain),
         *(rpc(MESSAGING + name, handler, response) for name, handler, response in unary),
         rpc(
             MESSAGING + "ReceiveMessage",
-            Receiving(broker, popping).receive,
+            receiving.receive,
             s.ReceiveMessageResponse,
             Kind.SERVER_STREAM,
         ),

@@ -60,7 +60,7 @@ class RegistryService:
         return self._clock.monotonic_ms() < self._settled_ms
 
     def rpcs(self) -> list[Rpc]:
-        """What the door serves, each with its row of the access table."""
+        """What the server serves, each with its row of the access table."""
         broker = Access(resource=Resource.BROKER, action=Action.INTERNAL)
         reader = Access(resource=Resource.CLUSTER, action=Action.DESCRIBE)
         return [
@@ -71,11 +71,11 @@ class RegistryService:
             _rpc("WatchRoutes", Kind.SERVER_STREAM, self.watch_routes, registry_pb2.RouteEvent, reader),
         ]
 
-    async def register(self, request: bytes, context: RpcContext) -> bytes:
+    async def register(self, data: bytes, context: RpcContext) -> bytes:
         """A broker tells everything (NS-5). PRECONDITION_FAILED: another broker holds the name."""
         self._check_address(context)
-        asked = registry_pb2.RegisterRequest.FromString(request)
-        entry = entry_of(asked.state, topics_max=self._settings.topics_max)
+        request = registry_pb2.RegisterRequest.FromString(data)
+        entry = entry_of(request.state, topics_max=self._settings.topics_max)
         change = self.registry.register(entry, self._clock.monotonic_ms())
         self._stats.registrations += 1
         if change is not None:
@@ -97,47 +97,47 @@ class RegistryService:
             expiry_ms=self._settings.expiry_ms,
         ).SerializeToString()
 
-    async def heartbeat(self, request: bytes, context: RpcContext) -> bytes:
+    async def heartbeat(self, data: bytes, context: RpcContext) -> bytes:
         """A broker is still here (NS-4)."""
         self._check_address(context)
-        asked = registry_pb2.RegistryHeartbeatRequest.FromString(request)
+        request = registry_pb2.RegistryHeartbeatRequest.FromString(data)
         self._stats.heartbeats += 1
         full_wanted = self.registry.heartbeat(
-            asked.broker_name, asked.incarnation, asked.data_version, self._clock.monotonic_ms()
+            request.broker_name, request.incarnation, request.data_version, self._clock.monotonic_ms()
         )
         return registry_pb2.RegistryHeartbeatResponse(status=OK, full_wanted=full_wanted).SerializeToString()
 
-    async def unregister(self, request: bytes, context: RpcContext) -> bytes:
+    async def unregister(self, data: bytes, context: RpcContext) -> bytes:
         """A broker leaves at once. OK also if it was not here."""
         self._check_address(context)
-        asked = registry_pb2.UnregisterRequest.FromString(request)
-        change = self.registry.unregister(asked.broker_name, asked.incarnation)
+        request = registry_pb2.UnregisterRequest.FromString(data)
+        change = self.registry.unregister(request.broker_name, request.incarnation)
         if change is not None:
-            log.info("broker left", extra={"broker": asked.broker_name, "version": change.version})
+            log.info("broker left", extra={"broker": request.broker_name, "version": change.version})
             self.announce(change)
-        elif self.settling and not self.registry.knows(asked.broker_name):
+        elif self.settling and not self.registry.knows(request.broker_name):
             # It was registered with the nameserver that was here before; watchers keep it until they hear of its end.
-            self.announce(Change(version=self.registry.version, removed=asked.broker_name))
+            self.announce(Change(version=self.registry.version, removed=request.broker_name))
         return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
 
-    async def get_routes(self, request: bytes, _context: RpcContext) -> bytes:
+    async def get_routes(self, data: bytes, _context: RpcContext) -> bytes:
         """Routes of some topics or of all; a topic that nobody serves is left out."""
-        asked = registry_pb2.GetRoutesRequest.FromString(request)
-        if len(asked.topics) > TOPICS_ASKED_MAX:
+        request = registry_pb2.GetRoutesRequest.FromString(data)
+        if len(request.topics) > TOPICS_ASKED_MAX:
             raise BadRequest(
-                f"{len(asked.topics)} topics asked for at once, the limit is {TOPICS_ASKED_MAX}; none = all"
+                f"{len(request.topics)} topics asked for at once, the limit is {TOPICS_ASKED_MAX}; none = all"
             )
-        answer = registry_pb2.GetRoutesResponse(status=OK, version=self.registry.version)
-        for route in self.registry.routes(asked.topics):
-            fill_route(route, answer.routes.add())
+        response = registry_pb2.GetRoutesResponse(status=OK, version=self.registry.version)
+        for route in self.registry.routes(request.topics):
+            fill_route(route, response.routes.add())
         for entry in self.registry.brokers():
-            info_of(entry, answer.brokers.add())
-        return answer.SerializeToString()
+            info_of(entry, response.brokers.add())
+        return response.SerializeToString()
 
-    async def watch_routes(self, request: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
+    async def watch_routes(self, data: bytes, _context: RpcContext) -> AsyncGenerator[bytes, None]:
         """The whole table, then each change in order (NS-8). A watcher that does not read is cut off."""
-        asked = registry_pb2.WatchRoutesRequest.FromString(request)
-        watcher = self.watchers.join(asked.watcher[:255])
+        request = registry_pb2.WatchRoutesRequest.FromString(data)
+        watcher = self.watchers.join(request.watcher[:255])
         try:
             yield self._snapshot()
             while True:

@@ -1,8 +1,8 @@
-"""From one line and the facts to its next decision, or to the reason why there is none.
+"""From one assignment and the facts to its next decision, or to the reason why there is none.
 
-Called by `board.py`, which keeps the lines and counts generations. Always true: a strategy that fails never leaves a
-group with less than it had. The decision before stands while all its owners and queues are there; when they are not,
-`STICKY` divides in the strategy's place, from who has what, and the problem is told.
+Called by `assignment_engine.py`, which keeps the assignments and counts generations. Always true: a strategy that fails
+never leaves a group with less than it had. The decision before stands while all its owners and queues are there; when
+they are not, `STICKY` divides in the strategy's place, from who has what, and the problem is told.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from dataclasses import replace
 
 from evenq.allocation import Strategy
 from evenq.errors import BadRequest
-from evenq.model import MessageQueue
+from evenq.model import Generation, MessageQueue
 from evenq.model.balance import Weight
 from evenq_rebalancer.core import pacing
-from evenq_rebalancer.core.decisions import Decision, Generation, Inputs, decide, named
-from evenq_rebalancer.core.groups import Facts
-from evenq_rebalancer.core.lines import Line
+from evenq_rebalancer.core.decisions import Decision, decide
+from evenq_rebalancer.core.groups import MergedFacts
+from evenq_rebalancer.core.inputs import Inputs
 from evenq_rebalancer.core.modes import ModeTable, RequestModeSetting
 from evenq_rebalancer.core.reasons import instead
+from evenq_rebalancer.core.sharing import named
+from evenq_rebalancer.core.topic_assignments import TopicAssignment
 
 __all__ = ["FALLBACK", "Decider"]
 
@@ -29,20 +31,22 @@ FALLBACK = "STICKY"
 class Decider:
     """Reads the facts and modes that it was given; keeps nothing."""
 
-    def __init__(self, facts: Facts, modes: ModeTable, *, machine_rooms: tuple[str, ...]) -> None:
+    def __init__(self, facts: MergedFacts, modes: ModeTable, *, machine_rooms: tuple[str, ...]) -> None:
         self._facts = facts
         self._modes = modes
         self._machine_rooms = machine_rooms
 
-    def decide(self, group: str, topic: str, line: Line, *, generation: Generation, wall_ms: int) -> Decision | None:
-        """Bring the line's decision up to date; what is new to tell about it, None if nothing is."""
-        inputs = self._inputs(group, topic, line)
+    def decide(
+        self, group: str, topic: str, assignment: TopicAssignment, *, generation: Generation, wall_ms: int
+    ) -> Decision | None:
+        """Bring the assignment's decision up to date; what is new to tell about it, None if nothing is."""
+        inputs = self._inputs(group, topic, assignment)
         decision = None
-        if line.decision is None or line.eager or line.decision.inputs != inputs:
-            decision = self._news(group, topic, line, inputs, generation, wall_ms)
+        if assignment.decision is None or assignment.eager or assignment.decision.inputs != inputs:
+            decision = self._news(group, topic, assignment, inputs, generation, wall_ms)
         else:
-            line.problem = ""
-        line.eager, line.why, line.owed = False, "", {}
+            assignment.problem = ""
+        assignment.eager, assignment.why, assignment.owed = False, "", {}
         return decision
 
     def weights(self, group: str, inputs: Inputs) -> dict[MessageQueue, float]:
@@ -59,14 +63,14 @@ class Decider:
         """The strategy. Raises BadRequest if it cannot decide here."""
         return named(name, self._machine_rooms, zones=self._facts.has_zones)
 
-    def _inputs(self, group: str, topic: str, line: Line) -> Inputs:
+    def _inputs(self, group: str, topic: str, assignment: TopicAssignment) -> Inputs:
         facts = self._facts
         queues = facts.queues(topic)
-        held = line.held
+        held = assignment.held
         if held:
             held = {queue: held[queue] for queue in queues if queue in held}
         return Inputs(
-            strategy=facts.strategy(group) or line.asked,
+            strategy=facts.strategy(group) or assignment.requested_strategy,
             mode=self.mode(group, topic),
             queues=queues,
             members=facts.members(group),
@@ -77,48 +81,48 @@ class Decider:
         )
 
     def _news(
-        self, group: str, topic: str, line: Line, inputs: Inputs, generation: Generation, wall_ms: int
+        self, group: str, topic: str, assignment: TopicAssignment, inputs: Inputs, generation: Generation, wall_ms: int
     ) -> Decision | None:
-        before, problem = line.decision, ""
+        before, problem = assignment.decision, ""
         try:
-            decision = self._divide(group, topic, line, inputs, generation, wall_ms)
+            decision = self._divide(group, topic, assignment, inputs, generation, wall_ms)
         except BadRequest as error:
             problem = f"{inputs.dividing} cannot decide: {error}"
             if _stands(before, inputs) or inputs.strategy == "CONFIG":
-                line.problem = problem
+                assignment.problem = problem
                 return None
             fallback = replace(inputs, strategy=FALLBACK, instead_of=inputs.dividing)
-            decision = self._divide(group, topic, line, fallback, generation, wall_ms)
+            decision = self._divide(group, topic, assignment, fallback, generation, wall_ms)
             decision = replace(decision, reason=decision.reason + instead(fallback, str(error)))
-        line.problem = problem
-        if before is not None and line.eager and not self._worth(group, before, decision):
+        assignment.problem = problem
+        if before is not None and assignment.eager and not self._worth(group, before, decision):
             return None
         if before is not None and decision.says_as(before):
-            line.decision = before.over(decision.inputs)
+            assignment.decision = before.over(decision.inputs)
             return None
-        line.decision = decision
+        assignment.decision = decision
         return decision
 
     def _divide(
-        self, group: str, topic: str, line: Line, inputs: Inputs, generation: Generation, wall_ms: int
+        self, group: str, topic: str, assignment: TopicAssignment, inputs: Inputs, generation: Generation, wall_ms: int
     ) -> Decision:
         return decide(
             group=group,
             topic=topic,
             inputs=inputs,
-            before=line.decision,
+            before=assignment.decision,
             generation=generation,
             now_ms=wall_ms,
             by=self.named,
-            owners=lambda: self._owners(group, topic, line),
+            owners=lambda: self._owners(group, topic, assignment),
             weights=self.weights(group, inputs),
-            why=line.why,
+            why=assignment.why,
         )
 
-    def _owners(self, group: str, topic: str, line: Line) -> Mapping[MessageQueue, str]:
+    def _owners(self, group: str, topic: str, assignment: TopicAssignment) -> Mapping[MessageQueue, str]:
         """Who had each queue: by the decision that stands, else as brokers report."""
-        standing = line.owner_of()
-        if line.decision is not None and line.decision.inputs.one_owner and not line.decision.unowned:
+        standing = assignment.owner_of()
+        if assignment.decision is not None and assignment.decision.inputs.one_owner and not assignment.decision.unowned:
             return standing
         return {**self._facts.holders(group, topic), **standing}
 

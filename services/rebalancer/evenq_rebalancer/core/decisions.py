@@ -1,8 +1,8 @@
 """One decision for a whole (group, topic): who reads what, which version that is, and why.
 
-Called by `core/board.py`. `sharing` divides; `decide` compares with the decision before and keeps, for each queue,
-since when and why its owner has it. What people read of a decision (`holdings`, `idle_reasons`) is made when somebody
-asks for it, so that a decision over 10,000 queues that nobody looks at costs little.
+Called by `core/assignment_engine.py`. `sharing` divides; `decide` compares with the decision before and keeps, for each
+queue, since when and why its owner has it. What people read of a decision (`holdings`, `idle_reasons`) is made when
+somebody asks for it, so that a decision over 10,000 queues that nobody looks at costs little.
 """
 
 from __future__ import annotations
@@ -12,34 +12,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from evenq.model import MessageQueue
+from evenq.model import NO_GENERATION, Generation, MessageQueue
 from evenq_rebalancer.core import reasons
-from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
-from evenq_rebalancer.core.rows import Rows, Stamp, rows_after
+from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.ownership_history import OwnershipHistory, Stamp, history_after
 from evenq_rebalancer.core.sharing import (
-    ALIKE,
-    EVERYBODY,
+    EQUAL_WEIGHTS,
     Owners,
     StrategyByName,
     divided,
-    named,
 )
-from evenq_rebalancer.core.told import NO_GENERATION, Generation
 
-__all__ = [
-    "ALL_BROKERS",
-    "BROADCASTING",
-    "EVERYBODY",
-    "NO_GENERATION",
-    "Decision",
-    "Generation",
-    "Holding",
-    "HoldingState",
-    "Inputs",
-    "StrategyByName",
-    "decide",
-    "named",
-]
+__all__ = ["Decision", "Holding", "HoldingState", "decide"]
 
 
 class HoldingState(StrEnum):
@@ -82,7 +66,7 @@ class Decision:
     inputs: Inputs
     shares: Mapping[str, tuple[MessageQueue, ...]]
     """By client id; a member without queues has an empty tuple."""
-    rows: Rows
+    rows: OwnershipHistory
     moves: int
     """Queues that changed from one owner to another with this decision."""
     reason: str
@@ -189,7 +173,7 @@ def decide(
     now_ms: int,
     by: StrategyByName,
     owners: Owners | None = None,
-    weights: Mapping[MessageQueue, float] = ALIKE,
+    weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
     why: str = "",
 ) -> Decision:
     """The decision that follows `before`. `now_ms` is wall time. Raises BadRequest where the strategy does.
@@ -201,7 +185,7 @@ def decide(
     reason = reasons.difference(before.inputs if before else None, inputs)
     if why:
         reason = why if before and reason == reasons.ASKED_AGAIN else f"{reason}; {why}"
-    rows, moves = rows_after(
+    rows, moves = history_after(
         before.rows if before else None,
         division,
         Stamp(now_ms, reason, generation),

@@ -12,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Begin", "Command", "Elector", "End", "Read", "Record", "Seen", "Timing", "Write"]
+__all__ = ["Begin", "Command", "Elector", "End", "LeaseTiming", "Read", "Record", "SeenRecord", "Write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class LeaseTiming:
     """Times of an election, ms. `retry_ms` < `renew_ms` < `duration_ms`."""
 
     duration_ms: int = 6_000
-    """So long after it saw the last sign of life another candidate waits."""
+    """How long another candidate waits after the last sign of life that it saw, ms."""
     renew_ms: int = 4_000
-    """So long a leader goes on without a successful renewal."""
+    """How long a leader goes on without a successful renewal, ms."""
     retry_ms: int = 1_000
     """Between two looks at the lease, and two renewals."""
 
@@ -46,7 +46,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenRecord:
     """A record as it was read."""
 
     record: Record
@@ -91,13 +91,13 @@ Command: TypeAlias = Read | Write | Begin | End
 class Elector:
     """One candidate. `now_ms` is monotonic and its own, `wall_ms` is ms since the epoch."""
 
-    def __init__(self, identity: str, timing: Timing) -> None:
+    def __init__(self, identity: str, timing: LeaseTiming) -> None:
         """`identity` is no other candidate's, and of this start of the process only."""
         if not identity:
             raise ValueError("a candidate needs an identity")
         self.identity = identity
         self._timing = timing
-        self._seen: Seen | None = None
+        self._seen: SeenRecord | None = None
         self._seen_ms = 0
         self._must_read = True
         self._epoch = 0
@@ -129,7 +129,7 @@ class Elector:
             return [self._write(self._epoch, self._seen.version, now_ms)]
         return [*ended, Read()]
 
-    def observed(self, seen: Seen | None, *, now_ms: int, wall_ms: int) -> list[Command]:
+    def observed(self, seen: SeenRecord | None, *, now_ms: int, wall_ms: int) -> list[Command]:
         """The lease was read; None: there is none (yet, or somebody deleted it)."""
         ended: list[Command] = [*self.tick(now_ms)]
         self._must_read = False
@@ -149,11 +149,11 @@ class Elector:
 
     def written(self, write: Write, version: str, *, now_ms: int) -> list[Command]:
         """The write succeeded; `version` is the lease's now."""
-        self._seen, self._seen_ms = Seen(record=write.record, version=version), now_ms
+        self._seen, self._seen_ms = SeenRecord(record=write.record, version=version), now_ms
         if write.record.holder != self.identity or self._resigned or write.record.began_ms <= self._over:
             return []
         until_ms = write.started_ms + self._timing.renew_ms
-        if now_ms >= until_ms:  # it took so long that nobody may build on it
+        if now_ms >= until_ms:  # it took too long for anybody to build on it
             return [*self._end("the lease was renewed too late")]
         began: list[Command] = [] if self._epoch == write.record.began_ms else [Begin(write.record.began_ms)]
         self._epoch, self._until_ms = write.record.began_ms, until_ms
@@ -188,8 +188,8 @@ class Elector:
 
     # --- inside
 
-    def _is_over(self, seen: Seen, now_ms: int) -> bool:
-        # Whoever holds it knows its own duration; one who says nothing sensible is given ours.
+    def _is_over(self, seen: SeenRecord, now_ms: int) -> bool:
+        # The holder knows its own duration; one who says nothing sensible is given ours.
         wait_ms = max(seen.record.duration_ms, self._timing.duration_ms)
         return now_ms - self._seen_ms >= wait_ms
 

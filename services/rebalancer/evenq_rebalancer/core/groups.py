@@ -1,11 +1,11 @@
 """What brokers report, merged: who is in a group, how many queues a topic has on which broker, who held them before.
 
-Called by `core/board.py`. A broker's facts belong to its newest report stream. When that stream ends, they are kept
-for a grace, so that a short break moves no queue, and dropped if the broker has not come back by then. Always true: a
-member is in a group while any broker with live (or graced) facts says so; a topic's queues are those of all such
-brokers. Each group and each topic carries a version that grows when something about it may have changed, so readers
-know without comparing whether to look again. Holders and lags are no part of that: they change with every message,
-and a decision never follows from them alone.
+Called by `core/assignment_engine.py`. A broker's facts belong to its newest report stream. When that stream ends, they
+are kept for a grace, so that a short break moves no queue, and dropped if the broker has not come back by then. Always
+true: a member is in a group while any broker with live (or graced) facts says so; a topic's queues are those of all
+such brokers. Each group and each topic carries a version that grows when something about it may have changed, so
+readers know without comparing whether to look again. Holders and lags are no part of that: they change with every
+message, and a decision never follows from them alone.
 """
 
 from __future__ import annotations
@@ -14,24 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evenq.errors import PreconditionFailed, TooManyRequests
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy
-from evenq_rebalancer.core.legacy import Legacy, legacy_of
+from evenq_rebalancer.core.inherited_holds import InheritedHolds, inherited_of
 from evenq_rebalancer.core.modes import RequestModeSetting
 from evenq_rebalancer.core.places import Place, PlaceOf, Places, ZoneOf
-from evenq_rebalancer.core.told import (
-    Generation,
-    GroupFact,
-    HeldFact,
-    HeldLater,
-    HoldsFact,
-    LagFact,
-    MemberFact,
-    Report,
-    TopicFact,
-)
+from evenq_rebalancer.core.reports import BrokerReport, GroupFact, HeldFact, HeldLater, HoldsFact, MemberFact
 
-__all__ = ["Facts", "Generation", "GroupFact", "HeldFact", "LagFact", "MemberFact", "Place", "Report", "TopicFact"]
+__all__ = ["MergedFacts"]
 
 QUEUES_HELD_MAX = 100_000
 """Most holders, and most lags, that one broker tells of one group."""
@@ -40,7 +30,7 @@ QUEUES_HELD_MAX = 100_000
 @dataclass(slots=True)
 class _Broker:
     stream: int
-    told: bool = False
+    reported: bool = False
     """False until the stream's first report, which replaces whatever an earlier stream told."""
     gone_at_ms: int | None = None
     """Monotonic ms at which the facts are dropped; None while the stream is open."""
@@ -59,7 +49,7 @@ class _Broker:
     """Those that live, as it knew when its stream began."""
 
 
-class Facts:
+class MergedFacts:
     """The merged view. All times are monotonic ms.
 
     `epoch_max` bounds what is believed of generations: a bigger epoch (somebody lies, or a clock does) does not count.
@@ -105,11 +95,11 @@ class Facts:
 
     def places_changed(self, addresses: Iterable[str] | None = None) -> None:
         """What `set_places` was given may answer anew about these addresses (None: about any)."""
-        wanted = None if addresses is None else set(addresses)
+        changed = None if addresses is None else set(addresses)
         for broker in self._brokers.values():
-            whole = wanted is None or broker.address in wanted
+            whole = changed is None or broker.address in changed
             for group, fact in broker.groups.items():
-                if whole or any(member.address in (wanted or ()) for member in fact.members):
+                if whole or any(member.address in (changed or ()) for member in fact.members):
                     self._touch_group(group)
 
     def opened(self, broker_name: str, stream: int) -> None:
@@ -124,9 +114,9 @@ class Facts:
                 )
             self._brokers[broker_name] = _Broker(stream)
         else:
-            broker.stream, broker.told, broker.gone_at_ms = stream, False, None
+            broker.stream, broker.reported, broker.gone_at_ms = stream, False, None
 
-    def reported(self, stream: int, report: Report) -> None:
+    def reported(self, stream: int, report: BrokerReport) -> None:
         """Take a report in, whole or not at all. One of an older stream is refused: it is out of date."""
         broker = self._brokers.get(report.broker_name)
         if broker is None or broker.stream != stream:
@@ -134,8 +124,8 @@ class Facts:
                 f"broker {report.broker_name!r} has opened a newer report stream; report there, and end this one"
             )
         self._check_limits(broker, report)
-        full = report.full or not broker.told
-        broker.told = True
+        full = report.full or not broker.reported
+        broker.reported = True
         gone_groups: Iterable[str] = report.groups_gone
         gone_topics: Iterable[str] = report.topics_gone
         if full:
@@ -203,11 +193,11 @@ class Facts:
 
     def missing_brokers(self) -> set[str]:
         """Brokers that do not report, of which others say that they live, or that members have queues there."""
-        told = {
+        reported = {
             name for broker in self._brokers.values() for held in broker.held.values() for name in _brokers_of(held)
         }
-        told.update(name for broker in self._brokers.values() for name in broker.brokers)
-        return told - {name for name, broker in self._brokers.items() if broker.told}
+        reported.update(name for broker in self._brokers.values() for name in broker.brokers)
+        return reported - {name for name, broker in self._brokers.items() if broker.reported}
 
     def group_version(self, group: str) -> int:
         """0 if no broker tells of the group."""
@@ -231,13 +221,13 @@ class Facts:
 
     def mode(self, group: str, topic: str) -> RequestModeSetting | None:
         """The request mode that a leader before had, as brokers were told last; None: none."""
-        told = [mode for fact in self._told_of(group) for mode in fact.modes if mode.topic == topic]
-        return max(told, key=lambda mode: mode.generation).setting if told else None
+        modes = [mode for fact in self._told_of(group) for mode in fact.modes if mode.topic == topic]
+        return max(modes, key=lambda mode: mode.generation).setting if modes else None
 
     def balance(self, group: str) -> BalancePolicy:
         """The group's policy: of the first broker by name that tells another than the default."""
-        told = (fact.balance for fact in self._told_of(group))
-        return next((balance for balance in told if balance != EVEN_BALANCE), EVEN_BALANCE)
+        policies = (fact.balance for fact in self._told_of(group))
+        return next((balance for balance in policies if balance != EVEN_BALANCE), EVEN_BALANCE)
 
     def members(self, group: str) -> tuple[MemberFact, ...]:
         """All members that any broker sees, ascending client id (RB-11), zones by address filled in."""
@@ -296,15 +286,15 @@ class Facts:
         for name in sorted(self._brokers):
             for fact in self._brokers[name].held.get(group, ()):
                 if fact.queue.topic == topic:
-                    told = (fact.generation, fact.queue.broker_name == name, fact.holder)
-                    if fact.queue not in newest or newest[fact.queue] < told:
-                        newest[fact.queue] = told
+                    rank = (fact.generation, fact.queue.broker_name == name, fact.holder)
+                    if fact.queue not in newest or newest[fact.queue] < rank:
+                        newest[fact.queue] = rank
         return {queue: holder for queue, (_, _, holder) in newest.items()}
 
-    def legacy(self, group: str) -> Legacy:
+    def inherited(self, group: str) -> InheritedHolds:
         """What a leader before let wait for successors, as brokers know."""
         brokers, there = self._brokers, {member.client_id for member in self.members(group)}
-        return legacy_of(
+        return inherited_of(
             (fact for broker in brokers.values() for fact in broker.holds.get(group, ())),
             lambda: (
                 (name, fact)
@@ -356,7 +346,7 @@ class Facts:
             broker.groups[fact.group] = fact
             self._touch_group(fact.group)
 
-    def _place(self, broker: _Broker, report: Report, *, full: bool) -> None:
+    def _place(self, broker: _Broker, report: BrokerReport, *, full: bool) -> None:
         zone = report.zone if full else report.zone or broker.zone
         address = report.address or broker.address
         if (zone, address) != (broker.zone, broker.address):
@@ -397,14 +387,14 @@ class Facts:
             del self._topic_versions[topic]
             self._queues.pop(topic, None)
 
-    def _check_limits(self, broker: _Broker, report: Report) -> None:
-        fresh = report.full or not broker.told
-        for told, known, limit, what in (
+    def _check_limits(self, broker: _Broker, report: BrokerReport) -> None:
+        fresh = report.full or not broker.reported
+        for reported, known, limit, what in (
             ({fact.group for fact in report.groups}, broker.groups, self._groups_max, "groups"),
             ({fact.topic for fact in report.topics}, broker.topics, self._topics_max, "topics"),
             ({fact.group for fact in report.lags}, broker.lags, self._groups_max, "groups' lags"),
         ):
-            count = len(told if fresh else told | known.keys())
+            count = len(reported if fresh else reported | known.keys())
             if count > limit:
                 raise TooManyRequests(f"broker {report.broker_name!r} tells {count} {what}, the limit is {limit}")
         for fact in report.groups:

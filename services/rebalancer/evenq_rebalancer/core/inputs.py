@@ -1,7 +1,7 @@
 """All that one division depends on, and what follows from it at a glance: who shares, what divides, PULL or POP.
 
-Made by `board.py` from the facts; `sharing.py` divides it, `decisions.py` compares it with the one before. Two equal
-inputs never need two decisions.
+Made by `assignment_engine.py` from the facts; `sharing.py` divides it, `decisions.py` compares it with the one before.
+Two equal inputs never need two decisions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evenq.model.balance import EVEN_BALANCE, BalancePolicy
 from evenq.model.names import RETRY_PREFIX
 from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.reports import MemberFact
 
 __all__ = ["ALL_BROKERS", "BROADCASTING", "Inputs"]
 
@@ -56,10 +56,10 @@ class Inputs:
         """Clustering members that told what they read and do not read this topic, while others do (RG-8)."""
         if not self.topic or self.topic.startswith(RETRY_PREFIX):
             return []
-        told = [member for member in self.members if member.topics and member.model is MessageModel.CLUSTERING]
-        if all(self.topic in member.topics for member in told):
+        subscribers = [member for member in self.members if member.topics and member.model is MessageModel.CLUSTERING]
+        if all(self.topic in member.topics for member in subscribers):
             return []
-        strangers = [member.client_id for member in told if self.topic not in member.topics]
+        strangers = [member.client_id for member in subscribers if self.topic not in member.topics]
         return strangers if len(strangers) < len(self.clustering) else []
 
     @cached_property
@@ -94,7 +94,7 @@ class Inputs:
 
     @property
     def shared(self) -> int:
-        """So many members more than its owner pop each queue; 0: a queue has one owner."""
+        """How many members beside its owner pop each queue; 0: a queue has one owner."""
         return self.mode.pop_share_queue_num if self.mode and self.dividing != ALL_BROKERS else 0
 
     @property

@@ -1,7 +1,7 @@
 """PULL or POP for a (group, topic): the request mode that RocketMQ 5 lets an operator set (XO-4).
 
-Called by `core/board.py`. Kept in memory, as everything here; what is not set follows the group: PULL where a strategy
-divides the queues, POP where every member gets every broker.
+Called by `core/assignment_engine.py`. Kept in memory, as everything here; what is not set follows the group: PULL where
+a strategy divides the queues, POP where every member gets every broker.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class RequestModeSetting:
 
     mode: RequestMode
     pop_share_queue_num: int = 0
-    """POP only: besides its own share a member pops those of so many members behind it; 0: every member pops every
-    queue."""
+    """POP only: besides its own share a member pops those of this number of members behind it; 0: every member pops
+    every queue."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.pop_share_queue_num <= POP_SHARE_MAX:

@@ -17,7 +17,8 @@ __all__ = ["AGAIN_MS", "LAG_PERIOD_MS", "imbalance", "lag_weights", "worth_looki
 AGAIN_MS = 1_000
 LAG_PERIOD_MS = 10_000
 LAG_UNIT = 1_000
-"""So many waiting messages make a queue count once more: groups that keep up with small lags stay as they are."""
+"""This number of waiting messages makes a queue count once more: groups that keep up with small lags stay as they are.
+"""
 IMBALANCE_MAX = 1.25
 """A member may have this many times the average load before lags alone move anything."""
 GAIN_MIN = 0.1
@@ -32,7 +33,7 @@ def lag_weights(queues: Sequence[MessageQueue], lags: Mapping[MessageQueue, int]
 def imbalance(
     shares: Mapping[str, Sequence[MessageQueue]], ids: Sequence[str], weights: Mapping[MessageQueue, float]
 ) -> float:
-    """Load of the busiest of these members over the average; 1: all alike."""
+    """Load of the busiest of these members over the average; 1: all equal."""
     loads = [sum(weights.get(queue, 1.0) for queue in shares.get(client_id, ())) for client_id in ids]
     total = sum(loads)
     return max(loads) * len(loads) / total if total else 1.0

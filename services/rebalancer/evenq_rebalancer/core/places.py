@@ -1,6 +1,6 @@
 """Where members and brokers run, and whether a place that was left is being filled again.
 
-Own labels win: a member's or broker's zone, a member's `instance`. Where there are none, whoever watches the cluster
+Own labels win: a member's or broker's zone, a member's `instance`. Where there are none, the watch over the cluster
 (`loops/kubernetes_*`) answers by address, through `Facts.set_places`. Alone, without such a watcher, nothing is known
 by address and labels are all there is.
 """

@@ -1,6 +1,7 @@
 """Sentences for people: why a decision was due, why a queue waits, why a member has nothing.
 
-Called by `decisions.py` and by whoever explains. Pure; a name or two say more than a list, so the rest is counted.
+Called by `decisions.py` and by the calls that explain. Pure; a name or two say more than a list, so the rest is
+counted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from evenq_rebalancer.core.inputs import ALL_BROKERS, Inputs
 
 __all__ = ["ASKED_AGAIN", "FIRST_DECISION", "difference", "idleness", "instead", "mismatch", "waiting"]
 
-NAMED_MAX = 3  # so many members or queues are named in a reason, the rest is counted
+NAMED_MAX = 3  # members or queues named in a reason; the rest is counted
 FIRST_DECISION = "first decision for this group and topic"
 ASKED_AGAIN = "asked again"
 
@@ -44,7 +45,9 @@ def difference(before: Inputs | None, now: Inputs) -> str:
 
 
 def mismatch(topic: str, inputs: Inputs) -> str:
-    """RG-8: all members should read alike. Who does not read the topic gets none of it; that is told. Empty: all do."""
+    """RG-8: all members should read the same topics. One that does not read this topic gets none of it; that is told.
+    Empty: all do.
+    """
     strangers = inputs.strangers
     if not strangers:
         return ""

@@ -1,5 +1,5 @@
-"""The pure heart: who gets what. From the same arguments it always divides alike, so members that are answered from
-one division can never disagree (the weak point of asking any broker, XO-7). Three ways to divide:
+"""The pure heart: who gets what. From the same arguments it always divides in the same way, so members that are
+answered from one division can never disagree (the weak point of asking any broker, XO-7). Three ways to divide:
 
 - a strategy (AVG, STICKY ...): each queue has one owner among the clustering members;
 - none: every member gets every broker, queue id -1, and POP balances by competition (wire contract 6.2);
@@ -27,7 +27,7 @@ __all__ = ["EVERYBODY", "Division", "Owners", "StrategyByName", "divided", "name
 EVERYBODY = "*"
 """The owner of a queue that all members share."""
 ALL_QUEUES = -1
-ALIKE: Mapping[MessageQueue, float] = MappingProxyType({})
+EQUAL_WEIGHTS: Mapping[MessageQueue, float] = MappingProxyType({})
 """Weights of queues: none told."""
 
 Shares = dict[str, tuple[MessageQueue, ...]]
@@ -75,7 +75,7 @@ def divided(
     by: StrategyByName,
     *,
     owners: Owners = nobody,
-    weights: Mapping[MessageQueue, float] = ALIKE,
+    weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
 ) -> Division:
     """Who gets what, by queue and by member. Raises BadRequest where the strategy does (RB-12)."""
     ids, queues = inputs.readers, inputs.queues
@@ -146,7 +146,7 @@ def _owners_by_place(
     """The owner of each queue; None if anything is wrong with what a strategy gave. Queues are told apart by identity,
     which is much cheaper than hashing each, and by value where a strategy made them anew.
     """
-    places = {id(queue): place for place, queue in enumerate(queues)}
+    places = {id(queue): index for index, queue in enumerate(queues)}
     place_of = places if free is queues else {id(queue): places[id(queue)] for queue in free}
     by_value: dict[MessageQueue, int] = {}
     owners = [""] * len(queues)
@@ -154,13 +154,13 @@ def _owners_by_place(
         if client_id not in ids:
             return None
         for queue in mine:
-            place = place_of.get(id(queue))
-            if place is None:
+            index = place_of.get(id(queue))
+            if index is None:
                 by_value = by_value or {known: places[id(known)] for known in free}
-                place = by_value.get(queue)
-            if place is None or owners[place]:
+                index = by_value.get(queue)
+            if index is None or owners[index]:
                 return None
-            owners[place] = client_id
+            owners[index] = client_id
     return owners
 
 

@@ -1,6 +1,6 @@
 """What would change if: the same division over other inputs. Pure, touches no decision.
 
-Called by `core/board.py` for the Simulate call, and usable in tests and notebooks as it is.
+Called by `core/assignment_engine.py` for the Simulate call, and usable in tests and notebooks as it is.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from evenq.errors import BadRequest
-from evenq.model import MessageQueue
-from evenq_rebalancer.core.decisions import Decision, Generation, Holding, Inputs, StrategyByName, decide
-from evenq_rebalancer.core.sharing import ALIKE
-from evenq_rebalancer.core.told import MemberFact
+from evenq.model import Generation, MessageQueue
+from evenq_rebalancer.core.decisions import Decision, Holding, decide
+from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.reports import MemberFact
+from evenq_rebalancer.core.sharing import EQUAL_WEIGHTS, StrategyByName
 
 __all__ = ["MEMBERS_MAX", "QUEUES_MAX", "Simulation", "Wish", "simulate"]
 
@@ -54,7 +55,7 @@ def simulate(
     *,
     now_ms: int,
     by: StrategyByName,
-    weights: Mapping[MessageQueue, float] = ALIKE,
+    weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
 ) -> Simulation:
     """Divide again as wished. Raises BadRequest out of range, and for a zone that nothing is known to be in."""
     if not 0 <= wish.members <= MEMBERS_MAX:

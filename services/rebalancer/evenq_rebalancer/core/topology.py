@@ -34,9 +34,9 @@ class Pod:
     leaving: bool = False
 
 
-def pod_of(told: Object) -> Pod | None:
+def pod_of(pod_entry: Object) -> Pod | None:
     """The pod in an API object; None if it is none, or has ended for good."""
-    metadata, spec, status = _map(told, "metadata"), _map(told, "spec"), _map(told, "status")
+    metadata, spec, status = _map(pod_entry, "metadata"), _map(pod_entry, "spec"), _map(pod_entry, "status")
     uid = _text(metadata, "uid")
     if not uid or _text(status, "phase") in {"Succeeded", "Failed"}:
         return None
@@ -50,9 +50,9 @@ def pod_of(told: Object) -> Pod | None:
     )
 
 
-def node_of(told: Object) -> tuple[str, str]:
+def node_of(entry: Object) -> tuple[str, str]:
     """Name and zone of the node in an API object; an empty zone if it has no label."""
-    metadata = _map(told, "metadata")
+    metadata = _map(entry, "metadata")
     labels = _map(metadata, "labels")
     return _text(metadata, "name"), _text(labels, ZONE_LABEL) or _text(labels, _OLD_ZONE_LABEL)
 
@@ -193,16 +193,16 @@ class Topology:
         return frozenset(address for address, pod in self._at.items() if pod.node == node)
 
 
-def _map(told: Object, key: str) -> Object:
-    value = told.get(key)
+def _map(entry: Object, key: str) -> Object:
+    value = entry.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(told: Object, key: str) -> list[Object]:
-    value = told.get(key)
+def _list(parent: Object, key: str) -> list[Object]:
+    value = parent.get(key)
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
 
-def _text(told: Object, key: str) -> str:
-    value = told.get(key)
+def _text(entry: Object, key: str) -> str:
+    value = entry.get(key)
     return value if isinstance(value, str) else ""

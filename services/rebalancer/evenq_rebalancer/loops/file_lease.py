@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from evenq.errors import PersistenceTimeout
-from evenq_rebalancer.core.election import Record, Seen
+from evenq_rebalancer.core.election import Record, SeenRecord
 
 __all__ = ["FileLease"]
 
@@ -28,7 +28,7 @@ class FileLease:
         self._path = path
         self._lock = path.with_name(path.name + ".lock")
 
-    async def read(self) -> Seen | None:
+    async def read(self) -> SeenRecord | None:
         """What the file says. Raises PersistenceTimeout if it cannot be read."""
         return await asyncio.to_thread(self._read)
 
@@ -36,12 +36,12 @@ class FileLease:
         """Replace it if its text is still `version`. Raises PersistenceTimeout if that cannot be done."""
         return await asyncio.to_thread(self._write, record, version)
 
-    def _read(self) -> Seen | None:
+    def _read(self) -> SeenRecord | None:
         try:
             text = self._text()
         except OSError as error:
             raise self._failed("read", error) from error
-        return Seen(record=_record(text), version=text) if text else None
+        return SeenRecord(record=_record(text), version=text) if text else None
 
     def _write(self, record: Record, version: str) -> str | None:
         try:

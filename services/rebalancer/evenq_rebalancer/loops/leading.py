@@ -14,7 +14,7 @@ from typing import Protocol
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
-from evenq_rebalancer.core.election import Begin, Command, Elector, End, Read, Record, Seen, Timing, Write
+from evenq_rebalancer.core.election import Begin, Command, Elector, End, LeaseTiming, Read, Record, SeenRecord, Write
 
 __all__ = ["UNKNOWN", "Leading", "Lease", "identity_of"]
 
@@ -28,7 +28,7 @@ _SEPARATOR = "_"
 class Lease(Protocol):
     """One record that several processes read and compare-and-set. Both calls end within a second or two."""
 
-    async def read(self) -> Seen | None:
+    async def read(self) -> SeenRecord | None:
         """What the lease says; None: there is none. Raises an Error of `evenq.errors` if nobody can tell."""
         ...
 
@@ -53,7 +53,7 @@ class Leading:
         lease: Lease,
         *,
         identity: str,
-        timing: Timing,
+        timing: LeaseTiming,
         clock: Clock,
         began: Callable[[int], None],
         ended: Callable[[], None],
@@ -121,7 +121,7 @@ class Leading:
                     commands = self._elector.written(call, version, now_ms=now_ms)
         except Error as error:
             if self._reached:
-                log.warning("lease not reached", extra={"error": error.message})
+                log.warning("lease not reached: %s", error.message)
             self._reached = False
             commands = self._elector.failed(now_ms=self._clock.monotonic_ms())
         else:
@@ -137,10 +137,10 @@ class Leading:
             match command:
                 case Begin(epoch):
                     self.transitions += 1
-                    log.info("leading", extra={"identity": self._elector.identity, "epoch": epoch})
+                    log.info("became the leader", extra={"identity": self._elector.identity, "epoch": epoch})
                     self._began(epoch)
                 case End(reason):
-                    log.warning("no longer leading", extra={"reason": reason})
+                    log.warning("no longer leading: %s", reason)
                     self._ended()
                 case Read() | Write():
                     call = command

@@ -15,9 +15,9 @@ from typing import Any
 
 from evenq.errors import Error, Forbidden
 from evenq.runtime.clock import Clock
+from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object
 from evenq_rebalancer.core.places import Place
 from evenq_rebalancer.core.topology import Topology, node_of, pod_of
-from evenq_rebalancer.loops.kubernetes_api import Expired, KubernetesApi, Object
 from evenq_rebalancer.settings import Settings
 
 __all__ = ["TopologyWatch", "topology_of"]
@@ -72,7 +72,7 @@ class TopologyWatch:
                 objects, version = self._api.listed(self._path(kind))
                 self._hand_over(self._listed, kind, objects)
                 if warned:
-                    log.info("kubernetes watched again", extra={"watched": kind})
+                    log.info("Kubernetes watched again", extra={"watched": kind})
                 warned = False
                 while not self._stopped.is_set():
                     version = self._watch(kind, version)
@@ -81,19 +81,19 @@ class TopologyWatch:
             except Error as error:
                 if not warned:
                     log.warning(
-                        "kubernetes not watched: zones and places of members stay as they are",
+                        "Kubernetes not watched: zones and places of members stay as they are",
                         extra={"watched": kind, "error": error.message},
                     )
                 warned = True
                 self._stopped.wait(FORBIDDEN_RETRY_S if isinstance(error, Forbidden) else RETRY_S)
 
     def _watch(self, kind: str, version: str) -> str:
-        for change, told in self._api.watched(self._path(kind), version):
-            version = str((told.get("metadata") or {}).get("resourceVersion") or version)
+        for change, entry in self._api.watched(self._path(kind), version):
+            version = str((entry.get("metadata") or {}).get("resourceVersion") or version)
             if self._stopped.is_set():
                 break
             if change != "BOOKMARK":
-                self._hand_over(self._told, kind, change, told)
+                self._hand_over(self._apply, kind, change, entry)
         return version
 
     def _path(self, kind: str) -> str:
@@ -113,25 +113,25 @@ class TopologyWatch:
             return
         now_ms = self._clock.monotonic_ms()
         if kind == "nodes":
-            changed = self._topology.nodes_listed(dict(node_of(told) for told in objects))
+            changed = self._topology.nodes_listed(dict(node_of(entry) for entry in objects))
         else:
-            pods = [pod for told in objects if (pod := pod_of(told)) is not None]
+            pods = [pod for entry in objects if (pod := pod_of(entry)) is not None]
             changed = self._topology.pods_listed(pods, now_ms)
-        log.info("kubernetes watched", extra={"watched": kind, "count": len(objects)})
+        log.info("Kubernetes watched", extra={"watched": kind, "count": len(objects)})
         self._tell(changed, now_ms)
 
-    def _told(self, kind: str, change: str, told: Object) -> None:
+    def _apply(self, kind: str, change: str, entry: Object) -> None:
         if self._stopped.is_set():
             return
         now_ms = self._clock.monotonic_ms()
         if kind == "nodes":
-            name, zone = node_of(told)
+            name, zone = node_of(entry)
             gone = change == "DELETED"
             changed = self._topology.node_gone(name) if gone else self._topology.node_told(name, zone)
         else:
-            pod = pod_of(told)
+            pod = pod_of(entry)
             if pod is None or change == "DELETED":
-                changed = self._topology.pod_gone(str((told.get("metadata") or {}).get("uid") or ""), now_ms)
+                changed = self._topology.pod_gone(str((entry.get("metadata") or {}).get("uid") or ""), now_ms)
             else:
                 changed = self._topology.pod_told(pod, now_ms)
         self._tell(changed, now_ms)

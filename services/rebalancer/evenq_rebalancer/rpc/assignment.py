@@ -1,8 +1,8 @@
 """`evenq.v1.Assignment`: brokers report facts and are told decisions; members' questions, request modes, explain and
 simulate.
 
-Thin: each call is translated, put to the board, and translated back. All calls run on the one loop and none of them
-waits between reading the board and answering, so a question is always answered from one decision.
+Thin: each call is translated, put to the engine, and translated back. All calls run on the one loop and none of them
+waits between reading the engine and answering, so a question is always answered from one decision.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
-from evenq_rebalancer.core.board import Board
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.rpc import translation as to
-from evenq_rebalancer.rpc.leadership import BEAT
-from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.rpc.leader_gate import BEAT
+from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.rpc.telling import Telling
 
-__all__ = ["Assignment"]
+__all__ = ["AssignmentService"]
 
 log = logging.getLogger(__name__)
 
 SERVICE = "/evenq.v1.Assignment"
 
 
-class Assignment:
-    """The handlers. `poke` is called when the board may have something new to settle or to tell."""
+class AssignmentService:
+    """The handlers. `poke` is called when the engine may have something new to settle or to tell."""
 
-    def __init__(self, board: Board, streams: Streams, *, clock: Clock, poke: Callable[[], None]) -> None:
-        self._board = board
+    def __init__(
+        self, engine: AssignmentEngine, streams: ReportStreams, *, clock: Clock, poke: Callable[[], None]
+    ) -> None:
+        self._engine = engine
         self._streams = streams
         self._clock = clock
         self._poke = poke
         self._telling = Telling()
 
     def rpcs(self) -> list[Rpc]:
-        """All calls, for the door."""
+        """All calls, for the server."""
         pair = Resource.TOPIC_AND_GROUP
         return [
             Rpc(
@@ -89,11 +91,13 @@ class Assignment:
         ]
 
     async def report(self, requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
-        """A broker's open line. First every decision that stands, then each new one. Ends when the broker ends it."""
+        """A broker's open stream. First every decision that stands, then each new one. Ends when the broker ends
+        it.
+        """
         stream, outbox = self._streams.open()
         reader = spawn(self._read(stream, requests, context), name=f"reports of {context.peer}")
         reader.add_done_callback(lambda _: outbox.wake())
-        for decision in self._board.decisions():
+        for decision in self._engine.decisions():
             outbox.put(decision)
         try:
             while not (reader.done() or outbox.ended):
@@ -117,33 +121,35 @@ class Assignment:
             async for data in requests:
                 report = to.report_of(to.parse(assignment_pb2.BrokerReport, data), address=context.host)
                 if not broker_name:
-                    self._board.facts.opened(report.broker_name, stream)
+                    self._engine.facts.opened(report.broker_name, stream)
                     broker_name = report.broker_name
-                    log.info("broker reports", extra={"broker": broker_name, "peer": context.peer})
+                    log.info(
+                        "broker %s began to report", broker_name, extra={"broker": broker_name, "peer": context.peer}
+                    )
                 elif report.broker_name != broker_name:
                     raise BadRequest(
                         f"the stream is broker {broker_name!r}'s and {report.broker_name!r} reports on it; open another"
                     )
-                self._board.reported(stream, report, now_ms=self._clock.monotonic_ms())
+                self._engine.reported(stream, report, now_ms=self._clock.monotonic_ms())
                 self._poke()
         finally:
             if broker_name:
-                self._board.facts.closed(broker_name, stream, self._clock.monotonic_ms())
-                log.info("broker's reports ended", extra={"broker": broker_name, "peer": context.peer})
+                self._engine.facts.closed(broker_name, stream, self._clock.monotonic_ms())
+                log.info("reports of broker %s ended", broker_name, extra={"broker": broker_name, "peer": context.peer})
 
     async def query(self, data: bytes, _context: RpcContext) -> bytes:
         """What one member should read of one topic."""
         question = to.question_of(to.parse(assignment_pb2.AssignmentRequest, data))
-        answer = self._board.query(question, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
-        if self._board.has_news:
+        result = self._engine.query(question, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
+        if self._engine.has_news:
             self._poke()
-        mode = to.mode_message(answer.mode)
+        mode = to.mode_message(result.mode)
         response = assignment_pb2.AssignmentResponse(
-            status=to.ok(), known=answer.known, strategy=answer.strategy, reason=answer.reason
+            status=to.ok(), known=result.known, strategy=result.strategy, reason=result.reason
         )
-        if answer.known:
-            response.generation.CopyFrom(to.generation_message(answer.generation))
-        for queue in answer.queues:
+        if result.known:
+            response.generation.CopyFrom(to.generation_message(result.generation))
+        for queue in result.queues:
             response.queues.add(queue=to.queue_message(queue), mode=mode)
         return response.SerializeToString()
 
@@ -151,14 +157,14 @@ class Assignment:
         """PULL or POP for a (group, topic)."""
         request = to.parse(assignment_pb2.SetMessageRequestModeRequest, data)
         group, topic = to.checked_pair(request.group, request.topic)
-        self._board.set_mode(group, topic, to.setting_of(request))
+        self._engine.set_mode(group, topic, to.setting_of(request))
         self._poke()
         return assignment_pb2.SetMessageRequestModeResponse(status=to.ok()).SerializeToString()
 
     async def get_message_request_mode(self, data: bytes, _context: RpcContext) -> bytes:
         """What is set, or used while nothing is."""
         request = to.parse(assignment_pb2.GetMessageRequestModeRequest, data)
-        setting = self._board.mode(*to.checked_pair(request.group, request.topic))
+        setting = self._engine.mode(*to.checked_pair(request.group, request.topic))
         return assignment_pb2.GetMessageRequestModeResponse(
             status=to.ok(), mode=to.mode_message(setting.mode), pop_share_queue_num=setting.pop_share_queue_num
         ).SerializeToString()
@@ -167,10 +173,10 @@ class Assignment:
         """Who holds each queue, since when and why."""
         request = to.parse(assignment_pb2.ExplainRequest, data)
         to.checked_pair(request.group, request.topic or "any")
-        decisions = self._board.explain(
+        decisions = self._engine.explain(
             request.group, request.topic, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms()
         )
-        if self._board.has_news:
+        if self._engine.has_news:
             self._poke()
         response = assignment_pb2.ExplainResponse(status=to.ok())
         if decisions:
@@ -180,14 +186,14 @@ class Assignment:
             response.queues.extend(to.holding_message(holding) for holding in decision.holdings)
         idle = [decision.idle_reasons() for decision in decisions]
         for client_id in sorted(set.intersection(*map(set, idle))) if idle else []:
-            told = dict.fromkeys(reasons[client_id] for reasons in idle)
+            given_reasons = dict.fromkeys(reasons[client_id] for reasons in idle)
             response.idle_members.append(client_id)
-            response.idle.add(client_id=client_id, reason="; ".join(told))
-        problems = self._board.problems(request.group, request.topic)
+            response.idle.add(client_id=client_id, reason="; ".join(given_reasons))
+        problems = self._engine.problems(request.group, request.topic)
         response.problems.extend(
             f"{topic}: {problem}"
             for topic, problem in problems.items()
-            if not topic.startswith(RETRY_PREFIX) or self._board.facts.topic_version(topic)  # made when first needed
+            if not topic.startswith(RETRY_PREFIX) or self._engine.facts.topic_version(topic)  # made when first needed
         )
         return response.SerializeToString()
 
@@ -195,7 +201,7 @@ class Assignment:
         """What would change with other members, queues or another strategy."""
         request = to.parse(assignment_pb2.SimulateRequest, data)
         group, topic = to.checked_pair(request.group, request.topic)
-        result = self._board.simulate(
+        result = self._engine.simulate(
             group, topic, to.wish_of(request), now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms()
         )
         return assignment_pb2.SimulateResponse(

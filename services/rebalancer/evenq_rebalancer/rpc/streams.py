@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from evenq.errors import TooManyRequests
 from evenq_rebalancer.core.decisions import Decision
 
-__all__ = ["Outbox", "Streams"]
+__all__ = ["Outbox", "ReportStreams"]
 
 WAITING_MAX = 50_000
 
@@ -60,7 +60,7 @@ class Outbox:
         return decisions
 
 
-class Streams:
+class ReportStreams:
     """All open streams."""
 
     def __init__(self) -> None:

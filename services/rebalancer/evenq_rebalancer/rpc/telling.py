@@ -42,22 +42,22 @@ class Telling:
 
 
 def _message(decision: Decision) -> assignment_pb2.Decision:
-    told = assignment_pb2.Decision(
+    message = assignment_pb2.Decision(
         group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
     )
     inputs = decision.inputs
     if inputs.held and inputs.one_owner and len(inputs.held) <= QUEUES_TOLD_MAX:
-        told.held.extend(_held(inputs.held))
+        message.held.extend(_held(inputs.held))
     if inputs.mode is not None:
-        told.set_mode.CopyFrom(to.topic_mode_message(decision.topic, inputs.mode, decision.generation))
+        message.set_mode.CopyFrom(to.topic_mode_message(decision.topic, inputs.mode, decision.generation))
     if inputs.one_owner and len(inputs.queues) <= QUEUES_TOLD_MAX:
-        told.shares.SetInParent()
+        message.shares.SetInParent()
         for client_id in inputs.clustering:
-            member = told.shares.members.add(client_id=client_id)
+            member = message.shares.members.add(client_id=client_id)
             member.share.strategy = decision.strategy
             for broker_name, queue_ids in _by_broker(decision.shares.get(client_id, ())):
                 member.share.queues.add(broker_name=broker_name, queue_ids=queue_ids)
-    return told
+    return message
 
 
 def _held(held: Mapping[MessageQueue, Hold]) -> Iterable[assignment_pb2.HeldPlace]:
@@ -68,7 +68,7 @@ def _held(held: Mapping[MessageQueue, Hold]) -> Iterable[assignment_pb2.HeldPlac
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> Iterable[tuple[str, list[int]]]:
-    found: dict[str, list[int]] = {}
+    ids_by_broker: dict[str, list[int]] = {}
     for queue in queues:
-        found.setdefault(queue.broker_name, []).append(queue.queue_id)
-    return found.items()
+        ids_by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
+    return ids_by_broker.items()

@@ -13,18 +13,17 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import DecodeError
 
 from evenq.errors import BadRequest, ClientIdRequired, IllegalGroup, IllegalTopic
-from evenq.model import MessageModel, MessageQueue, group_problem, topic_problem
+from evenq.model import Generation, MessageModel, MessageQueue, group_problem, topic_problem
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.model.names import CLIENT_LENGTH_MAX, broker_problem
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, groups_pb2, registry_pb2
-from evenq_rebalancer.core.board import Question
+from evenq_rebalancer.core.assignment_engine import AssignmentQuestion
 from evenq_rebalancer.core.decisions import Holding
 from evenq_rebalancer.core.holds import HOLDS_MAX, Hold
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
-from evenq_rebalancer.core.simulate import Wish
-from evenq_rebalancer.core.told import (
-    Generation,
+from evenq_rebalancer.core.reports import (
+    BrokerReport,
     GroupFact,
     HeldFact,
     HeldLater,
@@ -33,9 +32,9 @@ from evenq_rebalancer.core.told import (
     LagFact,
     MemberFact,
     ModeFact,
-    Report,
     TopicFact,
 )
+from evenq_rebalancer.core.simulate import Wish
 
 __all__ = [
     "checked_pair",
@@ -95,12 +94,12 @@ def checked_pair(group: str, topic: str) -> tuple[str, str]:
     return _group(group), _topic(topic)
 
 
-def question_of(request: assignment_pb2.AssignmentRequest) -> Question:
+def question_of(request: assignment_pb2.AssignmentRequest) -> AssignmentQuestion:
     """A member's question. Raises IllegalGroup, IllegalTopic, ClientIdRequired, BadRequest."""
     group, topic = checked_pair(request.group, request.topic)
     if not request.client_id.strip():
         raise ClientIdRequired("the question has no client_id; tell who asks")
-    return Question(
+    return AssignmentQuestion(
         group=group,
         topic=topic,
         client_id=_client(request.client_id),
@@ -109,14 +108,14 @@ def question_of(request: assignment_pb2.AssignmentRequest) -> Question:
     )
 
 
-def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> Report:
+def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> BrokerReport:
     """A broker's facts. `address`: the host that it reports from. Raises BadRequest, IllegalGroup, IllegalTopic; then
     nothing of the report counts.
     """
     problem = broker_problem(message.broker_name)
     if problem:
         raise BadRequest(problem)
-    return Report(
+    return BrokerReport(
         broker_name=message.broker_name,
         full=message.full,
         groups=tuple(_group_fact(facts) for facts in message.groups),
@@ -162,10 +161,10 @@ def topic_mode_message(topic: str, setting: RequestModeSetting, generation: Gene
 
 def held_place_message(hold: Hold, queues: Iterable[tuple[str, list[int]]]) -> assignment_pb2.HeldPlace:
     """A member that is waited for and its queues, for brokers to keep. `queues`: broker names with queue ids."""
-    place = assignment_pb2.HeldPlace(client_id=hold.client_id, place=hold.place, until_wall_ms=hold.until_wall_ms)
+    message = assignment_pb2.HeldPlace(client_id=hold.client_id, place=hold.place, until_wall_ms=hold.until_wall_ms)
     for broker_name, queue_ids in queues:
-        place.queues.add(broker_name=broker_name, queue_ids=queue_ids)
-    return place
+        message.queues.add(broker_name=broker_name, queue_ids=queue_ids)
+    return message
 
 
 def mode_message(mode: RequestMode) -> assignment_pb2.RequestMode.ValueType:
@@ -207,10 +206,10 @@ def _group_fact(facts: assignment_pb2.GroupFacts) -> GroupFact:
         balance=_balance(facts.balance) if facts.HasField("balance") else EVEN_BALANCE,
         held=_held_facts(facts) if facts.held else (),
         modes=tuple(
-            ModeFact(topic=_topic(told.topic), setting=setting_of(told), generation=_generation(told.generation))
-            for told in facts.modes
+            ModeFact(topic=_topic(fact.topic), setting=setting_of(fact), generation=_generation(fact.generation))
+            for fact in facts.modes
         ),
-        holds=tuple(_holds_fact(told) for told in facts.holds[:HOLD_TOPICS_MAX]),
+        holds=tuple(_holds_fact(fact) for fact in facts.holds[:HOLD_TOPICS_MAX]),
     )
 
 
@@ -241,30 +240,30 @@ def _held_facts(facts: assignment_pb2.GroupFacts) -> HeldLater:
     data = assignment_pb2.GroupFacts(held=facts.held).SerializeToString()
 
     def rows() -> tuple[HeldFact, ...]:
-        told = assignment_pb2.GroupFacts.FromString(data).held
+        held_facts = assignment_pb2.GroupFacts.FromString(data).held
         return tuple(
             HeldFact(queue=_queue(held.queue), holder=held.holder, generation=_generation(held.generation))
-            for held in told
+            for held in held_facts
         )
 
     brokers = frozenset({held.queue.broker_name for held in facts.held})
     return HeldLater(count=len(facts.held), epoch=epoch, brokers=brokers, make=rows)
 
 
-def _holds_fact(told: assignment_pb2.TopicHolds) -> HoldsFact:
+def _holds_fact(message: assignment_pb2.TopicHolds) -> HoldsFact:
     """What is too much or has no sense is left out: a lost hold costs a move, a refused report the whole broker."""
-    topic, left, places = _topic(told.topic), HOLD_QUEUES_MAX, []
-    for place in told.places[:HOLDS_MAX]:
-        ids = ((part.broker_name, number) for part in place.queues for number in part.queue_ids)
+    topic, left, places = _topic(message.topic), HOLD_QUEUES_MAX, []
+    for held in message.places[:HOLDS_MAX]:
+        ids = ((part.broker_name, number) for part in held.queues for number in part.queue_ids)
         queues = tuple(MessageQueue(topic, name, number) for name, number in islice(ids, left))
         left -= len(queues)
-        if 0 < len(place.client_id) <= CLIENT_LENGTH_MAX and len(place.place) <= PLACE_LENGTH_MAX and queues:
+        if 0 < len(held.client_id) <= CLIENT_LENGTH_MAX and len(held.place) <= PLACE_LENGTH_MAX and queues:
             places.append(
                 HeldPlaceFact(
-                    client_id=place.client_id, place=place.place, until_wall_ms=place.until_wall_ms, queues=queues
+                    client_id=held.client_id, place=held.place, until_wall_ms=held.until_wall_ms, queues=queues
                 )
             )
-    return HoldsFact(topic=topic, places=tuple(places), generation=_generation(told.generation))
+    return HoldsFact(topic=topic, places=tuple(places), generation=_generation(message.generation))
 
 
 def _lag_fact(lag: assignment_pb2.GroupLag) -> LagFact:

@@ -68,11 +68,11 @@ def show_owners(console: Console, ownerships: Sequence[Ownership], members: Sequ
         cells = ["[dim]·[/]"] * TIMELINE_WIDTH
         for ownership in ownerships:
             if ownership.queue == queue:
-                place = members.index(ownership.member)
+                index = members.index(ownership.member)
                 first = int((ownership.begin_ms - begin) / scale)
                 last = max(first + 1, round((ownership.end_ms - begin) / scale))
                 for cell in range(first, min(last, TIMELINE_WIDTH)):
-                    cells[cell] = f"[{COLOURS[place % len(COLOURS)]}]{place + 1}[/]"
+                    cells[cell] = f"[{COLOURS[index % len(COLOURS)]}]{index + 1}[/]"
         console.print(f"  {queue.split('/', 1)[1]:<14} " + "".join(cells), soft_wrap=True)
 
 

@@ -108,9 +108,9 @@ class SparkJobs:
 
     def _read(self, output: IO[str]) -> None:
         for line in output:
-            told = json.loads(line)
-            self.rows = told.get("rows", self.rows)
-            if "done" in told:
+            report = json.loads(line)
+            self.rows = report.get("rows", self.rows)
+            if "done" in report:
                 self._job = ""
                 self._ended.set()
         self._ended.set()

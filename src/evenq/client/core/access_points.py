@@ -53,13 +53,13 @@ def access_points(text: str) -> AccessPoints:
         raise IllegalAccessPoint(
             f"the endpoint {text!r} has the option {min(options - {ONE_ADDRESS})!r}; the only one is {ONE_ADDRESS}"
         )
-    found = [target_of(address) for address, _, _ in parts]
-    if not found:
+    addressed = [target_of(address) for address, _, _ in parts]
+    if not addressed:
         raise IllegalAccessPoint(f"the endpoint is empty; give for example {DEFAULT_ENDPOINT}")
-    schemes = {one.tls for one in found if one.tls is not None}
+    schemes = {one.tls for one in addressed if one.tls is not None}
     if len(schemes) > 1:
         raise IllegalAccessPoint(
-            f"the endpoint {text!r} mixes evenqs:// and evenq://; a client speaks to all access points alike"
+            f"the endpoint {text!r} mixes evenqs:// and evenq://; a client speaks to all access points in the same way"
         )
-    targets = tuple(dict.fromkeys(one.target for one in found))
+    targets = tuple(dict.fromkeys(one.target for one in addressed))
     return AccessPoints(targets, schemes.pop() if schemes else None, one_address=bool(options))

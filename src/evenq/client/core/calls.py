@@ -12,50 +12,50 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evenq.client.core.route import Route
-from evenq.model import FilterExpression, MessageModel, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import (
+    NO_GENERATION,
+    FilterExpression,
+    Generation,
+    MessageModel,
+    MessageQueue,
+    QueueOffset,
+    ReceivedMessage,
+)
+from evenq.model.session_events import (
+    AssignmentChanged,
+    BrokerLeaving,
+    MembersChanged,
+    OffsetsReset,
+    QueueWanted,
+    SettingsChanged,
+)
 
 __all__ = [
     "FINISHED",
-    "NO_GENERATION",
     "Assignment",
-    "AssignmentChanged",
-    "BrokerLeaving",
     "ConsumerCalls",
-    "Generation",
+    "GroupTerms",
     "Join",
     "Leave",
-    "Locked",
+    "LockAnswer",
     "MemberInfo",
-    "MembersChanged",
-    "OffsetsReset",
     "ProducerCalls",
     "Pulled",
     "QueueRange",
-    "QueueWanted",
     "ReadingCalls",
     "SessionEvent",
-    "SettingsChanged",
     "SimpleCalls",
-    "Stored",
+    "StoredBatch",
     "Welcome",
 ]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Generation:
-    """Order of decisions; (0, 0) is none."""
-
-    epoch: int = 0
-    counter: int = 0
-
-
-NO_GENERATION = Generation()
 FINISHED = -1
 """Instead of a number of deliveries: the message is done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBatch:
     """A batch was stored."""
 
     queue: MessageQueue
@@ -89,7 +89,7 @@ class QueueRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockAnswer:
     """The answer to one lock request."""
 
     queue: MessageQueue
@@ -151,69 +151,36 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """The broker took us in."""
+class GroupTerms:
+    """How the group is configured, as far as a member is told."""
 
-    beat_interval_ms: int
-    members: Sequence[MemberInfo]
     max_attempts: int
     start_from: str
-    session_timeout_ms: int = 0
-    """Silence after which the broker drops us; 0: it did not say."""
     strategy: str = ""
     """How the server shares the group's queues; empty: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsChanged:
-    """The group was configured anew; as in `Welcome`."""
+class Welcome:
+    """The broker took us in."""
 
-    max_attempts: int
-    start_from: str
-    strategy: str
-
-
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
-    """The group's members, all of them."""
-
+    beat_interval_ms: int
     members: Sequence[MemberInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentChanged:
-    """A newer decision exists."""
-
-    topic: str
-    generation: Generation = NO_GENERATION
-    queues: tuple[MessageQueue, ...] | None = None
-    """Our part of it; None: we must ask."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueWanted:
-    """Somebody waits for a queue that we hold."""
-
-    queue: MessageQueue
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsReset:
-    """An operator moved the group on these queues: forget them and begin again at the committed offsets."""
-
-    queues: tuple[MessageQueue, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerLeaving:
-    """The broker is closing: finish what we hold of its queues, commit and unlock; it waits for `drain_ms` at most."""
-
-    drain_ms: int
+    settings: GroupTerms
+    session_timeout_ms: int = 0
+    """Silence after which the broker drops us; 0: it did not say."""
 
 
 SessionEvent = (
-    Welcome | MembersChanged | SettingsChanged | AssignmentChanged | QueueWanted | OffsetsReset | BrokerLeaving
+    Welcome
+    | MembersChanged[MemberInfo]
+    | SettingsChanged[GroupTerms]
+    | AssignmentChanged[tuple[MessageQueue, ...]]
+    | QueueWanted
+    | OffsetsReset
+    | BrokerLeaving
 )
+"""What a broker says in a session."""
 
 
 class RouteCalls(Protocol):
@@ -229,7 +196,7 @@ class ProducerCalls(RouteCalls, Protocol):
 
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
-    ) -> Stored:
+    ) -> StoredBatch:
         """Store a batch of encoded messages of one topic in one queue: all or none. `apart`: they have delivery times
         or lite topics; the server chooses their queues.
         """
@@ -249,7 +216,7 @@ class ReadingCalls(Protocol):
         batch_max: int,
         bytes_max: int,
         wait_ms: int,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         generation: Generation,
         committed: int,
         owner: bool = False,
@@ -288,7 +255,7 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         wait_ms: int,
         generation: Generation,
         anew: bool = False,
-    ) -> list[Locked]:
+    ) -> list[LockAnswer]:
         """Take queues; one answer each, in order. `anew`: we know nothing of what we may have had of them before."""
         ...
 
@@ -343,7 +310,7 @@ class SimpleCalls(RouteCalls, Protocol):
         group: str,
         queue: MessageQueue,
         *,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         batch_max: int,
         invisible_ms: int,
         wait_ms: int,

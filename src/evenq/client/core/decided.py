@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from evenq.client.core.calls import NO_GENERATION, Assignment, AssignmentChanged, Generation
-from evenq.model import MessageQueue
+from evenq.client.core.calls import Assignment
+from evenq.model import NO_GENERATION, Generation, MessageQueue
 from evenq.model.names import RETRY_PREFIX
+from evenq.model.session_events import AssignmentChanged
 
 __all__ = ["DecidedShares"]
 
@@ -47,23 +48,23 @@ class DecidedShares:
 
     def complete(self, topics: Iterable[str]) -> bool:
         """True if the server pushes its decisions about all of these, retry topics aside."""
-        wanted = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
-        return bool(wanted) and all(topic in self._shares for topic in wanted)
+        ordinary = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
+        return bool(ordinary) and all(topic in self._shares for topic in ordinary)
 
     def heard_since(self, ms: int) -> bool:
         """True if a decision was pushed to us since then."""
         return self._heard_ms >= ms
 
-    def push(self, change: AssignmentChanged, now_ms: int) -> bool:
+    def push(self, change: AssignmentChanged[tuple[MessageQueue, ...]], now_ms: int) -> bool:
         """A broker tells of a decision. False: it does not say our share, so the next round must ask."""
-        if change.queues is None:
+        if change.share is None:
             self._shares.pop(change.topic, None)
             return False
         known = self._shares.get(change.topic)
         newer = known is None or change.generation > known.generation
         if newer and change.generation >= self.generation(change.topic):
             self._heard_ms = now_ms
-            self._shares[change.topic] = _Share(list(change.queues), change.generation, now_ms)
+            self._shares[change.topic] = _Share(list(change.share), change.generation, now_ms)
         return True
 
     def use(self, topic: str, now_ms: int) -> list[MessageQueue] | None:
@@ -77,22 +78,22 @@ class DecidedShares:
         self._generations[topic] = share.generation
         return share.queues
 
-    def answer(self, topic: str, answer: Assignment, now_ms: int) -> list[MessageQueue] | None:
+    def answered(self, topic: str, assignment: Assignment, now_ms: int) -> list[MessageQueue] | None:
         """What counts after the server answered a question; None: nothing changes.
 
         A decision that was pushed while we asked wins if it is newer. A late answer must not win (XO-7); one without
         any generation is no late one: the rebalancer is gone, and brokers compute.
         """
         pushed = self._shares.get(topic)
-        if pushed is not None and pushed.generation > answer.generation:
+        if pushed is not None and pushed.generation > assignment.generation:
             self._generations[topic] = pushed.generation
             return pushed.queues
-        if not answer.known or NO_GENERATION < answer.generation < self.generation(topic):
+        if not assignment.known or NO_GENERATION < assignment.generation < self.generation(topic):
             return None
-        self._generations[topic] = max(answer.generation, self.generation(topic))
-        queues = sorted(answer.queues)
-        if answer.generation > NO_GENERATION:
-            self._shares[topic] = _Share(queues, answer.generation, now_ms)
+        self._generations[topic] = max(assignment.generation, self.generation(topic))
+        queues = sorted(assignment.queues)
+        if assignment.generation > NO_GENERATION:
+            self._shares[topic] = _Share(queues, assignment.generation, now_ms)
         else:
             self._shares.pop(topic, None)
         return queues
@@ -105,6 +106,6 @@ class DecidedShares:
             self._shares.pop(topic, None)
 
     def forget(self, topic: str) -> None:
-        """Members decide now: a generation of before would be refused where a later one was known."""
+        """Members decide now: an earlier generation would be refused where a later one was known."""
         self._shares.pop(topic, None)
         self._generations.pop(topic, None)

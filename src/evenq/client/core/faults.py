@@ -16,9 +16,9 @@ __all__ = ["AVOID_MS", "KEPT_SHARE", "LATENCY_MS", "FaultTable"]
 LATENCY_MS = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 """From this latency on ... (RocketMQ 4.9 producer)"""
 AVOID_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-"""... a broker is left alone for so long."""
+"""... a broker is avoided for this time."""
 KEPT_SHARE = 5
-"""Of so many messages that would go to an avoided broker, one still does (PR-5: a cap on the share moved)."""
+"""Of this number of messages that would go to an avoided broker, one still does (PR-5: a cap on the share moved)."""
 
 _FIRST_FAILURE = 1  # its step: no pause yet
 

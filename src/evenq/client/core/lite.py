@@ -22,7 +22,7 @@ __all__ = [
     "LiteEvent",
     "LiteOpened",
     "LiteStart",
-    "Place",
+    "LiteStartKind",
     "Suspend",
     "starting",
 ]
@@ -37,7 +37,7 @@ class LiteAction(IntEnum):
     """These and no others."""
 
 
-class Place(StrEnum):
+class LiteStartKind(StrEnum):
     """What kind of start a `LiteStart` is; the names of the wire's fields."""
 
     FIRST = "min"
@@ -51,7 +51,7 @@ class Place(StrEnum):
 class LiteStart:
     """Where a subscription begins if nobody else of the group has the lite topic."""
 
-    place: Place
+    kind: LiteStartKind
     value: int = 0
 
 
@@ -117,23 +117,23 @@ def starting(
     start_from: StartFrom | str | None, start_timestamp_ms: int | str, start_offset: int | None, start_tail: int | None
 ) -> LiteStart | None:
     """The start that these arguments ask for; at most one of them. Raises BadRequest."""
-    told = [start_from is not None, start_offset is not None, start_tail is not None]
-    if sum(told) > 1:
+    given = [start_from is not None, start_offset is not None, start_tail is not None]
+    if sum(given) > 1:
         raise BadRequest("a lite subscription has one start: give one of start_from, start_offset and start_tail")
     for name, value in (("start_offset", start_offset), ("start_tail", start_tail)):
         if value is not None and value < 0:
             raise BadRequest(f"{name} is {value}; give 0 or more")
     if start_offset is not None:
-        return LiteStart(Place.OFFSET, start_offset)
+        return LiteStart(LiteStartKind.OFFSET, start_offset)
     if start_tail is not None:
-        return LiteStart(Place.TAIL, start_tail)
+        return LiteStart(LiteStartKind.TAIL, start_tail)
     if start_from is None:
         return None
     match start_policy(start_from):
         case StartFrom.FIRST:
-            return LiteStart(Place.FIRST)
+            return LiteStart(LiteStartKind.FIRST)
         case StartFrom.LAST:
-            return LiteStart(Place.LAST)
+            return LiteStart(LiteStartKind.LAST)
         case StartFrom.TIMESTAMP:
             told_ms = start_timestamp_ms
-            return LiteStart(Place.TIMESTAMP, timestamp_of(told_ms) if isinstance(told_ms, str) else told_ms)
+            return LiteStart(LiteStartKind.TIMESTAMP, timestamp_of(told_ms) if isinstance(told_ms, str) else told_ms)

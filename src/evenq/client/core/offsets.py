@@ -87,14 +87,14 @@ def encode_offsets(offsets: Mapping[MessageQueue, QueueOffset]) -> bytes:
 def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, QueueOffset]:
     """Read `offsets.json` back. Raises StoreCorrupted, which names the file, on anything that is not ours."""
     try:
-        told = json.loads(content)
-        if told["format"] != FORMAT:
+        saved = json.loads(content)
+        if saved["format"] != FORMAT:
             raise StoreCorrupted(
-                f"{name} has format {told['format']}, this version reads {FORMAT}; move the file away to start anew"
+                f"{name} has format {saved['format']}, this version reads {FORMAT}; move the file away to start anew"
             )
         return {
             MessageQueue(str(row["topic"]), str(row["broker"]), int(row["queue"])): QueueOffset(int(row["offset"]))
-            for row in told["offsets"]
+            for row in saved["offsets"]
         }
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorrupted(f"{name} is no offsets file ({error}); move it away to start anew") from error

@@ -32,16 +32,16 @@ class Retry:
             raise BadRequest(f"Retry.delay_level is {self.delay_level}, the range is -1 to {LEVEL_MAX}")
 
 
-def failures(told: object, chunk: Sequence[ReceivedMessage]) -> tuple[list[ReceivedMessage], int]:
+def failures(result: object, chunk: Sequence[ReceivedMessage]) -> tuple[list[ReceivedMessage], int]:
     """Which messages of the chunk are not done, and the level asked for them."""
-    if isinstance(told, Retry):
-        if told.messages is None:
-            return list(chunk), told.delay_level
-        named = _named(told.messages)
+    if isinstance(result, Retry):
+        if result.messages is None:
+            return list(chunk), result.delay_level
+        named = _named(result.messages)
         if not named <= {message.queue_offset for message in chunk}:
-            return list(chunk), told.delay_level
-        return [message for message in chunk if message.queue_offset in named], told.delay_level
-    return (list(chunk), 0) if told is False else ([], 0)
+            return list(chunk), result.delay_level
+        return [message for message in chunk if message.queue_offset in named], result.delay_level
+    return (list(chunk), 0) if result is False else ([], 0)
 
 
 def _named(messages: object) -> set[object]:

@@ -21,20 +21,20 @@ class Overlaps:
 
     def __init__(self) -> None:
         self._since_ms: dict[MessageQueue, int] = {}
-        self._told: set[MessageQueue] = set()
+        self._reported: set[MessageQueue] = set()
 
     def refused(self, queue: MessageQueue, now_ms: int) -> bool:
         """Another member holds it. True, once, when it has done so for `OVERLAP_MS`."""
         overlaps = now_ms - self._since_ms.setdefault(queue, now_ms) >= OVERLAP_MS
-        news = overlaps and queue not in self._told
+        news = overlaps and queue not in self._reported
         if news:
-            self._told.add(queue)
+            self._reported.add(queue)
         return news
 
     def over(self, queue: MessageQueue) -> None:
         """The lock is ours, or nobody knows whose."""
         self._since_ms.pop(queue, None)
-        self._told.discard(queue)
+        self._reported.discard(queue)
 
     def assigned(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """A new share of the topic: what is not in it is wanted no more."""

@@ -34,14 +34,14 @@ class PastDeliveries:
         """True if nobody needs the message any more."""
         return self.counts.get(offset) == FINISHED
 
-    def attempt(self, offset: int, told: int) -> tuple[int | None, bool]:
-        """Which delivery the next one is, if the message itself says that it is number `told`, and whether it must run
-        apart; None: nobody had the message before.
+    def attempt(self, offset: int, own_number: int) -> tuple[int | None, bool]:
+        """Which delivery the next one is, if the message says of itself that it is number `own_number`, and whether it
+        must run apart; None: nobody had the message before.
         """
         counted = self.counts.get(offset)
         if counted is not None:
-            return max(told, counted + 1), True
+            return max(own_number, counted + 1), True
         if offset >= self.given_until:
             return None, False
-        number = max(told, min(told + 1, self.attempts_max))
+        number = max(own_number, min(own_number + 1, self.attempts_max))
         return number, number >= self.attempts_max

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from evenq.client.core.start_offset import Stored, stored_start
+from evenq.client.core.start_offset import StoredOffset, stored_start
 from evenq.errors import InvalidTransition
 from evenq.model import MessageQueue, QueueOffset
 
-__all__ = ["Command", "FindStart", "Lock", "RetrySoon", "Start", "State", "Stop", "Table", "Unlock"]
+__all__ = ["Command", "FindStart", "Lock", "RebalanceTable", "RetrySoon", "Start", "State", "Stop", "Unlock"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class State(StrEnum):
     LEAVING = "leaving"
 
 
-class Table:
+class RebalanceTable:
     """Queues of one consumer. `locks` is False in broadcasting, where nothing is divided (CS-12)."""
 
     def __init__(self, *, locks: bool = True) -> None:
         self._locks = locks
         self._states: dict[MessageQueue, State] = {}
-        self._wanted: dict[str, set[MessageQueue]] = {}
+        self._assigned: dict[str, set[MessageQueue]] = {}
         self._history: dict[MessageQueue, list[str]] = {}
         self._closing = False
 
@@ -98,22 +98,22 @@ class Table:
         self, topic: str, assigned: Iterable[MessageQueue], *, stalled: Callable[[MessageQueue], bool] = lambda _: False
     ) -> list[Command]:
         """The topic's new assignment. `stalled` tells of an active queue whether RB-20 applies."""
-        wanted = set() if self._closing else set(assigned)
-        self._wanted[topic] = wanted
+        due = set() if self._closing else set(assigned)
+        self._assigned[topic] = due
         commands: list[Command] = []
         for queue in [queue for queue in self._states if queue.topic == topic]:
             if self._states[queue] is not State.ACTIVE:
                 continue
-            if queue not in wanted:
+            if queue not in due:
                 commands.append(self._active_to_leaving(queue))
             elif stalled(queue):
                 commands.append(self._active_to_leaving(queue, stalled=True))
-        commands += [self._none_to_taken(queue) for queue in sorted(wanted) if queue not in self._states]
+        commands += [self._none_to_taken(queue) for queue in sorted(due) if queue not in self._states]
         return commands
 
     def retake(self, topic: str, *, reachable: Callable[[str], bool]) -> list[Command]:
         """What is wanted by the last assignment and in no state: its broker is back before a newer one is known."""
-        lost = [queue for queue in self._wanted.get(topic, ()) if queue not in self._states]
+        lost = [queue for queue in self._assigned.get(topic, ()) if queue not in self._states]
         return [self._none_to_taken(queue) for queue in sorted(lost) if reachable(queue.broker_name)]
 
     def keep_topics(self, subscribed: Iterable[str]) -> list[Command]:
@@ -121,10 +121,10 @@ class Table:
         way).
         """
         keep = set(subscribed)
-        gone = [topic for topic in self._wanted if topic not in keep]
+        gone = [topic for topic in self._assigned if topic not in keep]
         commands = [command for topic in gone for command in self.assign(topic, ())]
         for topic in gone:
-            del self._wanted[topic]
+            del self._assigned[topic]
         return commands
 
     def locked(self, queue: MessageQueue, *, granted: bool, committed: int = -1) -> list[Command]:
@@ -132,17 +132,17 @@ class Table:
         self._expect(queue, State.LOCKING)
         if not granted:
             self._forget(queue, "refused")
-            return [RetrySoon()] if self._is_wanted(queue) else []
-        if not self._is_wanted(queue):
+            return [RetrySoon()] if self._is_assigned(queue) else []
+        if not self._is_assigned(queue):
             self._forget(queue, "granted in vain")
             return [Unlock(queue)]
         match stored_start(committed):
-            case Stored.KNOWN:
+            case StoredOffset.KNOWN:
                 return [self._to_active(queue, QueueOffset(committed), first=False)]
-            case Stored.NEVER:
+            case StoredOffset.NEVER:
                 self._set(queue, State.STARTING)
                 return [FindStart(queue)]
-            case Stored.UNUSABLE:
+            case StoredOffset.UNUSABLE:
                 self._forget(queue, "stored offset unusable")
                 return [Unlock(queue), RetrySoon()]
 
@@ -151,10 +151,10 @@ class Table:
         so far.
         """
         self._expect(queue, State.STARTING)
-        if offset is None or offset < 0 or not self._is_wanted(queue):
-            wanted = self._is_wanted(queue)
+        if offset is None or offset < 0 or not self._is_assigned(queue):
+            still_assigned = self._is_assigned(queue)
             self._forget(queue, "not started")
-            return [*([Unlock(queue)] if self._locks else []), *([RetrySoon()] if wanted else [])]
+            return [*([Unlock(queue)] if self._locks else []), *([RetrySoon()] if still_assigned else [])]
         return [self._to_active(queue, offset, first=first)]
 
     def lost(self, queue: MessageQueue) -> list[Command]:
@@ -171,12 +171,12 @@ class Table:
         """The loop has let go of a stopped queue."""
         self._expect(queue, State.LEAVING)
         self._forget(queue, "left")
-        return [self._none_to_taken(queue)] if self._is_wanted(queue) else []
+        return [self._none_to_taken(queue)] if self._is_assigned(queue) else []
 
     def close(self) -> list[Command]:
         """Want nothing any more."""
         self._closing = True
-        return [command for topic in list(self._wanted) for command in self.assign(topic, ())]
+        return [command for topic in list(self._assigned) for command in self.assign(topic, ())]
 
     def working(self, topic: str | None = None) -> set[MessageQueue]:
         """Active queues: the working set of RB-15."""
@@ -188,7 +188,7 @@ class Table:
 
     def balanced(self) -> bool:
         """True if every topic's working set is its assignment (RB-15), for all topics (RB-4)."""
-        return all(self.working(topic) == wanted for topic, wanted in self._wanted.items())
+        return all(self.working(topic) == queues for topic, queues in self._assigned.items())
 
     def known(self, queue: MessageQueue) -> bool:
         """True if the queue is in some state, so that its lock may be ours on purpose."""
@@ -196,8 +196,8 @@ class Table:
 
     def brokers(self) -> set[str]:
         """Brokers of all queues that are in some state, or should be."""
-        wanted = {queue.broker_name for queues in self._wanted.values() for queue in queues}
-        return wanted | {queue.broker_name for queue in self._states}
+        brokers = {queue.broker_name for queues in self._assigned.values() for queue in queues}
+        return brokers | {queue.broker_name for queue in self._states}
 
     @property
     def empty(self) -> bool:
@@ -208,11 +208,11 @@ class Table:
         """Recompute every invariant; tests call it after each event."""
         for queue, state in self._states.items():
             if state is State.ACTIVE:
-                assert self._is_wanted(queue), f"active queue {queue} is wanted"
+                assert self._is_assigned(queue), f"active queue {queue} is assigned"
             if not self._locks:
                 assert state is not State.LOCKING
-        for wanted in self._wanted.values():
-            assert not (self._closing and wanted)
+        for queues in self._assigned.values():
+            assert not (self._closing and queues)
 
     def _none_to_taken(self, queue: MessageQueue) -> Command:
         self._set(queue, State.LOCKING if self._locks else State.STARTING)
@@ -226,8 +226,8 @@ class Table:
         self._set(queue, State.LEAVING)
         return Stop(queue, fenced, stalled)
 
-    def _is_wanted(self, queue: MessageQueue) -> bool:
-        return queue in self._wanted.get(queue.topic, ())
+    def _is_assigned(self, queue: MessageQueue) -> bool:
+        return queue in self._assigned.get(queue.topic, ())
 
     def _set(self, queue: MessageQueue, state: State) -> None:
         self._states[queue] = state
@@ -240,7 +240,7 @@ class Table:
         story = self._history[queue]
         story.append(why)
         del story[:-8]
-        if not self._is_wanted(queue):
+        if not self._is_assigned(queue):
             del self._history[queue]
 
     def _expect(self, queue: MessageQueue, state: State) -> None:

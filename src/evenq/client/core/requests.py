@@ -21,18 +21,18 @@ CORRELATION = "evenq-correlation-id"
 
 def stamped(message: Message, *, topic: str, tag: str, correlation: str) -> Message:
     """The message as a request."""
-    told = {REPLY_TOPIC: topic, REPLY_TAG: tag, CORRELATION: correlation}
-    return replace(message, properties={**message.properties, **told})
+    reply_properties = {REPLY_TOPIC: topic, REPLY_TAG: tag, CORRELATION: correlation}
+    return replace(message, properties={**message.properties, **reply_properties})
 
 
 def reply_to(request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None) -> Message:
     """The reply to a request: send it with any producer. Raises BadRequest for a message that asks for none."""
-    told = request.properties
-    if not {REPLY_TOPIC, REPLY_TAG, CORRELATION} <= told.keys():
+    request_properties = request.properties
+    if not {REPLY_TOPIC, REPLY_TAG, CORRELATION} <= request_properties.keys():
         raise BadRequest(f"message {request.message_id} asks for no reply; it was not sent with `request`")
     return Message(
-        topic=told[REPLY_TOPIC],
+        topic=request_properties[REPLY_TOPIC],
         body=body,
-        tag=told[REPLY_TAG],
-        properties={**(properties or {}), CORRELATION: told[CORRELATION]},
+        tag=request_properties[REPLY_TAG],
+        properties={**(properties or {}), CORRELATION: request_properties[CORRELATION]},
     )

@@ -13,7 +13,7 @@ from evenq.errors import BadRequest
 from evenq.model import QueueOffset, StartFrom
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 
-__all__ = ["Stored", "policy_start", "start_policy", "stored_start", "timestamp_of"]
+__all__ = ["StoredOffset", "policy_start", "start_policy", "stored_start", "timestamp_of"]
 
 LAST_NAMES = (  # RB-44
     "CONSUME_FROM_LAST_OFFSET",
@@ -51,7 +51,7 @@ def timestamp_of(text: str) -> int:
         ) from error
 
 
-class Stored(StrEnum):
+class StoredOffset(StrEnum):
     """What a stored offset says."""
 
     KNOWN = "known"
@@ -62,16 +62,16 @@ class Stored(StrEnum):
     """Anything else: do not add the queue in this round."""
 
 
-def stored_start(stored: int) -> Stored:
+def stored_start(stored: int) -> StoredOffset:
     """RB-41."""
     if stored >= 0:
-        return Stored.KNOWN
-    return Stored.NEVER if stored == -1 else Stored.UNUSABLE
+        return StoredOffset.KNOWN
+    return StoredOffset.NEVER if stored == -1 else StoredOffset.UNUSABLE
 
 
-def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int, young: bool = False) -> QueueOffset:
-    """RB-42, for a queue that was never consumed: `maximum` is the queue's end, `found` the offset at the consume
-    timestamp.
+def policy_start(topic: str, policy: StartFrom, *, maximum: int, at_timestamp: int, young: bool = False) -> QueueOffset:
+    """RB-42, for a queue that was never consumed: `maximum` is the queue's end, `at_timestamp` the offset at the
+    consume timestamp.
 
     RB-48's better way for FIRST: it answers 0, and the pull goes on at the smallest offset still stored. RB-47's better
     way for retry topics: 0 under all policies, so that no retry is skipped; dead letters are read from the first one,
@@ -85,4 +85,4 @@ def policy_start(topic: str, policy: StartFrom, *, maximum: int, found: int, you
         case StartFrom.FIRST:
             return QueueOffset(0)
         case StartFrom.TIMESTAMP:
-            return QueueOffset(found)
+            return QueueOffset(at_timestamp)

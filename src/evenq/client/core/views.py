@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 
-def filter_text(wanted: FilterExpression) -> str:
+def filter_text(expression: FilterExpression) -> str:
     """A filter as a user writes it; SQL is named."""
-    return f"SQL {wanted.expression}" if wanted.type is FilterType.SQL else wanted.expression
+    return f"SQL {expression.expression}" if expression.type is FilterType.SQL else expression.expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class GroupView:
     members: int
     topics: int
     lag: int
-    """Messages not yet finished; at least so many, if somebody is `silent`."""
+    """Messages not yet finished; at least this number, if somebody is `silent`."""
     balance: BalancePolicy = EVEN_BALANCE
     """How a rebalancer shares the queues beside the strategy."""
     retry: RetryPolicy = CLASSIC_RETRY

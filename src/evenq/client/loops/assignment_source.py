@@ -11,13 +11,14 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from evenq.allocation import Strategy, absence
-from evenq.client.core.calls import AssignmentChanged, ConsumerCalls, Generation
+from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.decided import DecidedShares
 from evenq.client.loops.routes import RouteBook
-from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.sessions import BrokerSessions
 from evenq.errors import BadRequest
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.model.names import RETRY_PREFIX
+from evenq.model.session_events import AssignmentChanged
 from evenq.runtime.clock import Clock
 
 __all__ = ["AssignmentSource"]
@@ -40,7 +41,7 @@ class AssignmentSource:
         *,
         calls: ConsumerCalls,
         routes: RouteBook,
-        sessions: Sessions,
+        sessions: BrokerSessions,
         group: str,
         client_id: str,
         strategy: Strategy,
@@ -94,7 +95,7 @@ class AssignmentSource:
         )  # fmt: skip
 
     def log_overlap(self, queue: MessageQueue, ms: int) -> None:
-        """Another member holds a queue of our part for so long (AL-14)."""
+        """Another member has held a queue of our part for a long time (AL-14)."""
         log.warning(
             "group %s: queue %s is in our share (%s, client %s), but another member has held it for %d s",
             self._group, queue, self._how.get(queue.topic, ""), self.client_id, ms // 1_000,
@@ -117,7 +118,7 @@ class AssignmentSource:
         """True if a decision was pushed to us since then, monotonic ms."""
         return self._decided.heard_since(ms)
 
-    def take(self, change: AssignmentChanged) -> bool:
+    def take(self, change: AssignmentChanged[tuple[MessageQueue, ...]]) -> bool:
         """A broker tells of a decision. False: the next round must ask."""
         if not self.asks or self.chosen is not None:
             self._decided.suspect(change.topic)
@@ -142,11 +143,11 @@ class AssignmentSource:
             self._how[topic] = f"all {len(queues)} queues, BROADCASTING"
             return queues  # RB-17
         if self.asks:
-            return await self._asked(topic)
+            return await self._by_server(topic)
         self._decided.forget(topic)
         return await self._computed(topic)
 
-    async def _asked(self, topic: str) -> list[MessageQueue] | None:
+    async def _by_server(self, topic: str) -> list[MessageQueue] | None:
         name = self._strategy.name if self._ask_server is not None else self._sessions.strategy()
         self._how[topic] = f"decided by the server, strategy {name}"
         share = self._decided.use(topic, self._clock.monotonic_ms())
@@ -154,10 +155,10 @@ class AssignmentSource:
             return share
         if topic.startswith(RETRY_PREFIX):
             await self._routes.get(topic)  # raises, without a call, as long as the topic is not made
-        answer = await self._calls.query_assignment(self._group, topic, name, self._model)
-        share = self._decided.answer(topic, answer, self._clock.monotonic_ms())
+        assignment = await self._calls.query_assignment(self._group, topic, name, self._model)
+        share = self._decided.answered(topic, assignment, self._clock.monotonic_ms())
         if share is None:
-            self.undecided |= not answer.known
+            self.undecided |= not assignment.known
             return None
         if any(queue.queue_id < 0 for queue in share):
             if topic not in self._whole_brokers:

@@ -77,7 +77,7 @@ class Background:
             coroutine.close()  # if it never began
             raise
 
-    def call_soon(self, function: Callable[[], None]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Run it in the loop, soon."""
         self.loop.call_soon_threadsafe(function)
 

@@ -13,9 +13,8 @@ is raised, in the order it was given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
-from evenq.client.loops.outgoing import Block, Outcomes, SendResult, goes_anywhere
+from evenq.client.loops.outgoing import Block, Encoded, Outcomes, SendResult, goes_anywhere
 from evenq.client.options import ProducerOptions
 from evenq.model import Message, MessageQueue
 from evenq.runtime.clock import Clock
@@ -32,17 +31,8 @@ DRAWN_MS = 20
 """Longest that a slow iterable keeps back what it gave before."""
 
 Spread = Callable[[str, int], tuple[Sequence[MessageQueue], int] | None]
-"""The queues of a topic and the first turn, for so many messages; None: nobody knows now. See `Sending.spread`."""
-
-
-class Encoded(Protocol):
-    """A message ready to travel."""
-
-    @property
-    def message_id(self) -> str: ...
-
-    @property
-    def content(self) -> bytes: ...
+"""The queues of a topic and the first turn, for this number of messages; None: nobody knows now. See `Sending.spread`.
+"""
 
 
 class Blocks:

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from evenq.client.core.calls import NO_GENERATION, Generation, QueueRange
+from evenq.client.core.calls import QueueRange
 from evenq.client.core.start_offset import policy_start
 from evenq.client.loops.routes import RouteBook
 from evenq.errors import Error, NotImplementedYet, Unsupported
-from evenq.model import MessageQueue, QueueOffset, StartFrom
+from evenq.model import NO_GENERATION, Generation, MessageQueue, QueueOffset, StartFrom
 
 __all__ = ["GroupStart", "StartCalls"]
 
@@ -52,7 +52,7 @@ class GroupStart:
         """Topic to starts that no broker has stored yet."""
         self._settled: set[str] = set()
         self._tries: Counter[str] = Counter()
-        self._settling = asyncio.Lock()
+        self._settler = asyncio.Lock()
         """Receives run at once: one of them settles, or a late one would move back what others have read."""
 
     async def settle(self, topics: Iterable[str]) -> None:
@@ -61,7 +61,7 @@ class GroupStart:
             tries = self._tries[topic]
             if self._policy(topic) is None:
                 continue
-            async with self._settling:
+            async with self._settler:
                 policy = self._policy(topic)
                 if policy is not None and tries == self._tries[topic]:  # else one more would fail just as the last one
                     try:
@@ -102,13 +102,14 @@ class GroupStart:
                 for queue in route.readable
             )
         )
-        if any(told.committed >= 0 for told in ranges):
+        if any(one.committed >= 0 for one in ranges):
             return {}
         return {
             queue: max(
-                policy_start(topic, policy, maximum=told.maximum, found=told.at_timestamp), QueueOffset(told.minimum)
+                policy_start(topic, policy, maximum=one.maximum, at_timestamp=one.at_timestamp),
+                QueueOffset(one.minimum),
             )
-            for queue, told in zip(route.readable, ranges, strict=True)
+            for queue, one in zip(route.readable, ranges, strict=True)
         }
 
     async def _commit(self, topic: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from evenq.client.core.chunks import ChunkSizer
 from evenq.client.core.process_queue import ProcessQueue
-from evenq.client.loops.settling import Count, SendBack, Settling
+from evenq.client.loops.settler import Count, SendBack, Settler
 from evenq.client.options import PushOptions
 from evenq.model import MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
@@ -57,7 +57,7 @@ class Listening:
         self._options = options
         self._ordered = ordered
         self._sizer = ChunkSizer(options.consume_batch)
-        self._settling = Settling(
+        self._settler = Settler(
             clock=clock,
             ordered=ordered,
             options=options,
@@ -89,7 +89,7 @@ class Listening:
                 now_ms = self._clock.monotonic_ms()
                 late = queue.overdue(now_ms=now_ms, timeout_ms=timeout_ms, count=OVERDUE_MAX)
                 for message in late:
-                    await self._settling.overdue(queue, message)
+                    await self._settler.overdue(queue, message)
                 if late:
                     self._settled(queue)
 
@@ -126,7 +126,7 @@ class Listening:
     async def _work(self, queue: ProcessQueue, chunk: list[ReceivedMessage]) -> None:
         careful = queue.careful(chunk[0])
         try:
-            if await self._settling.begin(queue, chunk):
+            if await self._settler.begin(queue, chunk):
                 await self._listen(queue, chunk)
         finally:
             self._free += 1
@@ -144,9 +144,9 @@ class Listening:
 
     async def _listen(self, queue: ProcessQueue, chunk: list[ReceivedMessage]) -> None:
         started_ms = self._clock.monotonic_ms()
-        told: object
+        result: object
         try:
-            told = await self._run(chunk)
+            result = await self._run(chunk)
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -156,9 +156,9 @@ class Listening:
                 "the listener failed for %d messages of %s from offset %d on",
                 len(chunk), queue.queue, first.queue_offset,
             )  # fmt: skip
-            told = False
+            result = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)
-        await self._settling.settle(queue, chunk, told)
+        await self._settler.settle(queue, chunk, result)
 
     def _again(self, queue: ProcessQueue, delay_ms: int) -> None:
         self._spawn(self._offer_later(queue, delay_ms), f"evenq-retry-{queue.queue}")

@@ -118,10 +118,10 @@ class LitePushing:
         held = _Held(message)
         prolonging = spawn(self._prolong(held), name="evenq-lite-prolong")
         try:
-            told = await self._listen(held)
+            result = await self._listen(held)
             async with held.changing:
                 prolonging.cancel()
-            await self._settle(held, told)
+            await self._settle(held, result)
         finally:
             prolonging.cancel()
             self._serving.discard(asyncio.current_task())
@@ -156,11 +156,11 @@ class LitePushing:
                         return
                     log.info("message %s was not prolonged: %s", held.given.message_id, error)
 
-    async def _settle(self, held: _Held, told: object) -> None:
-        failed, level = failures(told, [held.given])
+    async def _settle(self, held: _Held, result: object) -> None:
+        failed, level = failures(result, [held.given])
         message, receiving = held.message, self._receiving
-        if isinstance(told, Suspend):
-            pause_ms = told.pause_ms
+        if isinstance(result, Suspend):
+            pause_ms = result.pause_ms
             await self._surely(lambda: receiving.change_invisible(message, pause_ms, suspend=True))
         elif not failed:
             await self._surely(lambda: receiving.ack(message))

@@ -1,7 +1,7 @@
 """The locks of one consumer's queues at their brokers: taken, renewed, let go.
 
-Used by `loops.ownership`. A lock is the right to read: whoever stands in line for it waits in a call of its own, and
-after a call whose end is unclear nothing is held here that could not also be held there.
+Used by `loops.ownership`. A lock is the right to read: a member that stands in line for it waits in a call of its own,
+and after a call whose end is unclear nothing is held here that could not also be held there.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from evenq.client.core.calls import ConsumerCalls, Generation, Locked
-from evenq.client.loops.reading import Reading
-from evenq.client.loops.sessions import Sessions
+from evenq.client.core.calls import ConsumerCalls, LockAnswer
+from evenq.client.loops.read_plan import ReadPlan
+from evenq.client.loops.sessions import BrokerSessions
 from evenq.client.loops.troubles import Troubles
 from evenq.errors import Error
-from evenq.model import MessageQueue
+from evenq.model import Generation, MessageQueue
 
 __all__ = ["Locks"]
 
@@ -24,13 +24,13 @@ class Locks:
 
     def __init__(
         self,
-        reading: Reading,
+        read_plan: ReadPlan,
         *,
         calls: ConsumerCalls,
-        sessions: Sessions,
+        sessions: BrokerSessions,
         address: Callable[[MessageQueue], Awaitable[str]],
         generation: Callable[[str], Generation],
-        told: Callable[[MessageQueue, Locked | None], None],
+        on_answer: Callable[[MessageQueue, LockAnswer | None], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         troubles: Troubles,
     ) -> None:
@@ -39,9 +39,9 @@ class Locks:
         self._sessions = sessions
         self._address = address
         self._generation = generation
-        self._group = reading.group
-        self._wait_ms = reading.options.lock_wait_ms
-        self._told = told
+        self._group = read_plan.group
+        self._wait_ms = read_plan.options.lock_wait_ms
+        self._on_answer = on_answer
         self._spawn = spawn
         self._troubles = troubles
         self._owed: set[MessageQueue] = set()
@@ -51,17 +51,17 @@ class Locks:
         """First all at once without waiting, then each one that is held by somebody in its own waiting call."""
         if not self._sessions.up(broker_name):
             for queue in queues:
-                self._told(queue, None)  # the Welcome wakes the next round
+                self._on_answer(queue, None)  # the Welcome wakes the next round
             return
         taken = await self._try(broker_name, queues, wait_ms=0)
         for queue in queues:
             granted = taken.get(queue)
             if granted is not None:
-                self._told(queue, granted)
+                self._on_answer(queue, granted)
             else:
                 self._spawn(self._wait(broker_name, queue), f"evenq-lock-{queue}")
 
-    async def renew(self, queues: Sequence[MessageQueue], answered: Callable[[Locked], None]) -> bool:
+    async def renew(self, queues: Sequence[MessageQueue], answered: Callable[[LockAnswer], None]) -> bool:
         """Take the locks of a broker's queues, which should be ours, anew; True: of some nobody told whose they are.
 
         `answered` hears of each at once: what is not ours any more must not be read while others are asked for.
@@ -74,8 +74,8 @@ class Locks:
                 self._troubles.failed_at(topic, queues[0].broker_name, error)
                 unclear = True
                 continue
-            for answer in answers:
-                answered(answer)
+            for locked in answers:
+                answered(locked)
         return unclear
 
     async def release(self, queue: MessageQueue) -> None:
@@ -88,27 +88,29 @@ class Locks:
         else:
             self._owed.discard(queue)
 
-    def owed(self, wanted: Callable[[MessageQueue], bool]) -> list[MessageQueue]:
-        """Queues that are still to be let go; those that are `wanted` again are not."""
-        self._owed = {queue for queue in self._owed if not wanted(queue)}
+    def owed(self, is_assigned: Callable[[MessageQueue], bool]) -> list[MessageQueue]:
+        """Queues that are still to be let go; those that are `is_assigned` again are not."""
+        self._owed = {queue for queue in self._owed if not is_assigned(queue)}
         return sorted(self._owed)
 
     async def _wait(self, broker_name: str, queue: MessageQueue) -> None:
         taken = await self._try(broker_name, [queue], wait_ms=self._wait_ms)
-        self._told(queue, taken.get(queue))
+        self._on_answer(queue, taken.get(queue))
 
-    async def _try(self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int) -> dict[MessageQueue, Locked]:
+    async def _try(
+        self, broker_name: str, queues: list[MessageQueue], *, wait_ms: int
+    ) -> dict[MessageQueue, LockAnswer]:
         """The queues that were granted, with the answers. After an unclear end nothing is held."""
         try:
             answers = await self._ask(queues, wait_ms=wait_ms, anew=True)
-            return {answer.queue: answer for answer in answers if answer.granted}
+            return {locked.queue: locked for locked in answers if locked.granted}
         except Error as error:
             self._troubles.failed_at(queues[0].topic, broker_name, error)
             for queue in queues:  # it may have been granted without our hearing of it
                 await self.release(queue)
             return {}
 
-    async def _ask(self, queues: list[MessageQueue], *, wait_ms: int, anew: bool) -> list[Locked]:
+    async def _ask(self, queues: list[MessageQueue], *, wait_ms: int, anew: bool) -> list[LockAnswer]:
         return await self._calls.lock(
             await self._address(queues[0]),
             self._group,

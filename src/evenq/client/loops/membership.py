@@ -16,32 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenq.allocation import Strategy
-from evenq.client.core.calls import (
-    NO_GENERATION,
-    AssignmentChanged,
-    BrokerLeaving,
-    ConsumerCalls,
-    Generation,
-    MembersChanged,
-    OffsetsReset,
-    QueueWanted,
-    SessionEvent,
-    SettingsChanged,
-    Welcome,
-)
+from evenq.client.core.calls import ConsumerCalls, GroupTerms, SessionEvent, Welcome
 from evenq.client.core.introduction import Introduction
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.assignment_source import AssignmentSource
-from evenq.client.loops.notices import Notices, Tell
 from evenq.client.loops.ownership import Ownership
-from evenq.client.loops.progress import BrokerStore, FileStore, OffsetStore, Progress
-from evenq.client.loops.reading import Finish, Reading
+from evenq.client.loops.progress import BrokerStore, FileStore, GroupProgress, OffsetStore
+from evenq.client.loops.read_plan import Finish, ReadPlan
+from evenq.client.loops.rebalance_listener import RebalanceCallback, RebalanceListener
 from evenq.client.loops.routes import RouteBook
-from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.sessions import BrokerSessions
 from evenq.client.loops.troubles import Report, Troubles
 from evenq.client.options import PushOptions
-from evenq.model import FilterExpression, MessageModel, MessageQueue, StartFrom
+from evenq.model import NO_GENERATION, FilterExpression, Generation, MessageModel, MessageQueue, StartFrom
 from evenq.model.names import RETRY_PREFIX
+from evenq.model.session_events import (
+    AssignmentChanged,
+    BrokerLeaving,
+    MembersChanged,
+    OffsetsReset,
+    QueueWanted,
+    SettingsChanged,
+)
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
@@ -51,11 +47,11 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 17  # RD-3: 16 retries
 SUSPECT_MS = 1_000
-"""A decision follows what it is about within milliseconds. Who hears of none for so long asks."""
+"""A decision follows what it is about within milliseconds. A member that hears of none for this time asks."""
 RENEW_MS = 4_000
-"""Over so long the members of a large group spread what they ask without need."""
+"""Over this time the members of a large group spread what they ask without need."""
 RENEW_EACH_MS = 40
-"""A smaller one over so long for each member."""
+"""A smaller one over this time for each member."""
 LATE_MS = 11_000
 """A large group hears up to ten seconds after the decision about it who joined and who left."""
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
@@ -87,7 +83,7 @@ class MemberPlan:
     fetches: bool = True
     """False: the member holds its queues and pulls nothing; its user reads them by other means."""
     finish: Finish | None = None
-    """As in `Reading`."""
+    """As in `ReadPlan`."""
     refuses_resets: bool = False
     """True: operators cannot move the group while this member lives."""
 
@@ -103,7 +99,7 @@ class Membership:
         client_id: str,
         clock: Clock,
         rng: random.Random,
-        tell: Tell | None,
+        tell: RebalanceCallback | None,
         arrived: Callable[[ProcessQueue], None],
         report: Report | None = None,
     ) -> None:
@@ -120,7 +116,7 @@ class Membership:
         self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms)
         self._calls = calls
         self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
-        self.sessions = Sessions(
+        self.sessions = BrokerSessions(
             calls,
             clock=clock,
             rng=rng,
@@ -146,15 +142,15 @@ class Membership:
         )
         if plan.chosen:
             self._assignment.chosen = {}
-        self.progress = Progress(self._store(), clock, interval_ms=plan.options.commit_interval_ms)
+        self.progress = GroupProgress(self._store(), clock, interval_ms=plan.options.commit_interval_ms)
         self.ownership = Ownership(
-            self._reading(),
+            self._read_plan(),
             calls=calls,
             routes=self.routes,
             sessions=self.sessions,
             progress=self.progress,
             assignment=self._assignment,
-            notices=Notices(tell),
+            rebalance_listener=RebalanceListener(tell),
             clock=clock,
             rng=rng,
             arrived=arrived,
@@ -180,9 +176,9 @@ class Membership:
             refuses_resets=self._plan.refuses_resets,
         )
 
-    def _reading(self) -> Reading:
+    def _read_plan(self) -> ReadPlan:
         plan = self._plan
-        return Reading(
+        return ReadPlan(
             group=plan.group,
             options=plan.options,
             subscriptions=self.subscriptions,
@@ -226,9 +222,9 @@ class Membership:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.routes.close()
 
-    def subscribe(self, topic: str, wanted: FilterExpression) -> None:
+    def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """One topic more, or another filter for it (in force for queues gained from now on)."""
-        self.subscriptions[topic] = wanted
+        self.subscriptions[topic] = expression
         self._changed()
 
     def unsubscribe(self, topic: str) -> None:
@@ -236,7 +232,7 @@ class Membership:
         self.subscriptions.pop(topic, None)
         self._changed()
 
-    def choose(self, queues: Iterable[MessageQueue], wanted: FilterExpression) -> None:
+    def choose(self, queues: Iterable[MessageQueue], expression: FilterExpression) -> None:
         """Read these queues and no others; only for a plan with `chosen`."""
         chosen: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -244,7 +240,7 @@ class Membership:
         self._assignment.chosen = chosen
         for topic in [topic for topic in self.subscriptions if topic not in chosen]:
             del self.subscriptions[topic]
-        self.subscriptions.update(dict.fromkeys(chosen, wanted))
+        self.subscriptions.update(dict.fromkeys(chosen, expression))
         self.ownership.wake()
 
     def owned(self) -> list[MessageQueue]:
@@ -292,13 +288,13 @@ class Membership:
     def _heard(self, broker_name: str, event: SessionEvent) -> None:
         match event:
             case Welcome():
-                self._configured(event)
+                self._configured(event.settings)
                 self.ownership.relock(broker_name)
                 self._assignment.suspect()
                 for topic in self.subscriptions:  # what changed before this line was up, nobody told us
                     self.routes.changed(topic, self.ownership.wake)
             case SettingsChanged():
-                self._configured(event)
+                self._configured(event.settings)
                 self._assignment.suspect()
             case AssignmentChanged() if self._only_its_queues_changed(event):
                 if self.routes.names(event.topic, self._assignment.decided(event.topic)):
@@ -307,7 +303,7 @@ class Membership:
                     return
                 self.routes.changed(event.topic, self.ownership.wake)
             case AssignmentChanged():
-                if not self._assignment.take(event) or not self.routes.names(event.topic, event.queues or ()):
+                if not self._assignment.take(event) or not self.routes.names(event.topic, event.share or ()):
                     self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
             case MembersChanged():
                 log.info("group %s has %d members now", self._plan.group, len(event.members))
@@ -325,16 +321,16 @@ class Membership:
                 pass
         self.ownership.wake()  # CS-7; QueueWanted wants a round as well
 
-    def _only_its_queues_changed(self, event: AssignmentChanged) -> bool:
+    def _only_its_queues_changed(self, event: AssignmentChanged[tuple[MessageQueue, ...]]) -> bool:
         return event.generation == NO_GENERATION and self._assignment.all_decided([event.topic])
 
-    def _configured(self, told: Welcome | SettingsChanged) -> None:
-        self._group_attempts = told.max_attempts or MAX_ATTEMPTS
-        if told.start_from in set(StartFrom):
-            self._group_start = StartFrom(told.start_from)
+    def _configured(self, settings: GroupTerms) -> None:
+        self._group_attempts = settings.max_attempts or MAX_ATTEMPTS
+        if settings.start_from in set(StartFrom):
+            self._group_start = StartFrom(settings.start_from)
 
     def _suspect_later(self, back_ms: int = SUSPECT_MS) -> None:
-        """Whoever decides has told us in the last `back_ms`, or will in a moment; if not, ask."""
+        """The one that decides has told us in the last `back_ms`, or will in a moment; if not, ask."""
         if self._suspecting is None or self._suspecting.done():
             self._suspecting = spawn(self._suspect(self._clock.monotonic_ms() - back_ms), name="evenq-suspect")
 

@@ -1,4 +1,4 @@
-"""What the producer's loop sends, with the future of whoever sent it, and what became of it: one message each, or a
+"""What the producer's loop sends, with the future of its sender, and what became of it: one message each, or a
 block of them for one queue, which becomes single messages when it is not simply stored.
 """
 
@@ -16,6 +16,7 @@ from evenq.model import Message, MessageQueue, QueueOffset
 __all__ = [
     "Block",
     "BlockFuture",
+    "Encoded",
     "Entry",
     "Item",
     "Nobody",
@@ -33,6 +34,14 @@ Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
 nothing.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A message ready to travel."""
+
+    message_id: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +190,7 @@ class Block:
     )
 
     future: BlockFuture
-    """Set by whoever hands the block over."""
+    """Set by the caller that hands the block over."""
 
     def __init__(self, topic: str, queue: MessageQueue) -> None:
         self.topic = topic

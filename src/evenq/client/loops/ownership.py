@@ -15,20 +15,20 @@ from contextlib import suppress
 from typing import Any
 
 from evenq.client.core import rebalance
-from evenq.client.core.calls import ConsumerCalls, Locked
+from evenq.client.core.calls import ConsumerCalls, LockAnswer
 from evenq.client.core.overlaps import OVERLAP_MS, Overlaps
 from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.process_queue import ProcessQueue
-from evenq.client.core.rebalance import Table
+from evenq.client.core.rebalance import RebalanceTable
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.locks import Locks
-from evenq.client.loops.notices import Notices
-from evenq.client.loops.progress import Progress
+from evenq.client.loops.progress import GroupProgress
 from evenq.client.loops.pulling import Pulling
-from evenq.client.loops.reading import Reading
+from evenq.client.loops.read_plan import ReadPlan
+from evenq.client.loops.rebalance_listener import RebalanceListener
 from evenq.client.loops.routes import RouteBook
-from evenq.client.loops.sessions import Sessions
+from evenq.client.loops.sessions import BrokerSessions
 from evenq.client.loops.starting import Starting
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
@@ -52,14 +52,14 @@ class Ownership:
 
     def __init__(
         self,
-        reading: Reading,
+        read_plan: ReadPlan,
         *,
         calls: ConsumerCalls,
         routes: RouteBook,
-        sessions: Sessions,
-        progress: Progress,
+        sessions: BrokerSessions,
+        progress: GroupProgress,
         assignment: AssignmentSource,
-        notices: Notices,
+        rebalance_listener: RebalanceListener,
         clock: Clock,
         rng: random.Random,
         arrived: Callable[[ProcessQueue], None],
@@ -71,14 +71,15 @@ class Ownership:
         self._sessions = sessions
         self._progress = progress
         self._assignment = assignment
-        self._notices = notices
+        self._rebalance_listener = rebalance_listener
         self._clock = clock
         self._rng = rng
         self._troubles = troubles
-        self._group, self._options, self._subscriptions = reading.group, reading.options, reading.subscriptions
-        self._clustering, self._ordered, self._auto_commit = reading.clustering, reading.ordered, reading.auto_commit
+        self._group, self._options, self._subscriptions = read_plan.group, read_plan.options, read_plan.subscriptions
+        self._clustering, self._ordered = read_plan.clustering, read_plan.ordered
+        self._auto_commit = read_plan.auto_commit
         self._starting = Starting(
-            reading,
+            read_plan,
             calls=calls,
             progress=progress,
             address=self._address,
@@ -87,24 +88,24 @@ class Ownership:
             generation=assignment.generation,
         )
         self._locks = Locks(
-            reading,
+            read_plan,
             calls=calls,
             sessions=sessions,
             address=self._address,
             generation=assignment.generation,
-            told=self._table_locked,
+            on_answer=self._table_locked,
             spawn=self._spawn,
             troubles=troubles,
         )
         self._arrived = arrived
         self.paused = False
         """CS-9: no pulls. Rounds go on: what others are to read is handed over."""
-        self._table = Table(locks=reading.clustering)
+        self._table = RebalanceTable(locks=read_plan.clustering)
         self._pulls: dict[MessageQueue, Pulling] = {}
         self._pull_tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeup = Wakeup(clock)
-        self._attempts_max, self._finish = reading.attempts_max, reading.finish
+        self._attempts_max, self._finish = read_plan.attempts_max, read_plan.finish
         self._past: dict[MessageQueue, PastDeliveries] = {}
         """Of queues that are ours in a moment."""
         self._overlaps = Overlaps()
@@ -312,16 +313,16 @@ class Ownership:
         for broker_name, queues in locks.items():
             self._spawn(self._locks.take(broker_name, queues), f"evenq-lock-{broker_name}")
 
-    def _table_locked(self, queue: MessageQueue, answer: Locked | None) -> None:
+    def _table_locked(self, queue: MessageQueue, locked: LockAnswer | None) -> None:
         self._past.pop(queue, None)
-        if answer is not None or not self._sessions.up(queue.broker_name):
+        if locked is not None or not self._sessions.up(queue.broker_name):
             self._overlaps.over(queue)
         elif self._overlaps.refused(queue, self._clock.monotonic_ms()):
             self._assignment.log_overlap(queue, OVERLAP_MS)
-        if answer is not None and self._attempts_max is not None and (answer.given_until or answer.counts):
-            self._past[queue] = PastDeliveries(answer.given_until, dict(answer.counts), self._attempts_max())
-        committed = -1 if answer is None else answer.committed
-        self._perform(self._table.locked(queue, granted=answer is not None, committed=committed))
+        if locked is not None and self._attempts_max is not None and (locked.given_until or locked.counts):
+            self._past[queue] = PastDeliveries(locked.given_until, dict(locked.counts), self._attempts_max())
+        committed = -1 if locked is None else locked.committed
+        self._perform(self._table.locked(queue, granted=locked is not None, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:
         suspicions = self._sessions.suspicions(broker_name)
@@ -341,10 +342,10 @@ class Ownership:
         queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
         return await self._locks.renew(queues, self._renewed)
 
-    def _renewed(self, answer: Locked) -> None:
-        if not answer.granted or self._passed(answer.queue, answer.committed):
-            log.warning("group %s: queue %s was lost to %s", self._group, answer.queue, answer.holder or "nobody yet")
-            self._perform(self._table.lost(answer.queue))
+    def _renewed(self, locked: LockAnswer) -> None:
+        if not locked.granted or self._passed(locked.queue, locked.committed):
+            log.warning("group %s: queue %s was lost to %s", self._group, locked.queue, locked.holder or "nobody yet")
+            self._perform(self._table.lost(locked.queue))
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:
         """True if somebody else had the queue meanwhile and came further than we did."""
@@ -377,7 +378,7 @@ class Ownership:
             rng=self._rng,
             group=self._group,
             options=self._options,
-            wanted=self._subscriptions[queue.topic],
+            expression=self._subscriptions[queue.topic],
             generation=lambda: self._assignment.generation(queue.topic),
             limits=lambda: self.limits(queue.topic),
             committed=lambda: self._progress.table.memory(queue) if self._clustering and self._auto_commit else -1,
@@ -394,7 +395,7 @@ class Ownership:
         if first:
             await self._progress.now(pulling.process.queue)
         if not pulling.process.queue.topic.startswith(RETRY_PREFIX):
-            await self._notices.gained(pulling.process.queue)
+            await self._rebalance_listener.gained(pulling.process.queue)
         self._sessions.beat()  # RB-38
         await pulling.run()
 
@@ -425,7 +426,7 @@ class Ownership:
         self._progress.table.forget(queue)
         log.info("group %s: queue %s handed over at offset %d", self._group, queue, process.committable)
         if not queue.topic.startswith(RETRY_PREFIX):
-            await self._notices.lost(queue)
+            await self._rebalance_listener.lost(queue)
         if self._clustering and not fenced:
             await self._locks.release(queue)
         del self._pulls[queue]

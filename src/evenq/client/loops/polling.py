@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenq.client.core.calls import ConsumerCalls, QueueRange
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.membership import MemberPlan, Membership
-from evenq.client.loops.notices import Tell
+from evenq.client.loops.rebalance_listener import RebalanceCallback
 from evenq.client.loops.wakeup import Wakeup
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, RequestTimeout, Unsupported
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
@@ -38,7 +38,7 @@ class Polling:
         client_id: str,
         clock: Clock,
         rng: random.Random,
-        tell: Tell | None,
+        tell: RebalanceCallback | None,
     ) -> None:
         self._calls = calls
         self._plan = plan
@@ -135,11 +135,11 @@ class Polling:
         if missing:
             raise ConnectionFailed(f"the offsets of {len(missing)} queues were not stored, as {missing[0]}; try again")
 
-    async def assign(self, queues: Sequence[MessageQueue], wanted: FilterExpression, *, timeout_ms: int) -> None:
-        """Read exactly these queues, whoever else does; returns when all are ready. Raises RequestTimeout."""
+    async def assign(self, queues: Sequence[MessageQueue], expression: FilterExpression, *, timeout_ms: int) -> None:
+        """Read exactly these queues, whether or not others do; returns when all are ready. Raises RequestTimeout."""
         if not self._plan.chosen:
             raise Unsupported(f"this consumer of {self._plan.group} subscribes; assign needs one without subscriptions")
-        self._member.choose(queues, wanted)
+        self._member.choose(queues, expression)
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while set(self.owned()) != set(queues):
             if self._clock.monotonic_ms() >= deadline_ms:
@@ -152,11 +152,11 @@ class Polling:
                 raise self._errors.popleft()
             await self._clock.sleep_ms(5)
 
-    def subscribe(self, topic: str, wanted: FilterExpression) -> None:
+    def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """One topic more."""
         if self._plan.chosen:
             raise Unsupported(f"this consumer of {self._plan.group} reads chosen queues; give subscriptions to share")
-        self._member.subscribe(topic, wanted)
+        self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
         """One topic less."""

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from evenq.client.core.calls import ConsumerCalls, Generation
+from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles, is_permanent
 from evenq.errors import Error, PreconditionFailed
-from evenq.model import MessageQueue, QueueOffset
+from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
 
-__all__ = ["BrokerStore", "FileStore", "OffsetStore", "Progress"]
+__all__ = ["BrokerStore", "FileStore", "GroupProgress", "OffsetStore"]
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class FileStore:
         os.replace(draft, self._path)
 
 
-class Progress:
+class GroupProgress:
     """The offset table and its store."""
 
     def __init__(self, store: OffsetStore, clock: Clock, *, interval_ms: int) -> None:

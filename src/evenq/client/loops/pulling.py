@@ -11,14 +11,14 @@ import logging
 import random
 from collections.abc import Callable
 
-from evenq.client.core.calls import ConsumerCalls, Generation
+from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
 from evenq.errors import Error, IllegalOffset, PreconditionFailed
-from evenq.model import FilterExpression, QueueOffset
+from evenq.model import FilterExpression, Generation, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 
@@ -43,7 +43,7 @@ class Pulling:
         rng: random.Random,
         group: str,
         options: PushOptions,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         generation: Callable[[], Generation],
         limits: Callable[[], Thresholds],
         committed: Callable[[], int],
@@ -52,7 +52,7 @@ class Pulling:
         owner: bool,
         troubles: Troubles,
     ) -> None:
-        """`owner`: the queue is read by whoever holds its lock, and by nobody else."""
+        """`owner`: the queue is read by the holder of its lock, and by nobody else."""
         self.process = process
         self._calls = calls
         self._routes = routes
@@ -60,7 +60,7 @@ class Pulling:
         self._backoff = Backoff(rng)
         self._group = group
         self._options = options
-        self._wanted = wanted
+        self._expression = expression
         self._generation = generation
         self._limits = limits
         self._committed = committed
@@ -103,7 +103,7 @@ class Pulling:
                 batch_max=self._options.pull_batch,
                 bytes_max=self._options.pull_bytes,
                 wait_ms=self._options.pull_wait_ms,
-                wanted=self._wanted,
+                expression=self._expression,
                 generation=self._generation(),
                 committed=self._committed(),
                 owner=self._owner,

@@ -15,7 +15,7 @@ from evenq.client.core.calls import ConsumerCalls
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.listening import Listening, RunListener
 from evenq.client.loops.membership import MemberPlan, Membership
-from evenq.client.loops.notices import Tell
+from evenq.client.loops.rebalance_listener import RebalanceCallback
 from evenq.client.loops.troubles import Report
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage
 from evenq.runtime.clock import Clock
@@ -46,7 +46,7 @@ class Pushing:
         clock: Clock,
         rng: random.Random,
         run_listener: RunListener,
-        tell: Tell | None,
+        tell: RebalanceCallback | None,
         report: Report | None = None,
     ) -> None:
         """`report` hears of each permanent error once; None: the log does."""
@@ -86,9 +86,9 @@ class Pushing:
             await asyncio.gather(self._scan, return_exceptions=True)
         await self._listening.close()
 
-    def subscribe(self, topic: str, wanted: FilterExpression) -> None:
+    def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """One topic more, or another filter for it (in force for queues gained from now on)."""
-        self._member.subscribe(topic, wanted)
+        self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
         """One topic less: its queues are handed over (RB-5)."""

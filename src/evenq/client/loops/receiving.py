@@ -135,26 +135,26 @@ class Receiving:
     ) -> list[ReceivedMessage] | None:
         """None: the broker did not answer."""
         self._turn += not self._anywhere
-        place = places[self._turn % len(places)]
-        route = await self.routes.get(place.topic)
+        queue = places[self._turn % len(places)]
+        route = await self.routes.get(queue.topic)
         try:
             messages = await self._calls.receive(
-                route.address_of(place.broker_name),
+                route.address_of(queue.broker_name),
                 self._group,
-                place,
-                wanted=self._subscriptions[place.topic],
+                queue,
+                expression=self._subscriptions[queue.topic],
                 batch_max=max_messages,
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
         except (ConnectionFailed, RequestTimeout) as error:
-            self.routes.renew(place.topic)
+            self.routes.renew(queue.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
-            self._troubles.failed(f"broker {place.broker_name}", error)
+            self._troubles.failed(f"broker {queue.broker_name}", error)
             self._turn += self._anywhere
             return None
-        self._troubles.well(f"broker {place.broker_name}")
+        self._troubles.well(f"broker {queue.broker_name}")
         return messages
 
     async def _places(self) -> list[MessageQueue]:
@@ -184,13 +184,13 @@ class Receiving:
 
     async def addresses(self) -> list[str]:
         """Of all brokers of the topics, as far as they are known."""
-        found: set[str] = set()
+        addresses: set[str] = set()
         for topic in self._subscriptions:
             try:
-                found.update((await self.routes.get(topic)).addresses.values())
+                addresses.update((await self.routes.get(topic)).addresses.values())
             except Error as error:
                 log.info("group %s: topic %s has no route now: %s", self._group, topic, error)
-        return sorted(found)
+        return sorted(addresses)
 
     async def _beat(self) -> None:
         while True:

@@ -14,17 +14,17 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from evenq.client.core.calls import NO_GENERATION, ReadingCalls
+from evenq.client.core.calls import ReadingCalls
 from evenq.client.core.requests import CORRELATION, stamped
 from evenq.client.core.route import Route
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, IllegalOffset, RequestTimeout, TooManyRequests
-from evenq.model import FilterExpression, Message, MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import NO_GENERATION, FilterExpression, Message, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Asked", "Replies"]
+__all__ = ["PendingRequest", "Replies"]
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Sent(Protocol):
     def exception(self) -> BaseException | None: ...
 
 
-class Asked:
+class PendingRequest:
     """One request: the message to send, and its reply to come."""
 
     def __init__(self, message: Message, correlation: str, timeout_ms: int, future: asyncio.Future[ReceivedMessage]):
@@ -84,7 +84,7 @@ class Replies:
         self._starting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    async def ask(self, message: Message, timeout_ms: int) -> Asked:
+    async def ask(self, message: Message, timeout_ms: int) -> PendingRequest:
         """Make it a request, to be sent now; `wait` for its reply, and `end` it. Raises TooManyRequests, RequestTimeout
         and what a route raises.
         """
@@ -94,31 +94,31 @@ class Replies:
             )
         correlation = f"{self._tag}-{next(self._numbers)}"
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
-        told = stamped(message, topic=self._options.reply_topic, tag=self._tag, correlation=correlation)
-        asked = Asked(told, correlation, timeout_ms, future)
+        stamped_message = stamped(message, topic=self._options.reply_topic, tag=self._tag, correlation=correlation)
+        pending = PendingRequest(stamped_message, correlation, timeout_ms, future)
         self._waiting[correlation] = future
         try:
-            async with asyncio.timeout_at(asked.until):
+            async with asyncio.timeout_at(pending.until):
                 await self._started()
         except BaseException as error:
-            self.end(asked)
+            self.end(pending)
             if isinstance(error, TimeoutError):
-                raise _no_reply(asked) from None
+                raise _no_reply(pending) from None
             raise
-        return asked
+        return pending
 
-    async def wait(self, asked: Asked) -> ReceivedMessage:
+    async def wait(self, pending: PendingRequest) -> ReceivedMessage:
         """The reply. Raises RequestTimeout, and why the request was not sent."""
         try:
-            async with asyncio.timeout_at(asked.until):
-                return await asked.future
+            async with asyncio.timeout_at(pending.until):
+                return await pending.future
         except TimeoutError:
-            raise _no_reply(asked) from None
+            raise _no_reply(pending) from None
 
-    def end(self, asked: Asked) -> None:
+    def end(self, pending: PendingRequest) -> None:
         """Nobody waits for it any more."""
-        self._waiting.pop(asked.correlation, None)
-        asked.future.cancel()
+        self._waiting.pop(pending.correlation, None)
+        pending.future.cancel()
 
     async def close(self) -> None:
         """End the reading; requests that wait fail."""
@@ -145,11 +145,11 @@ class Replies:
 
     async def _end_of(self, route: Route, queue: MessageQueue) -> int:
         try:
-            found = await self._calls.query_offsets(route.address_of(queue.broker_name), "", queue)
+            offsets = await self._calls.query_offsets(route.address_of(queue.broker_name), "", queue)
         except Error as error:
             log.info("queue %s of replies cannot be read yet: %s", queue, error)
             return -1
-        return found.maximum
+        return offsets.maximum
 
     async def _look(self) -> None:
         """Read queues that come later, too."""
@@ -193,7 +193,7 @@ class Replies:
             batch_max=BATCH,
             bytes_max=BATCH_BYTES,
             wait_ms=WAIT_MS,
-            wanted=FilterExpression(self._tag),
+            expression=FilterExpression(self._tag),
             generation=NO_GENERATION,
             committed=-1,
         )
@@ -206,8 +206,8 @@ class Replies:
         return pulled.next_offset
 
 
-def _no_reply(asked: Asked) -> RequestTimeout:
+def _no_reply(pending: PendingRequest) -> RequestTimeout:
     return RequestTimeout(
-        f"no reply to request {asked.correlation} on topic {asked.message.topic} within {asked.timeout_ms} ms; it may "
-        "have been handled"
+        f"no reply to request {pending.correlation} on topic {pending.message.topic} within {pending.timeout_ms} ms; "
+        "it may have been handled"
     )

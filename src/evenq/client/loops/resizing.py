@@ -119,6 +119,6 @@ def _who(left: Iterable[UnfinishedView]) -> str:
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
-    told = [f"{group} {lag}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
-    more = len(lags) - len(told)
-    return ", ".join(told) + (f" and {more} more groups" if more > 0 else "") or "no group"
+    named = [f"{group} {lag}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    more = len(lags) - len(named)
+    return ", ".join(named) + (f" and {more} more groups" if more > 0 else "") or "no group"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from evenq.client.core.batch import QueueBatch
-from evenq.client.core.calls import ProducerCalls, Stored
+from evenq.client.core.calls import ProducerCalls, StoredBatch
 from evenq.client.core.faults import FaultTable
 from evenq.client.core.queue_choice import (
     FixedQueues,
@@ -29,7 +29,7 @@ from evenq.client.core.queue_choice import (
     queues_of_priority,
 )
 from evenq.client.core.route import Route
-from evenq.client.loops.outgoing import Block, Entry, Item, Nobody, Outcomes, Selector, SendResult, Settle, singles_of
+from evenq.client.loops.outgoing import Block, Entry, Item, Outcomes, SendResult, singles_of
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import (
@@ -46,12 +46,12 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Item", "Nobody", "Selector", "SendResult", "Sending", "Settle"]
+__all__ = ["Sending"]
 
 log = logging.getLogger(__name__)
 
 CLOSED_MS = 3_000
-"""A queue was closed, and the route does not say so yet: refusals of so long are not counted as tries."""
+"""A queue was closed, and the route does not say so yet: refusals within this time, ms, are not counted as tries."""
 STEPS = 2
 """Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
 SWEEP_SHARE = 20
@@ -134,8 +134,8 @@ class Sending:
         return self._routes.fresh_one(topic)
 
     def spread(self, topic: str, count: int) -> tuple[Sequence[MessageQueue], int] | None:
-        """The queues of the topic and the number of the first turn, where so many turns over them are the caller's now;
-        None unless the route is known and fresh. Callable in any thread.
+        """The queues of the topic and the number of the first turn, where that number of turns over them is the
+        caller's now; None unless the route is known and fresh. Callable in any thread.
         """
         route = self._routes.fresh_one(topic)
         if route is None or not route.writable or self._faults is not None:
@@ -297,9 +297,9 @@ class Sending:
 
     def _reject_late(self, items: Iterable[Entry], cause: Error | None = None) -> None:
         for item in items:
-            told = f"no acknowledgement within {self._options.send_timeout_ms} ms (send_timeout_ms), {item.attempts} "
+            what = f"no acknowledgement within {self._options.send_timeout_ms} ms (send_timeout_ms), {item.attempts} "
             why = f"tries failed, the last one with: {cause}" if cause is not None else "tries failed before"
-            self._reject([item], RequestTimeout(f"{told}{why}; the message may be stored or not"))
+            self._reject([item], RequestTimeout(f"{what}{why}; the message may be stored or not"))
 
     def _consider(self, lane: _Lane) -> None:
         if lane.running or not len(lane.batch):
@@ -356,7 +356,7 @@ class Sending:
         finally:
             lane.flying = []
 
-    async def _publish(self, lane: _Lane, items: list[Entry], now_ms: int) -> Stored:
+    async def _publish(self, lane: _Lane, items: list[Entry], now_ms: int) -> StoredBatch:
         route = await self._routes.get(lane.queue.topic)
         address = route.address_of(lane.queue.broker_name)
         left_ms = min(item.until_ms for item in items) - now_ms
@@ -442,7 +442,7 @@ class Sending:
         lane.batch.put_back(item for item in rest if item.pinned)
         self.submit([item for item in rest if not item.pinned])
 
-    def _resolve(self, items: Sequence[Entry], stored: Stored) -> None:
+    def _resolve(self, items: Sequence[Entry], stored: StoredBatch) -> None:
         count = size = at = 0
         for item in items:
             first, at = at, at + item.count
@@ -487,7 +487,7 @@ class Sending:
         task.add_done_callback(self._tasks.discard)
 
 
-def _result(message_id: str, stored: Stored, number: int) -> SendResult:
+def _result(message_id: str, stored: StoredBatch, number: int) -> SendResult:
     """The message is the one with this number in what was stored."""
     queue = stored.queue
     if stored.queue_ids:

@@ -1,7 +1,7 @@
-"""The member's open lines, one per broker of the topics' routes (RG-2): joins, beats, events, rejoins.
+"""The member's open connections, one per broker of the topics' routes (RG-2): joins, beats, events, rejoins.
 
-`loops.ownership` says which brokers are wanted and hears of every event. A broken line is opened again with growing
-pauses for as long as its broker is wanted.
+`loops.ownership` says which brokers are wanted and hears of every event. A broken connection is opened again with
+growing pauses for as long as its broker is wanted.
 """
 
 from __future__ import annotations
@@ -10,29 +10,20 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from evenq.client.core.calls import (
-    BrokerLeaving,
-    ConsumerCalls,
-    Join,
-    Leave,
-    MemberInfo,
-    MembersChanged,
-    SessionEvent,
-    SettingsChanged,
-    Welcome,
-)
+from evenq.client.core.calls import ConsumerCalls, Join, Leave, MemberInfo, SessionEvent, Welcome
 from evenq.client.core.lock_trust import LockTrust
 from evenq.client.loops.troubles import Troubles
 from evenq.errors import ConnectionFailed, DuplicateClientId, Error
+from evenq.model.session_events import BrokerLeaving, MembersChanged, SettingsChanged
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["Sessions"]
+__all__ = ["BrokerSessions"]
 
 BEAT_MIN_MS = 200
 GHOST_MS = 5_000
-"""A restarted broker hears of the group's members one by one. So long, those it knew before count as well: else the
+"""A restarted broker hears of the group's members one by one. Until then those it knew before count as well: else the
 first to come back would take everybody's queues."""
 
 
@@ -42,21 +33,21 @@ class _End:
     """
 
 
-class _Line:
-    """The line to one broker."""
+class _Connection:
+    """The connection to one broker."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
         self.outbox: asyncio.Queue[Join | Leave | _End | None] = asyncio.Queue(maxsize=100)
         self.members: Sequence[MemberInfo] | None = None
-        """None while the line is not up."""
+        """None while the connection is not up."""
         self.ghosts: Sequence[MemberInfo] = ()
-        """Members before the line broke."""
+        """Members before the connection broke."""
         self.ghosts_until_ms = 0
         self.locks = LockTrust()
         self.strategy = ""
-        """Of the group, as the broker told last; it counts while the line is down too."""
+        """Of the group, as the broker told last; it counts while the connection is down too."""
         self.joined_as = ""
         """The client id it was opened with."""
         self.tried = False
@@ -66,7 +57,7 @@ class _Line:
         self.task: asyncio.Task[None] | None = None
 
     def post(self, request: Join | Leave | None) -> None:
-        """Say something; a full outbox means a stuck line, which its broker will drop."""
+        """Say something; a full outbox means a stuck connection, which its broker will drop."""
         if not self.outbox.full():
             self.outbox.put_nowait(request)
 
@@ -77,8 +68,8 @@ class _Line:
         self.outbox.put_nowait(_End())
 
 
-class Sessions:
-    """All lines of one consumer."""
+class BrokerSessions:
+    """All connections of one consumer."""
 
     def __init__(
         self,
@@ -94,7 +85,7 @@ class Sessions:
         troubles: Troubles,
     ) -> None:
         """Called in the loop: `heard(broker, event)`, `broken(broker)`, `taken(client id, why)` when another member
-        has our client id, and `suspected(broker)` when this program stood still for so long that its locks may be gone.
+        has our client id, and `suspected(broker)` when this program stood still long enough that its locks may be gone.
         """
         self._calls = calls
         self._clock = clock
@@ -105,107 +96,111 @@ class Sessions:
         self._taken = taken
         self._suspected = suspected
         self._troubles = troubles
-        self._lines: dict[str, _Line] = {}
+        self._connections: dict[str, _Connection] = {}
         self.joins = True
-        """False: this consumer is no member of its group; no lines."""
+        """False: this consumer is no member of its group; no connections."""
 
     def want(self, brokers: Mapping[str, str]) -> None:
-        """Have a line to each of these (name to address) and no other."""
+        """Have a connection to each of these (name to address) and no other."""
         if not self.joins:
             return
-        for name, line in list(self._lines.items()):
-            if brokers.get(name) != line.address:
-                self._end(line)
-                del self._lines[name]
+        for name, connection in list(self._connections.items()):
+            if brokers.get(name) != connection.address:
+                self._end(connection)
+                del self._connections[name]
         for name, address in brokers.items():
-            if name not in self._lines:
-                line = self._lines[name] = _Line(name, address)
-                line.task = spawn(self._keep(line), name=f"evenq-session-{name}")
+            if name not in self._connections:
+                connection = self._connections[name] = _Connection(name, address)
+                connection.task = spawn(self._keep(connection), name=f"evenq-session-{name}")
 
     def up(self, broker: str) -> bool:
         """True if the broker knows us as a member now, and stays."""
-        line = self._lines.get(broker)
-        return line is not None and line.members is not None and not line.closing
+        connection = self._connections.get(broker)
+        return connection is not None and connection.members is not None and not connection.closing
 
     def closing(self, broker: str) -> bool:
         """True if the broker said that it goes, and has not come back yet."""
-        line = self._lines.get(broker)
-        return line is not None and line.closing
+        connection = self._connections.get(broker)
+        return connection is not None and connection.closing
 
     def trusted(self, broker: str, *, trust_ms: int) -> bool:
-        """True if our locks there surely hold: the line is up, or broke at most `trust_ms` ago."""
-        line = self._lines.get(broker)
-        return line is not None and line.locks.trusted(self._clock.monotonic_ms(), trust_ms=trust_ms)
+        """True if our locks there surely hold: the connection is up, or broke at most `trust_ms` ago."""
+        connection = self._connections.get(broker)
+        return connection is not None and connection.locks.trusted(self._clock.monotonic_ms(), trust_ms=trust_ms)
 
     def sure(self, broker: str) -> bool:
         """False if our locks there may have gone to others, and nobody has asked for them since (`confirm`)."""
-        line = self._lines.get(broker)
-        return line is None or line.locks.sure(self._clock.monotonic_ms())
+        connection = self._connections.get(broker)
+        return connection is None or connection.locks.sure(self._clock.monotonic_ms())
 
     def suspect(self) -> list[str]:
-        """Brokers whose line is up and whose locks must be asked for again."""
-        return [line.name for line in self._lines.values() if line.locks.state.suspect and self.up(line.name)]
+        """Brokers whose connection is up and whose locks must be asked for again."""
+        return [
+            connection.name
+            for connection in self._connections.values()
+            if connection.locks.state.suspect and self.up(connection.name)
+        ]
 
     def suspicions(self, broker: str) -> int:
         """How often our locks there became suspect so far; for `confirm`."""
-        line = self._lines.get(broker)
-        return 0 if line is None else line.locks.suspicions
+        connection = self._connections.get(broker)
+        return 0 if connection is None else connection.locks.suspicions
 
     def confirm(self, broker: str, suspicions: int) -> bool:
         """Our locks there were asked for, and what was lost was let go; False: ask once more (`LockTrust.confirm`)."""
-        line = self._lines.get(broker)
-        return line is not None and line.locks.confirm(self._clock.monotonic_ms(), suspicions=suspicions)
+        connection = self._connections.get(broker)
+        return connection is not None and connection.locks.confirm(self._clock.monotonic_ms(), suspicions=suspicions)
 
     def rename(self) -> None:
         """The client has another id now: leave everywhere as who we were and come back as who we are."""
-        for line in self._lines.values():
-            if line.members is not None and line.joined_as != self._calls.client_id:
-                line.post(Leave())
+        for connection in self._connections.values():
+            if connection.members is not None and connection.joined_as != self._calls.client_id:
+                connection.post(Leave())
 
     @property
     def settled(self) -> bool:
-        """True if every line is up or was tried in vain."""
-        return all(line.members is not None or line.tried for line in self._lines.values())
+        """True if every connection is up or was tried in vain."""
+        return all(connection.members is not None or connection.tried for connection in self._connections.values())
 
     def members(self) -> list[MemberInfo] | None:
         """Who is in the group, by all brokers that we hear; None: nobody tells (RB-10)."""
         now_ms = self._clock.monotonic_ms()
-        up = [line for line in self._lines.values() if line.members is not None]
+        up = [connection for connection in self._connections.values() if connection.members is not None]
         if not up:
             return None
-        told = [line.ghosts for line in up if now_ms < line.ghosts_until_ms]
-        told += [line.members for line in up if line.members is not None]
-        return list({member.client_id: member for members in told for member in members}.values())
+        member_lists = [connection.ghosts for connection in up if now_ms < connection.ghosts_until_ms]
+        member_lists += [connection.members for connection in up if connection.members is not None]
+        return list({member.client_id: member for members in member_lists for member in members}.values())
 
     def strategy(self) -> str:
         """How the server shares the group's queues; empty: no broker knows of a strategy. A broker that was away when
         the group got one does not know it yet.
         """
-        return max((line.strategy for line in self._lines.values()), default="")
+        return max((connection.strategy for connection in self._connections.values()), default="")
 
     def rejoin(self) -> None:
         """Tell changed subscriptions everywhere."""
-        for line in self._lines.values():
-            if line.members is not None:
-                line.post(self._join())
+        for connection in self._connections.values():
+            if connection.members is not None:
+                connection.post(self._join())
 
     def beat(self) -> None:
         """A heartbeat to all brokers (RB-38)."""
-        for line in self._lines.values():
-            if line.members is not None:
-                line.post(None)
+        for connection in self._connections.values():
+            if connection.members is not None:
+                connection.post(None)
 
     async def leave(self, *, timeout_ms: int = 2_000) -> None:
         """Say goodbye everywhere and wait a little for the ends."""
         tasks: list[asyncio.Task[None]] = []
-        for line in self._lines.values():
-            line.leaving = True
-            line.post(Leave())
-            if line.task is not None:
-                if line.members is None:
-                    line.task.cancel()
-                tasks.append(line.task)
-        self._lines.clear()
+        for connection in self._connections.values():
+            connection.leaving = True
+            connection.post(Leave())
+            if connection.task is not None:
+                if connection.members is None:
+                    connection.task.cancel()
+                tasks.append(connection.task)
+        self._connections.clear()
         if tasks:
             timer = spawn(self._clock.sleep_ms(timeout_ms), name="evenq-leave-timer")
             everyone = asyncio.gather(*tasks, return_exceptions=True)
@@ -215,78 +210,88 @@ class Sessions:
                 task.cancel()
             await asyncio.gather(everyone, timer, return_exceptions=True)
 
-    def _end(self, line: _Line) -> None:
-        line.leaving = True
-        if line.task is not None:
-            line.task.cancel()
+    def _end(self, connection: _Connection) -> None:
+        connection.leaving = True
+        if connection.task is not None:
+            connection.task.cancel()
 
-    async def _keep(self, line: _Line) -> None:
+    async def _keep(self, connection: _Connection) -> None:
         # A broker that restarts is back within a second or a few: each wait is a small part of what has passed by then.
         backoff = Backoff(self._rng, first_ms=200, max_ms=1_000, factor=1.2)
-        while not line.leaving:
+        while not connection.leaving:
             try:
-                await self._once(line, backoff)
+                await self._once(connection, backoff)
             except DuplicateClientId as error:
-                self._taken(line.joined_as, str(error))
+                self._taken(connection.joined_as, str(error))
             except Error as error:
-                if line.leaving:
+                if connection.leaving:
                     return
-                if line.joined_as != self._calls.client_id:
+                if connection.joined_as != self._calls.client_id:
                     backoff.reset()
                     continue
-                self._troubles.failed(f"broker {line.name}", error)
+                self._troubles.failed(f"broker {connection.name}", error)
             finally:
-                line.locks.end(self._clock.monotonic_ms())
-                line.ghosts = line.members or line.ghosts
-                line.members, line.tried = None, True
-                if not line.leaving:
-                    self._broken(line.name)
-            if not line.leaving:
+                connection.locks.end(self._clock.monotonic_ms())
+                connection.ghosts = connection.members or connection.ghosts
+                connection.members, connection.tried = None, True
+                if not connection.leaving:
+                    self._broken(connection.name)
+            if not connection.leaving:
                 await self._clock.sleep_ms(backoff.next_ms())
 
-    async def _once(self, line: _Line, backoff: Backoff) -> None:
-        line.outbox = asyncio.Queue(maxsize=100)
-        line.joined_as = self._calls.client_id
-        line.post(self._join())
+    async def _once(self, connection: _Connection, backoff: Backoff) -> None:
+        connection.outbox = asyncio.Queue(maxsize=100)
+        connection.joined_as = self._calls.client_id
+        connection.post(self._join())
         beats: asyncio.Task[None] | None = None
         try:
-            async for event in self._calls.session(line.address, self._requests(line.outbox)):
+            async for event in self._calls.session(connection.address, self._requests(connection.outbox)):
                 match event:
                     case Welcome():
                         backoff.reset()
-                        self._troubles.well(f"broker {line.name}")
-                        line.members, line.strategy, line.closing = event.members, event.strategy, False
-                        line.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
-                        if line.joined_as != self._calls.client_id:
-                            line.post(Leave())
-                        line.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if line.ghosts else 0)
+                        self._troubles.well(f"broker {connection.name}")
+                        connection.members, connection.strategy, connection.closing = (
+                            event.members,
+                            event.settings.strategy,
+                            False,
+                        )
+                        connection.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
+                        if connection.joined_as != self._calls.client_id:
+                            connection.post(Leave())
+                        connection.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if connection.ghosts else 0)
                         if beats is None:
-                            beats = spawn(self._beats(line, event.beat_interval_ms), name=f"evenq-beats-{line.name}")
+                            beats = spawn(
+                                self._beats(connection, event.beat_interval_ms), name=f"evenq-beats-{connection.name}"
+                            )
                     case MembersChanged():
-                        line.members = event.members
+                        connection.members = event.members
                     case SettingsChanged():
-                        line.strategy = event.strategy
+                        connection.strategy = event.settings.strategy
                     case BrokerLeaving():
-                        line.closing = True
+                        connection.closing = True
                     case _:
                         pass
-                self._heard(line.name, event)
+                self._heard(connection.name, event)
         finally:
             if beats is not None:
                 beats.cancel()
-            line.end()
-        if not line.leaving:
-            raise ConnectionFailed(f"broker {line.name} at {line.address} ended the session")
+            connection.end()
+        if not connection.leaving:
+            raise ConnectionFailed(f"broker {connection.name} at {connection.address} ended the session")
 
-    async def _beats(self, line: _Line, interval_ms: int) -> None:
+    async def _beats(self, connection: _Connection, interval_ms: int) -> None:
         while True:
             await self._clock.sleep_ms(max(BEAT_MIN_MS, interval_ms))
-            if line.locks.speak(self._clock.monotonic_ms()):
-                self._suspected(line.name)
-            line.post(None)
-            if line.ghosts and line.members is not None and self._clock.monotonic_ms() >= line.ghosts_until_ms:
-                line.ghosts = ()
-                self._heard(line.name, MembersChanged(line.members))
+            if connection.locks.speak(self._clock.monotonic_ms()):
+                self._suspected(connection.name)
+            connection.post(None)
+            if (
+                connection.ghosts
+                and connection.members is not None
+                and self._clock.monotonic_ms() >= connection.ghosts_until_ms
+            ):
+                connection.ghosts = ()
+                self._heard(connection.name, MembersChanged(connection.members))
 
     @staticmethod
     async def _requests(outbox: asyncio.Queue[Join | Leave | _End | None]) -> AsyncIterator[Join | Leave | None]:

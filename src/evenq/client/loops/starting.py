@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from evenq.client.core.calls import ConsumerCalls, Generation
-from evenq.client.core.start_offset import Stored, policy_start, stored_start
-from evenq.client.loops.progress import Progress
-from evenq.client.loops.reading import Reading
+from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.start_offset import StoredOffset, policy_start, stored_start
+from evenq.client.loops.progress import GroupProgress
+from evenq.client.loops.read_plan import ReadPlan
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.errors import Error
-from evenq.model import MessageQueue, QueueOffset, StartFrom
+from evenq.model import Generation, MessageQueue, QueueOffset, StartFrom
 
 __all__ = ["Starting"]
 
@@ -29,16 +29,16 @@ class Starting:
 
     def __init__(
         self,
-        reading: Reading,
+        read_plan: ReadPlan,
         *,
         calls: ConsumerCalls,
-        progress: Progress,
+        progress: GroupProgress,
         address: Callable[[MessageQueue], Awaitable[str]],
         routes: RouteBook,
         troubles: Troubles,
         generation: Callable[[str], Generation],
     ) -> None:
-        self._reading = reading
+        self._read_plan = read_plan
         self._calls = calls
         self._progress = progress
         self._address = address
@@ -51,20 +51,20 @@ class Starting:
         offset: QueueOffset | None = None
         first = True
         try:
-            stored = -1 if self._reading.clustering else await self._progress.load(queue)
+            stored = -1 if self._read_plan.clustering else await self._progress.load(queue)
             match stored_start(stored):
-                case Stored.KNOWN:
+                case StoredOffset.KNOWN:
                     offset, first = QueueOffset(stored), False
-                case Stored.NEVER:
+                case StoredOffset.NEVER:
                     offset = await self._by_policy(queue)
-                    if self._reading.clustering:
+                    if self._read_plan.clustering:
                         await self._keep(queue, offset)
                         first = False
-                case Stored.UNUSABLE:
+                case StoredOffset.UNUSABLE:
                     log.warning(
                         "group %s: queue %s is not read, its stored offset %d makes no sense; reset it with `evenq "
                         "offset reset %s --topic %s --to earliest`",
-                        self._reading.group, queue, stored, self._reading.group, queue.topic,
+                        self._read_plan.group, queue, stored, self._read_plan.group, queue.topic,
                     )  # fmt: skip
         except Error as error:  # RB-30, RB-42: not added in this round
             self._troubles.failed_at(queue.topic, queue.broker_name, error)
@@ -74,16 +74,18 @@ class Starting:
     async def _keep(self, queue: MessageQueue, offset: QueueOffset) -> None:
         generation = self._generation(queue.topic)
         await self._calls.commit(
-            await self._address(queue), self._reading.group, {queue: offset}, generation=generation
+            await self._address(queue), self._read_plan.group, {queue: offset}, generation=generation
         )
 
     async def _by_policy(self, queue: MessageQueue) -> QueueOffset:
-        policy = self._reading.start_policy()
+        policy = self._read_plan.start_policy()
         if policy is StartFrom.FIRST or self._routes.was_missing(queue.topic):
             return QueueOffset(0)  # a topic that came after us: all that is in it did, too
-        timestamp_ms = self._reading.start_timestamp_ms if policy is StartFrom.TIMESTAMP else 0
-        told = await self._calls.query_offsets(
-            await self._address(queue), self._reading.group, queue, timestamp_ms=timestamp_ms
+        timestamp_ms = self._read_plan.start_timestamp_ms if policy is StartFrom.TIMESTAMP else 0
+        offsets = await self._calls.query_offsets(
+            await self._address(queue), self._read_plan.group, queue, timestamp_ms=timestamp_ms
         )
-        young = self._reading.options.young_from_first and told.young
-        return policy_start(queue.topic, policy, maximum=told.maximum, found=told.at_timestamp, young=young)
+        young = self._read_plan.options.young_from_first and offsets.young
+        return policy_start(
+            queue.topic, policy, maximum=offsets.maximum, at_timestamp=offsets.at_timestamp, young=young
+        )

@@ -1,8 +1,8 @@
 """Which lite topics a consumer wants, told to its brokers (wire contract 3.14).
 
 Always true: the set here is the truth. Each change is told at once and fails if the server refuses; the whole set is
-told again every `sync_interval_ms`, and as soon as a line to a broker is open again, because brokers forget what was
-not told for 90 s or before they started. One telling at a time, so none overtakes another. A broker may end a
+told again every `sync_interval_ms`, and as soon as a connection to a broker is open again, because brokers forget what
+was not told for 90 s or before they started. One telling at a time, so none overtakes another. A broker may end a
 subscription: it then leaves the set, and the user hears of it.
 """
 
@@ -15,7 +15,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from evenq.client.core.lite import LiteAction, LiteCalls, LiteEnded, LiteEvent, LiteStart
-from evenq.client.loops.lines import Line
+from evenq.client.loops.broker_connection import BrokerConnection
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
 from evenq.client.options import LiteOptions
@@ -28,7 +28,7 @@ __all__ = ["Subscribing", "TellEnded"]
 
 log = logging.getLogger(__name__)
 
-TellEnded = Callable[[str], Awaitable[None]]
+TellEnded = Callable[[str], Awaitable[object]]
 """Let the user hear that a broker ended the subscription to this lite topic."""
 
 
@@ -66,7 +66,7 @@ class Subscribing:
         self._turn = rng.randrange(1 << 16)
         self._one_at_a_time = asyncio.Lock()
         self._due = Wakeup(clock)
-        self._line: Line[None, LiteEvent] | None = None
+        self._line: BrokerConnection[None, LiteEvent] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -93,9 +93,9 @@ class Subscribing:
         first = dict.fromkeys(names)
         await self._say(LiteAction.ALL, list(first))
         self._put(first)
-        self._line = Line(
+        self._line = BrokerConnection(
             self._events, tell=lambda: None, hear=self._heard, clock=self._clock, rng=self._rng,
-            name=f"evenq-lite-line-{self._group}", what=f"the line for lite topics of {self._topic}",
+            name=f"evenq-lite-connection-{self._group}", what=f"the connection for lite topics of {self._topic}",
             troubles=self._troubles,
         )  # fmt: skip
         self._tasks.add(spawn(self._repeat(), name=f"evenq-lite-sync-{self._group}"))
@@ -188,7 +188,7 @@ class Subscribing:
 
     async def _heard(self, event: LiteEvent) -> None:
         if not isinstance(event, LiteEnded):
-            self._due.wake()  # there was no line for a while: the broker may know nothing
+            self._due.wake()  # there was no connection for a while: the broker may know nothing
             return
         if event.name not in self._names:
             return

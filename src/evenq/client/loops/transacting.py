@@ -1,8 +1,8 @@
 """The producer's transactions: half messages out, decisions after them, and answers to brokers that ask.
 
-One line to each broker of the topics' routes is kept open for the questions (checks); a line that breaks is opened
-again with growing pauses. A half message is sent once, never twice: after a failure the caller does not know whether
-it is stored, and if it is, the checker decides. All of it runs in one event loop.
+One connection to each broker of the topics' routes is kept open for the questions (checks); a connection that breaks is
+opened again with growing pauses. A half message is sent once, never twice: after a failure the caller does not know
+whether it is stored, and if it is, the checker decides. All of it runs in one event loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from evenq.client.core.halves import Check, HalfMessage, TransactionCalls
+from evenq.client.core.half_messages import Check, HalfMessage, TransactionCalls
 from evenq.client.core.route import Route
-from evenq.client.loops.lines import Line
+from evenq.client.loops.broker_connection import BrokerConnection
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import ProducerOptions
 from evenq.errors import Error, Forbidden
@@ -56,7 +56,7 @@ class Transacting:
         self._run_checker = run_checker
         self._troubles = Troubles(clock, who="producer")
         self._topics: set[str] = set()
-        self._lines: dict[str, Line[Iterable[str], Check]] = {}
+        self._connections: dict[str, BrokerConnection[Iterable[str], Check]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(CHECKS_AT_A_TIME)
@@ -68,8 +68,8 @@ class Transacting:
         if not fresh:
             return
         self._topics |= fresh
-        for line in self._lines.values():
-            line.news()
+        for connection in self._connections.values():
+            connection.news()
         if self._looking is not None:
             self._looking.cancel()
         self._looking = spawn(self._look(), name="evenq-transaction-routes")
@@ -104,13 +104,13 @@ class Transacting:
                 return
 
     async def close(self) -> None:
-        """End the lines; questions that are being answered have a little time."""
-        tasks = [line.task for line in self._lines.values()]
+        """End the connections; questions that are being answered have a little time."""
+        tasks = [connection.task for connection in self._connections.values()]
         tasks += [self._looking] if self._looking is not None else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._lines.clear()
+        self._connections.clear()
         if self._answering:
             timer = spawn(self._clock.sleep_ms(CLOSE_MS), name="evenq-transactions-timer")
             answers = asyncio.gather(*self._answering, return_exceptions=True)
@@ -119,37 +119,37 @@ class Transacting:
             answers.cancel()
             await asyncio.gather(answers, timer, return_exceptions=True)
 
-    # -- lines --------------------------------------------------------------------------------------------------------
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Keep a line to every broker of the topics."""
+        """Keep a connection to every broker of the topics."""
         while True:
-            wanted: set[str] = set()
+            addresses: set[str] = set()
             whole = True
             for topic in sorted(self._topics):
                 try:
-                    wanted.update((await self._route(topic)).addresses.values())
+                    addresses.update((await self._route(topic)).addresses.values())
                 except Error as error:
                     whole = False
                     self._troubles.failed(f"topic {topic} for transactions", error)
                 else:
                     self._troubles.well(f"topic {topic} for transactions")
-            for address in sorted(wanted - self._lines.keys()):
-                self._lines[address] = Line(
+            for address in sorted(addresses - self._connections.keys()):
+                self._connections[address] = BrokerConnection(
                     partial(self._calls.checks, address),
                     tell=lambda: sorted(self._topics),
-                    hear=self._asked,
+                    hear=self._on_check,
                     clock=self._clock,
                     rng=self._rng,
                     name=f"evenq-transactions-{address}",
-                    what=f"the line for transaction checks to {address}",
+                    what=f"the connection for transaction checks to {address}",
                     troubles=self._troubles,
                 )
-            for address in sorted(self._lines.keys() - wanted) if whole else ():
-                self._lines.pop(address).task.cancel()
+            for address in sorted(self._connections.keys() - addresses) if whole else ():
+                self._connections.pop(address).task.cancel()
             await self._clock.sleep_ms(self._options.route_refresh_ms if whole else self._options.retry_max_ms)
 
-    async def _asked(self, check: Check) -> None:
+    async def _on_check(self, check: Check) -> None:
         await self._room.acquire()
         task = spawn(self._answer(check), name="evenq-transaction-check")
         self._answering.add(task)

@@ -23,7 +23,7 @@ Report = Callable[[Error], None]
 
 SUBJECTS_MAX = 10_000
 QUIET_MS = 30_000
-"""After the begin of an outage was said, further ones of the same subject are only counted for so long."""
+"""After the begin of an outage was said, further ones of the same subject are only counted for this time."""
 LEFT_MS = 2_000
 """A topic that one broker does not know may just have left it: the route says so within moments, and its queues go."""
 

@@ -53,24 +53,24 @@ async def listened(
     """What a listener says of the messages. Raises its exception, and BadRequest for a coroutine function, naming what
     takes one `instead`.
     """
-    told = await in_thread(threads, listener, messages)
-    if inspect.iscoroutine(told):
-        told.close()
+    result = await in_thread(threads, listener, messages)
+    if inspect.iscoroutine(result):
+        result.close()
         raise BadRequest(f"the listener is a coroutine function, which a thread cannot run; use {instead}")
-    return told
+    return result
 
 
-def reporter(on_error: Callable[[Error], object], threads: Executor | None = None) -> Report:
-    """Calls `on_error`, a plain or a coroutine function, for each permanent error: in `threads`, or in the loop if
-    there are none. What it raises is logged.
+def reporter(on_error: Callable[[Error], object]) -> Report:
+    """Calls `on_error`, a plain or a coroutine function, for each permanent error, in the loop. What it raises is
+    logged.
     """
     running: set[asyncio.Task[None]] = set()
 
     async def call(error: Error) -> None:
         try:
-            result = on_error(error) if threads is None else await in_thread(threads, on_error, error)
-            if inspect.isawaitable(result):
-                await result
+            result = on_error(error)
+            while inspect.isawaitable(result):  # what a thread returns may be one, too
+                result = await result
         except Exception:
             log.exception("on_error failed for: %s", error)
 

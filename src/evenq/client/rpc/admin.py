@@ -73,7 +73,7 @@ class AdminCalls(QueryCalls):
         )
         for broker, count in (brokers or {}).items():
             request.brokers.add(broker_name=broker, queues=count)
-        answer = await self.ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
+        response = await self.ask("CreateTopic", request, admin_pb2.CreateTopicResponse)
         return [
             PlacementView(
                 broker_name=p.broker_name,
@@ -81,7 +81,7 @@ class AdminCalls(QueryCalls):
                 error=p.error,
                 message_type=topic_type(p.entry.message_type),
             )
-            for p in answer.placements
+            for p in response.placements
         ]
 
     async def delete_topic(self, topic: str) -> None:
@@ -89,7 +89,7 @@ class AdminCalls(QueryCalls):
 
     async def list_topics(self, *, include_system: bool) -> list[TopicView]:
         request = admin_pb2.ListTopicsRequest(include_system=include_system)
-        answer = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
+        response = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
         return [
             TopicView(
                 topic=t.topic,
@@ -98,12 +98,12 @@ class AdminCalls(QueryCalls):
                 queues=t.queues,
                 messages=t.messages,
             )
-            for t in answer.topics
+            for t in response.topics
         ]
 
     async def list_lite_topics(self) -> list[LiteTopicView]:
         request = admin_pb2.ListTopicsRequest(lite=True)
-        answer = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
+        response = await self.ask("ListTopics", request, admin_pb2.ListTopicsResponse)
         return [
             LiteTopicView(
                 topic=one.topic,
@@ -112,12 +112,12 @@ class AdminCalls(QueryCalls):
                 messages=one.messages,
                 subscribers=one.subscribers,
             )
-            for one in answer.lite_topics
+            for one in response.lite_topics
         ]
 
     async def describe_topic(self, topic: str) -> TopicDetails:
         request = admin_pb2.DescribeTopicRequest(topic=topic)
-        answer = await self.ask("DescribeTopic", request, admin_pb2.DescribeTopicResponse)
+        response = await self.ask("DescribeTopic", request, admin_pb2.DescribeTopicResponse)
         queues = [
             QueueView(
                 queue=model_queue(q.queue),
@@ -126,15 +126,15 @@ class AdminCalls(QueryCalls):
                 last_store_ms=q.last_store_ms,
                 permission=v2.Permission.Name(q.permission),
             )
-            for q in answer.queues
+            for q in response.queues
         ]
         return TopicDetails(
             topic=topic,
-            message_type=topic_type(answer.message_type),
+            message_type=topic_type(response.message_type),
             queues=tuple(queues),
-            groups=tuple(answer.groups),
-            retention_ms=answer.retention_ms if answer.HasField("retention_ms") else None,
-            stranded=answer.stranded,
+            groups=tuple(response.groups),
+            retention_ms=response.retention_ms if response.HasField("retention_ms") else None,
+            stranded=response.stranded,
         )
 
     async def scale_topic(
@@ -148,8 +148,8 @@ class AdminCalls(QueryCalls):
             close_unread=close_unread,
             dry_run=dry_run,
         )
-        answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
-        return _landed(answer.brokers, f"topic {topic} was not {'looked at' if dry_run else 'changed'}")
+        response = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+        return _landed(response.brokers, f"topic {topic} was not {'looked at' if dry_run else 'changed'}")
 
     async def withdraw_topic(
         self, topic: str, broker: str, *, close_unread: bool, force: bool, dry_run: bool = False
@@ -157,16 +157,16 @@ class AdminCalls(QueryCalls):
         request = admin_pb2.ScaleTopicRequest(
             topic=topic, broker_name=broker, close_unread=close_unread, force=force, dry_run=dry_run
         )
-        answer = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
-        if not answer.brokers:
+        response = await self.ask("ScaleTopic", request, admin_pb2.ScaleTopicResponse)
+        if not response.brokers:
             raise InternalError(f"{self.access_point} said nothing of topic {topic} on broker {broker}")
-        return withdraw_view(answer.brokers[0])
+        return withdraw_view(response.brokers[0])
 
     async def permit_topic(self, topic: str, permission: Permission, *, broker: str) -> list[ResizeView]:
         number = v2.Permission.Value(permission.name)
         request = admin_pb2.PermitTopicRequest(topic=topic, permission=number, broker_name=broker)
-        answer = await self.ask("PermitTopic", request, admin_pb2.PermitTopicResponse)
-        return _landed(answer.brokers, f"the permission of topic {topic} was not changed")
+        response = await self.ask("PermitTopic", request, admin_pb2.PermitTopicResponse)
+        return _landed(response.brokers, f"the permission of topic {topic} was not changed")
 
     async def drain_broker(self, broker: str, *, resume: bool = False) -> DrainView:
         change = admin_pb2.DrainBrokerRequest.RESUME if resume else admin_pb2.DrainBrokerRequest.DRAIN
@@ -196,9 +196,9 @@ class AdminCalls(QueryCalls):
             group=group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from
         )
         if retry is not None:
-            told = request.retry
-            told.kind, told.delays_ms[:] = retry.kind.value, retry.delays_ms
-            told.initial_ms, told.max_ms, told.multiplier = retry.initial_ms, retry.max_ms, retry.multiplier
+            pauses = request.retry
+            pauses.kind, pauses.delays_ms[:] = retry.kind.value, retry.delays_ms
+            pauses.initial_ms, pauses.max_ms, pauses.multiplier = retry.initial_ms, retry.max_ms, retry.multiplier
         if balance is not None:
             policy = request.balance
             policy.SetInParent()
@@ -210,13 +210,13 @@ class AdminCalls(QueryCalls):
         await self.ask("DeleteGroup", admin_pb2.DeleteGroupRequest(group=group), admin_pb2.DeleteGroupResponse)
 
     async def list_groups(self) -> list[GroupView]:
-        answer = await self.ask("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
-        return [group_view(group) for group in answer.groups]
+        response = await self.ask("ListGroups", admin_pb2.ListGroupsRequest(), admin_pb2.ListGroupsResponse)
+        return [group_view(group) for group in response.groups]
 
     async def describe_group(self, group: str) -> GroupDetails:
         request = admin_pb2.DescribeGroupRequest(group=group)
-        answer = await self.ask("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
-        return group_details(answer)
+        response = await self.ask("DescribeGroup", request, admin_pb2.DescribeGroupResponse)
+        return group_details(response)
 
     async def group_offsets(self, group: str, topic: str) -> list[GroupQueueView]:
         queues = (await self.describe_group(group)).queues
@@ -244,14 +244,14 @@ class AdminCalls(QueryCalls):
             raise BadRequest(
                 f"nothing was decided about group {group} yet, so there is nothing to compare with; start its members"
             )
-        found = []
+        views = []
         for name in topics:
             request = assignment_pb2.SimulateRequest(
                 group=group, topic=name, members=members, queues=queues, strategy=strategy, lose_zone=lose_zone
             )
-            answer = await self.ask("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
-            found.append(simulation(name, answer))
-        return found
+            response = await self.ask("Simulate", request, assignment_pb2.SimulateResponse, service=ASSIGNMENT)
+            views.append(simulation(name, response))
+        return views
 
     async def _explain(self, group: str, topic: str) -> assignment_pb2.ExplainResponse:
         request = assignment_pb2.ExplainRequest(group=group, topic=topic)
@@ -259,7 +259,7 @@ class AdminCalls(QueryCalls):
 
     async def diagnose_group(self, group: str, *, watch_ms: int, stuck_ms: int) -> DiagnosisView:
         request = diagnosis_pb2.DiagnoseGroupRequest(group=group, watch_ms=watch_ms, stuck_ms=stuck_ms)
-        answer = await self.ask("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
+        response = await self.ask("DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
         return DiagnosisView(
             findings=tuple(
                 FindingView(
@@ -270,13 +270,13 @@ class AdminCalls(QueryCalls):
                     fix=one.fix,
                     command=one.command,
                 )
-                for one in answer.findings
+                for one in response.findings
             ),
-            decides=answer.decides,
-            members=answer.members,
-            queues=answer.queues,
-            brokers=tuple(answer.brokers),
-            silent=tuple(answer.silent),
+            decides=response.decides,
+            members=response.members,
+            queues=response.queues,
+            brokers=tuple(response.brokers),
+            silent=tuple(response.silent),
         )
 
     async def reset_offsets(
@@ -299,8 +299,8 @@ class AdminCalls(QueryCalls):
             source_group=source_group,
             dry_run=dry_run,
         )
-        answer = await self.ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
-        return list(map(offset_move, answer.moves))
+        response = await self.ask("ResetOffsets", request, admin_pb2.ResetOffsetsResponse)
+        return list(map(offset_move, response.moves))
 
     async def list_brokers(self) -> list[BrokerView]:
         return [broker_view(broker) for broker in (await self._brokers()).brokers]
@@ -313,16 +313,16 @@ class AdminCalls(QueryCalls):
 
     async def describe_cluster(self) -> ClusterView:
         request = admin_pb2.DescribeClusterRequest()
-        answer = await self.ask("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
+        response = await self.ask("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
         return ClusterView(
-            cluster=answer.cluster,
-            brokers=tuple(broker_view(broker) for broker in answer.brokers),
-            nameservers=tuple(answer.nameservers),
-            rebalancer=answer.rebalancer,
-            rebalancer_answers=answer.rebalancer_answers,
-            topics=answer.topics,
-            groups=answer.groups,
-            missing=tuple(missing_broker(broker) for broker in answer.missing),
+            cluster=response.cluster,
+            brokers=tuple(broker_view(broker) for broker in response.brokers),
+            nameservers=tuple(response.nameservers),
+            rebalancer=response.rebalancer,
+            rebalancer_answers=response.rebalancer_answers,
+            topics=response.topics,
+            groups=response.groups,
+            missing=tuple(missing_broker(broker) for broker in response.missing),
         )
 
 

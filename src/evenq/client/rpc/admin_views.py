@@ -105,7 +105,7 @@ def group_details(wire: admin_pb2.DescribeGroupResponse) -> GroupDetails:
         differing_filters=tuple(
             DifferingFiltersView(
                 topic=one.topic,
-                filters=tuple((model_filter(told.filter), tuple(told.client_ids)) for told in one.filters),
+                filters=tuple((model_filter(entry.filter), tuple(entry.client_ids)) for entry in one.filters),
             )
             for one in wire.differing_filters
         ),

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from evenq import __version__
 from evenq.client.core.access_points import access_points
-from evenq.client.core.calls import FINISHED, Assignment, Generation, Locked, Pulled, QueueRange, Stored
+from evenq.client.core.calls import FINISHED, Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
 from evenq.client.core.route import Route
 from evenq.client.rpc.messages import check_published, decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
@@ -18,13 +17,15 @@ from evenq.errors import (
     ConnectionFailed,
     IllegalOffset,
     InternalError,
+    MessageNotFound,
     NotImplementedYet,
     RequestTimeout,
     TlsFailed,
     Unsupported,
 )
-from evenq.model import FilterExpression, FilterType, MessageModel, MessageQueue, QueueOffset
+from evenq.model import FilterExpression, FilterType, Generation, MessageModel, MessageQueue, QueueOffset
 from evenq.runtime.net import Net
+from evenq.runtime.version import __version__
 from evenq.wire.addresses import BROKER_HEADER, host_and_port, meant_broker
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -40,7 +41,7 @@ ASSIGNMENT = "/evenq.v1.Assignment/"
 
 SCHEMES_WANTED = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
 ROLE, READER = "x-evenq-role", "reader"
-ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = 40019, 40401
+ILLEGAL_OFFSET, MESSAGE_NOT_FOUND = IllegalOffset.code, MessageNotFound.code
 
 
 def client_metadata(client_id: str, *, reads: bool = False) -> dict[str, str]:
@@ -66,16 +67,16 @@ def model_queue(queue: common_pb2.Queue) -> MessageQueue:
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
-def filter_of(wanted: FilterExpression) -> common_pb2.Filter:
+def filter_of(expression: FilterExpression) -> common_pb2.Filter:
     """A filter as evenq.v1 writes it."""
-    kind = common_pb2.Filter.SQL if wanted.type is FilterType.SQL else common_pb2.Filter.TAG
-    return common_pb2.Filter(type=kind, expression=wanted.expression)
+    kind = common_pb2.Filter.SQL if expression.type is FilterType.SQL else common_pb2.Filter.TAG
+    return common_pb2.Filter(type=kind, expression=expression.expression)
 
 
-def model_filter(wanted: common_pb2.Filter) -> FilterExpression:
+def model_filter(message: common_pb2.Filter) -> FilterExpression:
     """And back; an empty one is all."""
-    kind = FilterType.SQL if wanted.type == common_pb2.Filter.SQL else FilterType.TAG
-    return FilterExpression(wanted.expression or "*", kind)
+    kind = FilterType.SQL if message.type == common_pb2.Filter.SQL else FilterType.TAG
+    return FilterExpression(message.expression or "*", kind)
 
 
 def wire_generation(generation: Generation) -> common_pb2.Generation:
@@ -89,9 +90,10 @@ def _count(offset: int, number: int) -> common_pb2.DeliveryCount:
     return common_pb2.DeliveryCount(offset=offset, deliveries=number)
 
 
-def _locked(told: groups_pb2.LockedQueue) -> Locked:
-    counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in told.counts)
-    return Locked(model_queue(told.queue), told.granted, told.holder, told.committed, told.given_until, counts)
+def _locked(message: groups_pb2.LockedQueue) -> LockAnswer:
+    counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in message.counts)
+    queue = model_queue(message.queue)
+    return LockAnswer(queue, message.granted, message.holder, message.committed, message.given_until, counts)
 
 
 class AccessPointSilent(ConnectionFailed):
@@ -208,52 +210,52 @@ class Calls:
     def endpoints(self) -> v2.Endpoints:
         """The access point as v2 writes it."""
         host, port = host_and_port(self._endpoints[self._turn])
-        told = v2.Endpoints(scheme=v2.IPv6 if ":" in host else v2.DOMAIN_NAME)
+        endpoints = v2.Endpoints(scheme=v2.IPv6 if ":" in host else v2.DOMAIN_NAME)
         if host.replace(".", "").isdigit():
-            told.scheme = v2.IPv4
-        told.addresses.add(host=host, port=port)
-        return told
+            endpoints.scheme = v2.IPv4
+        endpoints.addresses.add(host=host, port=port)
+        return endpoints
 
     async def query_route(self, topic: str) -> Route:
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
-        answer = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString() + SCHEMES_WANTED)
-        return self._routing.read(topic, answer)
+        response = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString() + SCHEMES_WANTED)
+        return self._routing.read(topic, response)
 
     async def publish(
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
-    ) -> Stored:
+    ) -> StoredBatch:
         if not apart and address not in self._no_publish:
             head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
             try:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
-                answer = data_pb2.PublishResponse.FromString(data)
-                check_published(answer)
-                first = answer.first_offset
-                if answer.offsets:
-                    return Stored(model_queue(answer.queue), list(answer.offsets), list(answer.queue_ids))
-                return Stored(model_queue(answer.queue), range(first, first + len(encoded)))
+                response = data_pb2.PublishResponse.FromString(data)
+                check_published(response)
+                first = response.first_offset
+                if response.offsets:
+                    return StoredBatch(model_queue(response.queue), list(response.offsets), list(response.queue_ids))
+                return StoredBatch(model_queue(response.queue), range(first, first + len(encoded)))
             except (Unsupported, NotImplementedYet):
                 self._no_publish.add(address)
         return await self._send(address, queue, encoded, timeout_ms)
 
-    async def _send(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], timeout_ms: int) -> Stored:
+    async def _send(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], timeout_ms: int) -> StoredBatch:
         """The v2 way. The server chooses the queue; offsets of a batch need not be dense, so only the first one is
         told.
         """
         data = await self.unary(address, V2 + "SendMessage", repeated(1, encoded), timeout_ms=timeout_ms)
-        answer = service_pb2.SendMessageResponse.FromString(data)
-        check(answer.status)
-        for entry in answer.entries:
+        response = service_pb2.SendMessageResponse.FromString(data)
+        check(response.status)
+        for entry in response.entries:
             check(entry.status)
-        if len(answer.entries) != len(encoded):
+        if len(response.entries) != len(encoded):
             raise InternalError(
-                f"{address} answered a send of {len(encoded)} messages with {len(answer.entries)} entries"
+                f"{address} answered a send of {len(encoded)} messages with {len(response.entries)} entries"
             )
-        return Stored(
+        return StoredBatch(
             MessageQueue(queue.topic, queue.broker_name, -1),
-            [entry.offset for entry in answer.entries],
-            recall_handles=[entry.recall_handle for entry in answer.entries],
+            [entry.offset for entry in response.entries],
+            recall_handles=[entry.recall_handle for entry in response.entries],
         )
 
     async def pull(
@@ -266,7 +268,7 @@ class Calls:
         batch_max: int,
         bytes_max: int,
         wait_ms: int,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         generation: Generation,
         committed: int,
         owner: bool = False,
@@ -279,20 +281,20 @@ class Calls:
             batch_max=batch_max,
             bytes_max=bytes_max,
             wait_ms=wait_ms,
-            filter=filter_of(wanted),
+            filter=filter_of(expression),
             generation=wire_generation(generation),
             committed=committed,
             owner=owner,
         )
         data = await self.unary(address, DATA + "Pull", request.SerializeToString(), wait_ms=wait_ms)
-        answer = data_pb2.PullResponse.FromString(data)
-        if answer.status.code == ILLEGAL_OFFSET:
-            raise IllegalOffset(answer.status.message, min_offset=answer.min_offset, max_offset=answer.max_offset)
-        if answer.status.code == MESSAGE_NOT_FOUND:
-            return Pulled((), answer.next_offset)
-        check(answer.status)
+        response = data_pb2.PullResponse.FromString(data)
+        if response.status.code == ILLEGAL_OFFSET:
+            raise IllegalOffset(response.status.message, min_offset=response.min_offset, max_offset=response.max_offset)
+        if response.status.code == MESSAGE_NOT_FOUND:
+            return Pulled((), response.next_offset)
+        check(response.status)
         return Pulled(
-            [decode(message, broker_name=queue.broker_name) for message in answer.messages], answer.next_offset
+            [decode(message, broker_name=queue.broker_name) for message in response.messages], response.next_offset
         )
 
     async def commit(
@@ -329,16 +331,15 @@ class Calls:
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange:
         request = data_pb2.QueryOffsetsRequest(group=group, queues=[wire_queue(queue)], timestamp_ms=timestamp_ms)
-        answer = data_pb2.QueryOffsetsResponse.FromString(
+        response = data_pb2.QueryOffsetsResponse.FromString(
             await self.unary(address, DATA + "QueryOffsets", request.SerializeToString())
         )
-        check(answer.status)
-        if not answer.offsets:
+        check(response.status)
+        if not response.offsets:
             raise InternalError(f"{address} told nothing about {queue}")
-        told = answer.offsets[0]
-        return QueueRange(
-            told.min_offset, told.max_offset, told.committed, told.timestamp_offset if timestamp_ms else -1, told.young
-        )
+        offsets = response.offsets[0]
+        at_timestamp = offsets.timestamp_offset if timestamp_ms else -1
+        return QueueRange(offsets.min_offset, offsets.max_offset, offsets.committed, at_timestamp, offsets.young)
 
     async def send_back(
         self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
@@ -384,7 +385,7 @@ class Calls:
         wait_ms: int,
         generation: Generation,
         anew: bool = False,
-    ) -> list[Locked]:
+    ) -> list[LockAnswer]:
         request = groups_pb2.LockQueuesRequest(
             group=group,
             client_id=self.client_id,
@@ -394,11 +395,11 @@ class Calls:
             anew=anew,
         )
         data = await self.unary(address, GROUPS + "LockQueues", request.SerializeToString(), wait_ms=wait_ms)
-        answer = groups_pb2.LockQueuesResponse.FromString(data)
-        check(answer.status)
-        if len(answer.queues) != len(queues):
-            raise InternalError(f"{address} answered {len(queues)} lock requests with {len(answer.queues)} answers")
-        return [_locked(queue) for queue in answer.queues]
+        response = groups_pb2.LockQueuesResponse.FromString(data)
+        check(response.status)
+        if len(response.queues) != len(queues):
+            raise InternalError(f"{address} answered {len(queues)} lock requests with {len(response.queues)} answers")
+        return [_locked(queue) for queue in response.queues]
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         request = groups_pb2.UnlockQueuesRequest(
@@ -410,7 +411,7 @@ class Calls:
     async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
         address = self._endpoints[self._turn]
         if address not in self._no_assignment:
-            told = assignment_pb2.AssignmentRequest(
+            body = assignment_pb2.AssignmentRequest(
                 group=group,
                 topic=topic,
                 client_id=self.client_id,
@@ -418,19 +419,19 @@ class Calls:
                 model=groups_pb2.BROADCASTING if model is MessageModel.BROADCASTING else groups_pb2.CLUSTERING,
             )
             try:
-                answer = assignment_pb2.AssignmentResponse.FromString(
-                    await self.at_access_point(ASSIGNMENT + "Query", told.SerializeToString())
+                response = assignment_pb2.AssignmentResponse.FromString(
+                    await self.at_access_point(ASSIGNMENT + "Query", body.SerializeToString())
                 )
-                check(answer.status)
-                generation = Generation(answer.generation.epoch, answer.generation.counter)
+                check(response.status)
+                generation = Generation(response.generation.epoch, response.generation.counter)
                 # XO-4: entries without a queue are ignored. XO-5: a queue in mode POP is nobody's, a broker is all's
                 own = [
                     entry.queue
-                    for entry in answer.queues
+                    for entry in response.queues
                     if entry.HasField("queue") and (entry.mode != assignment_pb2.POP or entry.queue.queue_id < 0)
                 ]
                 named = tuple(model_queue(queue) for queue in own)
-                return Assignment(answer.known, named, generation)
+                return Assignment(response.known, named, generation)
             except (Unsupported, NotImplementedYet):
                 self._no_assignment.add(address)
         request = service_pb2.QueryAssignmentRequest(endpoints=self.endpoints())

@@ -102,18 +102,18 @@ class Direct:
                 target, DATA + "Publish", self._head(queue) + repeated(2, (content,)), timeout_ms=self._timeout_ms,
                 metadata=metadata,
             )  # fmt: skip
-            answer = data_pb2.PublishResponse.FromString(data)
-            if answer.status.code != OK:
-                check_published(answer)
+            response = data_pb2.PublishResponse.FromString(data)
+            if response.status.code != OK:
+                check_published(response)
         except (Unsupported, NotImplementedYet):
             return None  # the loop's calls find it out as well, and remember it
         except Error as error:
             return Failed(queue, error)
-        offset = answer.first_offset
-        if answer.offsets:  # a repeated one: where the first try put it
-            queue, offset = MessageQueue(queue.topic, queue.broker_name, answer.queue_ids[0]), answer.offsets[0]
-        elif answer.queue.queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, answer.queue.queue_id)
+        offset = response.first_offset
+        if response.offsets:  # a repeated one: where the first try put it
+            queue, offset = MessageQueue(queue.topic, queue.broker_name, response.queue_ids[0]), response.offsets[0]
+        elif response.queue.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, response.queue.queue_id)
         return SendResult(message_id, queue, QueueOffset(offset))
 
     def close(self) -> None:

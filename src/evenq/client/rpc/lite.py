@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from evenq import __version__
-from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart, Place
+from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart, LiteStartKind
 from evenq.client.rpc.calls import V2
-from evenq.client.rpc.receiving import SimpleCalls
+from evenq.client.rpc.receiving import RpcSimpleCalls
 from evenq.model import ReceivedMessage
 from evenq.runtime.net import Net
+from evenq.runtime.version import __version__
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-__all__ = ["LiteCalls"]
+__all__ = ["RpcLiteCalls"]
 
 _ACTIONS = {
     LiteAction.ADD: v2.PARTIAL_ADD,
@@ -28,8 +28,8 @@ _ACTIONS = {
 }
 
 
-class LiteCalls(SimpleCalls):
-    """`SimpleCalls` and what `core.lite.LiteCalls` asks for."""
+class RpcLiteCalls(RpcSimpleCalls):
+    """`RpcSimpleCalls` and what `core.lite.RpcLiteCalls` asks for."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int, push: bool) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)
@@ -49,8 +49,8 @@ class LiteCalls(SimpleCalls):
         request.topic.name, request.group.name = topic, group
         if start is not None:
             _fill(request.offset_option, start)
-        told, method = request.SerializeToString(), V2 + "SyncLiteSubscription"
-        data = await (self.unary(address, method, told) if address else self.at_access_point(method, told))
+        body, method = request.SerializeToString(), V2 + "SyncLiteSubscription"
+        data = await (self.unary(address, method, body) if address else self.at_access_point(method, body))
         check(service_pb2.SyncLiteSubscriptionResponse.FromString(data).status)
 
     async def lite_events(
@@ -98,14 +98,14 @@ class LiteCalls(SimpleCalls):
 
 
 def _fill(wire: v2.OffsetOption, start: LiteStart) -> None:
-    match start.place:
-        case Place.FIRST:
+    match start.kind:
+        case LiteStartKind.FIRST:
             wire.policy = v2.OffsetOption.MIN
-        case Place.LAST:
+        case LiteStartKind.LAST:
             wire.policy = v2.OffsetOption.MAX
-        case Place.OFFSET:
+        case LiteStartKind.OFFSET:
             wire.offset = start.value
-        case Place.TAIL:
+        case LiteStartKind.TAIL:
             wire.tail_n = start.value
-        case Place.TIMESTAMP:
+        case LiteStartKind.TIMESTAMP:
             wire.timestamp = start.value

@@ -102,13 +102,13 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
     )
 
 
-def check_published(answer: data_pb2.PublishResponse) -> None:
+def check_published(response: data_pb2.PublishResponse) -> None:
     """Raises QueueClosed where the broker says that the queue is why it took nothing, and the status's class for any
     other refusal.
     """
-    if answer.closed:
-        raise QueueClosed(answer.status.message)
-    check(answer.status)
+    if response.closed:
+        raise QueueClosed(response.status.message)
+    check(response.status)
 
 
 def queue_of(wire: v2.MessageQueue) -> MessageQueue:

@@ -83,7 +83,7 @@ class QueryCalls(Calls):
     ) -> MessageView:
         if bool(message_id) == (offset is not None):
             raise BadRequest("name a message by its id, or by its topic, queue and offset")
-        found = await self.find_messages(
+        page = await self.find_messages(
             topic,
             key="",
             message_id=message_id,
@@ -96,14 +96,14 @@ class QueryCalls(Calls):
             body_max=body_max,
             after=None,
         )
-        if not found.messages or (offset is not None and found.messages[0].offset != offset):
+        if not page.messages or (offset is not None and page.messages[0].offset != offset):
             where = f"{queue.broker_name}/{queue.queue_id}" if queue is not None else ""
             what = f"id {message_id}" if message_id else f"offset {offset} in {where}"
-            missing = f"; brokers that did not answer: {', '.join(found.silent)}" if found.silent else ""
+            missing = f"; brokers that did not answer: {', '.join(page.silent)}" if page.silent else ""
             raise MessageNotFound(
                 f"no message with {what} is stored (any more); evenq message find TOPIC shows what is there{missing}"
             )
-        return found.messages[0]
+        return page.messages[0]
 
     async def trace_message(self, message_id: str, *, topic: str, group: str) -> TracesView:
         request = admin_pb2.TraceMessageRequest(topic=topic, message_id=message_id, group=group)
@@ -123,13 +123,13 @@ class QueryCalls(Calls):
 
     async def describe_client(self, client_id: str) -> list[ClientView]:
         listed = await self.list_clients("")
-        found = [client for client in listed.clients if client.client_id == client_id]
-        if not found:
+        clients = [client for client in listed.clients if client.client_id == client_id]
+        if not clients:
             missing = f"; brokers that did not answer: {', '.join(listed.silent)}" if listed.silent else ""
             raise NotFound(
                 f"no client {client_id!r} talks to the cluster now; evenq client list shows who does{missing}"
             )
-        return found
+        return clients
 
     async def client_stack(self, client_id: str) -> str:
         request = v2_admin.PrintThreadStackTraceRequest(client_id=client_id)
@@ -150,7 +150,7 @@ class QueryCalls(Calls):
         self,
         group: str,
         *,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         to_topic: str,
         per_second: float,
         limit: int,
@@ -159,7 +159,12 @@ class QueryCalls(Calls):
     ) -> list[ReplayView]:
         """The last word of each broker."""
         request = dead.ReplayDeadLettersRequest(
-            group=group, filter=filter_of(wanted), to_topic=to_topic, per_second=per_second, max=limit, dry_run=dry_run
+            group=group,
+            filter=filter_of(expression),
+            to_topic=to_topic,
+            per_second=per_second,
+            max=limit,
+            dry_run=dry_run,
         )
         last: dict[str, ReplayView] = {}
         frames = self.stream_at_access_point(
@@ -187,5 +192,5 @@ class QueryCalls(Calls):
         data = await self.at_access_point(service + rpc, request.SerializeToString())
         response = made.FromString(data)
         check(response.status)
-        told: Answer = response
-        return told
+        typed: Answer = response
+        return typed

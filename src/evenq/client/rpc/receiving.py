@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.rpc.messages import decode
+from evenq.errors import MessageNotFound
 from evenq.model import FilterExpression, FilterType, MessageQueue, ReceivedMessage
 from evenq.runtime.net import Net
 from evenq.wire.convert import set_duration_ms
@@ -16,13 +17,13 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["SimpleCalls"]
+__all__ = ["RpcSimpleCalls"]
 
-MESSAGE_NOT_FOUND = 40401
+MESSAGE_NOT_FOUND = MessageNotFound.code
 
 
-class SimpleCalls(Calls):
-    """`Calls` and what `core.calls.SimpleCalls` asks for."""
+class RpcSimpleCalls(Calls):
+    """`Calls` and what `core.calls.RpcSimpleCalls` asks for."""
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
 
@@ -35,7 +36,7 @@ class SimpleCalls(Calls):
         group: str,
         queue: MessageQueue,
         *,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         batch_max: int,
         invisible_ms: int,
         wait_ms: int,
@@ -45,8 +46,8 @@ class SimpleCalls(Calls):
         wire = request.message_queue
         wire.topic.name, wire.id, wire.broker.name = queue.topic, queue.queue_id, queue.broker_name
         wire.permission = v2.READ_WRITE
-        request.filter_expression.type = v2.SQL if wanted.type is FilterType.SQL else v2.TAG
-        request.filter_expression.expression = wanted.expression
+        request.filter_expression.type = v2.SQL if expression.type is FilterType.SQL else v2.TAG
+        request.filter_expression.expression = expression.expression
         set_duration_ms(request.invisible_duration, invisible_ms)
         set_duration_ms(request.long_polling_timeout, wait_ms)
         frames: AsyncIterator[bytes] = self.stream(
@@ -57,12 +58,12 @@ class SimpleCalls(Calls):
         )
         messages: list[ReceivedMessage] = []
         async for frame in frames:
-            answer = service_pb2.ReceiveMessageResponse.FromString(frame)
-            match answer.WhichOneof("content"):
-                case "status" if answer.status.code != MESSAGE_NOT_FOUND:
-                    check(answer.status)
+            response = service_pb2.ReceiveMessageResponse.FromString(frame)
+            match response.WhichOneof("content"):
+                case "status" if response.status.code != MESSAGE_NOT_FOUND:
+                    check(response.status)
                 case "message":
-                    messages.append(decode(answer.message, broker_name=queue.broker_name))
+                    messages.append(decode(response.message, broker_name=queue.broker_name))
         return messages
 
     async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:
@@ -72,10 +73,10 @@ class SimpleCalls(Calls):
             message_id=message.message_id, receipt_handle=message.receipt_handle, lite_topic=message.lite_topic
         )
         data = await self.unary(address, V2 + "AckMessage", request.SerializeToString())
-        answer = service_pb2.AckMessageResponse.FromString(data)
-        for entry in answer.entries:
+        response = service_pb2.AckMessageResponse.FromString(data)
+        for entry in response.entries:
             check(entry.status)
-        check(answer.status)
+        check(response.status)
 
     async def change_invisible(
         self, address: str, group: str, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False
@@ -89,9 +90,9 @@ class SimpleCalls(Calls):
         request.group.name, request.topic.name = group, message.topic
         set_duration_ms(request.invisible_duration, invisible_ms)
         data = await self.unary(address, V2 + "ChangeInvisibleDuration", request.SerializeToString())
-        answer = service_pb2.ChangeInvisibleDurationResponse.FromString(data)
-        check(answer.status)
-        return answer.receipt_handle or message.receipt_handle
+        response = service_pb2.ChangeInvisibleDurationResponse.FromString(data)
+        check(response.status)
+        return response.receipt_handle or message.receipt_handle
 
     async def heartbeat(self, address: str, group: str) -> None:
         request = service_pb2.HeartbeatRequest(client_type=self.client_type)

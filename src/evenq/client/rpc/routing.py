@@ -30,31 +30,31 @@ class Routing:
         self._one_address = one_address
         self._last: dict[str, tuple[bytes, Route]] = {}
 
-    def read(self, topic: str, answer: bytes) -> Route:
+    def read(self, topic: str, response: bytes) -> Route:
         """The route in this answer; the same object as long as the bytes are the same. Raises what its status says,
         TopicNotFound if it names no queue.
         """
         last = self._last.get(topic)
-        if last is not None and last[0] == answer:
+        if last is not None and last[0] == response:
             return last[1]
-        route = route_of(topic, answer, one_address=self._one_address)
+        route = route_of(topic, response, one_address=self._one_address)
         if len(self._last) < KEPT_MAX or topic in self._last:
-            self._last[topic] = (answer, route)
+            self._last[topic] = (response, route)
         return route
 
 
-def route_of(topic: str, answer: bytes, *, one_address: bool = False) -> Route:
+def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route:
     """The masters' queues, sorted, and their brokers' addresses. Raises as `Routing.read`."""
-    told = service_pb2.QueryRouteResponse.FromString(answer)
-    check(told.status)
-    if not told.message_queues:
+    message = service_pb2.QueryRouteResponse.FromString(response)
+    check(message.status)
+    if not message.message_queues:
         raise TopicNotFound(f"the access point knows no queue of topic {topic}; create it first")
     writable: list[MessageQueue] = []
     readable: list[MessageQueue] = []
     addresses: dict[str, str] = {}
-    schemes = routes_pb2.RouteSchemes.FromString(answer)
+    schemes = routes_pb2.RouteSchemes.FromString(response)
     secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
-    for wire in told.message_queues:
+    for wire in message.message_queues:
         broker = wire.broker
         if broker.id != 0:
             continue

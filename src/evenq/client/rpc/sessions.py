@@ -6,33 +6,28 @@ from collections.abc import AsyncIterator, Sequence
 from functools import cached_property
 from typing import overload
 
-from evenq import __version__
-from evenq.client.core.calls import (
+from evenq.client.core.calls import GroupTerms, Join, Leave, MemberInfo, SessionEvent, Welcome
+from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
+from evenq.errors import DuplicateClientId
+from evenq.model import Generation, MessageModel, MessageQueue
+from evenq.model.session_events import (
     AssignmentChanged,
     BrokerLeaving,
-    Generation,
-    Join,
-    Leave,
-    MemberInfo,
     MembersChanged,
     OffsetsReset,
     QueueWanted,
-    SessionEvent,
     SettingsChanged,
-    Welcome,
 )
-from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
-from evenq.errors import DuplicateClientId
-from evenq.model import MessageModel, MessageQueue
 from evenq.runtime.net import Net
+from evenq.runtime.version import __version__
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
 
-__all__ = ["ConsumerCalls"]
+__all__ = ["RpcConsumerCalls"]
 
 
-class ConsumerCalls(Calls):
-    """`Calls` and the session: all that `core.calls.ConsumerCalls` asks for."""
+class RpcConsumerCalls(Calls):
+    """`Calls` and the session: all that `core.calls.RpcConsumerCalls` asks for."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)
@@ -72,8 +67,8 @@ class ConsumerCalls(Calls):
         member.refuses_resets = join.refuses_resets
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
-        for topic, wanted in join.subscriptions.items():
-            member.subscriptions.add(topic=topic, filter=filter_of(wanted), version=join.version)
+        for topic, expression in join.subscriptions.items():
+            member.subscriptions.add(topic=topic, filter=filter_of(expression), version=join.version)
 
 
 class _Members(Sequence[MemberInfo]):
@@ -103,7 +98,11 @@ def _member(wire: groups_pb2.Member) -> MemberInfo:
     return MemberInfo(wire.client_id, wire.protocol, frozenset(entry.topic for entry in wire.subscriptions))
 
 
-def _changed(wire: groups_pb2.AssignmentChanged) -> AssignmentChanged:
+def _settings(wire: groups_pb2.GroupSettings) -> GroupTerms:
+    return GroupTerms(wire.max_attempts, wire.start_from, wire.strategy)
+
+
+def _changed(wire: groups_pb2.AssignmentChanged) -> AssignmentChanged[tuple[MessageQueue, ...]]:
     generation = Generation(wire.generation.epoch, wire.generation.counter)
     if not wire.HasField("share"):
         return AssignmentChanged(wire.topic, generation)
@@ -116,18 +115,15 @@ def _changed(wire: groups_pb2.AssignmentChanged) -> AssignmentChanged:
 def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
     match wire.WhichOneof("event"):
         case "welcome":
-            told = wire.welcome
+            welcome = wire.welcome
             return Welcome(
-                told.beat_interval_ms,
-                _Members(told.members),
-                told.settings.max_attempts,
-                told.settings.start_from,
-                told.session_timeout_ms,
-                told.settings.strategy,
+                welcome.beat_interval_ms,
+                _Members(welcome.members),
+                _settings(welcome.settings),
+                welcome.session_timeout_ms,
             )
         case "settings_changed":
-            settings = wire.settings_changed.settings
-            return SettingsChanged(settings.max_attempts, settings.start_from, settings.strategy)
+            return SettingsChanged(_settings(wire.settings_changed.settings))
         case "members_changed":
             return MembersChanged(_Members(wire.members_changed.members))
         case "assignment_changed":

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-from evenq import __version__
-from evenq.client.core.halves import Check, HalfMessage
+from evenq.client.core.half_messages import Check, HalfMessage
 from evenq.client.rpc.calls import V2, Calls
 from evenq.client.rpc.messages import decode
 from evenq.errors import InternalError
 from evenq.model import MessageQueue, TransactionResolution
+from evenq.runtime.version import __version__
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-__all__ = ["TransactionCalls"]
+__all__ = ["RpcTransactionCalls"]
 
 _RESOLUTIONS = {
     TransactionResolution.COMMIT: v2.COMMIT,
@@ -26,8 +26,8 @@ _RESOLUTIONS = {
 }
 
 
-class TransactionCalls(Calls):
-    """`Calls` and what `core.halves.TransactionCalls` asks for."""
+class RpcTransactionCalls(Calls):
+    """`Calls` and what `core.halves.RpcTransactionCalls` asks for."""
 
     async def send_half(self, address: str, queue: MessageQueue, message_id: str, encoded: bytes) -> HalfMessage:
         """Raises what SendMessage refuses with."""
@@ -37,12 +37,12 @@ class TransactionCalls(Calls):
         message.system_properties.message_type = v2.TRANSACTION
         message.system_properties.queue_id = max(0, queue.queue_id)
         data = await self.unary(address, V2 + "SendMessage", request.SerializeToString())
-        answer = service_pb2.SendMessageResponse.FromString(data)
-        check(answer.status)
-        if len(answer.entries) != 1 or not answer.entries[0].transaction_id:
+        response = service_pb2.SendMessageResponse.FromString(data)
+        check(response.status)
+        if len(response.entries) != 1 or not response.entries[0].transaction_id:
             raise InternalError(f"{address} stored a transaction message and gave no transaction id")
-        check(answer.entries[0].status)
-        return HalfMessage(queue.topic, message_id, answer.entries[0].transaction_id, address)
+        check(response.entries[0].status)
+        return HalfMessage(queue.topic, message_id, response.entries[0].transaction_id, address)
 
     async def end_transaction(self, half: HalfMessage, resolution: TransactionResolution, *, checked: bool) -> None:
         """At the broker that keeps it, or that asked."""
@@ -60,9 +60,9 @@ class TransactionCalls(Calls):
             async for frame in frames:
                 command = service_pb2.TelemetryCommand.FromString(frame)
                 if command.HasField("recover_orphaned_transaction_command"):
-                    asked = command.recover_orphaned_transaction_command
-                    message = decode(asked.message, broker_name="")
-                    half = HalfMessage(message.topic, message.message_id, asked.transaction_id, address)
+                    recovery = command.recover_orphaned_transaction_command
+                    message = decode(recovery.message, broker_name="")
+                    half = HalfMessage(message.topic, message.message_id, recovery.transaction_id, address)
                     yield Check(half, message)
         finally:
             close = getattr(frames, "aclose", None)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from evenq.serving.http2.eager_task import EagerTask
 from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, MessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead
-from evenq.serving.http2.streams import Stream
+from evenq.serving.http2.streams import Http2Stream
 from evenq.serving.rpc import Frames, Kind
 from evenq.wire.http2.codes import ErrorCode, Status
 
@@ -73,7 +73,7 @@ class Call(EagerTask):
     def __init__(
         self,
         connection: Http2Protocol,
-        stream: Stream,
+        stream: Http2Stream,
         method: Method,
         request: RequestHead,
         deadline_ms: int | None,
@@ -207,7 +207,7 @@ class Call(EagerTask):
     def _wake_reader(self) -> None:
         waiter = self._message_waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            self.connection.server.turns.wake(waiter)
 
     def _give_window_back(self) -> None:
         if self._owed and self._kept < self.connection.limits.stream_window_bytes >> 1:
@@ -249,7 +249,12 @@ class Call(EagerTask):
         """Answer with all messages of an iterator, and close it, whatever ends it."""
         try:
             async for frame in frames:
-                if self._write(frame) if isinstance(frame, bytes) else self._write_all(frame):
+                if isinstance(frame, bytes):
+                    full = self._write(frame)
+                else:
+                    full = self._write_all(frame) if isinstance(frame, list) else self._write_pieces(frame.parts)
+                del frame  # its memory may be for the next one
+                if full:
                     await self._wait_for_room()
         except BaseException:
             # A cancelled write leaves the generator where it yielded: its own cleaning up must not wait for the
@@ -276,6 +281,17 @@ class Call(EagerTask):
         for message in messages[1:]:
             pieces += (prefix(len(message)), message)
         return self._write(messages[0], b"".join(pieces))
+
+    def _write_pieces(self, parts: list[bytes | memoryview]) -> bool:
+        """As `_write`, with one message that lies in several places."""
+        stream, connection = self.stream, self.connection
+        if not stream.sending:
+            return True
+        if not self._headers_sent:
+            self.send_headers()
+        connection.core.send_pieces(stream, [prefix(sum(map(len, parts))), *parts])
+        connection.touch()
+        return connection.must_wait(stream)
 
     async def _wait_for_room(self) -> None:
         connection = self.connection
@@ -323,7 +339,7 @@ class Call(EagerTask):
         elif isinstance(error, asyncio.CancelledError):
             self.end(Status.CANCELLED, "the server cancelled the call")
         else:
-            log.error("a handler failed", exc_info=error, extra={"method": self.head.path})
+            log.error("handler failed", exc_info=error, extra={"method": self.head.path})
             self.end(Status.INTERNAL, "internal error")
         if not self.postponed:
             self.stream.call = None

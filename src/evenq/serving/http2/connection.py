@@ -1,11 +1,11 @@
 """One HTTP/2 connection of a server, without I/O and without a clock: bytes in, events out; calls in, bytes out.
 
-`receive` is given what came from the peer and returns events; the methods of `Sender` (`evenq.serving.http2.sending`),
-which it extends, make output, which `take` hands over. A fault of the peer never leaves as an exception: it is
-answered with RST_STREAM or GOAWAY. Rules and section numbers are those of RFC 9113.
-Always true: the bytes that are kept between two calls are bounded by `Limits`, however the input is split, unless they
-are `pending`, and then by what was given; after
-`ConnectionEnded` nothing is read; the two tables of header compression are in step, also for refused streams.
+`receive` is given what came from the peer and returns events; the methods of `StreamSender`
+(`evenq.serving.http2.sending`), which it extends, make output, which `take` hands over. A fault of the peer never
+leaves as an exception: it is answered with RST_STREAM or GOAWAY. Rules and section numbers are those of RFC 9113.
+Always true: the bytes that are kept between two calls are bounded by `Http2Limits`, however the input is split, unless
+they are `pending`, and then by what was given; after `ConnectionEnded` nothing is read; the two tables of header
+compression are in step, also for refused streams.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from evenq.serving.http2.events import (
     StreamReset,
 )
 from evenq.serving.http2.floods import Bucket
-from evenq.serving.http2.limits import Limits, Totals
-from evenq.serving.http2.sending import Sender
-from evenq.serving.http2.streams import Stream
+from evenq.serving.http2.limits import Http2Limits, Totals
+from evenq.serving.http2.sending import StreamSender
+from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode, StreamFault
-from evenq.wire.http2.fields import FieldKind
-from evenq.wire.http2.hpack import Decoder, HeaderBlock
+from evenq.wire.http2.fields import FieldKind, HeaderBlock
+from evenq.wire.http2.hpack import Decoder
 
 __all__ = ["Connection"]
 
@@ -37,10 +37,10 @@ _HEADERS_LIMIT = "header_list_bytes_max"
 """All bounds of header blocks follow from it, or are constants."""
 
 
-class Connection(Sender):
+class Connection(StreamSender):
     """The server's side."""
 
-    def __init__(self, limits: Limits, totals: Totals, now_ms: int) -> None:
+    def __init__(self, limits: Http2Limits, totals: Totals, now_ms: int) -> None:
         super().__init__(limits, totals, now_ms)
         self.greeted = False
         """The preface and the peer's first SETTINGS came."""
@@ -57,9 +57,13 @@ class Connection(Sender):
         """Bytes of `_rest` that were read: it is cut only now and then, for small shares of much input."""
         self._preface = f.PREFACE
         self._decoder = Decoder()
+        self._acks_due = 1
+        """SETTINGS of ours that the peer did not acknowledge yet."""
+        self._asked_for_no_table = False
+        """The peer's deadlines would change its table of fields with each call, so it was told to have none."""
         self._receive_left = limits.connection_window_bytes
         self._unannounced = 0
-        self._block_stream: Stream | None = None
+        self._block_stream: Http2Stream | None = None
         self._block_id = 0
         self._block: list[bytes] = []
         self._block_bytes = 0
@@ -114,13 +118,13 @@ class Connection(Sender):
         return events
 
     def _read_preface(self, data: bytes) -> int:
-        wanted = self._preface
-        if not data.startswith(wanted[: len(data)]):
+        preface = self._preface
+        if not data.startswith(preface[: len(data)]):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 with prior knowledge")
-        if len(data) < len(wanted):
+        if len(data) < len(preface):
             return 0
         self._preface = b""
-        return len(wanted)
+        return len(preface)
 
     def _read_frames(self, data: bytes, position: int, events: list[Event]) -> int:
         end = len(data) - _HEADER_BYTES
@@ -210,13 +214,17 @@ class Connection(Sender):
         self._block_ends = bool(flags & f.END_STREAM)
 
     def _on_usual_call(self, data: bytes, position: int, stream_id: int, block: bytes, events: list[Event]) -> int:
-        """Nearly every unary call: HEADERS with a block that came before, and at `position` the one DATA frame of the
-        request. Does what `_on_headers`, `_on_block` and `_on_data` do with them, in one step. The place behind both;
-        0: nothing was done, for there is something to object to, or to wait for.
+        """Nearly every unary call: HEADERS with a block that came before, but for a deadline or an id of the request,
+        and at `position` the one DATA frame of the request. Does what `_on_headers`, `_on_block` and `_on_data` do with
+        them, in one step. The place behind both; 0: nothing was done, for there is something to object to, or to wait
+        for.
         """
-        decoded = self._decoder.repeated(block)
+        decoded = self._decoder.repeated(block) or self._decoder.usual(block)
         start = position + _HEADER_BYTES
-        if decoded is None or decoded.request is None or start > len(data):  # it was accepted before
+        if decoded is None or start > len(data):
+            return 0
+        shared = decoded.common or decoded
+        if shared.request is None:  # it was accepted before
             return 0
         high, low, kind, flags, data_stream_id = _HEADER(data, position)
         length: int = high << 8 | low
@@ -236,6 +244,7 @@ class Connection(Sender):
             or len(self.streams) >= limits.streams_per_connection_max
             or self.draining_after is not None
             or self._decoder.knows_length
+            or decoded.size > limits.header_list_bytes_max
         ):
             return 0
         self.last_stream_id = stream_id
@@ -266,6 +275,10 @@ class Connection(Sender):
         if len(block) > self.limits.header_block_bytes_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         decoded = self._decoder.decode(block)
+        if self._decoder.changes and not self._asked_for_no_table:
+            self._asked_for_no_table = True
+            self._acks_due += 1
+            self.out.append(f.settings({f.HEADER_TABLE_SIZE: 0}))
         limits = self.limits
         if len(decoded.fields) > limits.header_fields_max or decoded.size > 4 * limits.header_list_bytes_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a request has too many header fields", _HEADERS_LIMIT)
@@ -292,7 +305,7 @@ class Connection(Sender):
                     self._promise(stream, one.pair[1], ends)
         events.append(RequestStarted(stream, decoded, ended=ends))
 
-    def object_to(self, stream: Stream, code: ErrorCode) -> None:
+    def object_to(self, stream: Http2Stream, code: ErrorCode) -> None:
         """Reset a stream whose request is malformed; too many of them are a flood."""
         self.reset(stream, code)
         try:
@@ -308,7 +321,7 @@ class Connection(Sender):
     def _is_beyond_drain(self, stream_id: int) -> bool:
         return self.draining_after is not None and stream_id > self.draining_after
 
-    def _on_trailers(self, stream: Stream, decoded: HeaderBlock, ends: bool, events: list[Event]) -> None:
+    def _on_trailers(self, stream: Http2Stream, decoded: HeaderBlock, ends: bool, events: list[Event]) -> None:
         if not stream.receiving:
             raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
         if not ends:
@@ -319,7 +332,7 @@ class Connection(Sender):
         self._end_receiving(stream)
         events.append(StreamEnded(stream))
 
-    def _promise(self, stream: Stream, text: str, ends: bool) -> None:
+    def _promise(self, stream: Http2Stream, text: str, ends: bool) -> None:
         if not text.isdecimal() or len(text) > 18 or (ends and int(text)):
             raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is wrong")
         stream.content_left = int(text)
@@ -367,7 +380,7 @@ class Connection(Sender):
             self._resets.spend(self.now_ms)
             raise StreamFault(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a stream that is closed")
 
-    def _end_receiving(self, stream: Stream) -> None:
+    def _end_receiving(self, stream: Http2Stream) -> None:
         stream.receiving = False
         if stream.content_left:
             raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, "content-length is wrong")
@@ -436,6 +449,9 @@ class Connection(Sender):
             if not self.greeted:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS")
             self._others.spend(self.now_ms)
+            self._acks_due -= 1
+            if self._asked_for_no_table and self._acks_due <= 0:
+                self._decoder.bytes_allowed = 0
             return
         self._settings.spend(self.now_ms)
         self.greeted = True

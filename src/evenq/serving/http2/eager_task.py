@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["EagerTask"]
 
-# Of asyncio for whoever makes tasks of its own; they take any object.
+# Of asyncio, for programs that make tasks of their own; they take any object.
 _enter_task: Any = tasks._enter_task  # noqa: SLF001
 _leave_task: Any = tasks._leave_task  # noqa: SLF001
 

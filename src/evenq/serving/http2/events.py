@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from evenq.serving.http2.streams import Stream
+from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2.codes import ErrorCode
-from evenq.wire.http2.hpack import HeaderBlock
+from evenq.wire.http2.fields import HeaderBlock
 
 __all__ = [
     "ConnectionEnded",
@@ -25,7 +25,7 @@ class RequestStarted:
 
     __slots__ = ("block", "data", "ended", "stream")
 
-    def __init__(self, stream: Stream, block: HeaderBlock, *, ended: bool, data: bytes = b"") -> None:
+    def __init__(self, stream: Http2Stream, block: HeaderBlock, *, ended: bool, data: bytes = b"") -> None:
         self.stream = stream
         self.block = block
         self.ended = ended
@@ -39,7 +39,7 @@ class DataReceived:
 
     __slots__ = ("data", "ended", "stream")
 
-    def __init__(self, stream: Stream, data: bytes, *, ended: bool) -> None:
+    def __init__(self, stream: Http2Stream, data: bytes, *, ended: bool) -> None:
         self.stream = stream
         self.data = data
         self.ended = ended
@@ -50,7 +50,7 @@ class StreamEnded:
 
     __slots__ = ("stream",)
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Http2Stream) -> None:
         self.stream = stream
 
 
@@ -59,7 +59,7 @@ class StreamReset:
 
     __slots__ = ("code", "stream")
 
-    def __init__(self, stream: Stream, code: ErrorCode) -> None:
+    def __init__(self, stream: Http2Stream, code: ErrorCode) -> None:
         self.stream = stream
         self.code = code
 

@@ -1,19 +1,19 @@
 """Every bound of the front, in one place, and the counters that tell what came near them.
 
-`Limits` is made by the door from its options and settings; `Totals` is what all connections of one server share: what
-they hold together, and how often something was refused. Always true: nothing that a peer can make grow is without a
-bound here.
+`Http2Limits` is made by the server from its options and settings; `Totals` is what all connections of one server share:
+what they hold together, and how often something was refused. Always true: nothing that a peer can make grow is without
+a bound here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Limits", "Totals"]
+__all__ = ["Http2Limits", "Totals"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Http2Limits:
     """Bounds of one server. Bytes, unless the name says ms or counts something."""
 
     connections_max: int = 30_000
@@ -133,7 +133,7 @@ class Totals:
     faults: dict[str, int] = field(default_factory=dict)
     """Connections ended by a fault of the peer, by error code."""
     reached: dict[str, int] = field(default_factory=dict)
-    """Times that a bound was reached, by its name in `Limits`."""
+    """Times that a bound was reached, by its name in `Http2Limits`."""
 
     def reach(self, limit: str) -> None:
         """Count one."""

@@ -123,12 +123,12 @@ class MessageReader:
         while position < end:
             if self._size < 0:
                 missing = PREFIX_BYTES - len(self._prefix)
-                found = self._prefix + data[position : position + missing]
+                prefix = self._prefix + data[position : position + missing]
                 position += missing
-                if len(found) < PREFIX_BYTES:
-                    self._prefix = found
+                if len(prefix) < PREFIX_BYTES:
+                    self._prefix = prefix
                     break
-                self._prefix, self._size = b"", self._read_prefix(found)
+                self._prefix, self._size = b"", self._read_prefix(prefix)
             missing = self._size - self._have
             piece = data[position : position + missing]
             position += missing
@@ -151,8 +151,8 @@ class MessageReader:
             # Small pieces go together, else each byte of a message could cost an object.
             self._parts.append(bytearray(piece) if len(piece) < SMALL_PIECE else piece)
 
-    def _read_prefix(self, found: bytes) -> int:
-        size, flag = int.from_bytes(found[1:], "big"), found[0]
+    def _read_prefix(self, prefix: bytes) -> int:
+        size, flag = int.from_bytes(prefix[1:], "big"), prefix[0]
         if flag == 1 and self._encoding != "identity":
             raise GrpcFault(
                 Status.UNIMPLEMENTED,

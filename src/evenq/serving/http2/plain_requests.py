@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from evenq.serving.http2.messages import plain
-from evenq.serving.http2.streams import Stream
+from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
 
@@ -27,7 +27,7 @@ class PlainRequest:
 
     postponed = False
 
-    def __init__(self, connection: Http2Protocol, stream: Stream, http_status: int) -> None:
+    def __init__(self, connection: Http2Protocol, stream: Http2Stream, http_status: int) -> None:
         self._connection, self._stream, self._status = connection, stream, http_status
 
     def receive(self, data: bytes, *, ended: bool) -> None:

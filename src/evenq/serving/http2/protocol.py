@@ -25,7 +25,7 @@ from evenq.serving.http2.messages import GrpcFault, status
 from evenq.serving.http2.plain_requests import PlainRequest
 from evenq.serving.http2.refusals import refusal_of, refuse_newest
 from evenq.serving.http2.requests import request_head
-from evenq.serving.http2.streams import Stream
+from evenq.serving.http2.streams import Http2Stream
 from evenq.serving.rpc import Kind
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode, Status
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Http2Protocol"]
 
 WRITE_BYTES = 256 << 10
-"""Bytes that are handed to the transport at a time, and what it may hold before it says stop."""
+"""What is handed to the transport at a time, and what it may hold before it says stop."""
 POSTPONED_MS = 100
 """Shortest time that an error of a stream waits for its caller's first message."""
 KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
@@ -49,11 +49,12 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, server: Http2Server) -> None:
         self.server = server
         self.loop = server.loop
+        self.share = next(server.shares)
         self.limits = server.limits
         self.message_bytes_max = server.limits.message_bytes_max
         self.peer = ""
         self.core = Connection(server.limits, server.totals, 0)
-        self.waiting: dict[Stream, Call] = {}
+        self.waiting: dict[Http2Stream, Call] = {}
         """Calls whose handlers wait for room."""
         self.request_bytes = 0
         """What its calls keep of their requests."""
@@ -132,7 +133,7 @@ class Http2Protocol(asyncio.Protocol):
                     self._on_other(event)
         finally:
             self._busy = False
-            self.server.turns.spend(self.core.frames_read)
+            self.server.turns.spend(self.core.frames_read, self._monotonic_ms() - self.core.now_ms)
         if self.core.exhausted:
             refuse_newest(self)
         if self.core.pending and not self._more:
@@ -209,10 +210,10 @@ class Http2Protocol(asyncio.Protocol):
             return
         core = self.core
         while self._paused_ms is None:
-            output = core.take(WRITE_BYTES)
+            output = core.take_parts(WRITE_BYTES)
             if not output:
                 break
-            self._transport.write(output)
+            self._transport.writelines(output)
         if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
             self._stalled("connection_unread_bytes_max")
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read")
@@ -237,7 +238,7 @@ class Http2Protocol(asyncio.Protocol):
             if call is not None and stream.queued_bytes < self.limits.stream_unread_bytes:
                 call.go_on()
 
-    def must_wait(self, stream: Stream) -> bool:
+    def must_wait(self, stream: Http2Stream) -> bool:
         """True: what is queued already must leave before more is made."""
         queued = stream.queued_bytes
         if not queued:
@@ -247,7 +248,7 @@ class Http2Protocol(asyncio.Protocol):
             return True
         return queued >= self.limits.stream_unread_bytes
 
-    def count_wait(self, stream: Stream) -> None:
+    def count_wait(self, stream: Http2Stream) -> None:
         """A handler begins to wait for room."""
         core, limits = self.core, self.limits
         if core.totals.unread_bytes >= limits.unread_bytes:
@@ -347,10 +348,10 @@ class Http2Protocol(asyncio.Protocol):
         if event.ended:
             self._on_data(stream, event.data, True)
 
-    def _refuse(self, stream: Stream, code: Status, message: str) -> None:
+    def _refuse(self, stream: Http2Stream, code: Status, message: str) -> None:
         self.core.send_end(stream, status(code, message, alone=True))
 
-    def _on_data(self, stream: Stream, data: bytes, ended: bool) -> None:
+    def _on_data(self, stream: Http2Stream, data: bytes, ended: bool) -> None:
         call = stream.call
         if call is None or not stream.sending or stream.ending is not None:
             return

@@ -15,7 +15,7 @@ from evenq.wire.http2.codes import Status
 if TYPE_CHECKING:
     from evenq.serving.http2.calls import Method
     from evenq.serving.http2.protocol import Http2Protocol
-    from evenq.wire.http2.hpack import HeaderBlock
+    from evenq.wire.http2.fields import HeaderBlock
 
 __all__ = ["refusal_of", "refuse_newest"]
 

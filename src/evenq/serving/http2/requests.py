@@ -1,6 +1,7 @@
 """What a header block asks of a gRPC server: the method, its metadata, its time; or why it is no such request.
 
-Pure. A block that the peer repeats (`HeaderBlock.request`) is read once. Rules: RFC 9113 8.3.1 for what is malformed,
+Pure. A block that the peer repeats (`HeaderBlock.request`) is read once, and so is what blocks share that differ by a
+deadline or an id (`HeaderBlock.common`). Rules: RFC 9113 8.3.1 for what is malformed,
 "gRPC over HTTP2" for the rest. Always true: a request that is accepted has a path, and metadata without any field that
 the transport keeps for itself.
 """
@@ -10,9 +11,8 @@ from __future__ import annotations
 import binascii
 from collections.abc import Sequence
 
-from evenq.serving.rpc import CallHeaders
-from evenq.wire.http2.fields import FieldKind
-from evenq.wire.http2.hpack import HeaderBlock
+from evenq.serving.rpc import CallHeaders, MoreHeaders
+from evenq.wire.http2.fields import Field, FieldKind, HeaderBlock
 
 __all__ = ["RequestHead", "request_head", "timeout_ms"]
 
@@ -20,7 +20,8 @@ _METADATA, _BINARY = int(FieldKind.METADATA), int(FieldKind.BINARY)
 _METHOD, _SCHEME, _PATH = int(FieldKind.METHOD), int(FieldKind.SCHEME), int(FieldKind.PATH)
 _AUTHORITY, _CONTENT_TYPE = int(FieldKind.AUTHORITY), int(FieldKind.CONTENT_TYPE)
 _TIMEOUT, _ENCODING, _MALFORMED = int(FieldKind.TIMEOUT), int(FieldKind.ENCODING), int(FieldKind.MALFORMED)
-_UNITS_NS = {"n": 1, "u": 1_000, "m": 1_000_000, "S": 10**9, "M": 60 * 10**9, "H": 3_600 * 10**9}
+_OF_MS = {"n": 1_000_000, "u": 1_000, "m": 1}
+_MS = {"S": 1_000, "M": 60_000, "H": 3_600_000}
 TIMEOUT_DIGITS_MAX = 8  # gRPC over HTTP2, TimeoutValue
 
 
@@ -53,8 +54,29 @@ def request_head(block: HeaderBlock) -> RequestHead:
     """The head of a request; the same object for a block that is repeated."""
     known: RequestHead | None = block.request
     if known is None:
-        known = block.request = _read(block)
+        common = block.common
+        known = block.request = _read(block) if common is None else _with(request_head(common), block.changing)
     return known
+
+
+def _with(common: RequestHead, changing: Sequence[Field]) -> RequestHead:
+    """The head of a request that has a deadline, or metadata, beside what it shares with others."""
+    head = RequestHead()
+    head.path, head.authority, head.encoding = common.path, common.authority, common.encoding
+    head.malformed, head.not_grpc = common.malformed, common.not_grpc
+    metadata: list[tuple[str, str | bytes]] = []
+    for pair, kind, _, _ in changing:
+        if kind == _TIMEOUT:
+            head.timeout_ms = timeout_ms(pair[1])
+            head.bad_timeout = head.timeout_ms is None
+        else:
+            metadata.append(pair)
+    if metadata:
+        head.metadata = [*common.metadata, *metadata]
+        head.headers = MoreHeaders(common.headers, metadata)
+    else:
+        head.metadata, head.headers = common.metadata, common.headers
+    return head
 
 
 def _read(block: HeaderBlock) -> RequestHead:
@@ -105,7 +127,11 @@ def _binary(text: str) -> bytes:
 
 def timeout_ms(text: str) -> int | None:
     """`grpc-timeout` in ms, rounded up; None if it is none."""
-    digits, unit = text[:-1], _UNITS_NS.get(text[-1:])
-    if unit is None or not digits.isdecimal() or not digits.isascii() or len(digits) > TIMEOUT_DIGITS_MAX:
+    digits, unit = text[:-1], text[-1:]
+    if not digits.isdecimal() or not digits.isascii() or len(digits) > TIMEOUT_DIGITS_MAX:
         return None
-    return -(-int(digits) * unit // 1_000_000)
+    parts = _OF_MS.get(unit)
+    if parts is not None:
+        return -(-int(digits) // parts)
+    whole = _MS.get(unit)
+    return None if whole is None else int(digits) * whole

@@ -8,35 +8,38 @@ Always true: no more DATA leaves than both windows allow; frames of one stream l
 
 from __future__ import annotations
 
-from evenq.serving.http2.limits import Limits, Totals
-from evenq.serving.http2.streams import Stream
+from collections.abc import Sequence
+
+from evenq.serving.http2.limits import Http2Limits, Totals
+from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode
 
-__all__ = ["Sender"]
+__all__ = ["StreamSender"]
 
 RESETS_REMEMBERED = 4_096
 COPY_BYTES_MAX = 64 << 10
-"""A message below this is joined with its prefix: one piece less costs less than the copy."""
+"""A message below this is joined with its prefix, and so is what a turn sends: one piece less costs less than the copy.
+"""
 WINDOW_DEFAULT = 65_535
 
 _DATA_HEADER = f.HEADER.pack
 
 
-class Sender:
+class StreamSender:
     """The sending half."""
 
-    def __init__(self, limits: Limits, totals: Totals, now_ms: int) -> None:
+    def __init__(self, limits: Http2Limits, totals: Totals, now_ms: int) -> None:
         self.limits = limits
         self.totals = totals
         self.now_ms = now_ms
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, Http2Stream] = {}
         """All that are not closed."""
         self.last_stream_id = 0
         """Highest stream that the peer opened."""
         self.reset_ids: dict[int, None] = {}
         """Newest streams that we reset: frames on them may be on their way."""
-        self.ready: dict[Stream, None] = {}
+        self.ready: dict[Http2Stream, None] = {}
         """Streams with something queued whose own window is open, in the order of their turns."""
         self.send_window = WINDOW_DEFAULT
         self.sent_frames = 0
@@ -47,8 +50,8 @@ class Sender:
         """Of DATA, since the start."""
         self.unread_bytes = 0
         """Queued in all streams."""
-        self.moved: list[Stream] = []
-        """Streams that sent DATA; whoever watches it clears it."""
+        self.moved: list[Http2Stream] = []
+        """Streams that sent DATA; its watcher clears it."""
         self.withhold = False
         """True: the peer gets no more window of the connection."""
         self.ended = False
@@ -69,10 +72,10 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------------------ streams
 
-    def open_stream(self, stream_id: int) -> Stream:
+    def open_stream(self, stream_id: int) -> Http2Stream:
         """A new one, of a number that was checked."""
         limits = self.limits
-        stream = self.streams[stream_id] = Stream(
+        stream = self.streams[stream_id] = Http2Stream(
             stream_id, send_window=self._stream_window, receive_left=limits.stream_window_bytes, now_ms=self.now_ms
         )
         self.opened += 1
@@ -80,7 +83,7 @@ class Sender:
         self.totals.requests += 1
         return stream
 
-    def close_stream(self, stream: Stream) -> None:
+    def close_stream(self, stream: Http2Stream) -> None:
         """Forget it, and what it has queued. Idempotent."""
         if self.streams.pop(stream.id, None) is None:
             return
@@ -98,7 +101,7 @@ class Sender:
         if len(self.reset_ids) > RESETS_REMEMBERED:
             del self.reset_ids[next(iter(self.reset_ids))]
 
-    def consumed(self, stream: Stream, size: int) -> None:
+    def consumed(self, stream: Http2Stream, size: int) -> None:
         """`size` bytes of a request were used up: open the stream's window by as much, in large steps."""
         stream.unannounced += size
         if stream.receiving and stream.unannounced >= self.limits.stream_window_bytes >> 1:
@@ -108,7 +111,7 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------------------ answers
 
-    def respond(self, stream: Stream, head: f.EncodedHeaders, message: bytes, tail: f.EncodedHeaders) -> None:
+    def respond(self, stream: Http2Stream, head: f.EncodedHeaders, message: bytes, tail: f.EncodedHeaders) -> None:
         """A whole answer: headers, one piece of data, trailers."""
         size = len(message)
         window = self.send_window
@@ -134,31 +137,38 @@ class Sender:
         )
         self._end_sending(stream)
 
-    def send_headers(self, stream: Stream, headers: f.EncodedHeaders) -> None:
+    def send_headers(self, stream: Http2Stream, headers: f.EncodedHeaders) -> None:
         """Headers that more follows."""
         self.sent_frames += 1
         self.out.append(f.header_block(stream.id_bytes, headers, end=False))
 
-    def send_data(self, stream: Stream, data: bytes, prefix: bytes = b"") -> None:
+    def send_data(self, stream: Http2Stream, data: bytes, prefix: bytes = b"") -> None:
         """Queue `prefix` and `data`; how much is queued is the caller's to bound."""
         size = len(prefix) + len(data)
         if not size:
             return
+        if size <= COPY_BYTES_MAX:
+            self._queue(stream, (prefix + data,), size)
+        else:
+            self._queue(stream, (prefix, data) if prefix else (data,), size)
+
+    def send_pieces(self, stream: Http2Stream, parts: Sequence[bytes | memoryview]) -> None:
+        """Queue them as they are: small ones are put together by whoever makes them."""
+        parts = [part for part in parts if part]
+        if parts:
+            self._queue(stream, parts, sum(map(len, parts)))
+
+    def _queue(self, stream: Http2Stream, parts: Sequence[bytes | memoryview], size: int) -> None:
         if not stream.queued_bytes:
             stream.moved_ms = self.now_ms
             if stream.send_window > 0:
                 self.ready[stream] = None
-        if size <= COPY_BYTES_MAX:
-            stream.queue.append(prefix + data)
-        else:
-            if prefix:
-                stream.queue.append(prefix)
-            stream.queue.append(data)
+        stream.queue.extend(parts)
         stream.queued_bytes += size
         self.unread_bytes += size
         self.totals.unread_bytes += size
 
-    def send_end(self, stream: Stream, trailers: f.EncodedHeaders) -> None:
+    def send_end(self, stream: Http2Stream, trailers: f.EncodedHeaders) -> None:
         """Trailers, behind all that is queued."""
         if stream.queued_bytes:
             stream.ending = trailers
@@ -167,7 +177,7 @@ class Sender:
         self.out.append(f.header_block(stream.id_bytes, trailers, end=True))
         self._end_sending(stream)
 
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
+    def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
         """End a stream at once."""
         if stream.id in self.streams:
             self.close_stream(stream)
@@ -190,13 +200,15 @@ class Sender:
 
     def take(self, bytes_max: int) -> bytes:
         """All that is to be sent now, DATA up to about `bytes_max`."""
+        return b"".join(self.take_parts(bytes_max))
+
+    def take_parts(self, bytes_max: int) -> list[bytes | memoryview]:
+        """The same: in one piece if it is little, else as it lies."""
+        before = self.sent_bytes
         if self.ready:
             self._fill(bytes_max)
-        out = self.out
-        if not out:
-            return b""
-        self.out = []
-        return b"".join(out)
+        out, self.out = self.out, []
+        return out if len(out) < 2 or self.sent_bytes - before >= COPY_BYTES_MAX else [b"".join(out)]
 
     def _fill(self, bytes_max: int) -> None:
         """Move queued DATA to the output: streams in turn, as far as the windows go."""
@@ -215,7 +227,7 @@ class Sender:
             elif stream.ending is not None:
                 self.send_end(stream, stream.ending)
 
-    def _move(self, stream: Stream, size: int) -> None:
+    def _move(self, stream: Http2Stream, size: int) -> None:
         out, queue = self.out, stream.queue
         stream.send_window -= size
         self.send_window -= size
@@ -246,7 +258,7 @@ class Sender:
         self.unread_bytes -= size
         self.totals.unread_bytes -= size
 
-    def _end_sending(self, stream: Stream) -> None:
+    def _end_sending(self, stream: Http2Stream) -> None:
         stream.sending = False
         if stream.receiving:  # answered early: what the peer still sends is of no use
             self.out.append(f.reset(stream.id, ErrorCode.NO_ERROR))

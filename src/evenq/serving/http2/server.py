@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import ssl
@@ -21,7 +22,7 @@ from evenq.serving.binding import UNIX, bind
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
-from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.turns import Turns
 from evenq.wire.http2.codes import Status
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 TICK_MS = 100
 LOOK_EACH = 5
-"""Connections are looked at each so many ticks."""
+"""Ticks between two looks at a connection."""
 LAST_BYTES_MS = 500
 """Longest time for what was answered last to leave at a shutdown."""
 ALPN = "h2"
@@ -64,16 +65,18 @@ class Http2Server:
         methods: Mapping[str, Method],
         *,
         clock: Clock,
-        limits: Limits | None = None,
+        limits: Http2Limits | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """`tls` is asked at each handshake; None: plain text."""
         self.methods = methods
         self.clock = clock
-        self.limits = limits or Limits()
+        self.limits = limits or Http2Limits()
         self.totals = Totals()
         self.deadlines = Deadlines()
         self.connections: dict[Http2Protocol, None] = {}
+        self.shares = itertools.cycle(range(LOOK_EACH))
+        """For each connection in turn: the ticks in which it is looked at."""
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
         self.turns: Turns
@@ -87,7 +90,7 @@ class Http2Server:
     async def start(self, host: str, port: int) -> int:
         """Listen; 0 = any free port. The port. Raises PortInUse, SettingsError."""
         self.loop = asyncio.get_running_loop()
-        self.turns = Turns(self.limits, self.loop)
+        self.turns = Turns(self.limits, self.loop, self.clock.monotonic_ms)
         for bound in bind(host, port):
             port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
             make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server
@@ -181,8 +184,7 @@ class Http2Server:
             now_ms = self.clock.monotonic_ms()
             self._end_what_is_due(now_ms)
             count += 1
-            if count % LOOK_EACH == 0 or self.stopping:
-                self._look_at_connections(now_ms)
+            self._look_at_connections(now_ms, count % LOOK_EACH)
 
     # Apart from the loop, whose variables would hold the last call and the last connection until the next tick.
 
@@ -192,9 +194,11 @@ class Http2Server:
             call.end(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
             call.abandon()
 
-    def _look_at_connections(self, now_ms: int) -> None:
+    def _look_at_connections(self, now_ms: int, share: int) -> None:
+        # A share at a time: 10,000 at once would hold up all calls for some tens of milliseconds.
         for connection in list(self.connections):
-            connection.tick(now_ms)
+            if connection.share == share or self.stopping:
+                connection.tick(now_ms)
 
     # ----------------------------------------------------------------------------------------------------------- end
 
@@ -271,12 +275,12 @@ class _Handshake(EagerTask):
         pass
 
     def _raised(self, error: BaseException) -> None:
-        log.error("a TLS handshake failed", exc_info=error)
+        log.error("TLS handshake failed", exc_info=error)
 
 
 def _host(transport: asyncio.BaseTransport) -> str:
-    found: Any = transport.get_extra_info("socket")
-    if found is not None and found.family == socket.AF_UNIX:
+    raw_socket: Any = transport.get_extra_info("socket")
+    if raw_socket is not None and raw_socket.family == socket.AF_UNIX:
         return UNIX
     name: Any = transport.get_extra_info("peername")
     host: str = name[0] if name else ""

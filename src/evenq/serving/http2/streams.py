@@ -12,10 +12,10 @@ from typing import Any
 
 from evenq.wire.http2.frames import EncodedHeaders
 
-__all__ = ["Stream"]
+__all__ = ["Http2Stream"]
 
 
-class Stream:
+class Http2Stream:
     """One stream that is not closed."""
 
     __slots__ = (

@@ -1,18 +1,21 @@
 """Whose input is read when: the time of the loop, shared between all connections of a server.
 
 A connection reads what has come at once, as long as little is going on. Under a crowd each has a small share, and what
-is left of its input waits in a queue that goes round. Counted in frames, the unit of `Limits.frames_per_turn`.
+is left of its input waits in a queue that goes round. Counted in frames, the unit of `Limits.frames_per_turn`; what
+takes longer than frames usually do counts as more of them, because handlers run as soon as their request is read.
 Always true: between two looks of the loop at its sockets no more than about `ROUND` turns' worth of frames are read
-for the queue, and no more than twice as much from connections with new input, however many there are.
+for the queue, and no more than twice as much from connections with new input, however many there are. Handlers of
+streams that waited for a message are woken a few at a time, as many as `ROUND_MS` has room for.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evenq.serving.http2.limits import Limits
+    from evenq.serving.http2.limits import Http2Limits
     from evenq.serving.http2.protocol import Http2Protocol
 
 __all__ = ["Turns"]
@@ -21,20 +24,31 @@ ROUND = 8
 """Full turns between two looks at the sockets."""
 SMALL = 4
 """Frames of the smallest share: a client that makes a call or two does not wait for a crowd."""
+ROUND_MS = 5
+"""A round that takes longer than this is over, however few its frames: a call passes two or three of them."""
+WAKES_MAX = 16
+"""Handlers of streams that are woken in one go, at most; fewer if they take longer than `ROUND_MS`."""
 
 
 class Turns:
     """Belongs to one loop."""
 
-    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, limits: Http2Limits, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
         self._turn = limits.frames_per_turn
         self._small = min(SMALL, self._turn)
         self._round = ROUND * self._turn
+        self._per_ms = self._round // ROUND_MS
         self._left = self._round
         """Frames that may be read before the loop looks at its sockets again; may fall below 0."""
         self._queue: dict[Http2Protocol, None] = {}
         self._loop = loop
+        self._now_ms = now_ms
         self._scheduled = False
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """Whose message has come, and whose turn has not."""
+        self._wakes = self._wakes_left = WAKES_MAX
+        self._wakes_began_ms = 0
+        self._waking = False
 
     def share(self) -> int:
         """Frames that a connection with new input may read now; 0: it is to `wait`."""
@@ -42,9 +56,11 @@ class Turns:
             return self._quantum() if self._queue else self._turn
         return self._small if self._left > -self._round else 0
 
-    def spend(self, frames: int) -> None:
-        """So many were read."""
-        self._left -= frames
+    def spend(self, frames: int, took_ms: int) -> None:
+        """This number was read, and what it began took so long: the more of both counts, at most as a round. The
+        clock's steps are as long as many turns: what one turn pays too much, others pay too little.
+        """
+        self._left -= min(max(frames, took_ms * self._per_ms), self._round)
         if self._left <= 0:
             self._schedule()
 
@@ -52,6 +68,39 @@ class Turns:
         """Let `connection` go on (`Http2Protocol.go_on`) when it is its turn."""
         self._queue[connection] = None
         self._schedule()
+
+    def wake(self, waiter: asyncio.Future[None]) -> None:
+        """Set the result of what a handler waits for, now or in a later turn of the loop."""
+        if self._wakes_left > 0 and not self._waiters:
+            self._wakes_left -= 1
+            waiter.set_result(None)
+        else:
+            self._waiters[waiter] = None
+        if not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._wake_more)
+
+    def _wake_more(self) -> None:
+        waiters = self._waiters
+        self._waking, self._wakes_left = bool(waiters), self._wakes
+        if not waiters:
+            return
+        # What is called next is this mark, then the handlers, then the end: so their time is known.
+        self._loop.call_soon(self._mark_begin)
+        for _ in range(min(self._wakes, len(waiters))):
+            waiter = next(iter(waiters))
+            del waiters[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
+        self._loop.call_soon(self._mark_end)
+
+    def _mark_begin(self) -> None:
+        self._wakes_began_ms = self._now_ms()
+
+    def _mark_end(self) -> None:
+        late = self._now_ms() - self._wakes_began_ms > ROUND_MS
+        self._wakes = max(1, self._wakes >> 1) if late else min(WAKES_MAX, self._wakes << 1)
+        self._wake_more()
 
     def _schedule(self) -> None:
         if not self._scheduled:

@@ -13,7 +13,7 @@ from evenq.errors import StoreCorrupted
 from evenq.store import index_file
 from evenq.store.disk import Disk, File
 from evenq.store.index_file import PAGE, PAGE_BYTES, PAGE_CRC_END, PAGE_ENTRIES
-from evenq.store.inspection.findings import Finding, Harm
+from evenq.store.inspection.findings import Harm, StoreFinding
 from evenq.store.inspection.folder import BESIDE, INDEX, TIMERS, Folder, foreign, left_over, load_snapshot
 from evenq.store.record import struct_of
 from evenq.store.timers import manifest, runs
@@ -65,9 +65,9 @@ def _wrong_in_index(file: File, block_start: int) -> tuple[int, str] | None:
     last = (-1, -1)
     for first in range(0, pages, PAGES_READ):
         data = file.pread(PAGES_READ * PAGE_BYTES, (1 + first) * PAGE_BYTES)
-        for place in range(0, len(data), PAGE_BYTES):
-            page = data[place : place + PAGE_BYTES]
-            number = first + place // PAGE_BYTES
+        for position in range(0, len(data), PAGE_BYTES):
+            page = data[position : position + PAGE_BYTES]
+            number = first + position // PAGE_BYTES
             due = min(PAGE_ENTRIES, count - number * PAGE_ENTRIES)
             crc, held, start = PAGE.unpack_from(page)
             if crc32c(page[PAGE_CRC_END:]) != crc or (held, start) != (due, block_start):
@@ -102,8 +102,8 @@ def judge_timers(disk: Disk, folder: Folder) -> None:
             folder.findings.add(left_over(path))  # with two snapshots the older one may name it
 
 
-def _damaged(kind: str, path: str, byte: int | None, why: str) -> Finding:
-    return Finding(
+def _damaged(kind: str, path: str, byte: int | None, why: str) -> StoreFinding:
+    return StoreFinding(
         kind=kind, harm=Harm.REBUILT, file=path, byte=byte,
         what=f"{why}. What it holds comes from the log, so nothing is lost.", advice=ADVICE,
     )  # fmt: skip

@@ -48,32 +48,32 @@ class Wanted:
 def frames(
     disk: Disk,
     folder: Folder,
-    wanted: Wanted,
+    selection: Wanted,
     *,
     on_hole: Callable[[Hole], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Frame]:
     """Wanted records in log order; `on_hole` is told of what cannot be read. Raises StoreError for a newer format."""
     size = folder.identity.segment_bytes
-    starts = _files_from(disk, folder.starts, wanted.begin_ms)
-    walk = LogWalk(disk, size, starts, begin=wanted.begin, gone=lambda _: folder.running)
+    starts = _files_from(disk, folder.starts, selection.begin_ms)
+    walk = LogWalk(disk, size, starts, begin=selection.begin, gone=lambda _: folder.running)
     for step in walk.steps():
         if isinstance(step, Hole):
             if on_hole is not None and not (step.last and folder.running):
                 on_hole(step)
             continue
-        if wanted.end_ms is not None and step.headers[0][12] >= wanted.end_ms:
+        if selection.end_ms is not None and step.headers[0][12] >= selection.end_ms:
             return
         for header in step.headers:
-            if wanted.takes(header) and _in_time(header[12], wanted):
+            if selection.takes(header) and _in_time(header[12], selection):
                 yield _frame(step, header)
         if on_progress is not None:
             on_progress(walk.bytes_read, walk.bytes_total)
 
 
-def _in_time(store_ms: int, wanted: Wanted) -> bool:
-    return (wanted.begin_ms is None or store_ms >= wanted.begin_ms) and (
-        wanted.end_ms is None or store_ms < wanted.end_ms
+def _in_time(store_ms: int, selection: Wanted) -> bool:
+    return (selection.begin_ms is None or store_ms >= selection.begin_ms) and (
+        selection.end_ms is None or store_ms < selection.end_ms
     )
 
 
@@ -86,10 +86,10 @@ def _files_from(disk: Disk, starts: list[int], begin_ms: int | None) -> list[int
     if begin_ms is None:
         return starts
     first = 0
-    for place, start in enumerate(starts):
+    for index, start in enumerate(starts):
         ms = _first_ms(disk, start)
         if ms is not None and ms < begin_ms:
-            first = place
+            first = index
     return starts[first:]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["Finding", "Findings", "Harm"]
+__all__ = ["Findings", "Harm", "StoreFinding"]
 
 KEPT_OF_A_KIND: Final = 50
 
@@ -31,7 +31,7 @@ class Harm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class StoreFinding:
     """One thing that is not as it should be."""
 
     kind: str
@@ -51,18 +51,18 @@ class Finding:
     @property
     def place(self) -> str:
         """File and byte, for people."""
-        place = self.file if self.byte is None else f"{self.file} at byte {self.byte}"
-        return place if self.log_offset is None else f"{place} (log offset {self.log_offset})"
+        where = self.file if self.byte is None else f"{self.file} at byte {self.byte}"
+        return where if self.log_offset is None else f"{where} (log offset {self.log_offset})"
 
 
 @dataclass(slots=True)
 class Findings:
     """A list that stays small: of each kind the first fifty are kept, the others counted."""
 
-    listed: list[Finding] = field(default_factory=list)
+    listed: list[StoreFinding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: StoreFinding) -> None:
         """Take one more."""
         count = self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1
         if count <= KEPT_OF_A_KIND:

@@ -11,10 +11,10 @@ from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import checkpoint as checkpoint_file
-from evenq.store import consume_queue, lock, segment, snapshot
+from evenq.store import consume_queue, copied_mark, epoch_file, lock, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.disk import Disk
-from evenq.store.inspection.findings import Finding, Findings, Harm
+from evenq.store.inspection.findings import Findings, Harm, StoreFinding
 from evenq.store.lock import Identity
 from evenq.store.snapshot import Snapshot
 
@@ -24,6 +24,8 @@ IDENTITY: Final = "identity"
 CHECKPOINT: Final = "checkpoint"
 LOCK: Final = "lock"
 SPARE: Final = "spare"  # see commit_log
+COPIED: Final = copied_mark.PATH
+EPOCHS: Final = epoch_file.PATH
 REPAIRS: Final = "repair-"
 """How the folders begin into which a repair moves what it takes out."""
 INDEX: Final = "index"
@@ -116,20 +118,20 @@ def read_folder(disk: Disk, *, owner: str | None) -> Folder:
 
 
 def _starts(disk: Disk, segment_bytes: int, findings: Findings) -> list[int]:
-    found: list[int] = []
+    starts: list[int] = []
     for name in disk.list(segment.FOLDER):
         if len(name) == segment.NAME_DIGITS and name.isdecimal() and int(name) % segment_bytes == 0:
-            found.append(int(name))
+            starts.append(int(name))
             continue
         findings.add(
-            Finding(
+            StoreFinding(
                 kind="foreign-file", harm=Harm.FOREIGN, file=f"{segment.FOLDER}/{name}",
                 what=f"this is no file of a log: its name is not a multiple of {segment_bytes} in "
                 f"{segment.NAME_DIGITS} digits. A start refuses such a folder.",
                 advice="move the file elsewhere",
             )
         )  # fmt: skip
-    return found
+    return starts
 
 
 def _log_start(disk: Disk, saved: Checkpoint | None, snapshots: list[SnapshotFile]) -> int:
@@ -148,7 +150,7 @@ def _judge_start(folder: Folder) -> None:
     first = folder.starts[0] if folder.starts else folder.log_start
     if first > folder.log_start and not folder.running:
         folder.findings.add(
-            Finding(
+            StoreFinding(
                 kind="log-file-missing", harm=Harm.LOST, file=segment.path_of(folder.log_start),
                 log_offset=folder.log_start,
                 what=f"the log should begin at {folder.log_start}, but its first file begins at {first}: "
@@ -176,7 +178,7 @@ def size_of(disk: Disk, path: str) -> int:
 
 
 def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
-    found: list[SnapshotFile] = []
+    snapshots: list[SnapshotFile] = []
     for name in disk.list(snapshot.FOLDER):
         path = f"{snapshot.FOLDER}/{name}"
         if name.endswith(BESIDE):
@@ -185,24 +187,24 @@ def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
             findings.add(foreign(path))
         else:
             good = _read_snapshot(disk, path)
-            found.append(
+            snapshots.append(
                 SnapshotFile(path, int(name), size_of(disk, path), good is not None and good.log_offset == int(name))
             )
-    return found
+    return snapshots
 
 
-def foreign(path: str) -> Finding:
+def foreign(path: str) -> StoreFinding:
     """A file that no part of a store made."""
-    return Finding(
+    return StoreFinding(
         kind="foreign-file", harm=Harm.FOREIGN, file=path,
         what="this is not a file of a store of this version; nothing reads it.",
         advice="move it elsewhere if it is yours; if a newer evenq made it, use the tool of that version",
     )  # fmt: skip
 
 
-def left_over(path: str) -> Finding:
+def left_over(path: str) -> StoreFinding:
     """A file that a crash left and nobody reads."""
-    return Finding(
+    return StoreFinding(
         kind="left-over", harm=Harm.NOTE, file=path,
         what="a file that was being replaced when the process ended; the one it would replace counts.",
         advice="nothing: it is overwritten next time",
@@ -214,13 +216,13 @@ def _judge_names(disk: Disk, folder: Folder) -> None:
         if (
             name in FOLDERS
             or name in NOT_OURS
-            or name in {IDENTITY, CHECKPOINT, LOCK, SPARE}
+            or name in {IDENTITY, CHECKPOINT, LOCK, SPARE, COPIED, EPOCHS}
             or name.startswith(REPAIRS)
         ):
             continue
-        if name.removesuffix(BESIDE) in {IDENTITY, CHECKPOINT} and not folder.running:
+        if name.removesuffix(BESIDE) in {IDENTITY, CHECKPOINT, EPOCHS} and not folder.running:
             folder.findings.add(left_over(name))
-        elif name.removesuffix(BESIDE) not in {IDENTITY, CHECKPOINT}:
+        elif name.removesuffix(BESIDE) not in {IDENTITY, CHECKPOINT, EPOCHS}:
             folder.findings.add(foreign(name))
 
 
@@ -229,7 +231,7 @@ def _judge_checkpoint(folder: Folder) -> None:
         return
     if folder.checkpoint_damaged:
         folder.findings.add(
-            Finding(
+            StoreFinding(
                 kind="checkpoint-damaged", harm=Harm.REBUILT, file=CHECKPOINT, byte=0,
                 what="the checkpoint does not fit its CRC. A start reads the whole log instead and rebuilds all "
                 "consume queues; nothing is lost.",
@@ -238,7 +240,7 @@ def _judge_checkpoint(folder: Folder) -> None:
         )  # fmt: skip
     else:
         folder.findings.add(
-            Finding(
+            StoreFinding(
                 kind="checkpoint-missing", harm=Harm.REBUILT, file=CHECKPOINT,
                 what="there is no checkpoint. A start reads the whole log and rebuilds all consume queues; nothing "
                 "is lost.",
@@ -253,7 +255,7 @@ def _judge_snapshots(folder: Folder) -> None:
             continue
         covered = folder.log_start == 0 or folder.snapshot is not None
         folder.findings.add(
-            Finding(
+            StoreFinding(
                 kind="snapshot-damaged", harm=Harm.REBUILT if covered else Harm.LOST, file=file.path, byte=0,
                 log_offset=file.log_offset,
                 what="the snapshot does not fit its CRC, its length or its name. "
@@ -269,7 +271,7 @@ def _judge_state(folder: Folder) -> None:
     if folder.log_start == 0 or folder.snapshot is not None or any(not file.good for file in folder.snapshots):
         return
     folder.findings.add(
-        Finding(
+        StoreFinding(
             kind="snapshot-missing", harm=Harm.LOST, file=snapshot.FOLDER,
             what=f"the log begins at {folder.log_start} and no snapshot holds what came before: topics, groups and "
             "progress from before it cannot be told any more.",

@@ -85,7 +85,7 @@ class LogWalk:
         self._check = check
         self._gone = gone
         self.bytes_read = 0
-        self.bytes_total = sum(self._length(start) for start in self._wanted())
+        self.bytes_total = sum(self._length(start) for start in self._selected())
 
     def steps(self) -> Iterator[Piece | Hole]:
         """Pieces and holes in log order. Raises StoreError for a frame of an unknown version."""
@@ -105,7 +105,7 @@ class LogWalk:
             pending.last = True
             yield pending
 
-    def _wanted(self) -> list[int]:
+    def _selected(self) -> list[int]:
         return [
             start
             for start in self._starts
@@ -128,7 +128,7 @@ class LogWalk:
 
     def _each_file(self) -> Iterator[Piece | Hole]:
         due: int | None = None
-        for start in self._wanted():
+        for start in self._selected():
             if due is not None and start > due:
                 yield Hole(due, start, "the file is missing", last=False)
             due = start + self._segment_bytes
@@ -214,11 +214,11 @@ class LogWalk:
         position = hole + 1
         while limit - position >= HEADER_BYTES:
             data = file.pread(min(SEARCH_BYTES, limit - position), position - start)
-            place = data.find(MAGIC_BYTES, MAGIC_PLACE)
-            while place >= 0:
-                if self._is_frame(file, start, position + place - MAGIC_PLACE, limit):
-                    return position + place - MAGIC_PLACE
-                place = data.find(MAGIC_BYTES, place + 1)
+            magic_at = data.find(MAGIC_BYTES, MAGIC_PLACE)
+            while magic_at >= 0:
+                if self._is_frame(file, start, position + magic_at - MAGIC_PLACE, limit):
+                    return position + magic_at - MAGIC_PLACE
+                magic_at = data.find(MAGIC_BYTES, magic_at + 1)
             position += max(1, len(data) - len(MAGIC_BYTES) - MAGIC_PLACE + 1)
         return limit
 

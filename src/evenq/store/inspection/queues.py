@@ -14,7 +14,7 @@ from typing import Final
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.consume_queue import ENTRY, ENTRY_BYTES, file_at, folder_of, spans
 from evenq.store.disk import Disk
-from evenq.store.inspection.findings import Finding, Findings, Harm
+from evenq.store.inspection.findings import Findings, Harm, StoreFinding
 from evenq.store.inspection.folder import place_of
 from evenq.store.inspection.log_walk import Header
 from evenq.store.snapshot import Ranges
@@ -156,7 +156,7 @@ class QueueCheck:
                 header, "offset-repeated", Harm.WRONG,
                 f"the message says that it is {header[9]} of queue {key[1]} of topic {key[0]}, where {queue.due} is "
                 "due: two messages share an offset.",
-                "report it with this output; it is a mistake of ours or of whoever changed the file",
+                "report it with this output; it is a mistake of ours or of the one that changed the file",
             )  # fmt: skip
         elif self.files_went:
             return
@@ -178,7 +178,7 @@ class QueueCheck:
         if holes_then < self.holes:
             return  # the hole is a finding already
         self.findings.add(
-            Finding(
+            StoreFinding(
                 kind="messages-missing", harm=Harm.LOST, file="checkpoint",
                 what=f"the checkpoint vouches for {gone}, which the log does not hold.",
                 advice="restore the folder from a copy; `evenq store dump DIR` saves what can be read",
@@ -188,7 +188,7 @@ class QueueCheck:
     def _add_at(self, header: Header, kind: str, harm: Harm, what: str, advice: str) -> None:
         file, byte = place_of(header[10], self.segment_bytes)
         self.findings.add(
-            Finding(kind=kind, harm=harm, file=file, byte=byte, log_offset=header[10], what=what, advice=advice)
+            StoreFinding(kind=kind, harm=harm, file=file, byte=byte, log_offset=header[10], what=what, advice=advice)
         )
 
     def _compare_all(self) -> None:
@@ -206,7 +206,7 @@ class QueueCheck:
         if first < end:
             self.entries_checked += end - first
         for start, stop in spans(first, end):
-            wanted = expected[(start - base) * ENTRY_BYTES : (stop - base) * ENTRY_BYTES]
+            due = expected[(start - base) * ENTRY_BYTES : (stop - base) * ENTRY_BYTES]
             name, position = file_at(start)
             path = f"{folder_of(*key)}/{name}"
             try:
@@ -216,28 +216,29 @@ class QueueCheck:
                     self._add_entry(path, None, "entries-missing", start, stop, "the file is missing")
                 continue
             try:
-                found = file.pread(len(wanted), position)
+                actual = file.pread(len(due), position)
             finally:
                 file.close()
-            if found != wanted:
-                self._differ(path, position, start, found, wanted)
+            if actual != due:
+                self._differ(path, position, start, actual, due)
 
-    def _differ(self, path: str, position: int, start: int, found: bytes, wanted: bytes) -> None:
-        for place in range(0, len(wanted), ENTRY_BYTES):
-            entry = found[place : place + ENTRY_BYTES]
-            due = wanted[place : place + ENTRY_BYTES]
+    def _differ(self, path: str, position: int, start: int, actual: bytes, due_entries: bytes) -> None:
+        for position_in in range(0, len(due_entries), ENTRY_BYTES):
+            entry = actual[position_in : position_in + ENTRY_BYTES]
+            due = due_entries[position_in : position_in + ENTRY_BYTES]
             if entry == due:
                 continue
-            offset = start + place // ENTRY_BYTES
+            offset = start + position_in // ENTRY_BYTES
             log_offset, size, tag_hash = ENTRY.unpack(due)
-            told = f"due is log offset {log_offset}, {size} bytes, tag hash {tag_hash}"
+            due_text = f"due is log offset {log_offset}, {size} bytes, tag hash {tag_hash}"
             if len(entry) < ENTRY_BYTES:
-                end = start + len(wanted) // ENTRY_BYTES
-                self._add_entry(path, position + place, "entries-missing", offset, end, f"the file ends there; {told}")
+                end = start + len(due_entries) // ENTRY_BYTES
+                why = f"the file ends there; {due_text}"
+                self._add_entry(path, position + position_in, "entries-missing", offset, end, why)
                 return
             there, its_size, its_tag = ENTRY.unpack(entry)
-            why = f"it says log offset {there}, {its_size} bytes, tag hash {its_tag}; {told}"
-            self._add_entry(path, position + place, "entry-differs", offset, offset + 1, why)
+            why = f"it says log offset {there}, {its_size} bytes, tag hash {its_tag}; {due_text}"
+            self._add_entry(path, position + position_in, "entry-differs", offset, offset + 1, why)
 
     def _add_entry(self, path: str, byte: int | None, kind: str, start: int, end: int, why: str) -> None:
         if kind == "entries-missing":
@@ -246,7 +247,7 @@ class QueueCheck:
             self._short.add(path)
         which = f"entry {start}" if end == start + 1 else f"entries {start} to {end - 1}"
         self.findings.add(
-            Finding(
+            StoreFinding(
                 kind=kind, harm=Harm.REBUILT, file=path, byte=byte,
                 what=f"{which} of the consume queue: {why}. The messages themselves are in the log.", advice=ADVICE,
             )

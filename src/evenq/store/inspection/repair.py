@@ -16,14 +16,14 @@ from typing import Final
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import segment, snapshot
 from evenq.store.disk import Disk, read_whole, write_whole
-from evenq.store.inspection.findings import Finding, Harm
-from evenq.store.inspection.folder import CHECKPOINT, IDENTITY, Folder, place_of, size_of
+from evenq.store.inspection.findings import Harm, StoreFinding
+from evenq.store.inspection.folder import CHECKPOINT, COPIED, IDENTITY, Folder, place_of, size_of
 from evenq.store.inspection.log_walk import LogWalk, Piece
 from evenq.store.inspection.queues import LostRange
-from evenq.store.inspection.verify import Verdict
+from evenq.store.inspection.verify import FolderVerdict
 from evenq.store.record import MESSAGE
 
-__all__ = ["Action", "Plan", "Step", "apply", "plan_of"]
+__all__ = ["RepairAction", "RepairPlan", "Step", "apply", "plan_of"]
 
 COPY_BYTES: Final = 4 << 20
 TAKEN_OUT: Final = frozenset({
@@ -35,7 +35,7 @@ TAKEN_OUT: Final = frozenset({
 BY_A_START: Final = frozenset({Harm.NOTE, Harm.REBUILT})
 
 
-class Action(StrEnum):
+class RepairAction(StrEnum):
     """What a step does."""
 
     CUT = "cut"
@@ -48,7 +48,7 @@ class Action(StrEnum):
 class Step:
     """One change of the folder."""
 
-    action: Action
+    action: RepairAction
     path: str
     log_offset: int = 0
     """Where a cut is."""
@@ -58,11 +58,11 @@ class Step:
 
 
 @dataclass(slots=True)
-class Plan:
+class RepairPlan:
     """What a repair would do, and what it leaves."""
 
     steps: list[Step] = field(default_factory=list)
-    left: list[Finding] = field(default_factory=list)
+    left: list[StoreFinding] = field(default_factory=list)
     """Findings that no step mends."""
     lost_from: int | None = None
     """Log offset from which on the log would be given up; None: no loss is planned."""
@@ -71,16 +71,16 @@ class Plan:
     """Messages that go with it, by queue, as far as they can be told."""
 
 
-def plan_of(disk: Disk, verdict: Verdict, *, accept_loss: bool = False) -> Plan:
+def plan_of(disk: Disk, verdict: FolderVerdict, *, accept_loss: bool = False) -> RepairPlan:
     """Decide. Raises StoreCorrupted if a loss was accepted but a cut would leave nothing that starts."""
-    plan = Plan()
+    plan = RepairPlan()
     cut_at = verdict.cut_at
     if cut_at is not None and accept_loss:
         _plan_loss(disk, verdict, plan, cut_at)
     elif verdict.torn_bytes and cut_at is None:
         plan.steps.append(
             Step(
-                action=Action.CUT, path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
+                action=RepairAction.CUT, path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
                 log_offset=verdict.log_end, size=verdict.torn_bytes, why="a torn tail: nobody was told that it is safe",
             )
         )  # fmt: skip
@@ -93,11 +93,11 @@ def plan_of(disk: Disk, verdict: Verdict, *, accept_loss: bool = False) -> Plan:
     return plan
 
 
-def _goes(finding: Finding, lost_from: int) -> bool:
+def _goes(finding: StoreFinding, lost_from: int) -> bool:
     return finding.kind == "messages-missing" or (finding.log_offset is not None and finding.log_offset >= lost_from)
 
 
-def _plan_files(disk: Disk, verdict: Verdict, plan: Plan) -> None:
+def _plan_files(disk: Disk, verdict: FolderVerdict, plan: RepairPlan) -> None:
     """Derived files that do not agree, each once."""
     planned = {step.path for step in plan.steps}
     for finding in verdict.findings.listed:
@@ -105,10 +105,10 @@ def _plan_files(disk: Disk, verdict: Verdict, plan: Plan) -> None:
         derived = (finding.harm is Harm.REBUILT and finding.kind in TAKEN_OUT) or finding.kind == "queue-unlisted"
         if derived and path not in planned and _is_there(disk, path):
             planned.add(path)
-            plan.steps.append(Step(action=Action.MOVE, path=path, size=size_of(disk, path), why=_why(finding)))
+            plan.steps.append(Step(action=RepairAction.MOVE, path=path, size=size_of(disk, path), why=_why(finding)))
 
 
-def _why(finding: Finding) -> str:
+def _why(finding: StoreFinding) -> str:
     if finding.kind == "snapshot-damaged":
         return "the snapshot is damaged; an older one and the log hold the same"
     if finding.file == CHECKPOINT or finding.kind == "queue-unlisted":
@@ -116,35 +116,38 @@ def _why(finding: Finding) -> str:
     return "does not agree with the log; the next start makes it again"
 
 
-def _plan_loss(disk: Disk, verdict: Verdict, plan: Plan, cut_at: int) -> None:
+def _plan_loss(disk: Disk, verdict: FolderVerdict, plan: RepairPlan, cut_at: int) -> None:
     folder = verdict.folder
     kept = [file for file in folder.snapshots if file.good and folder.log_start <= file.log_offset <= cut_at]
     if not kept and folder.log_start > 0:
         raise StoreCorrupted(
             f"cutting the log at {cut_at} would leave no snapshot that it goes on from (it begins at "
-            f"{folder.log_start}): topics and groups would be gone. Restore a snapshot of before {cut_at} from a copy"
+            f"{folder.log_start}): topics and groups would be gone. Restore a snapshot taken before {cut_at} from "
+            "a copy"
         )
     plan.lost_from = cut_at
     plan.lost_bytes = folder.log_end - cut_at
     plan.lost = _lost(disk, verdict, cut_at)
     file, _ = place_of(cut_at, folder.identity.segment_bytes)
     plan.steps += [
-        Step(action=Action.MOVE, path=newer.path, size=newer.size, why="holds what came behind the cut")
+        Step(action=RepairAction.MOVE, path=newer.path, size=newer.size, why="holds what came behind the cut")
         for newer in folder.snapshots
         if newer.log_offset > cut_at
     ]
-    if _is_there(disk, CHECKPOINT):
-        plan.steps.append(
-            Step(action=Action.MOVE, path=CHECKPOINT, size=size_of(disk, CHECKPOINT),
-                 why="vouches for what came behind the cut")
-        )  # fmt: skip
+    plan.steps += [
+        Step(action=RepairAction.MOVE, path=path, size=size_of(disk, path), why="vouches for what came behind the cut")
+        for path in (CHECKPOINT, COPIED)
+        if _is_there(disk, path)
+    ]
     if plan.lost_bytes > 0:
         plan.steps.append(
-            Step(action=Action.CUT, path=file, log_offset=cut_at, size=plan.lost_bytes, why="damaged from there on")
+            Step(
+                action=RepairAction.CUT, path=file, log_offset=cut_at, size=plan.lost_bytes, why="damaged from there on"
+            )
         )
 
 
-def _lost(disk: Disk, verdict: Verdict, cut_at: int) -> list[LostRange]:
+def _lost(disk: Disk, verdict: FolderVerdict, cut_at: int) -> list[LostRange]:
     """Each queue from its first missing message to the last one that anything tells of."""
     folder = verdict.folder
     spans = {(gone.topic_id, gone.queue_id): (gone.start, gone.end) for gone in reversed(verdict.lost)}
@@ -166,7 +169,7 @@ def _is_there(disk: Disk, path: str) -> bool:
 # -- doing it ---------------------------------------------------------------------------------------------------------
 
 
-def apply(disk: Disk, folder: Folder, plan: Plan, *, into: str) -> Iterator[Step]:
+def apply(disk: Disk, folder: Folder, plan: RepairPlan, *, into: str) -> Iterator[Step]:
     """Do the steps, yielding each when it is done. The caller holds the lock. `into` is the folder for what goes; a
     crash between two steps leaves a folder that verify judges and that repair goes on from.
     """
@@ -180,7 +183,7 @@ def apply(disk: Disk, folder: Folder, plan: Plan, *, into: str) -> Iterator[Step
     if identity is not None:
         write_whole(disk, f"{into}/{IDENTITY}", identity)
     for step in plan.steps:
-        if step.action is Action.CUT:
+        if step.action is RepairAction.CUT:
             _cut(disk, folder, step.log_offset, into)
         else:
             _move(disk, step.path, into)

@@ -18,7 +18,7 @@ from evenq.store.inspection.log_walk import LogWalk, Piece
 from evenq.store.inspection.verify import OnProgress, Owner
 from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, MESSAGE, PADDING, STATE, TIMER, TIMER_END
 
-__all__ = ["KIND_NAMES", "FileRow", "QueueRow", "SegmentRow", "Survey", "survey"]
+__all__ = ["KIND_NAMES", "FileRow", "FolderSurvey", "QueueRow", "SegmentRow", "survey"]
 
 KIND_NAMES: Final = {MESSAGE: "messages", STATE: "states", PADDING: "padding", TIMER: "timers", TIMER_END: "timer ends"}
 
@@ -59,7 +59,7 @@ class FileRow:
 
 
 @dataclass(slots=True)
-class Survey:
+class FolderSurvey:
     """What there is."""
 
     folder: Folder
@@ -82,7 +82,7 @@ class Survey:
         return max(0, self.folder.log_end - self.scan_from)
 
 
-def survey(disk: Disk, *, owner: Owner, quick: bool = False, on_progress: OnProgress | None = None) -> Survey:
+def survey(disk: Disk, *, owner: Owner, quick: bool = False, on_progress: OnProgress | None = None) -> FolderSurvey:
     """Look at a folder. Raises StoreError if it is none or cannot be read."""
     folder = read_folder(disk, owner=owner())
     try:
@@ -92,7 +92,9 @@ def survey(disk: Disk, *, owner: Owner, quick: bool = False, on_progress: OnProg
                 _first_frame(disk, row)
         else:
             _count(disk, folder, segments, on_progress)
-        return Survey(folder, list(segments.values()), _queues(disk, folder), _below(disk, INDEX), _below(disk, TIMERS))
+        return FolderSurvey(
+            folder, list(segments.values()), _queues(disk, folder), _below(disk, INDEX), _below(disk, TIMERS)
+        )
     except OSError as error:
         raise StoreError(f"the data folder {disk.describe('')} cannot be read: {error}") from error
 

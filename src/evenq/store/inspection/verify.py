@@ -16,13 +16,13 @@ from evenq.errors import StoreError
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.disk import Disk
 from evenq.store.inspection.derived import judge_index, judge_timers
-from evenq.store.inspection.findings import Finding, Findings, Harm
+from evenq.store.inspection.findings import Findings, Harm, StoreFinding
 from evenq.store.inspection.folder import Folder, load_snapshot, place_of, read_folder
 from evenq.store.inspection.log_walk import Header, Hole, LogWalk, Piece
 from evenq.store.inspection.queues import LostRange, QueueCheck
 from evenq.store.record import FLAG_MORE, HEADER_BYTES, KINDS, MESSAGE, PADDING
 
-__all__ = ["OnProgress", "Owner", "Verdict", "verify"]
+__all__ = ["FolderVerdict", "OnProgress", "Owner", "verify"]
 
 OnProgress = Callable[[int, int], None]
 """Told (bytes read, bytes in all) after each piece."""
@@ -36,7 +36,7 @@ RESTORE: Final = (
 
 
 @dataclass(slots=True)
-class Verdict:
+class FolderVerdict:
     """What verify saw."""
 
     folder: Folder
@@ -64,7 +64,7 @@ class Verdict:
         return self.findings.clean
 
 
-def verify(disk: Disk, *, owner: Owner, on_progress: OnProgress | None = None) -> Verdict:
+def verify(disk: Disk, *, owner: Owner, on_progress: OnProgress | None = None) -> FolderVerdict:
     """Check a whole folder. Raises StoreError if it cannot be read or judged."""
     owned_by = owner()
     folder = read_folder(disk, owner=owned_by)
@@ -106,7 +106,7 @@ class _Verification:
         """Where the append call begins whose end has not come yet."""
         self._marks = {mark: name for mark, name in self._vouched() if folder.log_start <= mark < self._end}
 
-    def run(self) -> Verdict:
+    def run(self) -> FolderVerdict:
         walk = LogWalk(self._disk, self._bytes, self._folder.starts, end=self._end, gone=self._gone)
         for step in walk.steps():
             if isinstance(step, Piece):
@@ -116,7 +116,7 @@ class _Verification:
             if self._on_progress is not None:
                 self._on_progress(walk.bytes_read, walk.bytes_total)
         self._checks.finish()
-        verdict = Verdict(
+        verdict = FolderVerdict(
             self._folder, self._end, frames=self._frames, lost=self._checks.lost, queues=self._checks.queues,
             entries_checked=self._checks.entries_checked, bytes_read=walk.bytes_read,
         )  # fmt: skip
@@ -132,10 +132,10 @@ class _Verification:
 
     def _vouched(self) -> list[tuple[int, str]]:
         """Log offsets that a file says to be on disk, with the file."""
-        found = [(file.log_offset, file.path) for file in self._folder.snapshots if file.good]
+        snapshots = [(file.log_offset, file.path) for file in self._folder.snapshots if file.good]
         if self._folder.checkpoint is not None:
-            found.append((self._folder.checkpoint.log_offset, "checkpoint"))
-        return found
+            snapshots.append((self._folder.checkpoint.log_offset, "checkpoint"))
+        return snapshots
 
     def _piece(self, piece: Piece) -> None:
         headers = piece.headers
@@ -178,7 +178,7 @@ class _Verification:
 
     # -- at the end ---------------------------------------------------------------------------------------------------
 
-    def _judge(self, verdict: Verdict) -> None:
+    def _judge(self, verdict: FolderVerdict) -> None:
         sure, says = max(self._vouched(), default=(0, ""))
         if self._synced > sure:
             sure, says = self._synced, "a later record"
@@ -218,7 +218,7 @@ class _Verification:
             f"Missing in the log: {lost}{f' and {more} more stretches' if more > 0 else ''}.", RESTORE,
         )  # fmt: skip
 
-    def _torn(self, verdict: Verdict, start: int, why: str) -> None:
+    def _torn(self, verdict: FolderVerdict, start: int, why: str) -> None:
         verdict.log_end = start
         verdict.torn_bytes = self._end - start
         self._add(
@@ -228,7 +228,7 @@ class _Verification:
             "start the broker, or `evenq store repair DIR --apply` to cut them now",
         )  # fmt: skip
 
-    def _open_group(self, verdict: Verdict, start: int, sure: int) -> None:
+    def _open_group(self, verdict: FolderVerdict, start: int, sure: int) -> None:
         if sure <= start and not self._ended_clean(start):
             self._torn(verdict, start, "the log ends within the records of one append call")
             return
@@ -238,7 +238,7 @@ class _Verification:
             "the log ends within the records of one append call that was confirmed: its end is missing.", RESTORE,
         )  # fmt: skip
 
-    def _log_short(self, verdict: Verdict, sure: int, says: str) -> None:
+    def _log_short(self, verdict: FolderVerdict, sure: int, says: str) -> None:
         if verdict.cut_at is None:
             verdict.cut_at = self._end
         self._add(
@@ -268,7 +268,7 @@ class _Verification:
     def _off_the_mark(self, mark: int) -> None:
         file = self._marks[mark]
         self._findings.add(
-            Finding(
+            StoreFinding(
                 kind="off-the-mark", harm=Harm.REBUILT, file=file, log_offset=mark,
                 what="no record begins at the log offset that the file stands for: it belongs to another log.",
                 advice="`evenq store repair DIR --apply` takes the file out",
@@ -278,5 +278,5 @@ class _Verification:
     def _add(self, log_offset: int, kind: str, harm: Harm, what: str, advice: str) -> None:
         file, byte = place_of(log_offset, self._bytes)
         self._findings.add(
-            Finding(kind=kind, harm=harm, file=file, byte=byte, log_offset=log_offset, what=what, advice=advice)
+            StoreFinding(kind=kind, harm=harm, file=file, byte=byte, log_offset=log_offset, what=what, advice=advice)
         )

@@ -43,7 +43,7 @@ FROZEN_MAX: Final = 16
 DAMAGE_LINES: Final = 32  # damaged timers that are named one by one at a time
 
 ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
-"""Reads timers by id, up to so many bytes and at least one: as many results as were read, None for what is none."""
+"""Reads timers by id until they have so many bytes: as many results as were read, None for what is none."""
 
 
 OnMoved = Callable[[Sequence[tuple[int, TimerAppend]]], "asyncio.Future[None] | None"]
@@ -110,7 +110,7 @@ class TimerKeeper:
         """`move` appends what only moves within the log; it may use the disk's reserve."""
         self.pending = pending
         self.alarm_ms = NEVER
-        """Whoever waits for the next timer sleeps until then; an earlier one calls `on_ready`."""
+        """The caller that waits for the next timer sleeps until then; an earlier one calls `on_ready`."""
         self.on_ready: Callable[[], None] = lambda: None
         self.on_moved: OnMoved = lambda _: None
         self._disk = disk
@@ -197,29 +197,29 @@ class TimerKeeper:
     # -- frames -------------------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[bytes], bytes_max: int) -> list[StoredTimer | None]:
-        """Their frames, up to so many bytes and at least one; None for what is no whole frame of that very timer."""
+        """Their frames, until they have so many bytes; None for what is no whole frame of that very timer."""
         ids = [id_of(key) for key in keys]
         try:
-            found = await self._read_timers(ids, bytes_max)
+            timers = await self._read_timers(ids, bytes_max)
         except StorePoisoned:
             raise
         except StoreError:
-            found = await self._read_singly(ids, bytes_max)
+            timers = await self._read_singly(ids, bytes_max)
         return [
             timer if timer is not None and key_of(timer.due_ms, timer.log_offset, timer.kind) == key else None
-            for timer, key in zip(found, keys, strict=False)
+            for timer, key in zip(timers, keys, strict=False)
         ]
 
     async def frames(self, timer_ids: Sequence[int]) -> list[StoredTimer | None]:
         """Timers by their ids, pending or not; None for what is no whole timer. Raises StoreCorrupted."""
-        found: list[StoredTimer | None] = []
-        while len(found) < len(timer_ids):
-            found += await self._read_timers(timer_ids[len(found) :], ROLL_BYTES)
-        return found
+        timers: list[StoredTimer | None] = []
+        while len(timers) < len(timer_ids):
+            timers += await self._read_timers(timer_ids[len(timers) :], ROLL_BYTES)
+        return timers
 
     async def _read_singly(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
         """The disk cannot read all of them: find out which."""
-        found: list[StoredTimer | None] = []
+        timers: list[StoredTimer | None] = []
         space = bytes_max
         for timer_id in timer_ids:
             try:
@@ -227,13 +227,13 @@ class TimerKeeper:
             except StorePoisoned:
                 raise
             except StoreError as error:
-                log.warning("a timer cannot be read", extra={"timer": timer_id, "error": str(error)})
+                log.warning("timer not readable", extra={"timer": timer_id, "error": str(error)})
                 timer = None
-            found.append(timer)
+            timers.append(timer)
             space -= len(timer.head) + len(timer.system) if timer is not None else 0
             if space < 0:
                 break
-        return found
+        return timers
 
     def damaged(self, keys: Sequence[bytes]) -> None:
         """Set taken timers aside whose frames are damaged. They stay pending: the next start tries them again."""
@@ -243,11 +243,11 @@ class TimerKeeper:
     def _tell_damaged(self, keys: Sequence[bytes], what: str) -> None:
         self._stats.damaged += len(keys)
         for key in keys[:DAMAGE_LINES]:
-            start, place = segment.segment_of(id_of(key), self._segment_bytes)
+            start, position = segment.segment_of(id_of(key), self._segment_bytes)
             log.error(
                 "no whole timer at %s byte %d: timer %d, due at %d ms, cannot fire, it is %s; the others go on. "
                 "Run `evenq store verify` on a copy of the folder, or on the stopped store",
-                self._disk.describe(segment.path_of(start)), place, id_of(key), due_of(key), what,
+                self._disk.describe(segment.path_of(start)), position, id_of(key), due_of(key), what,
             )  # fmt: skip
         if len(keys) > DAMAGE_LINES:
             log.error("%d more timers like that; the last one is %d", len(keys) - DAMAGE_LINES, id_of(keys[-1]))
@@ -401,7 +401,7 @@ class TimerKeeper:
             self.pending.write_failed()
             if error.errno in FULL:
                 self._resume_ms = self._clock.monotonic_ms() + FULL_PAUSE_MS
-                log.warning("no file of timers now, they stay in memory: %s", shortage(error))
+                log.warning("timers not written to a file, they stay in memory: %s", shortage(error))
             else:
                 self._on_failure(f"writing a file of timers failed: {error}")
         except StoreCorrupted as error:

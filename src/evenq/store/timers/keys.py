@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Final
 
 from evenq.errors import BadRequest
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 
 __all__ = ["ENTRY_FIELDS", "KEY_BYTES", "due_of", "id_of", "key_of", "keys_in", "kind_of", "limit_of"]
 
 ENTRY_FIELDS: Final = (
-    Field("due ms", "Q"),
-    Field("timer id", "Q"),
-    Field("timer kind", "B"),
+    ByteField("due ms", "Q"),
+    ByteField("timer id", "Q"),
+    ByteField("timer kind", "B"),
 )
 ENTRY: Final = struct_of(ENTRY_FIELDS)
 KEY_BYTES: Final = ENTRY.size
@@ -56,4 +56,4 @@ def limit_of(now_ms: int) -> bytes:
 
 def keys_in(data: bytes) -> list[bytes]:
     """Cut packed entries into keys."""
-    return [data[place : place + KEY_BYTES] for place in range(0, len(data), KEY_BYTES)]
+    return [data[position : position + KEY_BYTES] for position in range(0, len(data), KEY_BYTES)]

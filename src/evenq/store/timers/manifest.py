@@ -15,7 +15,7 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 from evenq.store.timers.keys import KEY_BYTES, keys_in
 
 __all__ = ["MANIFEST_FIELDS", "RUN_USE_FIELDS", "Manifest", "RunUse", "pack", "unpack"]
@@ -23,19 +23,19 @@ __all__ = ["MANIFEST_FIELDS", "RUN_USE_FIELDS", "Manifest", "RunUse", "pack", "u
 MAGIC: Final = 0x4576546D  # "EvTm"
 VERSION: Final = 1
 MANIFEST_FIELDS: Final = (
-    Field("magic", "I"),
-    Field("crc32c", "I"),
-    Field("version", "I"),
-    Field("next run", "Q"),
-    Field("lowest possible id", "Q"),
-    Field("run count", "I"),
-    Field("ended count", "I"),
-    Field("timer count", "I"),
+    ByteField("magic", "I"),
+    ByteField("crc32c", "I"),
+    ByteField("version", "I"),
+    ByteField("next run", "Q"),
+    ByteField("lowest possible id", "Q"),
+    ByteField("run count", "I"),
+    ByteField("ended count", "I"),
+    ByteField("timer count", "I"),
 )
 RUN_USE_FIELDS: Final = (
-    Field("run number", "Q"),
-    Field("entry count", "Q"),
-    Field("used entries", "Q"),
+    ByteField("run number", "Q"),
+    ByteField("entry count", "Q"),
+    ByteField("used entries", "Q"),
 )
 HEADER: Final = struct_of(MANIFEST_FIELDS)
 RUN_USE: Final = struct_of(RUN_USE_FIELDS)

@@ -89,7 +89,7 @@ class SpillJob(WriteJob):
 
     def sources(self, disk: Disk) -> list[Iterator[list[bytes]]]:  # noqa: ARG002  # of one shape with MergeJob
         keys = self._keys
-        return [_sorted_pieces(keys[place : place + SORT_PIECE]) for place in range(0, len(keys), SORT_PIECE)]
+        return [_sorted_pieces(keys[index : index + SORT_PIECE]) for index in range(0, len(keys), SORT_PIECE)]
 
 
 class MergeJob(WriteJob):
@@ -157,9 +157,9 @@ def merged(sources: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
         taken: list[bytes] = []
         left = []
         for piece, source in open_sources:
-            place = bisect_right(piece, bound)
-            taken += piece[:place]
-            rest = piece[place:] or next(source, [])
+            index = bisect_right(piece, bound)
+            taken += piece[:index]
+            rest = piece[index:] or next(source, [])
             if rest:
                 left.append((rest, source))
         open_sources = left
@@ -169,8 +169,8 @@ def merged(sources: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
 
 def _sorted_pieces(keys: list[bytes]) -> Iterator[list[bytes]]:
     keys.sort()
-    for place in range(0, len(keys), PIECE):
-        yield keys[place : place + PIECE]
+    for index in range(0, len(keys), PIECE):
+        yield keys[index : index + PIECE]
 
 
 def _pieces(disk: Disk, run: RunFile, used: int) -> Iterator[list[bytes]]:

@@ -17,7 +17,7 @@ from evenq.store.timers.keys import due_of, id_of, key_of, limit_of
 from evenq.store.timers.manifest import Manifest, RunUse
 from evenq.store.timers.merging import MergeJob, ReadJob, SpillJob, WriteJob
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile
-from evenq.store.timers.sources import Run, Source, Table
+from evenq.store.timers.sources import Source, TimerRun, TimerTable
 
 __all__ = ["PendingTimers"]
 
@@ -40,11 +40,11 @@ class PendingTimers:
         self._ahead = ahead
         self._runs_max = runs_max
         self._next_run = 1
-        self._table = Table()
-        self._returned = Table()  # never written to a run: a dead copy of these may lie in one
-        self._aside = Table()  # neither are these
-        self._full: list[Table] = []
-        self._runs: list[Run] = []
+        self._table = TimerTable()
+        self._returned = TimerTable()  # never written to a run: a dead copy of these may lie in one
+        self._aside = TimerTable()  # neither are these
+        self._full: list[TimerTable] = []
+        self._runs: list[TimerRun] = []
         self._ended: set[int] = set()
         self._taken: dict[int, bytes] = {}
         self._held: set[int] = set()
@@ -61,7 +61,7 @@ class PendingTimers:
         self._table.put(timer_id, key_of(due_ms, timer_id, kind))
         if len(self._table.live) >= self._table_max:
             self._full.append(self._table)
-            self._table = Table()
+            self._table = TimerTable()
 
     def end(self, timer_id: int) -> None:
         """It fired, was cancelled, or moved, and the log says so. It must be pending; below the floor nothing is."""
@@ -80,19 +80,19 @@ class PendingTimers:
         `give_back`.
         """
         limit = limit_of(now_ms)
-        found: list[bytes] = []
+        taken: list[bytes] = []
         heads = self._heads(limit)
-        while heads and len(found) < count_max:
+        while heads and len(taken) < count_max:
             heads.sort(key=_key)
             _, source = heads.pop(0)
             bound = heads[0][0] if heads else limit
             key = source.head(self._ended)
-            while key is not None and key < limit and key <= bound and len(found) < count_max:
-                self._take(source.pop(), found)
+            while key is not None and key < limit and key <= bound and len(taken) < count_max:
+                self._take(source.pop(), taken)
                 key = source.head(self._ended)
             if key is not None and key < limit:
                 heads.append((key, source))
-        return found
+        return taken
 
     def give_back(self, keys: Iterable[bytes]) -> None:
         """Taken timers that could not be fired now: they are due again."""
@@ -110,12 +110,12 @@ class PendingTimers:
 
     def take_aside(self, keys: Iterable[bytes]) -> list[bytes]:
         """Take those of `keys` that are aside still and that nobody holds, as `due` does."""
-        found: list[bytes] = []
+        taken: list[bytes] = []
         for key in keys:
             timer_id = id_of(key)
             if timer_id not in self._held and self._aside.end(timer_id):
-                self._take(key, found)
-        return found
+                self._take(key, taken)
+        return taken
 
     def is_aside(self, key: bytes) -> bool:
         """Whether it is neither due nor ended, but set aside."""
@@ -271,12 +271,12 @@ class PendingTimers:
             self._ended.difference_update(job.ended)  # what no run had was not pending when it ended
         self._ended |= gone.difference(job.dropped)
         for source in self._written:
-            if isinstance(source, Table):
+            if isinstance(source, TimerTable):
                 self._full.remove(source)
-            elif isinstance(source, Run):
+            elif isinstance(source, TimerRun):
                 self._drop(source)
         if job.run is not None:
-            self._runs.append(Run(job.run, 0, job.first_keys))
+            self._runs.append(TimerRun(job.run, 0, job.first_keys))
         self._writing, self._written = None, ()
 
     def write_failed(self) -> None:
@@ -306,7 +306,7 @@ class PendingTimers:
         self._next_run = max(self._next_run, manifest.next_run)
         self._floor = manifest.floor
         for use, file in zip(manifest.runs, files, strict=True):
-            self._runs.append(Run(file, use.used))
+            self._runs.append(TimerRun(file, use.used))
         self._ended.update(manifest.ended)
         for key in manifest.keys:
             timer_id = id_of(key)
@@ -314,7 +314,7 @@ class PendingTimers:
             table.put(timer_id, key)
         if len(self._table.live) >= self._table_max:
             self._full.append(self._table)
-            self._table = Table()
+            self._table = TimerTable()
 
     def check(self) -> None:
         """Recompute what is always true. For tests."""
@@ -325,24 +325,24 @@ class PendingTimers:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _tables(self) -> list[Table]:
+    def _tables(self) -> list[TimerTable]:
         return [self._table, self._returned, *self._full, self._aside]
 
     def _sources(self) -> list[Source]:
         return [self._table, self._returned, *self._full, *self._runs]
 
     def _heads(self, limit: bytes) -> list[tuple[bytes, Source]]:
-        found = [(head, source) for source in self._sources() if (head := source.head(self._ended)) is not None]
-        return [(head, source) for head, source in found if head < limit]
+        heads = [(head, source) for source in self._sources() if (head := source.head(self._ended)) is not None]
+        return [(head, source) for head, source in heads if head < limit]
 
-    def _take(self, key: bytes, found: list[bytes]) -> None:
+    def _take(self, key: bytes, taken: list[bytes]) -> None:
         timer_id = id_of(key)
         self._taken[timer_id] = key
         if timer_id in self._held:
-            return  # whoever holds it ends or releases it
+            return  # its holder ends or releases it
         for watch in self._watches:
             watch.add(timer_id)
-        found.append(key)
+        taken.append(key)
 
     def _begin(self, sources: tuple[Source, ...], job: WriteJob) -> None:
         self._next_run += 1
@@ -350,7 +350,7 @@ class PendingTimers:
             source.gone = set()
         self._writing, self._written = job, sources
 
-    def _to_merge(self) -> list[Run]:
+    def _to_merge(self) -> list[TimerRun]:
         many = min(sum(run.left for run in self._runs) // 4, ENDED_MAX)
         if self._runs and len(self._ended) > max(self._table_max // 2, many):
             return list(self._runs)
@@ -358,7 +358,7 @@ class PendingTimers:
             return []
         return sorted(self._runs, key=lambda run: (run.left, run.file.number))[:MERGE_WIDTH]
 
-    def _short(self) -> list[Run]:
+    def _short(self) -> list[TimerRun]:
         return [
             run
             for run in self._runs
@@ -371,7 +371,7 @@ class PendingTimers:
         if not self._runs:
             self._ended.clear()
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: TimerRun) -> None:
         self._runs = [other for other in self._runs if other is not run]
         self._gone_files.append(run.file.number)
 

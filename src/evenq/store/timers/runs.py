@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.disk import Disk, File
-from evenq.store.record import Field, struct_of
+from evenq.store.record import ByteField, struct_of
 from evenq.store.timers.keys import KEY_BYTES, keys_in
 
 __all__ = ["BLOCK_ENTRIES", "BLOCK_FIELDS", "RUN_FIELDS", "RunFile", "RunWriter", "holds", "read", "verify"]
@@ -26,15 +26,15 @@ MAGIC: Final = 0x45765472  # "EvTr"
 VERSION: Final = 1
 BLOCK_ENTRIES: Final = 512
 RUN_FIELDS: Final = (
-    Field("magic", "I"),
-    Field("crc32c", "I"),
-    Field("version", "I"),
-    Field("entry count", "Q"),
-    Field("lowest id", "Q"),
+    ByteField("magic", "I"),
+    ByteField("crc32c", "I"),
+    ByteField("version", "I"),
+    ByteField("entry count", "Q"),
+    ByteField("lowest id", "Q"),
 )
 BLOCK_FIELDS: Final = (
-    Field("crc32c", "I"),
-    Field("block entries", "I"),
+    ByteField("crc32c", "I"),
+    ByteField("block entries", "I"),
 )
 HEADER: Final = struct_of(RUN_FIELDS)
 BLOCK: Final = struct_of(BLOCK_FIELDS)
@@ -152,21 +152,21 @@ def verify(disk: Disk, number: int, *, count: int | None = None) -> RunFile:
     try:
         with _opened(disk, path) as file:
             size = file.size()
-            found, lowest_id = _header(disk, path, file.pread(HEADER.size, 0))
-            if (count is not None and found != count) or size != size_of(found):
-                wanted = found if count is None else count
+            entry_count, lowest_id = _header(disk, path, file.pread(HEADER.size, 0))
+            if (count is not None and entry_count != count) or size != size_of(entry_count):
+                due = entry_count if count is None else count
                 raise StoreCorrupted(
-                    f"{disk.describe(path)} has {size} bytes and {found} entries where {wanted} entries in "
-                    f"{size_of(wanted)} bytes should be"
+                    f"{disk.describe(path)} has {size} bytes and {entry_count} entries where {due} entries in "
+                    f"{size_of(due)} bytes should be"
                 )
             firsts: list[bytes] = []
-            for keys in _all_blocks(disk, file, RunFile(number, found, lowest_id, ())):
+            for keys in _all_blocks(disk, file, RunFile(number, entry_count, lowest_id, ())):
                 firsts.extend(keys[::BLOCK_ENTRIES])
     except FileNotFoundError as error:
         raise StoreCorrupted(f"{disk.describe(path)} is missing") from error
     if firsts != sorted(firsts):
         raise StoreCorrupted(f"{disk.describe(path)} holds blocks that are out of order")
-    return RunFile(number, found, lowest_id, tuple(firsts))
+    return RunFile(number, entry_count, lowest_id, tuple(firsts))
 
 
 def entries(disk: Disk, run: RunFile) -> Iterator[list[bytes]]:
@@ -191,7 +191,7 @@ def remove(disk: Disk, gone: Iterable[int]) -> None:
 
 
 def size_of(count: int) -> int:
-    """Bytes of a file of so many entries."""
+    """Bytes of a file of `count` entries."""
     blocks = -(-count // BLOCK_ENTRIES)
     return HEADER.size + blocks * BLOCK.size + count * KEY_BYTES
 
@@ -228,15 +228,15 @@ def _blocks(disk: Disk, file: File, run: RunFile, block: int, count: int) -> lis
     start = HEADER.size + block * BLOCK_BYTES
     data = file.pread(min(count * BLOCK_BYTES, size_of(run.count) - start), start)
     keys: list[bytes] = []
-    for place in range(0, len(data), BLOCK_BYTES):
+    for position in range(0, len(data), BLOCK_BYTES):
         size = min(BLOCK_ENTRIES, run.count - block * BLOCK_ENTRIES - len(keys))
-        end = place + BLOCK.size + size * KEY_BYTES
-        crc = int.from_bytes(data[place : place + BLOCK_CRC_END], "big")
-        if end > len(data) or crc32c(data[place + BLOCK_CRC_END : end]) != crc:
+        end = position + BLOCK.size + size * KEY_BYTES
+        crc = int.from_bytes(data[position : position + BLOCK_CRC_END], "big")
+        if end > len(data) or crc32c(data[position + BLOCK_CRC_END : end]) != crc:
             raise StoreCorrupted(
-                f"{disk.describe(run.path)} is damaged at byte {start + place}: the block there does not fit its CRC"
+                f"{disk.describe(run.path)} is damaged at byte {start + position}: the block there does not fit its CRC"
             )
-        keys.extend(keys_in(data[place + BLOCK.size : end]))
+        keys.extend(keys_in(data[position + BLOCK.size : end]))
     if len(keys) < min(count * BLOCK_ENTRIES, run.count - block * BLOCK_ENTRIES):
         raise StoreCorrupted(f"{disk.describe(run.path)} ends at byte {start + len(data)}, too early")
     return keys

@@ -50,18 +50,24 @@ def deliver(timers: list[StoredTimer]) -> list[Decision]:
     ]
 
 
+def _never() -> bool:
+    return False
+
+
 class TimerService:
     """One task that fires the timers of one store."""
 
     def __init__(
         self, keeper: TimerKeeper, clock: Clock, append: AppendGroup, on_due: OnDue = deliver,
-        *, batch_max: int = BATCH_MAX, batch_bytes: int = BATCH_BYTES,
+        *, refused: Callable[[], bool] = _never, batch_max: int = BATCH_MAX, batch_bytes: int = BATCH_BYTES,
     ) -> None:  # fmt: skip
+        """`refused`: whether the store takes nothing for now; nothing is tried meanwhile, and no timer is to blame."""
         self._keeper = keeper
         self._pending = keeper.pending
         self._clock = clock
         self._append = append
         self._on_due = on_due
+        self._refused = refused
         self._batch_max = batch_max
         self._batch_bytes = batch_bytes
         self._wake: asyncio.Future[None] | None = None
@@ -95,6 +101,8 @@ class TimerService:
     async def _fire_due(self) -> int:
         """Fire until nothing is due. Returns a pause, ms, before it makes sense to try again; 0 without trouble."""
         while True:
+            if self._refused():
+                return RETRY_MS
             room = ASIDE_MAX - len(self._aside)
             keys = self._pending.due(self._clock.now_ms(), min(self._batch_max, room))
             self._keeper.kick()
@@ -102,10 +110,10 @@ class TimerService:
                 tried = await self._fire_all(keys)
                 tried += await self._try_aside()
             except Error as error:
-                if not error.retryable:
+                if not error.retryable and not self._refused():
                     raise
                 self._keeper.retried()
-                log.warning("timers cannot fire now", extra={"error": str(error), "retry_in_ms": RETRY_MS})
+                log.warning("timers not fired, trying again", extra={"error": str(error), "retry_in_ms": RETRY_MS})
                 return RETRY_MS
             if not tried:
                 return 0 if room else RETRY_MS
@@ -122,15 +130,15 @@ class TimerService:
 
     async def _fire(self, keys: list[bytes]) -> int:
         """Fire as many as fit a batch; returns how many of `keys` are done with, fired or set aside."""
-        found = await self._keeper.read(keys, self._batch_bytes)
-        batch = keys[: len(found)]
-        damaged = [key for key, timer in zip(batch, found, strict=True) if timer is None]
+        timers = await self._keeper.read(keys, self._batch_bytes)
+        batch = keys[: len(timers)]
+        damaged = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
         if damaged:
             self._keeper.damaged(damaged)
-        due = {key: timer for key, timer in zip(batch, found, strict=True) if timer is not None}
+        due = {key: timer for key, timer in zip(batch, timers, strict=True) if timer is not None}
         refused = await self._store(due) if due else None
         if refused is not None:
-            log.error("timers cannot fire now, they are tried one by one", exc_info=refused)
+            log.error("timers not fired together, trying them one by one", exc_info=refused)
             await self._one_by_one(due)
         return len(batch)
 
@@ -143,7 +151,7 @@ class TimerService:
             messages, renewed = self._decided(timers)
             await asyncio.shield(self._append(messages, timers=renewed, ended=[timer.log_offset for timer in timers]))
         except Error as error:
-            if isinstance(error, StorePoisoned) or error.retryable:
+            if isinstance(error, StorePoisoned) or error.retryable or self._refused():
                 raise
             return error
         except Exception as error:  # noqa: BLE001  # whatever the owner raises, the others go on
@@ -175,7 +183,7 @@ class TimerService:
             refused = await self._store({key: timer})
             if refused is not None:
                 log.error(
-                    "a timer cannot fire, it is tried again after growing pauses",
+                    "timer not fired, trying again after growing pauses",
                     extra={"timer": timer.log_offset, "due_ms": timer.due_ms, "error": repr(refused)},
                 )
                 self._put_aside(key, ASIDE_MS)
@@ -212,8 +220,8 @@ class TimerService:
         heappush(self._aside, (self._clock.monotonic_ms() + pause_ms, key, pause_ms))
 
     async def _wait(self) -> None:
-        """Until the next timer is due, an earlier one was put, or more was read; at most so long that a jump of the
-        wall clock is seen.
+        """Until the next timer is due, an earlier one was put, or more was read; at most the time after which a jump of
+        the wall clock is seen.
         """
         next_ms = self._pending.next_ready_ms()
         self._keeper.alarm_ms = NEVER if next_ms is None else next_ms

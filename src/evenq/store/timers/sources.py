@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile
 
-__all__ = ["Run", "Source", "Table"]
+__all__ = ["Source", "TimerRun", "TimerTable"]
 
 DEAD_MIN = 1_024  # ended entries that a heap may hold beside the pending ones before it is built anew
 
@@ -40,7 +40,7 @@ class Source(ABC):
         """A key that no pending one here comes before, in memory or not."""
 
 
-class Table(Source):
+class TimerTable(Source):
     """Timers in memory: found by id, given in order."""
 
     __slots__ = ("_heap", "live")
@@ -86,7 +86,7 @@ class Table(Source):
         return self.head(set())
 
 
-class Run(Source):
+class TimerRun(Source):
     """A run file, how far it is used up, and the keys read ahead."""
 
     __slots__ = ("ahead", "file", "loaded", "reading", "used")

@@ -175,8 +175,8 @@ class Group:
 
     def _named(self, event: Event) -> list[Seen]:
         named = event.messages or [Delivery(event.queue, event.offset, event.body)]
-        found = [self.seen.get(message.queue, {}).get(message.offset) for message in named]
-        return [seen for seen in found if seen is not None]
+        known = [self.seen.get(message.queue, {}).get(message.offset) for message in named]
+        return [seen for seen in known if seen is not None]
 
     def progress(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
         """A commit, fetch or reset of an offset was answered OK. Answers of -1 mean: none stored."""

@@ -11,9 +11,9 @@ from urllib.parse import unquote_to_bytes
 
 from evenq.errors import BadRequest
 from evenq.wire.http2.codes import ErrorCode, Status
-from evenq.wire.http2.fields import FieldKind
+from evenq.wire.http2.fields import FieldKind, HeaderBlock
 from evenq.wire.http2.frames import EncodedHeaders
-from evenq.wire.http2.hpack import HeaderBlock, encode
+from evenq.wire.http2.hpack import encode
 
 __all__ = ["AnswerHead", "answer_head", "request_headers", "status_of_http", "status_of_reset"]
 

@@ -65,7 +65,7 @@ class Calling:
         """Of the request, what the server's windows did not take yet."""
         self._head: AnswerHead | None = None
         self._body: bytes | bytearray = b""
-        self._wanted = -1
+        self._body_bytes = -1
         """Length of the answer with its prefix; -1: its prefix is not complete."""
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window = WINDOW_DEFAULT
@@ -119,7 +119,7 @@ class Calling:
         stream_id = self._stream_id = self._stream_id + 2
         self.running, self.refused, self.leaving = True, False, stream_id >= STREAM_ID_MAX
         self.status, self.message, self.details, self.trailers = 0, b"", "", ()
-        self._head, self._body, self._wanted = None, b"", -1
+        self._head, self._body, self._body_bytes = None, b"", -1
         self._stream_receive_left = self.limits.stream_window_bytes
         id_bytes, length = stream_id.to_bytes(4, "big"), len(message)
         size = length + PREFIX_BYTES
@@ -245,25 +245,9 @@ class Calling:
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._check_known(stream_id)
-        length = len(payload)
-        self._receive_left -= length
-        if self._receive_left < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
-        whole = self.limits.connection_window_bytes
-        if self._receive_left <= whole >> 1:
-            self._out.append(f.window_update(0, whole - self._receive_left))
-            self._receive_left = whole
-        if stream_id != self._stream_id or not self.running:
+        ended = bool(flags & f.END_STREAM)
+        if not self.count_data(stream_id, len(payload), ended=ended):
             return
-        if self._head is None:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA before HEADERS")
-        self._stream_receive_left -= length
-        if self._stream_receive_left < 0:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
-        ended, whole = bool(flags & f.END_STREAM), self.limits.stream_window_bytes
-        if self._stream_receive_left <= whole >> 1 and not ended:
-            self._out.append(f.window_update(stream_id, whole - self._stream_receive_left))
-            self._stream_receive_left = whole
         if flags & f.PADDED:
             payload = f.without_extras(f.PADDED, stream_id, payload)
         if payload:
@@ -277,22 +261,45 @@ class Calling:
         if ended and self.running:
             self._stop(Status.UNKNOWN, "the answer ends without a status", ended=True)
 
+    def count_data(self, stream_id: int, length: int, *, ended: bool) -> bool:
+        """Both windows of a DATA frame; False: it is of a call that is over. Raises ConnectionFault."""
+        self._receive_left -= length
+        if self._receive_left < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+        whole = self.limits.connection_window_bytes
+        if self._receive_left <= whole >> 1:
+            self._out.append(f.window_update(0, whole - self._receive_left))
+            self._receive_left = whole
+        if stream_id != self._stream_id or not self.running:
+            return False
+        if self._head is None:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA before HEADERS")
+        self._stream_receive_left -= length
+        if self._stream_receive_left < 0:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
+        whole = self.limits.stream_window_bytes
+        if self._stream_receive_left <= whole >> 1 and not ended:
+            self._out.append(f.window_update(stream_id, whole - self._stream_receive_left))
+            self._stream_receive_left = whole
+        return True
+
     def _look_at_body(self) -> None:
         body = self._body
-        if self._wanted < 0:
+        if self._body_bytes < 0:
             if len(body) < PREFIX_BYTES:
                 return
             if body[0]:
                 self._stop(Status.INTERNAL, f"the answer has the flag {body[0]}; nothing compressed was asked for")
                 return
-            self._wanted = PREFIX_BYTES + int.from_bytes(body[1:PREFIX_BYTES], "big")
-            if self._wanted > self.limits.answer_bytes_max:
+            self._body_bytes = PREFIX_BYTES + int.from_bytes(body[1:PREFIX_BYTES], "big")
+            if self._body_bytes > self.limits.answer_bytes_max:
                 self._stop(
                     Status.INTERNAL,
-                    f"the answer has {self._wanted} bytes, more than the {self.limits.answer_bytes_max} that are read",
+                    f"the answer has {self._body_bytes} bytes, more than the {self.limits.answer_bytes_max} that are "
+                    "read",
                 )
                 return
-        if len(body) > self._wanted:
+        if len(body) > self._body_bytes:
             self._stop(Status.INTERNAL, "the answer has more than one message")
 
     def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
@@ -388,7 +395,7 @@ class Calling:
             return
         self.status, self.details, self.trailers = head.status, head.message, head.metadata
         if not head.status:
-            if len(self._body) != self._wanted:
+            if len(self._body) != self._body_bytes:
                 self._stop(Status.INTERNAL, "the answer has no message, or only a part of it", ended=True)
                 return
             self.message = self._body[PREFIX_BYTES:]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["FIELD_OVERHEAD", "Field", "FieldKind", "another", "field"]
+__all__ = ["FIELD_OVERHEAD", "Field", "FieldKind", "HeaderBlock", "another", "field"]
 
 FIELD_OVERHEAD = 32
 """Bytes that a field counts beside its name and value (RFC 7541, section 4.1)."""
@@ -66,6 +66,23 @@ _KINDS = {
 
 
 _new = tuple.__new__
+
+
+class HeaderBlock:
+    """One decoded header block."""
+
+    __slots__ = ("changing", "common", "fields", "request", "size")
+
+    def __init__(self, fields: list[Field], size: int) -> None:
+        self.fields = fields
+        self.common: HeaderBlock | None = None
+        """What it shares with blocks before it: all but `changing`. None: it was read field by field."""
+        self.changing: list[Field] = []
+        """Fields that differ; they are none of `fields` then."""
+        self.size = size
+        """Bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them."""
+        self.request: Any = None
+        """What the layer above made of the fields; stays with a block that comes again."""
 
 
 def field(name: bytes, value: bytes) -> Field:

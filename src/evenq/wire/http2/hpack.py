@@ -1,7 +1,8 @@
 """HPACK (RFC 7541): a `Decoder` with the tables, and stateless encoding for what a server answers.
 
 Answers use the static table and literals only, so their blocks are constants that no connection's state changes. A
-block that is all references is decoded once for as long as the dynamic table stands as it is.
+block that is all references is decoded once for as long as the dynamic table stands as it is; where a peer has no such
+table, what blocks share that differ by a deadline is decoded once at all (`patterns`).
 Always true: after a block that decoded, the dynamic table is the peer's, also if the list was too large to be kept;
 every other input is an HpackFault, and work and memory are bounded by the bytes of the block.
 """
@@ -9,13 +10,13 @@ every other input is an HpackFault, and work and memory are bounded by the bytes
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from evenq.wire.http2 import huffman
 from evenq.wire.http2.codes import HpackFault
-from evenq.wire.http2.fields import Field, FieldKind, another, field
+from evenq.wire.http2.fields import Field, FieldKind, HeaderBlock, another, field
+from evenq.wire.http2.patterns import CHANGING, Pattern, common_fields
 
-__all__ = ["TABLE_BYTES", "Decoder", "HeaderBlock", "encode", "integer", "literal"]
+__all__ = ["TABLE_BYTES", "Decoder", "encode", "integer", "literal"]
 
 TABLE_BYTES = 4_096
 """Size of the dynamic table, bytes; HTTP/2's default, which needs no SETTINGS."""
@@ -24,6 +25,8 @@ STRING_CACHE_MAX = 1_024
 STRING_BYTES_CACHED = 256
 BLOCK_CACHE_MAX = 64
 BLOCK_BYTES_CACHED = 1_024
+PATTERNS_MAX = 8
+"""Of one connection: a client makes few calls often. The one that was used last is looked at first."""
 
 _STATIC_TEXT = """:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https|:status 200|\
 :status 204|:status 206|:status 304|:status 400|:status 404|:status 500|accept-charset|accept-encoding gzip, deflate|\
@@ -47,31 +50,23 @@ _strings: dict[bytes, bytes] = {}
 """Huffman strings that came before, decoded: most clients send the same few. One table for all connections."""
 
 
-class HeaderBlock:
-    """One decoded header block."""
-
-    __slots__ = ("fields", "request", "size")
-
-    def __init__(self, fields: list[Field], size: int) -> None:
-        self.fields = fields
-        self.size = size
-        """Bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them."""
-        self.request: Any = None
-        """What the layer above made of the fields; stays with a block that comes again."""
-
-
 class Decoder:
     """The peer's side of header compression, of one connection."""
 
     def __init__(self, table_bytes_max: int = TABLE_BYTES) -> None:
-        self._bytes_allowed = table_bytes_max
-        """What our SETTINGS allow the peer to choose from."""
+        self.bytes_allowed = table_bytes_max
+        """What our SETTINGS allow the peer to choose from, once it has acknowledged them."""
         self._bytes_max = table_bytes_max
         self._bytes = 0
         self._dynamic: list[Field] = []
         """Newest last: index 62 is at -1."""
         self.knows_length = False
         """True: a field `content-length` came, which requests of gRPC do not have."""
+        self.changes = False
+        """True: fields that change with each call (`CHANGING`) entered the table, so it is of no use."""
+        self._patterns: list[Pattern] = []
+        self._spans: list[int] = []
+        """Begin and end of the values in `CHANGING` fields of the block that is read now."""
         self._blocks: dict[bytes, HeaderBlock] = {}
         """Blocks that read the table and did not change it, since it was changed last."""
 
@@ -84,11 +79,58 @@ class Decoder:
         """The fields of a block that came before and still says the same; None: it is for `decode`."""
         return self._blocks.get(block)
 
+    def usual(self, block: bytes) -> HeaderBlock | None:
+        """The fields of a block that differs by few values from one before; None: it is for `decode`."""
+        if self._bytes_max:
+            return None
+        patterns = self._patterns
+        for pattern in patterns:
+            values = pattern.values(block)
+            if values is not None:
+                break
+        else:
+            return None
+        if pattern is not patterns[0]:
+            patterns.remove(pattern)
+            patterns.insert(0, pattern)
+        common = pattern.common
+        made = HeaderBlock(common.fields, common.size)
+        for known, value in zip(pattern.fields, values, strict=True):
+            new = another(known, _short_string(value))
+            if new.kind != known.kind:  # it is malformed: that is for `decode`
+                return None
+            made.size += new.size
+            made.changing.append(new)
+        made.common = common
+        return made
+
     def decode(self, block: bytes) -> HeaderBlock:
         """The fields of a whole block. Raises HpackFault."""
-        known = self._blocks.get(block)
+        known = self._blocks.get(block) or self.usual(block)
         if known is not None:
             return known
+        self._spans.clear()
+        decoded = self._read(block)
+        spans = self._spans
+        if spans and self._bytes_max:
+            self.changes = True
+        elif spans and len(block) <= BLOCK_BYTES_CACHED:
+            self._learn(block, decoded, spans)
+        return decoded
+
+    def _learn(self, block: bytes, decoded: HeaderBlock, spans: list[int]) -> None:
+        fields = common_fields(decoded.fields)
+        if fields is None:
+            return
+        changing = [one for one in decoded.fields if one.name in CHANGING]
+        if len(changing) * 2 < len(spans):
+            return
+        parts = [block[begin:end] for begin, end in zip([0, *spans[1::2]], [*spans[::2], len(block)], strict=True)]
+        common = HeaderBlock(fields, sum(one.size for one in fields))
+        self._patterns.insert(0, Pattern(common, changing, parts))
+        del self._patterns[PATTERNS_MAX:]
+
+    def _read(self, block: bytes) -> HeaderBlock:
         dynamic, size = self._dynamic, 0
         fields: list[Field] = []
         append = fields.append
@@ -101,27 +143,28 @@ class Decoder:
                     index = byte & 0x7F
                     if index == 0x7F:
                         index, position = _read_integer(block, position, 0x7F)
-                    found = _STATIC[index] if index <= _STATIC_MAX else dynamic[_STATIC_MAX - index]
-                    if found is None:
+                    field = _STATIC[index] if index <= _STATIC_MAX else dynamic[_STATIC_MAX - index]
+                    if field is None:
                         raise HpackFault("index 0 stands for no field")
                 elif byte >= 0x40:
-                    found, position = self._read_literal(block, position, 0x3F)
-                    self._insert(found)
-                    changed = True
+                    field, position = self._read_literal(block, position, 0x3F)
+                    if self._bytes_max:  # else it leaves the table empty, as it is
+                        self._insert(field)
+                        changed = True
                 elif byte >= 0x20:
                     if not may_resize:
                         raise HpackFault("the table's size changes within a block")
                     position, changed = self._resize(block, position), True
                     continue
                 else:
-                    found, position = self._read_literal(block, position, 0x0F)
+                    field, position = self._read_literal(block, position, 0x0F)
                 may_resize = False
-                size += found[2]
-                append(found)
+                size += field[2]
+                append(field)
         except IndexError:
             raise HpackFault("the block ends early, or names a field that is in no table") from None
         decoded = HeaderBlock(fields, size)
-        if not changed and end <= BLOCK_BYTES_CACHED:
+        if not changed and not self._spans and end <= BLOCK_BYTES_CACHED:
             if len(self._blocks) >= BLOCK_CACHE_MAX:
                 self._blocks.clear()
             self._blocks[block] = decoded
@@ -135,14 +178,17 @@ class Decoder:
         if index:
             named = _STATIC[index] if index <= _STATIC_MAX else self._dynamic[_STATIC_MAX - index]
             assert named is not None
+            begin = position
             value, position = _read_string(block, position)
             new = another(named, value)
         else:
-            name, position = _read_string(block, position)
-            value, position = _read_string(block, position)
+            name, begin = _read_string(block, position)
+            value, position = _read_string(block, begin)
             new = field(name, value)
         if new.kind == _CONTENT_LENGTH:
             self.knows_length = True
+        if new.name in CHANGING:
+            self._spans += (begin, position)
         return new, position
 
     def _insert(self, new: Field) -> None:
@@ -157,8 +203,8 @@ class Decoder:
         position += 1
         if bytes_max == 0x1F:
             bytes_max, position = _read_integer(block, position, 0x1F)
-        if bytes_max > self._bytes_allowed:
-            raise HpackFault(f"a table of {bytes_max} bytes is more than the {self._bytes_allowed} of our SETTINGS")
+        if bytes_max > self.bytes_allowed:
+            raise HpackFault(f"a table of {bytes_max} bytes is more than the {self.bytes_allowed} of our SETTINGS")
         self._bytes_max = bytes_max
         self._blocks.clear()
         self._evict()
@@ -204,6 +250,11 @@ def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
                 _strings.clear()
             _strings[data] = text
     return text, end
+
+
+def _short_string(encoded: bytes) -> bytes:
+    """A string of less than 127 bytes that is expected to come once."""
+    return encoded[1:] if encoded[0] < 0x80 else huffman.decode(encoded[1:])
 
 
 def integer(value: int, mask: int, flags: int) -> bytes:

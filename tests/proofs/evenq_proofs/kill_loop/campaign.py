@@ -21,6 +21,8 @@ __all__ = ["BROKER_ONLY", "Campaign", "Cycle", "Ending", "Needs", "broker_points
 BROKER_ONLY: Final = ("journal.", "opening.")
 SINK_ONLY: Final = ("staging.",)
 """No writer of batches runs in the loop; `tests/spark/test_14_sink.py` ends brokers there."""
+FOLLOWER_ONLY: Final = ("epochs.",)
+"""No broker of the loop follows another."""
 POINT_SHARE: Final = 0.8
 CLEAN_SHARE: Final = 0.07
 
@@ -125,9 +127,9 @@ class Campaign:
 
 def store_points() -> list[str]:
     """What a store without a broker can pass."""
-    return [point for point in POINTS if not point.startswith((*BROKER_ONLY, *SINK_ONLY))]
+    return [point for point in POINTS if not point.startswith((*BROKER_ONLY, *SINK_ONLY, *FOLLOWER_ONLY))]
 
 
 def broker_points() -> list[str]:
     """What the broker of the loop can pass."""
-    return [point for point in POINTS if not point.startswith(SINK_ONLY)]
+    return [point for point in POINTS if not point.startswith((*SINK_ONLY, *FOLLOWER_ONLY))]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenq.cli.__main__ import main
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 
 
 class ScriptNet:
@@ -46,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def go(line: str, **answers: Any) -> tuple[Any, ...]:
         net = ScriptNet(answers)
-        monkeypatch.setattr(Ground, "open_net", lambda _: net)
+        monkeypatch.setattr(ClientContext, "open_net", lambda _: net)
         code = main(line.split())
         out = capsys.readouterr()
         return code, out.out, out.err, net.asked

@@ -8,10 +8,10 @@ import pytest
 from evenq.cli.__main__ import main
 from evenq.cli.admin import on_every_broker
 from evenq.cli.topics import create_topic
-from evenq.cli.up import wait_served
+from evenq.cli.up_ready import wait_served
 from evenq.client.async_admin import Admin
 from evenq.client.rpc.calls import AccessPointSilent
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import ConnectionFailed, IllegalTopic, RequestTimeout
 from evenq.runtime.clock import FakeClock
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -41,7 +41,7 @@ class ScriptNet:
 
 def admin(**answers):
     net = ScriptNet(**answers)
-    service = Admin(endpoint="h:1", ground=Ground(clock=FakeClock(), rng=random.Random(1), net=net))
+    service = Admin(endpoint="h:1", context=ClientContext(clock=FakeClock(), rng=random.Random(1), net=net))
     service.net = net
     return service
 
@@ -54,7 +54,7 @@ def test_the_answers_status_is_raised_as_the_error_it_means():
 
 
 def test_nobody_there_names_the_next_command(monkeypatch, capsys):
-    monkeypatch.setattr(Ground, "open_net", lambda _: ScriptNet(CreateTopic=ConnectionFailed("x")))
+    monkeypatch.setattr(ClientContext, "open_net", lambda _: ScriptNet(CreateTopic=ConnectionFailed("x")))
     assert main(["topic", "create", "a", "--endpoint", "h:1"]) == 1
     assert "no server answers at h:1; start one with `evenq up`" in capsys.readouterr().err
 

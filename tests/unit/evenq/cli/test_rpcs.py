@@ -24,7 +24,7 @@ import evenq.cli
 from evenq import aio
 from evenq.cli.__main__ import main
 from evenq.cli.parser import make_parser
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
@@ -118,7 +118,7 @@ COMMANDS = [
 
 def asked_by_a_command(words: tuple[str, ...], parser: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     net = Net()
-    monkeypatch.setattr(Ground, "open_net", lambda _: net)
+    monkeypatch.setattr(ClientContext, "open_net", lambda _: net)
     main(line(words, parser))
     return net.asked
 
@@ -133,8 +133,8 @@ def asked_by_the_admin() -> set[str]:
     net = Net()
 
     async def run() -> None:
-        ground = Ground(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # a part of Net
-        async with aio.Admin(endpoint="h:1", ground=ground) as admin:
+        context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # a part of Net
+        async with aio.Admin(endpoint="h:1", context=context) as admin:
             for name, method in inspect.getmembers(admin, inspect.iscoroutinefunction):
                 if name.startswith("_") or name == "close":
                     continue

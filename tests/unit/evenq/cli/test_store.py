@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from evenq_broker.core.journal import TopicPut, encode
+from evenq_broker.core.state.records import TopicPut, encode
 
 from evenq.cli import __main__ as cli
 from evenq.model import TopicConfig

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from evenq.cli.parser import make_parser
-from evenq.cli.up import StartTopic, announce, lock_folder, parse_topic, plan_of
+from evenq.cli.up import lock_folder
+from evenq.cli.up_plan import StartTopic, parse_topic, plan_of
+from evenq.cli.up_ready import announce
 from evenq.cli.up_tls import how_to
 from evenq.errors import PortInUse, SettingsError, StoreError, StoreLocked
 

@@ -21,7 +21,7 @@ from evenq_proofs.loop_net import LoopNet
 
 import evenq
 from evenq.client.loops.background import Background
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import RequestTimeout
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import SystemClock
@@ -106,8 +106,8 @@ class SyncWorld:
 
     def make(self, kind: Callable[..., Result], **arguments: Any) -> Result:
         """A client, closed when the test ends."""
-        ground = Ground(clock=SystemClock(), rng=random.Random(len(self._clients)), net=self.net)
-        made = kind(endpoint="a:8081", ground=ground, **arguments)
+        context = ClientContext(clock=SystemClock(), rng=random.Random(len(self._clients)), net=self.net)
+        made = kind(endpoint="a:8081", context=context, **arguments)
         self._clients.append(made)
         return made
 

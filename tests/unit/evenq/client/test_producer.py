@@ -310,7 +310,7 @@ def test_a_half_message_is_refused_for_an_illegal_topic_before_anything_is_sent(
 
 
 def test_a_topic_that_does_not_exist_is_named(world: Any) -> None:
-    world.broker.settings = world.broker.settings.model_copy(update={"auto_create_topics": False})
+    world.broker.runtime.settings = world.broker.runtime.settings.model_copy(update={"auto_create_topics": False})
     producer = world.make(evenq.Producer, options=ProducerOptions(max_attempts=1))
     with pytest.raises(TopicNotFound, match="missing"):
         producer.send(message(topic="missing"))

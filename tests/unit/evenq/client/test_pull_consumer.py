@@ -66,7 +66,7 @@ def test_one_poll_at_a_time_and_the_other_thread_hears_why(world: Any) -> None:
     got: list[bytes] = []
     thread = threading.Thread(target=lambda: got.extend(bodies(one.poll(wait_ms=20_000))))
     thread.start()
-    world.until(lambda: one._polling is not None and one._polling._task is not None)
+    world.until(lambda: one._polling._task is not None)
     with pytest.raises(Unsupported, match="one poll at a time"):
         one.poll(wait_ms=0)
     assert one.queues_of("t") == [QUEUE], "other calls work beside it"
@@ -169,7 +169,7 @@ def test_what_another_thread_closes_ends_a_poll_within_its_time(world: Any, in_t
 
     def work(number: int) -> None:
         if number:
-            world.until(lambda: one._polling is not None and one._polling._task is not None)
+            world.until(lambda: one._polling._task is not None)
             one.close()
         else:
             assert one.poll(wait_ms=300) == []

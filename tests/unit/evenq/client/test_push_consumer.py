@@ -231,5 +231,5 @@ def test_threads_of_the_listener_end_with_the_consumer(world: Any) -> None:
         world.publish("t", b"1")
         world.until(lambda: listener.seen == [b"1"])
         world.until(lambda: one._threads._threads)  # an executor lists a thread only after it has begun to work
-        threads = [*one._threads._threads, *one._teller._threads]
+        threads = [*one._threads._threads, *one._callbacks._threads]
     world.until(lambda: not any(thread.is_alive() for thread in threads))

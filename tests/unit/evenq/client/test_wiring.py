@@ -13,7 +13,7 @@ import evenq
 import evenq.aio
 from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.options import PushOptions
-from evenq.client.wiring import Ground, new_client_id, placed
+from evenq.client.wiring import ClientContext, new_client_id, placed
 from evenq.errors import BadRequest
 from evenq.runtime.clock import FakeClock
 
@@ -54,9 +54,9 @@ class _Net(LoopNet):
 def test_a_client_closes_the_net_it_made_and_leaves_one_that_was_handed_in() -> None:
     clock, rng = FakeClock(), random.Random(1)
     net = _Net(clock)
-    asyncio.run(Ground(clock=clock, rng=rng, net=net).let_go(net))
+    asyncio.run(ClientContext(clock=clock, rng=rng, net=net).let_go(net))
     assert not net.closed
-    asyncio.run(Ground(clock=clock, rng=rng).let_go(net))
+    asyncio.run(ClientContext(clock=clock, rng=rng).let_go(net))
     assert net.closed
 
 

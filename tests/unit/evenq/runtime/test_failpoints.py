@@ -10,7 +10,16 @@ import pytest
 
 from evenq.errors import BadRequest
 from evenq.runtime import failpoints
-from evenq.runtime.failpoints import COUNTS_VARIABLE, POINTS, VARIABLE, Armed, Counted, Plan, parse, read_counts
+from evenq.runtime.failpoints import (
+    COUNTS_VARIABLE,
+    POINTS,
+    VARIABLE,
+    Armed,
+    FailpointCount,
+    FailpointPlan,
+    parse,
+    read_counts,
+)
 
 ROOT = Path(failpoints.__file__).parents[3]
 A, B = "log.before_sync", "group.written"
@@ -27,7 +36,7 @@ def test_a_process_without_the_variable_has_an_empty_function():
 def test_a_plan_is_a_name_a_passing_and_perhaps_a_sleep():
     assert parse("") == []
     assert parse(f"{A}, {B}:7,answer.before:2:sleep=50") == [
-        Plan(A, 1), Plan(B, 7), Plan("answer.before", 2, sleep_ms=50)
+        FailpointPlan(A, 1), FailpointPlan(B, 7), FailpointPlan("answer.before", 2, sleep_ms=50)
     ]  # fmt: skip
 
 
@@ -44,7 +53,11 @@ def test_the_end_comes_at_the_planned_passing_and_all_is_counted(tmp_path):
         armed.passing(name)
     assert ended == [1]
     counted = read_counts(tmp_path / "counts")
-    assert (counted[A], counted[B], counted["answer.before"]) == (Counted(4, 1), Counted(1, 0), Counted(0, 0))
+    assert (counted[A], counted[B], counted["answer.before"]) == (
+        FailpointCount(4, 1),
+        FailpointCount(1, 0),
+        FailpointCount(0, 0),
+    )
 
 
 def test_a_process_ends_itself_by_sigkill_and_its_counts_stay(tmp_path):
@@ -53,7 +66,7 @@ def test_a_process_ends_itself_by_sigkill_and_its_counts_stay(tmp_path):
         environment = {VARIABLE: f"{A}:5", COUNTS_VARIABLE: str(tmp_path / "counts")}
         done = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
         assert done.returncode == -9
-    assert read_counts(tmp_path / "counts")[A] == Counted(10, 2)
+    assert read_counts(tmp_path / "counts")[A] == FailpointCount(10, 2)
 
 
 def test_a_name_that_is_not_listed_is_a_mistake(tmp_path):

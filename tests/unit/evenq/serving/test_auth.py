@@ -112,7 +112,7 @@ def test_servers_sign_their_calls_and_a_changed_file_is_in_force_within_its_inte
         file.write_text("nonsense")
         assert not await server.reload()
         assert await code() == 0
-        assert "not in force" in caplog.text
+        assert "users file rejected" in caplog.text
         assert "secret" not in " ".join(str(record.__dict__) for record in caplog.records)
 
         client.start()

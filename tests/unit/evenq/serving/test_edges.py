@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.doors import open_doors, usual_places
 from evenq.serving.edges import Edges
+from evenq.serving.grpc_servers import open_grpc_servers, usual_addresses
 from evenq.serving.tls import TlsSettings
 
 
@@ -22,13 +22,15 @@ class Pretended:
 def test_doors_are_opened_by_the_edges_that_were_given() -> None:
     door, asked = Pretended(), []
 
-    async def open_door(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> Any:
+    async def open_grpc_server(rpcs: Any, *, host: str, port: int, clock: Any, options: Any = None) -> Any:
         asked.append((host, port, options.listener.name))
         return door
 
     async def body() -> None:
-        places = usual_places("127.0.0.1", 0, TlsSettings())
-        doors = await open_doors([], places, TlsSettings(), clock=SystemClock(), edges=Edges(open_door=open_door))
+        places = usual_addresses("127.0.0.1", 0, TlsSettings())
+        doors = await open_grpc_servers(
+            [], places, TlsSettings(), clock=SystemClock(), edges=Edges(open_grpc_server=open_grpc_server)
+        )
         assert doors.port == 7
         await doors.stop()
 

@@ -6,7 +6,7 @@ import pytest
 
 from evenq.errors import SettingsError
 from evenq.serving.front_limits import FrontLimits
-from evenq.serving.http2.limits import Limits
+from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.settings import ServerSettings, load, settings_of
 
 
@@ -15,18 +15,18 @@ def loaded(*argv: str, **environ: str) -> FrontLimits:
 
 
 def test_defaults_are_those_of_the_front() -> None:
-    assert FrontLimits().limits() == Limits()
+    assert FrontLimits().limits() == Http2Limits()
 
 
 def test_ten_thousand_clients_behind_one_address_have_a_connection_and_two_calls_each() -> None:
     """As many as a broker of 1 GiB takes, through a load balancer."""
-    limits = Limits()
+    limits = Http2Limits()
     assert limits.connections_per_address_max > 10_000
     assert limits.calls_per_address_max > 2 * 10_000
 
 
 def test_every_setting_is_a_bound_of_the_front_with_a_range_and_a_meaning() -> None:
-    assert FrontLimits.model_fields.keys() <= {one.name for one in fields(Limits)}
+    assert FrontLimits.model_fields.keys() <= {one.name for one in fields(Http2Limits)}
     for setting in settings_of(FrontLimits):
         assert " .. " in setting.bounds, setting.name
         assert setting.field.description, setting.name

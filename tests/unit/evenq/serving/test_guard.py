@@ -185,14 +185,15 @@ def test_one_forbidden_element_among_allowed_ones_forbids_the_call() -> None:
         call(GUARD, SEND, signed("orders"), request.SerializeToString())
 
 
-def test_a_request_that_was_read_without_protobuf_is_judged_by_its_topic() -> None:
+@pytest.mark.parametrize("method", [SEND, "/evenq.v1.Data/Publish"])
+def test_a_request_that_was_read_without_protobuf_is_judged_by_its_topic(method: str) -> None:
     class Read:
         topic = "orders"
 
     async def ask(user: str) -> None:
         asked = context(signed(user))
         asked.plain = Read()
-        handler: Any = GUARD.guarded(rpc(SEND)).handler
+        handler: Any = GUARD.guarded(rpc(method)).handler
         assert await handler(b"never decoded: \xff", asked) == b"done"
 
     asyncio.run(ask("orders"))
@@ -380,12 +381,12 @@ def test_refusals_are_told_once_a_minute_and_hold_no_secret(caplog: pytest.LogCa
     for _ in range(5):
         with pytest.raises(Unauthorized):
             call(guard, SEND, signed("root", "wrong-secret"))
-    told = [record for record in caplog.records if record.message == "refused"]
+    told = [record for record in caplog.records if record.message == "call refused"]
     assert len(told) == 1
     assert (told[0].__dict__["user"], told[0].__dict__["code"]) == ("root", 40100)
     reset = "/evenq.v1.Admin/ResetOffsets"
     call(guard, reset, signed("root"), request_of(reset))
-    assert [record.__dict__["user"] for record in caplog.records if record.message == "allowed"] == ["root"]
+    assert [record.__dict__["user"] for record in caplog.records if record.message == "call allowed"] == ["root"]
     everything = " ".join(str(record.__dict__) for record in caplog.records)
     assert "wrong-secret" not in everything
     assert "secret-of" not in everything

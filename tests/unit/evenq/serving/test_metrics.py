@@ -8,8 +8,8 @@ import pytest
 
 from evenq.errors import PortInUse
 from evenq.serving.latency import BOUNDS_MS, MethodStats
-from evenq.serving.metrics import Metric, MetricKind, Sample, door_metrics, exposition, gathered
-from evenq.serving.page import HEAD_BYTES_MAX, Page, open_page
+from evenq.serving.metrics import Metric, MetricKind, Sample, call_metrics, exposition, gathered
+from evenq.serving.page import HEAD_BYTES_MAX, MetricsPage, open_page
 
 
 def test_metrics_carry_their_labels_and_the_constant_ones() -> None:
@@ -31,7 +31,7 @@ def test_latencies_have_the_buckets_of_rocketmq() -> None:
     for duration_ms in (0, 1, 2, 100, 5_000):
         stats.add(duration_ms)
     stats.failed(42900)
-    text = exposition(door_metrics(lambda: {"/a.B/Send": stats})).decode()
+    text = exposition(call_metrics(lambda: {"/a.B/Send": stats})).decode()
     line = 'rocketmq_rpc_latency_bucket{le="%s",protocol_type="grpc",request_code="Send"} %s'
     for bound, count in ((1, 2), (3, 3), (100, 4), (3000, 4), ("+Inf", 5)):
         shown = f"{bound}.0" if isinstance(bound, int) else bound
@@ -51,7 +51,7 @@ async def request(port: int, text: bytes) -> bytes:
         await writer.wait_closed()
 
 
-def with_page(test: Callable[[Page, list[bool]], Awaitable[None]]) -> None:
+def with_page(test: Callable[[MetricsPage, list[bool]], Awaitable[None]]) -> None:
     async def main() -> None:
         ready = [True]
         page = await open_page(host="127.0.0.1", port=0, metrics=lambda: b"up 1\n", ready=lambda: ready[0])
@@ -64,7 +64,7 @@ def with_page(test: Callable[[Page, list[bool]], Awaitable[None]]) -> None:
 
 
 def test_the_page_answers_scrapes_and_probes() -> None:
-    async def test(page: Page, ready: list[bool]) -> None:
+    async def test(page: MetricsPage, ready: list[bool]) -> None:
         answer = await request(page.port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\nup 1\n")
@@ -79,7 +79,7 @@ def test_the_page_answers_scrapes_and_probes() -> None:
 
 
 def test_a_request_that_is_too_long_is_dropped() -> None:
-    async def test(page: Page, _ready: list[bool]) -> None:
+    async def test(page: MetricsPage, _ready: list[bool]) -> None:
         with contextlib.suppress(ConnectionError):  # the other side may close before it has read all
             assert await request(page.port, b"GET /" + b"x" * (3 * HEAD_BYTES_MAX)) == b""
         assert b" 200 " in await request(page.port, b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -88,7 +88,7 @@ def test_a_request_that_is_too_long_is_dropped() -> None:
 
 
 def test_a_port_in_use_is_named_and_minus_one_means_no_page() -> None:
-    async def test(page: Page, _ready: list[bool]) -> None:
+    async def test(page: MetricsPage, _ready: list[bool]) -> None:
         with pytest.raises(PortInUse, match=f"{page.port}.*--metrics-port"):
             await open_page(host="127.0.0.1", port=page.port, metrics=bytes, ready=lambda: True)
         assert await open_page(host="127.0.0.1", port=-1, metrics=bytes, ready=lambda: True) is None

@@ -11,7 +11,7 @@ from evenq_broker.rpc.access import ACCESS
 from evenq.errors import BadRequest
 from evenq.serving.names import NAMES, Named
 from evenq.serving.rpc import Action, Resource
-from evenq.serving.users import Kind
+from evenq.serving.users import UserResource
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, dead_letters_pb2, groups_pb2
@@ -82,9 +82,9 @@ def test_every_field_that_names_a_topic_or_group_is_in_the_table() -> None:
 
 def test_every_call_about_topics_or_groups_has_a_row_that_names_them() -> None:
     wanted = {
-        Resource.TOPIC: {Kind.TOPIC},
-        Resource.GROUP: {Kind.GROUP},
-        Resource.TOPIC_AND_GROUP: {Kind.TOPIC, Kind.GROUP},
+        Resource.TOPIC: {UserResource.TOPIC},
+        Resource.GROUP: {UserResource.GROUP},
+        Resource.TOPIC_AND_GROUP: {UserResource.TOPIC, UserResource.GROUP},
     }
     for method, access in ACCESS.items():
         if access.resource in wanted:
@@ -104,9 +104,9 @@ def test_a_telemetry_frame_names_what_is_published_and_the_group() -> None:
     command = service_pb2.TelemetryCommand()
     command.settings.publishing.topics.add().name = "orders"
     names = NAMES["/apache.rocketmq.v2.MessagingService/Telemetry"]
-    assert names.of(command.SerializeToString()) == [Named(Kind.TOPIC, "orders", Action.PUBLISH)]
+    assert names.of(command.SerializeToString()) == [Named(UserResource.TOPIC, "orders", Action.PUBLISH)]
     command.settings.subscription.group.name = "billing"
-    assert names.of(command.SerializeToString()) == [Named(Kind.GROUP, "billing")]
+    assert names.of(command.SerializeToString()) == [Named(UserResource.GROUP, "billing")]
 
 
 def test_a_request_that_does_not_decode_names_nothing_but_an_error() -> None:

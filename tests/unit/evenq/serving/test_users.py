@@ -4,7 +4,7 @@ import pytest
 
 from evenq.errors import SettingsError
 from evenq.serving.rpc import Action
-from evenq.serving.users import Kind, User, Users, _Names
+from evenq.serving.users import User, UserResource, Users, _Names
 
 INTERNAL = '[users.evenq-internal]\nsecret = "internal-secret"\ninternal = true\n'
 
@@ -22,33 +22,33 @@ def granted(resource: str, *actions: str) -> User:
 
 def test_names_are_allowed_exactly_by_prefix_or_all() -> None:
     exact = granted("topic:orders", "publish")
-    assert exact.may(Kind.TOPIC, Action.PUBLISH, "orders")
-    assert not exact.may(Kind.TOPIC, Action.PUBLISH, "orders2")
-    assert not exact.may(Kind.TOPIC, Action.CONSUME, "orders")
-    assert not exact.may(Kind.GROUP, Action.CONSUME, "orders")
+    assert exact.may(UserResource.TOPIC, Action.PUBLISH, "orders")
+    assert not exact.may(UserResource.TOPIC, Action.PUBLISH, "orders2")
+    assert not exact.may(UserResource.TOPIC, Action.CONSUME, "orders")
+    assert not exact.may(UserResource.GROUP, Action.CONSUME, "orders")
     prefix = granted("topic:eu-*", "consume")
-    assert prefix.may(Kind.TOPIC, Action.CONSUME, "eu-orders")
-    assert prefix.may(Kind.TOPIC, Action.CONSUME, "eu-")
-    assert not prefix.may(Kind.TOPIC, Action.CONSUME, "us-orders")
-    assert not prefix.may_all(Kind.TOPIC, Action.CONSUME)
+    assert prefix.may(UserResource.TOPIC, Action.CONSUME, "eu-orders")
+    assert prefix.may(UserResource.TOPIC, Action.CONSUME, "eu-")
+    assert not prefix.may(UserResource.TOPIC, Action.CONSUME, "us-orders")
+    assert not prefix.may_all(UserResource.TOPIC, Action.CONSUME)
     everything = granted("group:*", "*")
-    assert everything.may_all(Kind.GROUP, Action.OPERATE)
-    assert everything.may(Kind.GROUP, Action.DELETE, "any")
-    assert not everything.may(Kind.TOPIC, Action.CONSUME, "any")
+    assert everything.may_all(UserResource.GROUP, Action.OPERATE)
+    assert everything.may(UserResource.GROUP, Action.DELETE, "any")
+    assert not everything.may(UserResource.TOPIC, Action.CONSUME, "any")
 
 
 def test_who_may_use_a_thing_may_look_at_it() -> None:
-    assert granted("topic:orders", "publish").may(Kind.TOPIC, Action.DESCRIBE, "orders")
-    assert not granted("topic:orders", "describe").may(Kind.TOPIC, Action.PUBLISH, "orders")
+    assert granted("topic:orders", "publish").may(UserResource.TOPIC, Action.DESCRIBE, "orders")
+    assert not granted("topic:orders", "describe").may(UserResource.TOPIC, Action.PUBLISH, "orders")
 
 
 def test_retry_and_dead_letter_topics_belong_to_their_group() -> None:
     reader = granted("group:billing", "consume")
     for name in ("%RETRY%billing", "%DLQ%billing"):
-        assert reader.may(Kind.TOPIC, Action.CONSUME, name)
-        assert not reader.may(Kind.TOPIC, Action.PUBLISH, name)
-    assert not reader.may(Kind.TOPIC, Action.CONSUME, "%RETRY%other")
-    assert not reader.may(Kind.TOPIC, Action.CONSUME, "billing")
+        assert reader.may(UserResource.TOPIC, Action.CONSUME, name)
+        assert not reader.may(UserResource.TOPIC, Action.PUBLISH, name)
+    assert not reader.may(UserResource.TOPIC, Action.CONSUME, "%RETRY%other")
+    assert not reader.may(UserResource.TOPIC, Action.CONSUME, "billing")
 
 
 def test_no_grant_of_a_group_is_one_to_send_to_its_topics() -> None:
@@ -56,19 +56,19 @@ def test_no_grant_of_a_group_is_one_to_send_to_its_topics() -> None:
         for resource in ("group:billing", "group:*"):
             holder = granted(resource, actions)
             for name in ("%RETRY%billing", "%DLQ%billing"):
-                assert not holder.may(Kind.TOPIC, Action.PUBLISH, name), (resource, actions)
+                assert not holder.may(UserResource.TOPIC, Action.PUBLISH, name), (resource, actions)
     with pytest.raises(SettingsError, match="actions"):
         granted("group:billing", "publish")
-    odd = User(name="odd", secrets=(), allowed={(Kind.GROUP, Action.PUBLISH): _Names(everything=True)})
-    assert not odd.may(Kind.TOPIC, Action.PUBLISH, "%RETRY%billing")
+    odd = User(name="odd", secrets=(), allowed={(UserResource.GROUP, Action.PUBLISH): _Names(everything=True)})
+    assert not odd.may(UserResource.TOPIC, Action.PUBLISH, "%RETRY%billing")
 
 
 def test_an_admin_may_all_and_a_user_without_grants_nothing() -> None:
     admin = user('[users.u]\nsecret = "12345678"\nadmin = true\n')
-    assert admin.may(Kind.TOPIC, Action.DELETE, "any")
-    assert admin.may_all(Kind.CLUSTER, Action.OPERATE)
+    assert admin.may(UserResource.TOPIC, Action.DELETE, "any")
+    assert admin.may_all(UserResource.CLUSTER, Action.OPERATE)
     nobody = user('[users.u]\nsecret = "12345678"\n')
-    assert not any(nobody.may(kind, action, "any") for kind in Kind for action in Action)
+    assert not any(nobody.may(kind, action, "any") for kind in UserResource for action in Action)
 
 
 def test_a_user_may_have_several_secrets_while_they_change() -> None:

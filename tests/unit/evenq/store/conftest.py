@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from evenq.runtime.clock import FakeClock
-from evenq.store import Append, FlushMode, MessageStore, StoreOptions
+from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
 from evenq.store.disk import Disk
+from evenq.store.record import FLAG_MORE, HEADER_BYTES, PADDING, frame_at
 
 
 @dataclass
@@ -43,7 +45,9 @@ OpenStore = Callable[..., Awaitable[Opened]]
 async def _open(
     where: Path | Disk | None, *, name: str = "broker-a", clock: FakeClock | None = None,
     snapshot_of: Callable[[], bytes] | None = None,
-    topic_retention_ms: Callable[[int], int | None] | None = None, **options: object,
+    topic_retention_ms: Callable[[int], int | None] | None = None,
+    keys_of: Callable[[bytes, bytes], list[bytes]] | None = None, epoch: int = 1, replicated: bool = False,
+    **options: object,
 ) -> Opened:  # fmt: skip
     values: dict[str, object] = {"segment_bytes": 4096, "flush": FlushMode.SYNC, **options}
     clock = clock or FakeClock()
@@ -54,7 +58,8 @@ async def _open(
     store = await MessageStore.open(
         path, StoreOptions(**values), clock=clock, disk=disk, broker_name=name,  # type: ignore[arg-type]  # options by name
         on_state=lambda _, payload: states.append(payload), on_snapshot=snapshots.append,
-        snapshot_of=snapshot_of, topic_retention_ms=topic_retention_ms,
+        snapshot_of=snapshot_of, topic_retention_ms=topic_retention_ms, keys_of=keys_of, epoch=epoch,
+        replicated=replicated,
     )  # fmt: skip
     opened = Opened(store, clock, states, snapshots)
     store.on_dispatched = opened.dispatched.append
@@ -74,3 +79,67 @@ def message() -> Callable[..., Append]:
         return Append(topic_id, queue_id, tag, 1_000, head, system)
 
     return make
+
+
+# -- logs to copy -----------------------------------------------------------------------------------------------------
+
+
+async def _write_mixed(store: MessageStore, *, seed: int = 1, rounds: int = 30) -> None:
+    """Groups of messages, timers, their ends and state, of many sizes, so that paddings of many sizes come between."""
+    rng = random.Random(seed)
+    for number in range(rounds):
+        entries = [
+            Append(1, rng.randrange(3), number, 5, b"%d." % number + bytes(rng.choice([0, 1, 90, 700, 2_000])), b"sys")
+            for _ in range(rng.choice([1, 1, 2, 4]))
+        ]
+        timers = [
+            TimerAppend(1, 0, 3, due_ms=1 << 50, kind=1, born_ms=1, head=bytes(rng.choice([0, 300])), system=b"")
+            for _ in range(rng.choice([0, 0, 2]))
+        ]
+        state = rng.choice([b"", b"state %d" % number + bytes(rng.randrange(60))])
+        await store.append(entries, state=state, timers=timers, ended=[rng.randrange(1 << 40)] if state else ())
+
+
+@pytest.fixture
+def write_mixed() -> Callable[..., Awaitable[None]]:
+    return _write_mixed
+
+
+@dataclass
+class RawLog:
+    """All bytes of a log, and the places between its groups as the frames themselves tell."""
+
+    data: bytes
+    boundaries: list[int]
+    frames: list[tuple[int, int]]
+    """Log offset and size of each, padding too."""
+
+
+def _raw_log(disk: Disk, end: int, segment_bytes: int = 4096) -> RawLog:
+    """Up to `end`, by means that the code under test does not use."""
+    parts = []
+    for name in disk.list("commitlog"):
+        file = disk.open(f"commitlog/{name}")
+        parts.append(file.pread(segment_bytes, 0))
+        file.close()
+    data = b"".join(parts)[:end]
+    boundaries, frames, position = [0], [], 0
+    more = False
+    while position < end:
+        rest = segment_bytes - position % segment_bytes
+        frame = frame_at(data, position, position) if rest >= HEADER_BYTES else None
+        size = rest if frame is None or frame.kind == PADDING else frame.size
+        if frame is not None and frame.kind != PADDING:
+            more = bool(frame.flags & FLAG_MORE)
+        assert frame is not None or (rest < HEADER_BYTES and not any(data[position : position + rest]))
+        frames.append((position, size))
+        position += size
+        if not more:
+            boundaries.append(position)
+    assert position == end
+    return RawLog(data, boundaries, frames)
+
+
+@pytest.fixture
+def raw_log() -> Callable[..., RawLog]:
+    return _raw_log

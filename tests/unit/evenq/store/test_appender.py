@@ -62,11 +62,11 @@ def test_the_bounds_of_what_waits_are_reached_and_told(open_store, message):
 
 def test_a_full_store_refuses_messages_takes_states_and_goes_on(open_store, message):
     async def story(store):
-        store._appender.set_full(StoreFull("the disk is full"))
+        store._state.set_full(StoreFull("the disk is full"))
         with pytest.raises(StoreFull, match="the disk is full"):
             store.append([message()])
         await store.append_state(b"state")
-        store._appender.set_full(None)
+        store._state.set_full(None)
         await store.append([message()])
 
     played(open_store, story)
@@ -81,7 +81,7 @@ def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once
         batch = await taken
         appender.submit = submit
         appender.complete(batch, StoreFull("the disk was full"))
-        appender.set_full(None)
+        store._state.set_full(None)
         for waiting in (settled, refused):
             with pytest.raises(StoreFull, match="the disk was full"):
                 await waiting
@@ -96,7 +96,7 @@ def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_stor
         store.on_failure = told.append
         waiting = store.append([message()])
         for _ in range(2):
-            store._appender.poison("the disk is broken")
+            store._state.poison("the disk is broken")
         with pytest.raises(StorePoisoned, match="the disk is broken; the store stopped, restart the broker"):
             await waiting
         for append in (lambda: store.append([message()]), lambda: store.append_state(b"x")):

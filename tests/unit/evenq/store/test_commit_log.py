@@ -6,7 +6,7 @@ import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreFull
-from evenq.store.commit_log import SPARE, CommitLog, Run
+from evenq.store.commit_log import SPARE, CommitLog, LogRun
 from evenq.store.memory_disk import MemoryDisk, MemoryFile
 from evenq.store.segment import path_of
 
@@ -14,8 +14,10 @@ SIZE = 4_096
 
 
 def run(start, position, *parts, seals=False):
-    made = Run(start, position)
-    made.data, made.seals = bytearray(b"".join(parts)), seals
+    made = LogRun(start, position)
+    made.seals = seals
+    for part in parts:
+        made.add(part)
     return made
 
 

@@ -8,7 +8,7 @@ import os
 import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
-from evenq.store.disk import RealDisk, read_whole, write_whole
+from evenq.store.disk import WRITE_BYTES, RealDisk, read_whole, write_whole
 from evenq.store.memory_disk import MemoryDisk
 
 
@@ -110,6 +110,23 @@ def test_a_short_write_goes_on_where_it_stopped(tmp_path, monkeypatch):
     file = RealDisk(tmp_path).open("f", create=True)
     file.pwrite([b"hello ", b"wide ", b"world"], 2)
     assert file.pread(99, 2) == b"hello wide world"
+    file.close()
+
+
+def test_no_call_to_the_system_writes_much_at_once(tmp_path, monkeypatch):
+    calls = []
+    real = os.pwritev
+
+    def seen(descriptor, parts, offset):
+        calls.append(sum(map(len, parts)))
+        return real(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", seen)
+    parts = [b"first", os.urandom(3 * WRITE_BYTES + 7), b"", bytearray(b"last")]
+    file = RealDisk(tmp_path).open("f", create=True)
+    file.pwrite(parts, 3)
+    assert file.pread(4 * WRITE_BYTES, 3) == b"".join(parts)
+    assert calls == [WRITE_BYTES] * 3 + [5 + 7 + 4]
     file.close()
 
 

@@ -49,13 +49,13 @@ def test_a_checkpoint_comes_with_its_interval_and_with_many_entries(open_store, 
         store, clock = opened.store, opened.clock
         await store.append([message() for _ in range(9)])
         await clock.advance(100)
-        assert store._appender.unfiled == 9
+        assert store._state.unfiled == 9
         await store.append([message()])
         await clock.advance(1)
-        assert store._appender.unfiled == 0, "ten entries start one early"
+        assert store._state.unfiled == 0, "ten entries start one early"
         await store.append([message()])
         await clock.advance(5_600)
-        assert store._appender.unfiled == 0
+        assert store._state.unfiled == 0
 
     played(open_store, story, checkpoint_entries=10, checkpoint_interval_ms=5_000)
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_l
         checkpoint = asyncio.ensure_future(opened.store.checkpoint())
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not opened.store._appender.dirty
+        assert not opened.store._state.dirty
         checkpoint.cancel()  # as `close` does with the flusher's task
         await asyncio.gather(checkpoint, return_exceptions=True)
         free.set()

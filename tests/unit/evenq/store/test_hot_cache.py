@@ -2,12 +2,12 @@
 
 from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.hot_cache import HotCache
-from evenq.store.writer import Batch
+from evenq.store.writer import WriteBatch
 
 
 def group(message, size, counts):
     """A safe group of so many log bytes, with so many messages of each queue."""
-    batch = Batch(0)
+    batch = WriteBatch(0)
     batch.end = size
     for queue, count in counts.items():
         queue.hot += [message(queue_id=queue.queue_id) for _ in range(count)]
@@ -45,7 +45,7 @@ def test_messages_that_are_in_no_memory_take_no_room_and_those_that_went_go_only
     cache.add(group(message, 400, {queue: 3}))
     queue.go_on_cold(8)  # a block of five messages
     queue.next_offset = queue.max_offset = 8
-    batch = Batch(0)
+    batch = WriteBatch(0)
     batch.end, batch.messages, batch.cold_bytes, batch.touched[queue] = 5_000, 5, 4_900, 8
     cache.add(batch)
     assert cache.bytes == 500

@@ -7,11 +7,12 @@ import errno
 import random
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import FaultDisk, FaultFile, Keep
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.clock import FakeClock
 from evenq.store import Append, FlushMode, MessageStore, StoreOptions, TimerAppend
+from evenq.store.message_index import PIECE_BYTES
 
 KEYS = 17
 
@@ -80,6 +81,28 @@ def test_timers_are_not_found_before_they_fire():
         timer = TimerAppend(1, 0, 0, due_ms=5, kind=1, born_ms=0, head=b"h", system=b"all")
         await store.append([], timers=[timer])
         assert await store.find(1, b"all") == []
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_large_records_that_hold_no_message_are_passed_over_without_being_read(monkeypatch):
+    size, read = 1 << 20, []
+    real = FaultFile.pread
+
+    def pread(file, count, offset):
+        read.append(count)
+        return real(file, count, offset)
+
+    async def scenario():
+        store = await opened(FaultDisk(), segment_bytes=64 << 20, flush_interval_ms=60_000)
+        for number in range(20):
+            timer = TimerAppend(1, 0, 0, due_ms=5, kind=3, born_ms=0, head=b"h", system=bytes(size))
+            await store.append([one(number)] if number % 4 == 0 else [], timers=[timer])
+        monkeypatch.setattr(FaultFile, "pread", pread)
+        assert len(await store.find(1, b"all", count_max=99)) == 5
+        assert max(read) <= PIECE_BYTES
+        assert sum(read) < 20 * size // 2
         await store.close()
 
     asyncio.run(scenario())

@@ -452,7 +452,7 @@ def test_a_block_that_finds_the_disk_full_was_never_there(open_store, message):
         batch = await taken
         appender.submit = submit
         appender.complete(batch, StoreFull("the disk was full"))
-        appender.set_full(None)
+        store._state.set_full(None)
         with pytest.raises(StoreFull, match="the disk was full"):
             await refused
         assert store.queue_range(1, 0) == (0, 1)

@@ -79,11 +79,11 @@ def test_a_group_that_cannot_be_packed_leaves_nothing(open_store, message, bad, 
 def test_ends_and_state_use_the_reserve_but_timers_do_not(open_store):
     async def story():
         opened = await open_store(MemoryDisk())
-        opened.store._appender.set_full(StoreFull("the disk is full"))
+        opened.store._state.set_full(StoreFull("the disk is full"))
         with pytest.raises(StoreFull):
             opened.store.append([], timers=[timer()])
         await opened.store.append([], state=b"s", ended=[1])
-        opened.store._appender.set_full(None)
+        opened.store._state.set_full(None)
         await opened.store.close()
 
     asyncio.run(story())

@@ -4,7 +4,7 @@ import pytest
 
 from evenq.errors import BadRequest, BodyTooLarge
 from evenq.store import AppendBlock, TimerAppend
-from evenq.store.packer import Packer
+from evenq.store.packer import LARGE_BYTES, Packer
 from evenq.store.record import MESSAGE, PADDING, STATE, TIMER, TIMER_END, frame_at, message_of
 
 SEGMENT_BYTES = 4096
@@ -19,7 +19,7 @@ def frames(batch):
     """All frames of a group, each where it says it is, with the padding between files."""
     found = []
     for run in batch.runs:
-        position, data = 0, bytes(run.data)
+        position, data = 0, b"".join(run.parts)
         while position < len(data) and (
             frame := frame_at(data, position, run.start + run.position + position)
         ):  # zeros end a file that has no room for a header
@@ -38,7 +38,7 @@ def everything(packer):
     batch = packer.batch
     return (
         packer.end,
-        None if batch is None else (batch.end, batch.messages, [bytes(run.data) for run in batch.runs]),
+        None if batch is None else (batch.end, batch.messages, [b"".join(run.parts) for run in batch.runs]),
         {key: (queue.next_offset, bytes(queue.tail), len(queue.hot)) for key, queue in packer._queues.items()},
     )
 
@@ -51,12 +51,43 @@ def test_the_fast_way_packs_the_same_bytes_as_the_way_for_any_record(packer, mes
     assert [run.seals for run in batch.runs] == [True] * (len(batch.runs) - 1) + [False]
     mixed = other.pack_mixed(entries, (), (), b"", 77, 0)
     assert [(entry.queue_offset, entry.log_offset) for entry in entries] == offsets
-    assert [bytes(run.data) for run in batch.runs] == [bytes(run.data) for run in mixed.runs]
+    assert [b"".join(run.parts) for run in batch.runs] == [b"".join(run.parts) for run in mixed.runs]
     assert (packer.end, list(batch.touched.values())) == (other.end, list(mixed.touched.values()))
     for key, queue in packer._queues.items():
         assert queue.tail == other._queues[key].tail
         assert queue.hot == other._queues[key].hot
         assert [entry.queue_offset for entry in queue.hot] == list(range(queue.next_offset))
+
+
+def test_every_header_has_the_epoch_of_the_leader(message):
+    packer = Packer({}, segment_bytes=SEGMENT_BYTES, end=0, epoch=1 << 40)
+    block = AppendBlock(
+        1, b"block", 0, queue_ids=[0], tag_hashes=[0], born_ms=[0], head_bytes=[5], system_bytes=[0]
+    )  # fmt: skip
+    packer.pack([message(bytes(1_000)) for _ in range(4)], 5, 0)
+    packer.pack_state(b"alone", 5, 0)
+    batch = packer.pack_mixed([message(), message()], [timer()], [7], b"state", 5, 0, [block])
+    found = frames(batch)
+    assert {frame.kind for frame in found} == {MESSAGE, PADDING, STATE, TIMER, TIMER_END}
+    assert {frame.epoch for frame in found} == {1 << 40}
+
+
+def test_groups_that_are_in_the_log_keep_their_places_when_the_one_behind_them_goes(packer, message):
+    packer.pack([message(b"a"), message(b"b", queue_id=1)], 5, 0)
+    first = packer.take()
+    packer.pack([message(b"c")], 5, 0)
+    second = packer.take()
+    end = packer.end
+    packer.pack([message(b"lost"), message(b"lost", queue_id=1), message(b"lost", queue_id=2)], 5, 0)
+    third = packer.take()
+    packer.pack([message(b"lost too")], 5, 0)
+    assert packer.take_back(third, [first, second])[0] is third
+    assert packer.end == end
+    again = [message(b"d"), message(b"e", queue_id=1), message(b"f", queue_id=2)]
+    packer.pack(again, 5, 0)
+    assert [entry.queue_offset for entry in again] == [2, 1, 0]
+    assert again[0].log_offset == end
+    assert [entry.head for entry in packer._queues[1, 0].hot] == [b"a", b"c", b"d"]
 
 
 def test_messages_of_one_call_hang_together_in_the_log(packer, message):
@@ -176,8 +207,8 @@ def test_a_block_is_packed_as_its_messages_would_be_and_is_not_kept_in_memory(pa
     packed = packer.pack_mixed((), (), (7,), b"state", 77, 3, blocks)
     wanted = other.pack_mixed(entries, (), (7,), b"state", 77, 3)
     assert len(packed.runs) > 2
-    assert [(run.start, run.seals, bytes(run.data)) for run in packed.runs] == [
-        (run.start, run.seals, bytes(run.data)) for run in wanted.runs
+    assert [(run.start, run.seals, b"".join(run.parts)) for run in packed.runs] == [
+        (run.start, run.seals, b"".join(run.parts)) for run in wanted.runs
     ]
     assert (packer.end, packed.end, packed.records, list(packed.touched.values())) == (
         other.end, wanted.end, wanted.records, list(wanted.touched.values())
@@ -221,3 +252,23 @@ def test_a_block_whose_sizes_make_no_sense_is_refused_before_anything_is_packed(
         packer.pack_mixed((), (), (1,), b"", 6, 0, [block])
     assert everything(packer)[0] == 0
     assert not packer._queues
+
+
+def test_a_large_part_is_not_copied_and_a_call_that_is_taken_back_leaves_it_whole(message):
+    packer = Packer({}, segment_bytes=1 << 20, end=0)
+
+    def large(kind=1):
+        return TimerAppend(1, 2, 7, due_ms=9_000, kind=kind, born_ms=5, head=b"h", system=bytes(range(256)) * 256)
+
+    kept = large()
+    assert len(kept.system) == LARGE_BYTES
+    batch = packer.pack_mixed([message()], [kept], (), b"", 5, 0)
+    assert any(part is kept.system for part in batch.runs[0].parts)
+    was = everything(packer)
+    for bad in ([large(), large(kind=300)], [timer(), large(), large(kind=300)]):
+        with pytest.raises(BadRequest):
+            packer.pack_mixed([message()], bad, (), b"", 6, 0)
+        assert everything(packer) == was
+    packer.pack_state(b"s", 7, 0)
+    assert [frame.kind for frame in frames(batch)] == [MESSAGE, TIMER, STATE]
+    assert frames(batch)[1].system == kept.system

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenq.errors import StoreCorrupted, StoreError
-from evenq.store import checkpoint, consume_queue, index_file, record, snapshot
+from evenq.store import checkpoint, consume_queue, copied_mark, index_file, record, snapshot
 from evenq.store.timers import keys, manifest, runs
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "internals" / "data_files.md"
@@ -41,6 +41,7 @@ def test_the_byte_tables_of_the_document_are_those_of_the_code():
         _of(consume_queue.ENTRY_FIELDS),
         _of(checkpoint.CHECKPOINT_FIELDS),
         _of(checkpoint.QUEUE_FIELDS),
+        _of(copied_mark.MARK_FIELDS),
         _of(snapshot.SNAPSHOT_FIELDS),
         _of(snapshot.QUEUE_FIELDS),
         _of(index_file.INDEX_FIELDS),
@@ -52,7 +53,7 @@ def test_the_byte_tables_of_the_document_are_those_of_the_code():
         _of(manifest.MANIFEST_FIELDS),
         _of(manifest.RUN_USE_FIELDS),
     ]
-    for module in (record, checkpoint, snapshot, index_file, runs, manifest):
+    for module in (record, checkpoint, copied_mark, snapshot, index_file, runs, manifest):
         assert f"0x{module.MAGIC:08X}" in DOCUMENT.read_text()
 
 
@@ -102,14 +103,6 @@ def _frame(**values):
     return record.frame_at(_pack(**values), 0, 5)
 
 
-@given(tag=st.integers(-(1 << 63), (1 << 63) - 1), due=st.integers(0, 1 << 50), kind=st.integers(0, 255))
-def test_a_timer_keeps_its_tag_its_due_time_and_its_kind(tag, due, kind):
-    flags = record.timer_flags(kind) | record.FLAG_MORE
-    timer = record.timer_of(_frame(kind=record.TIMER, flags=flags, queue_offset=record.unsigned(tag), tag_hash=due))
-    assert (timer.tag_hash, timer.due_ms, timer.kind, timer.log_offset) == (tag, due, kind, 5)
-    assert (timer.topic_id, timer.queue_id, timer.head, timer.system) == (2, 3, b"head", b"system")
-
-
 @given(st.lists(st.integers(0, (1 << 64) - 1)))
 def test_the_end_of_timers_lists_them(timer_ids):
     frame = _frame(kind=record.TIMER_END, head=record.pack_timer_ids(timer_ids), system=b"")
@@ -127,3 +120,31 @@ def test_a_frame_of_another_kind_is_no_timer_and_no_list_of_timers():
 def test_the_document_names_every_kind():
     named = ", ".join(f"{kind} {name}" for kind, name in record.KINDS.items())
     assert named in DOCUMENT.read_text()
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 255))
+def test_a_timer_keeps_its_due_time_and_its_tag_hash_in_fields_of_other_names(due_ms, tag_hash, kind):
+    fields = record.TimerFields(due_ms, tag_hash, kind)
+    data = _pack(
+        kind=record.TIMER, flags=fields.flags | record.FLAG_MORE, queue_offset=fields.queue_offset_field,
+        tag_hash=fields.tag_hash_field,
+    )  # fmt: skip
+    frame = record.frame_at(data, 0, 5)
+    assert frame is not None
+    assert frame.timer == fields
+    timer = record.timer_of(frame)
+    assert (timer.due_ms, timer.tag_hash, timer.kind, timer.log_offset) == (due_ms, tag_hash, kind, 5)
+    assert (timer.topic_id, timer.queue_id, timer.head, timer.system) == (2, 3, b"head", b"system")
+    header = dict(zip((field.name for field in record.FRAME_FIELDS), record.HEADER.unpack_from(data), strict=True))
+    assert (header["tag hash"], header["queue offset"], header["flags"] >> 8) == (due_ms, tag_hash % (1 << 64), kind)
+
+
+def test_a_timer_is_not_read_as_a_message_nor_a_message_as_a_timer():
+    timer = record.frame_at(_pack(kind=record.TIMER, tag_hash=8), 0, 5)
+    for name in ("queue_offset", "tag_hash"):
+        with pytest.raises(AssertionError):
+            getattr(timer, name)
+    message = record.frame_at(_pack(), 0, 5)
+    assert (message.queue_offset, message.tag_hash) == (4, -8)
+    with pytest.raises(StoreCorrupted, match="a timer is 4"):
+        _ = message.timer

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from evenq.store.retention import Facts, Hold, SegmentFact, plan
+from evenq.store.retention import RetentionFacts, RetentionHold, SegmentFact, plan
 
 HOUR = 3_600_000
 NOW = 100 * 24 * HOUR + 4 * HOUR  # 04:00 UTC
 SIZE = 100
-FACTS = Facts(
+FACTS = RetentionFacts(
     now_ms=NOW, retention_ms=72 * HOUR, retention_hour=4, clean_ratio=0.75, force_ratio=0.85, used_ratio=0.5,
     disk_bytes=10_000, segment_bytes=SIZE,
     segments=[SegmentFact(number * SIZE, NOW - (80 - 5 * number) * HOUR) for number in range(5)],
@@ -67,17 +67,17 @@ def test_over_the_upper_mark_so_many_go_as_bring_it_down_whatever_their_age(used
 
 
 def test_a_topic_that_keeps_longer_holds_the_files_with_its_messages():
-    assert begin(holds=[Hold(150, 76 * HOUR)]) == SIZE
-    assert begin(holds=[Hold(150, 74 * HOUR)]) == 2 * SIZE
-    assert begin(holds=[Hold(200, 76 * HOUR)]) == 2 * SIZE
-    assert begin(holds=[Hold(0, 0)]) == 0
+    assert begin(holds=[RetentionHold(150, 76 * HOUR)]) == SIZE
+    assert begin(holds=[RetentionHold(150, 74 * HOUR)]) == 2 * SIZE
+    assert begin(holds=[RetentionHold(200, 76 * HOUR)]) == 2 * SIZE
+    assert begin(holds=[RetentionHold(0, 0)]) == 0
 
 
 def test_for_ever_is_for_ever_even_on_a_full_disk():
     assert begin(retention_ms=0) == 0
     assert begin(retention_ms=0, used_ratio=1.0) == 0
-    assert begin(holds=[Hold(150, 0)], used_ratio=1.0) == SIZE
-    assert begin(holds=[Hold(150, 99 * HOUR)], used_ratio=1.0) == 4 * SIZE
+    assert begin(holds=[RetentionHold(150, 0)], used_ratio=1.0) == SIZE
+    assert begin(holds=[RetentionHold(150, 99 * HOUR)], used_ratio=1.0) == 4 * SIZE
 
 
 def test_what_the_newest_snapshot_needs_stays_if_no_other_can_be_taken():

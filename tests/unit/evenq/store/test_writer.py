@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from evenq.errors import StoreFull
-from evenq.store.writer import Batch, Writer
+from evenq.store.writer import WriteBatch, Writer
 
 
 class Log:
@@ -39,10 +39,10 @@ def written(log, *, sync_each=False, threaded=True):
             if len(reports) == 2:
                 done.set()
             else:
-                writer.submit(Batch(1))
+                writer.submit(WriteBatch(1))
 
         writer = Writer(log, sync_each=sync_each, threaded=threaded, done=report)
-        writer.submit(Batch(0))
+        writer.submit(WriteBatch(0))
         await asyncio.wait_for(done.wait(), 5)
         writer.close()
         writer.close()
@@ -62,3 +62,15 @@ def test_batches_are_written_in_order_and_synced_if_told_so(threaded):
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), StoreFull("full"), ValueError("a mistake of ours")])
 def test_every_error_is_reported_and_the_writer_goes_on(error):
     assert written(Log(error), sync_each=True) == [(0, error), (1, error)]
+
+
+def test_without_a_thread_nothing_is_written_behind_the_close():
+    async def story():
+        log, reports = Log(), []
+        writer = Writer(log, sync_each=False, threaded=False, done=lambda batch, error: reports.append(batch))
+        writer.submit(WriteBatch(0))
+        writer.close()
+        await asyncio.sleep(0)
+        assert (log.events, reports) == ([], [])
+
+    asyncio.run(story())

@@ -13,8 +13,8 @@ import pytest
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.net import BlockingCalls
-from evenq.serving.door import DoorOptions, Front
-from evenq.serving.doors import Doors, open_doors, usual_places
+from evenq.serving.grpc_server_options import Front, GrpcServerOptions
+from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority, Pair
@@ -58,10 +58,10 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-async def opened(pair: Pair, front: Front, port: int = -1, host: str = "127.0.0.1", **more: Any) -> Doors:
+async def opened(pair: Pair, front: Front, port: int = -1, host: str = "127.0.0.1", **more: Any) -> GrpcServers:
     tls = TlsSettings(**{"port": 0, "certificate": pair.certificate, "key": pair.key, **more})
-    options = DoorOptions(front=front)
-    return await open_doors([RPC], usual_places(host, port, tls), tls, clock=SystemClock(), options=options)
+    options = GrpcServerOptions(front=front)
+    return await open_grpc_servers([RPC], usual_addresses(host, port, tls), tls, clock=SystemClock(), options=options)
 
 
 def said(net: BlockingCalls, address: str, request: bytes = b"hello") -> str:
@@ -249,8 +249,10 @@ def test_a_pinned_server_with_a_new_certificate_is_pinned_again(authority: Autho
             await asyncio.to_thread(said, net, f"127.0.0.1:{port}")
         pair = authority.sign("server", hosts=HERE)
         tls = TlsSettings(port=port, certificate=pair.certificate, key=pair.key)
-        options = DoorOptions(front=front)
-        doors = await open_doors([RPC], usual_places("127.0.0.1", -1, tls), tls, clock=SystemClock(), options=options)
+        options = GrpcServerOptions(front=front)
+        doors = await open_grpc_servers(
+            [RPC], usual_addresses("127.0.0.1", -1, tls), tls, clock=SystemClock(), options=options
+        )
         while failed < 50:
             try:
                 assert await asyncio.to_thread(said, net, f"127.0.0.1:{port}") == "tls True"

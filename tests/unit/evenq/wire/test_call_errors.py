@@ -51,3 +51,22 @@ def test_an_error_of_grpcio_is_the_same() -> None:
     assert error.message == no_answer("h:1", "/a/b", "no reason given").message
     assert late("h:1", "/a/b", 5).retryable
     assert shutting_down("h:1").code == errors.ConnectionFailed.code
+
+
+def test_another_table_stands_for_servers_that_are_not_ours() -> None:
+    def theirs(
+        code: int,
+        details: str,
+        trailers: object,
+        /,
+        *,
+        address: str,
+        method: str,
+        timeout_ms: int | None,
+    ) -> errors.Error:
+        return errors.NotFound(f"{code} {details} {address} {method} {timeout_ms}")
+
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="gone")
+    found = grpc_call_error(error, "h:1", "/s/m", 5, table=theirs)
+    assert type(found) is errors.NotFound
+    assert found.message == "14 gone h:1 /s/m 5"

@@ -6,7 +6,7 @@ import pytest
 from evenq_proofs.loop_net import LoopNet
 
 import evenq
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
 from evenq.wire.credentials import Credentials
@@ -57,14 +57,14 @@ def test_neither_secret_nor_token_is_in_a_text_of_them() -> None:
 def test_a_client_signs_with_its_own_keys_before_those_of_its_ground(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("EVENQ_ACCESS_KEY", "EVENQ_SECRET_KEY", "EVENQ_CREDENTIALS"):
         monkeypatch.delenv(variable, raising=False)
-    assert Ground.of(None, None).credentials is None
+    assert ClientContext.of(None, None).credentials is None
     mine = Credentials(access_key="orders", secret_key="s3cret-key")
-    assert Ground.of(None, mine).credentials == mine
+    assert ClientContext.of(None, mine).credentials == mine
     monkeypatch.setenv("EVENQ_ACCESS_KEY", "root")
     monkeypatch.setenv("EVENQ_SECRET_KEY", "of-the-environment")
-    assert Ground.of(None, None).credentials == Credentials(access_key="root", secret_key="of-the-environment")
-    assert Ground.of(None, mine).credentials == mine
+    assert ClientContext.of(None, None).credentials == Credentials(access_key="root", secret_key="of-the-environment")
+    assert ClientContext.of(None, mine).credentials == mine
     clock = FakeClock()
-    handed_in = Ground(clock=clock, rng=Ground.real().rng, net=LoopNet(clock))
+    handed_in = ClientContext(clock=clock, rng=ClientContext.real().rng, net=LoopNet(clock))
     assert handed_in.open_net() is handed_in.net
-    assert isinstance(Ground.of(handed_in, mine).open_net(), SignedNet)
+    assert isinstance(ClientContext.of(handed_in, mine).open_net(), SignedNet)

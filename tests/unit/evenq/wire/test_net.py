@@ -9,17 +9,22 @@ import pytest
 
 from evenq import errors
 from evenq.runtime.clock import SystemClock
-from evenq.serving.door import Door, open_door
+from evenq.serving.grpc_server import GrpcServer, open_grpc_server
 from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 
 ECHO = "/evenq.v1.Data/Echo"
 SILENT = "/evenq.v1.Data/Silent"
 CHAT = "/evenq.v1.Data/Chat"
+PEER = "/evenq.v1.Data/Peer"
 
 
 async def echo(request: bytes, _context: RpcContext) -> bytes:
     return request
+
+
+async def peer(_request: bytes, context: RpcContext) -> bytes:
+    return context.peer.encode()
 
 
 async def silent(request: bytes, _context: RpcContext) -> bytes:
@@ -32,14 +37,15 @@ async def chat(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIte
         yield request
 
 
-async def server(port: int = 0) -> Door:
+async def server(port: int = 0) -> GrpcServer:
     access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
     rpcs = [
         Rpc(method=ECHO, kind=Kind.UNARY, handler=echo, response=bytes, access=access),
+        Rpc(method=PEER, kind=Kind.UNARY, handler=peer, response=bytes, access=access),
         Rpc(method=SILENT, kind=Kind.UNARY, handler=silent, response=bytes, access=access),
         Rpc(method=CHAT, kind=Kind.BIDI, handler=chat, response=bytes, access=access),
     ]
-    return await open_door(rpcs, host="127.0.0.1", port=port, clock=SystemClock())
+    return await open_grpc_server(rpcs, host="127.0.0.1", port=port, clock=SystemClock())
 
 
 def run(test: Callable[[GrpcNet], Awaitable[None]], *, channels_max: int = 256) -> None:
@@ -100,6 +106,35 @@ def test_a_server_that_comes_back_is_found_soon() -> None:
             except errors.ConnectionFailed:
                 await clock.sleep_ms(20)
         assert clock.monotonic_ms() - started < 5_000
+        await door.stop()
+
+    run(test)
+
+
+def test_a_renewed_address_gets_a_connection_of_its_own_and_running_calls_end_on_the_old_one() -> None:
+    async def test(net: GrpcNet) -> None:
+        door = await server()
+        address = f"127.0.0.1:{door.port}"
+        more = asyncio.Event()
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield b"1"
+            await more.wait()
+            yield b"2"
+
+        await net.renew(address)  # nothing is there yet
+        async with aclosing(net.stream(address, CHAT, requests(), timeout_ms=5_000)) as frames:
+            assert await anext(frames) == b"1"
+            before = await net.unary(address, PEER, b"", timeout_ms=5_000)
+            assert await net.unary(address, PEER, b"", timeout_ms=5_000) == before
+            await net.renew(address)
+            after = await net.unary(address, PEER, b"", timeout_ms=5_000)
+            assert after != before
+            assert len(net._retired) == 1
+            more.set()
+            assert await anext(frames) == b"2"
+        assert net._retired == set()
+        assert await net.unary(address, PEER, b"", timeout_ms=5_000) == after
         await door.stop()
 
     run(test)
@@ -201,3 +236,37 @@ def test_a_task_that_is_cancelled_in_a_call_is_cancelled() -> None:
         await door.stop()
 
     run(test)
+
+
+def test_an_option_that_is_given_stands_for_the_usual_one() -> None:
+    """Of one option given twice gRPC takes the first."""
+
+    async def main() -> None:
+        there = await server()
+        net = GrpcNet(options=[("grpc.max_receive_message_length", 4)])
+        try:
+            address = f"127.0.0.1:{there.port}"
+            with pytest.raises(errors.Error, match=r"larger than max \(9 vs\. 4\)"):
+                await net.unary(address, ECHO, b"123456789", timeout_ms=10_000)
+        finally:
+            await net.close()
+            await there.stop()
+
+    asyncio.run(main())
+
+
+def test_what_a_status_means_is_said_by_the_nets_table() -> None:
+    def theirs(
+        code: int, _details: str, _trailers: object, /, *, address: str, method: str, timeout_ms: int | None
+    ) -> errors.Error:
+        return errors.NotFound(f"{code} {address} {method} {timeout_ms}")
+
+    async def main() -> None:
+        net, address = GrpcNet(error_table=theirs), f"127.0.0.1:{free_port()}"
+        try:
+            with pytest.raises(errors.NotFound, match=f"14 {address} {ECHO} 5000"):
+                await net.unary(address, ECHO, b"", timeout_ms=5_000)
+        finally:
+            await net.close()
+
+    asyncio.run(main())

@@ -52,8 +52,24 @@ def test_calls_and_streams_are_signed_and_keep_their_own_headers() -> None:
             assert fits(claim, SECRET, headers["x-mq-date-time"])
             assert headers["x-mq-session-token"] == "token"
         assert below.seen[0]["x-mq-client-id"] == "c"
+        await net.renew("a:1")  # the net below has no connections
         await net.close()
         assert below.closed
+
+    asyncio.run(test())
+
+
+def test_the_net_below_is_told_to_connect_anew() -> None:
+    class Renewable(Recorder):
+        renewed = ""
+
+        async def renew(self, address: str) -> None:
+            self.renewed = address
+
+    async def test() -> None:
+        below = Renewable()
+        await SignedNet(below, Signer("orders", SECRET, clock=FakeClock())).renew("a:1")
+        assert below.renewed == "a:1"
 
     asyncio.run(test())
 

@@ -1,6 +1,8 @@
 """The table between errors and codes."""
 
+import ast
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,21 @@ def test_each_error_class_has_a_code_of_the_proto_that_leads_back_to_it_or_to_it
     for code, kind in CLASS_OF_CODE.items():
         assert kind.code == code
         assert type(error_of(code, "why")) is kind
+
+
+def test_the_numbers_of_errors_stand_in_their_tables_alone() -> None:
+    root = Path(errors.__file__).parent.parent.parent
+    tables = {"src/evenq/errors.py", "src/evenq/wire/status.py"}
+    numbers = {kind.code for kind in ALL_ERRORS} - {40_000}  # 40,000 is a usual number of other things, too
+    found = [
+        f"{path}:{node.lineno}: {node.value}"
+        for top in ("src/evenq", "services", "spark")
+        for path in sorted((root / top).rglob("*.py"))
+        if "stubs" not in path.parts and path.relative_to(root).as_posix() not in tables
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value in numbers
+    ]
+    assert found == [], "write SomeError.code"
 
 
 def test_the_sentence_and_code_survive_both_ways() -> None:

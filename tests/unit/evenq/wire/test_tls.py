@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.errors import SettingsError
 from evenq.wire.tls import Tls
 
@@ -60,20 +60,20 @@ def test_what_contradicts_itself_is_refused(environ: dict[str, str], words: str)
     ],
 )
 def test_the_endpoint_and_the_argument_say_it(endpoint: str, asked: Tls | bool | None, tls: Tls | None) -> None:
-    ground = Ground.of(None, None, endpoint=endpoint, tls=asked)
-    assert ground.tls == tls
-    assert "://" not in ground.endpoint
+    context = ClientContext.of(None, None, endpoint=endpoint, tls=asked)
+    assert context.tls == tls
+    assert "://" not in context.endpoint
 
 
 def test_the_environment_counts_where_neither_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENQ_TLS_CA", "ca.pem")
     monkeypatch.setenv("EVENQ_ENDPOINT", "x:1,y:2")
-    assert Ground.of(None, None).endpoint == "x:1;y:2"
-    assert Ground.of(None, None, endpoint="z:3").endpoint == "z:3"
+    assert ClientContext.of(None, None).endpoint == "x:1;y:2"
+    assert ClientContext.of(None, None, endpoint="z:3").endpoint == "z:3"
     for endpoint, asked in (("", None), ("evenqs://a:1", None), ("a:1", True)):
-        assert Ground.of(None, None, endpoint=endpoint, tls=asked).tls == Tls(ca="ca.pem")
-    assert Ground.of(None, None, endpoint="evenq://a:1").tls is None
-    assert Ground.of(None, None, tls=False).tls is None
+        assert ClientContext.of(None, None, endpoint=endpoint, tls=asked).tls == Tls(ca="ca.pem")
+    assert ClientContext.of(None, None, endpoint="evenq://a:1").tls is None
+    assert ClientContext.of(None, None, tls=False).tls is None
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_the_environment_counts_where_neither_says_otherwise(monkeypatch: pytest
 )
 def test_an_endpoint_and_an_argument_that_contradict_each_other_are_refused(endpoint: str, asked: Tls | bool) -> None:
     with pytest.raises(SettingsError, match="contradict each other"):
-        Ground.of(None, None, endpoint=endpoint, tls=asked)
+        ClientContext.of(None, None, endpoint=endpoint, tls=asked)

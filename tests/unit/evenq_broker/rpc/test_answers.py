@@ -1,8 +1,8 @@
 """Answers made of bytes are what protobuf would have written."""
 
 import pytest
-from evenq_broker.core.frames import field
-from evenq_broker.rpc.answers import OK_STATUS, code_of, parsed, several, status_frame, told
+from evenq_broker.core.state.frames import field
+from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
 
 from evenq.errors import (
     BadRequest,
@@ -42,5 +42,5 @@ def test_bytes_that_are_no_message_are_told_with_their_number_and_the_message_me
 
 
 def test_texts_that_name_files_are_not_for_callers() -> None:
-    assert not told(StoreCorrupted("/data/log at byte 5"))
-    assert all(map(told, (StoreFull("full"), InvalidReceiptHandle("bad"), InternalError("id"))))
+    assert not is_public(StoreCorrupted("/data/log at byte 5"))
+    assert all(map(is_public, (StoreFull("full"), InvalidReceiptHandle("bad"), InternalError("id"))))

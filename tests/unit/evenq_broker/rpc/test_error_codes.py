@@ -38,8 +38,8 @@ async def strict(stage: Any, **settings: Any) -> Any:
     told = {"auto_create_topics": False, "auto_create_groups": False, "error_hold_ms": 0, **settings}
     broker = await stage.broker(default_start_from="FIRST", **told)
     for kind in MessageType:
-        await stage.during(broker.create_topic(kind.value.lower(), queues=1, message_type=kind))
-    await stage.during(broker.create_group("g"))
+        await stage.during(broker.catalog.create_topic(kind.value.lower(), queues=1, message_type=kind))
+    await stage.during(broker.catalog.create_group("g"))
     return broker
 
 
@@ -119,17 +119,17 @@ BAD_MESSAGES: list[tuple[int, dict[str, Any]]] = [
 def test_each_way_a_message_may_be_wrong_has_its_code_at_both_levels_and_stores_nothing(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await strict(stage, body_bytes_max=2000)
-        await stage.during(broker.create_topic("closed", queues=1))
-        closed = broker.topics.get("closed")
-        broker.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.READ}))
-        before = broker.store.stats.log_end
+        await stage.during(broker.catalog.create_topic("closed", queues=1))
+        closed = broker.catalog.topics.get("closed")
+        broker.catalog.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.READ}))
+        before = broker.ledger.store.stats.log_end
         for code, fields in BAD_MESSAGES:
             request = s.SendMessageRequest(messages=[message(**fields)])
             answer = await stage.ask("SendMessage", request, s.SendMessageResponse)
             found = (answer.status.code, [entry.status.code for entry in answer.entries])
             assert found == (code, [code]), (fields, answer.status.message)
             assert 20 < len(answer.status.message) < 500
-        assert broker.store.stats.log_end == before
+        assert broker.ledger.store.stats.log_end == before
         for messages in ([], [message(), message("fifo", message_group="a")]):
             request = s.SendMessageRequest(messages=messages)
             assert (await stage.ask("SendMessage", request, s.SendMessageResponse)).status.code == CORRUPTED
@@ -231,9 +231,9 @@ def test_malformed_and_monstrous_sql_is_refused_in_one_short_sentence(run: Run, 
 def test_each_way_a_receive_may_be_wrong_has_its_code(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await strict(stage)
-        await stage.during(broker.create_topic("closed", queues=1))
-        closed = broker.topics.get("closed")
-        broker.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.NONE}))
+        await stage.during(broker.catalog.create_topic("closed", queues=1))
+        closed = broker.catalog.topics.get("closed")
+        broker.catalog.topics.put(closed.__class__(**{**_fields(closed), "permission": Permission.NONE}))
         for code, request in (
             (TOPIC, receive_request("")),
             (TOPIC, receive_request("a b")),
@@ -261,7 +261,7 @@ def test_names_that_are_the_brokers_are_never_made_by_asking(run: Run) -> None:
 
     async def story(stage: Any) -> None:
         broker = await strict(stage, auto_create_topics=True, auto_create_groups=True)
-        before = len(broker.topics)
+        before = len(broker.catalog.topics)
         for name in ("%SYS%no-such", "%DLQ%never", "%RETRY%never", "%", "TRANS_CHECK_MAX_TIME_TOPIC"):
             assert (await receive(stage, receive_request(name)))[0] in {TOPIC, NO_TOPIC}, name
             request = s.QueryRouteRequest()
@@ -270,7 +270,7 @@ def test_names_that_are_the_brokers_are_never_made_by_asking(run: Run) -> None:
             assert (await stage.ask("QueryRoute", request, s.QueryRouteResponse)).status.code in {TOPIC, NO_TOPIC}
             sent = s.SendMessageRequest(messages=[message(name)])
             assert (await stage.ask("SendMessage", sent, s.SendMessageResponse)).status.code in {FORBIDDEN, NO_TOPIC}
-        assert len(broker.topics) == before
+        assert len(broker.catalog.topics) == before
 
     run(story)
 
@@ -357,6 +357,6 @@ def test_lite_subscriptions_have_their_codes_and_their_bounds(run: Run) -> None:
             request = s.SendMessageRequest(messages=[message("lite", lite_topic=f"n{number}")])
             codes.append((await stage.ask("SendMessage", request, s.SendMessageResponse)).entries[0].status.code)
         assert set(codes) == {OK, LITE_TOPICS}
-        assert len(broker.clients) <= 2
+        assert len(broker.clients.table) <= 2
 
     run(story)

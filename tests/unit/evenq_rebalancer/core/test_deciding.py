@@ -1,26 +1,17 @@
-"""A line's next decision: previous owners, failing strategies, budgets of moves, lags."""
+"""An assignment's next decision: previous owners, failing strategies, budgets of moves, lags."""
 
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.board import Board, Limits, Question
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine, AssignmentQuestion, EngineLimits
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.pacing import AGAIN_MS, LAG_PERIOD_MS
-from evenq_rebalancer.core.told import (
-    Generation,
-    GroupFact,
-    HeldFact,
-    LagFact,
-    MemberFact,
-    ModeFact,
-    Report,
-    TopicFact,
-)
+from evenq_rebalancer.core.reports import BrokerReport, GroupFact, HeldFact, LagFact, MemberFact, ModeFact, TopicFact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenq.allocation import known_names
-from evenq.model import MessageQueue
+from evenq.model import Generation, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 
 BROKERS = ("b1", "b2")
@@ -28,14 +19,14 @@ STRATEGIES = ["STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM
 
 
 class World:
-    """A board with two brokers in two zones, of 4 queues each."""
+    """A engine with two brokers in two zones, of 4 queues each."""
 
     def __init__(self, *, epoch=1_000, strategy="STICKY", queues=4, balance=EVEN_BALANCE) -> None:
-        self.board = Board(epoch=epoch, limits=Limits(warm_up_ms=0))
+        self.engine = AssignmentEngine(epoch=epoch, limits=EngineLimits(warm_up_ms=0))
         self.strategy, self.queues, self.balance, self.now_ms = strategy, queues, balance, 0
         self.ids: tuple[str, ...] = ()
         for number, name in enumerate(BROKERS, 1):
-            self.board.facts.opened(name, number)
+            self.engine.facts.opened(name, number)
 
     def tell(self, *ids, held=(), settle=True):
         self.ids = ids
@@ -51,9 +42,9 @@ class World:
                 held=tuple(fact for fact in held if fact.queue.broker_name == name),
             )
             topic = TopicFact(topic="T", read_queues=self.queues)
-            self.board.reported(
+            self.engine.reported(
                 number,
-                Report(broker_name=name, groups=(fact,), topics=(topic,), zone=f"z{number}", full=True),
+                BrokerReport(broker_name=name, groups=(fact,), topics=(topic,), zone=f"z{number}", full=True),
                 now_ms=self.now_ms,
             )
         return self.settle() if settle else []
@@ -64,14 +55,14 @@ class World:
         told = dict(zip(queues, lags, strict=True))
         for number, name in enumerate(BROKERS, 1):
             mine = tuple((queue, lag) for queue, lag in told.items() if queue.broker_name == name)
-            self.board.reported(
-                number, Report(broker_name=name, lags=(LagFact(group="g", lags=mine),)), now_ms=self.now_ms
+            self.engine.reported(
+                number, BrokerReport(broker_name=name, lags=(LagFact(group="g", lags=mine),)), now_ms=self.now_ms
             )
         return self.settle()
 
     def settle(self):
-        decisions = self.board.settle(now_ms=self.now_ms, wall_ms=self.now_ms)
-        self.board.check()
+        decisions = self.engine.settle(now_ms=self.now_ms, wall_ms=self.now_ms)
+        self.engine.check()
         return decisions
 
     def wait(self, ms):
@@ -80,7 +71,7 @@ class World:
 
     @property
     def decision(self):
-        return next(iter(self.board.decisions()))
+        return next(iter(self.engine.decisions()))
 
     @property
     def owners(self):
@@ -142,7 +133,7 @@ def test_of_two_holders_the_newer_generation_counts() -> None:
             members=tuple(MemberFact(client_id=own, topics=("T",)) for own in "ab"),
             held=(HeldFact(queue=queue, holder=holder, generation=Generation(5, counter)),),
         )
-        world.board.reported(number, Report(broker_name=name, groups=(fact,)), now_ms=0)
+        world.engine.reported(number, BrokerReport(broker_name=name, groups=(fact,)), now_ms=0)
     world.settle()
     assert world.owners[queue] == "b"
 
@@ -185,8 +176,8 @@ def test_a_strategy_that_fails_leaves_what_stands_and_never_leaves_queues_to_the
     before = world.owners
     world.strategy = failing
     assert world.tell("a", "b", "c") == [], "all owners live: what stands goes on"
-    assert failing in world.board.problems("g")["T"]
-    assert list(world.board.troubled()) == [("g", "T")]
+    assert failing in world.engine.problems("g")["T"]
+    assert list(world.engine.troubled()) == [("g", "T")]
     (decision,) = world.tell("a", "b")
     assert decision.strategy == "STICKY"
     assert all(own == before[queue] for queue, own in world.owners.items() if before[queue] != "c")
@@ -194,18 +185,18 @@ def test_a_strategy_that_fails_leaves_what_stands_and_never_leaves_queues_to_the
     assert world.sizes == [4, 4]
     world.strategy = "AVG"
     world.tell("a", "b")
-    assert (world.decision.strategy, world.board.problems("g")) == ("AVG", {})
+    assert (world.decision.strategy, world.engine.problems("g")) == ("AVG", {})
 
 
 def test_a_group_whose_strategy_never_worked_is_served_all_the_same() -> None:
     world = World(strategy="NO_SUCH")
     world.tell("a", "b")
     assert world.sizes == [4, 4]
-    answer = world.board.query(Question(group="g", topic="T", client_id="a"), now_ms=0, wall_ms=0)
+    answer = world.engine.query(AssignmentQuestion(group="g", topic="T", client_id="a"), now_ms=0, wall_ms=0)
     assert (answer.known, len(answer.queues), answer.strategy) == (True, 4, "STICKY")
-    assert "NO_SUCH" in world.board.take_problems()["g", "T"]
+    assert "NO_SUCH" in world.engine.take_problems()["g", "T"]
     world.tell("a", "b", "c")
-    assert world.board.take_problems() == {}, "told once"
+    assert world.engine.take_problems() == {}, "told once"
 
 
 def test_every_known_strategy_but_config_serves_a_group_in_zones() -> None:
@@ -213,7 +204,7 @@ def test_every_known_strategy_but_config_serves_a_group_in_zones() -> None:
         if name != "CONFIG" and "<" not in name:
             world = World(strategy=name)
             world.tell("a", "b", "c")
-            assert (world.decision.strategy, world.board.problems("g")) == (name, {}), name
+            assert (world.decision.strategy, world.engine.problems("g")) == (name, {}), name
 
 
 def test_a_budget_of_moves_spreads_a_change_over_time_and_then_rests() -> None:
@@ -221,14 +212,14 @@ def test_a_budget_of_moves_spreads_a_change_over_time_and_then_rests() -> None:
     world.tell("a")
     world.tell("a", "b")
     assert (world.decision.moves, world.sizes) == (3, [3, 13])
-    assert world.board.next_event_ms() == AGAIN_MS
+    assert world.engine.next_event_ms() == AGAIN_MS
     assert world.wait(AGAIN_MS - 1) == []
     for size in (6, 8):
         (decision,) = world.wait(AGAIN_MS)
         assert world.sizes[0] == size
         assert decision.reason == "balancing goes on, some queues at a time"
     assert world.wait(AGAIN_MS) == []
-    assert world.board.next_event_ms() is None
+    assert world.engine.next_event_ms() is None
 
 
 def test_queues_without_an_owner_are_given_beyond_the_budget() -> None:
@@ -281,7 +272,7 @@ def test_one_hopeless_queue_moves_nothing_for_ever() -> None:
 def test_a_request_mode_that_a_leader_before_told_goes_on() -> None:
     old = World(strategy="AVG")
     old.tell(*"abcd")
-    old.board.set_mode("g", "T", RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=1))
+    old.engine.set_mode("g", "T", RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=1))
     old.settle()
     new = World(strategy="AVG", epoch=2_000)
     older = ModeFact(topic="T", setting=RequestModeSetting(mode=RequestMode.PULL), generation=Generation(1_000, 1))
@@ -294,11 +285,11 @@ def test_a_request_mode_that_a_leader_before_told_goes_on() -> None:
         members = tuple(MemberFact(client_id=own, topics=("T",)) for own in "abcd")
         fact = GroupFact(group="g", strategy="AVG", members=members, modes=(mode,))
         topic = TopicFact(topic="T", read_queues=4)
-        report = Report(broker_name=BROKERS[number - 1], groups=(fact,), topics=(topic,))
-        new.board.reported(number, report, now_ms=0)
+        report = BrokerReport(broker_name=BROKERS[number - 1], groups=(fact,), topics=(topic,))
+        new.engine.reported(number, report, now_ms=0)
     new.settle()
     assert new.decision.shares == old.decision.shares
-    assert new.board.mode("g", "T").pop_share_queue_num == 1
-    new.board.set_mode("g", "T", RequestModeSetting(mode=RequestMode.PULL))
+    assert new.engine.mode("g", "T").pop_share_queue_num == 1
+    new.engine.set_mode("g", "T", RequestModeSetting(mode=RequestMode.PULL))
     new.settle()
     assert new.sizes == [2, 2, 2, 2], "what is set now counts before what was told"

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.decisions import (
-    ALL_BROKERS,
-    BROADCASTING,
-    EVERYBODY,
-    Generation,
-    Inputs,
-    decide,
-    named,
-)
+from evenq_rebalancer.core.decisions import decide
+from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
-from evenq_rebalancer.core.sharing import divided
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.reports import MemberFact
+from evenq_rebalancer.core.sharing import EVERYBODY, divided, named
 
 from evenq.errors import BadRequest
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 
 
 def share(group, inputs, by):

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from evenq_rebalancer.core.election import Begin, Elector, End, Read, Record, Seen, Timing, Write
+from evenq_rebalancer.core.election import Begin, Elector, End, LeaseTiming, Read, Record, SeenRecord, Write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-TIMING = Timing(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000)
+TIMING = LeaseTiming(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000)
 
 
-def seen(holder: str, version: str = "1", *, began_ms: int = 100, duration_ms: int = 6_000) -> Seen:
-    return Seen(record=Record(holder=holder, duration_ms=duration_ms, began_ms=began_ms), version=version)
+def seen(holder: str, version: str = "1", *, began_ms: int = 100, duration_ms: int = 6_000) -> SeenRecord:
+    return SeenRecord(record=Record(holder=holder, duration_ms=duration_ms, began_ms=began_ms), version=version)
 
 
 def leading(now_ms: int = 0, wall_ms: int = 5_000) -> Elector:
@@ -131,7 +131,7 @@ def test_a_write_of_ones_own_that_was_thought_to_have_failed_begins_a_new_epoch(
     elector = Elector("a", TIMING)
     (write,) = elector.observed(None, now_ms=0, wall_ms=5_000)
     assert elector.failed(now_ms=2_000) == []
-    (again,) = elector.observed(Seen(record=write.record, version="1"), now_ms=2_500, wall_ms=5_000)
+    (again,) = elector.observed(SeenRecord(record=write.record, version="1"), now_ms=2_500, wall_ms=5_000)
     assert elector.written(again, "2", now_ms=2_500) == [Begin(5_001)]
 
 
@@ -169,7 +169,7 @@ def test_a_deleted_lease_of_somebody_else_is_made_anew_only_when_its_holder_cann
 @pytest.mark.parametrize("times", [(6_000, 6_000, 1_000), (6_000, 1_000, 1_000), (6_000, 4_000, 0)])
 def test_times_that_would_let_two_lead_are_refused(times) -> None:
     with pytest.raises(ValueError, match="does not hold"):
-        Timing(duration_ms=times[0], renew_ms=times[1], retry_ms=times[2])
+        LeaseTiming(duration_ms=times[0], renew_ms=times[1], retry_ms=times[2])
 
 
 # --------------------------------------------------------------------------------------------- several, by chance
@@ -225,7 +225,7 @@ class World:
 
     def _at_lease(self, call: Write | Read) -> object:
         if isinstance(call, Read):
-            return None if self.record is None else Seen(record=self.record, version=str(self.version))
+            return None if self.record is None else SeenRecord(record=self.record, version=str(self.version))
         if call.version != ("" if self.record is None else str(self.version)):
             return False
         self.record, self.version = call.record, self.version + 1

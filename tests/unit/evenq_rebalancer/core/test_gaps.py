@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from evenq_rebalancer.core.decisions import Decision, Generation, Inputs, decide, named
+from evenq_rebalancer.core.decisions import Decision, decide
 from evenq_rebalancer.core.gaps import gaps, idle
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.reports import MemberFact
+from evenq_rebalancer.core.sharing import named
 
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 
 ROOMS = tuple(MessageQueue("T", broker, number) for broker in ("r1@a", "r2@b") for number in range(4))
 

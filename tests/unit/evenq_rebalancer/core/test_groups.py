@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.groups import Facts, GroupFact, MemberFact, Report, TopicFact
-from evenq_rebalancer.core.told import Generation, HeldFact, HeldPlaceFact, HoldsFact
+from evenq_rebalancer.core.groups import MergedFacts
+from evenq_rebalancer.core.reports import (
+    BrokerReport,
+    GroupFact,
+    HeldFact,
+    HeldPlaceFact,
+    HoldsFact,
+    MemberFact,
+    TopicFact,
+)
 
 from evenq.errors import PreconditionFailed, TooManyRequests
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 
 
-def facts(**limits) -> Facts:
+def facts(**limits) -> MergedFacts:
     defaults = {"grace_ms": 1_000, "brokers_max": 3, "groups_max": 3, "topics_max": 3, "members_max": 3}
-    return Facts(**(defaults | limits))
+    return MergedFacts(**(defaults | limits))
 
 
 def group(name: str, *ids: str, strategy: str = "") -> GroupFact:
     return GroupFact(group=name, strategy=strategy, members=tuple(MemberFact(client_id=own) for own in ids))
 
 
-def told(table: Facts, broker: str, stream: int, *groups: GroupFact, **rest) -> None:
-    table.reported(stream, Report(broker_name=broker, groups=groups, **rest))
+def told(table: MergedFacts, broker: str, stream: int, *groups: GroupFact, **rest) -> None:
+    table.reported(stream, BrokerReport(broker_name=broker, groups=groups, **rest))
     table.check()
 
 
@@ -142,9 +150,11 @@ def test_the_groups_strategy_is_that_of_the_first_broker_that_tells_one() -> Non
 @pytest.mark.parametrize(
     "report",
     [
-        Report(broker_name="b1", groups=tuple(group(f"g{number}") for number in range(4))),
-        Report(broker_name="b1", topics=tuple(TopicFact(topic=f"T{number}", read_queues=1) for number in range(4))),
-        Report(broker_name="b1", groups=(group("g", "a", "b", "c", "d"),)),
+        BrokerReport(broker_name="b1", groups=tuple(group(f"g{number}") for number in range(4))),
+        BrokerReport(
+            broker_name="b1", topics=tuple(TopicFact(topic=f"T{number}", read_queues=1) for number in range(4))
+        ),
+        BrokerReport(broker_name="b1", groups=(group("g", "a", "b", "c", "d"),)),
     ],
 )
 def test_a_report_over_a_limit_is_refused_whole(report) -> None:
@@ -170,15 +180,15 @@ def test_holds_of_a_leader_before_are_kept_from_the_first_report_and_change_no_v
     holds = (HoldsFact(topic="T", places=(place,), generation=Generation(77, 1)),)
     table.opened("b1", 1)
     told(table, "b1", 1, GroupFact(group="g", holds=holds, held=(HeldFact(queue=queue, holder="gone"),)))
-    assert table.legacy("g").places == (place,), "the holder is no member"
+    assert table.inherited("g").places == (place,), "the holder is no member"
     assert table.epoch_seen == 77
     version = table.group_version("g")
     told(table, "b1", 1, GroupFact(group="g"))
     assert table.group_version("g") == version
-    assert table.legacy("g").places == (place,), "later reports do not tell of it"
+    assert table.inherited("g").places == (place,), "later reports do not tell of it"
     table.opened("b1", 2)
     told(table, "b1", 2, GroupFact(group="g"))
-    assert table.legacy("g").places == (), "the first of a stream replaces it"
+    assert table.inherited("g").places == (), "the first of a stream replaces it"
     told(table, "b1", 2, GroupFact(group="g", holds=holds))
     told(table, "b1", 2, groups_gone=("g",))
-    assert table.legacy("g").places == ()
+    assert table.inherited("g").places == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.reports import MemberFact
 
 from evenq.model import MessageModel, MessageQueue
 

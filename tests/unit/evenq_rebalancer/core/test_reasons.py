@@ -7,7 +7,7 @@ from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.core.inputs import Inputs
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.reasons import difference, idleness, instead, mismatch, waiting
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.reports import MemberFact
 
 from evenq.model import MessageQueue
 from evenq.model.balance import BalancePolicy

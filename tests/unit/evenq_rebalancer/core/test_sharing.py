@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.reports import MemberFact
 from evenq_rebalancer.core.sharing import divided, named
-from evenq_rebalancer.core.told import MemberFact
 
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.decisions import Generation, Inputs, decide, named
-from evenq_rebalancer.core.groups import MemberFact
+from evenq_rebalancer.core.decisions import decide
+from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.reports import MemberFact
+from evenq_rebalancer.core.sharing import named
 from evenq_rebalancer.core.simulate import Wish, simulate
 
 from evenq.errors import BadRequest
-from evenq.model import MessageQueue
+from evenq.model import Generation, MessageQueue
 
 
 def by(name):

@@ -7,19 +7,22 @@ from typing import Any
 
 import pytest
 from evenq_rebalancer.core.election import Record
-from evenq_rebalancer.loops.kubernetes_lease import KubernetesLease, lease_object, record_of
+from evenq_rebalancer.loops.kubernetes_lease import KubernetesLease, lease_spec, record_of
 
 from evenq.errors import ConnectionFailed, NotFound, PreconditionFailed
 
 RECORD = Record(holder="10.0.0.5:8083_ab", duration_ms=6_500, began_ms=1_795_289_759_000)
 
 
+def lease_of(version: str) -> dict[str, Any]:
+    """As the API gives it."""
+    return {"metadata": {"name": "evenq", "namespace": "shop", "resourceVersion": version}, "spec": lease_spec(RECORD)}
+
+
 def test_a_record_travels_whole_but_for_the_duration_that_is_rounded_up_to_seconds() -> None:
-    told = lease_object("evenq", "shop", RECORD, "17")
-    assert told["metadata"] == {"name": "evenq", "namespace": "shop", "resourceVersion": "17"}
-    assert told["spec"]["acquireTime"] == "2026-11-21T19:35:59.000000Z", "six digits, or the API refuses it"
-    assert record_of(told) == Record(holder=RECORD.holder, duration_ms=7_000, began_ms=RECORD.began_ms)
-    assert "resourceVersion" not in lease_object("evenq", "shop", RECORD, "")["metadata"]
+    spec = lease_spec(RECORD)
+    assert spec["acquireTime"] == "2026-11-21T19:35:59.000000Z", "six digits, or the API refuses it"
+    assert record_of({"spec": spec}) == Record(holder=RECORD.holder, duration_ms=7_000, began_ms=RECORD.began_ms)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() ->
     """A chart knows its Lease by them; without them an upgrade took it for somebody else's and deleted it."""
 
     async def story() -> None:
-        given = lease_object("evenq", "shop", RECORD, "18")
+        given = lease_of("18")
         others: dict[str, Any] = {
             "labels": {"app.kubernetes.io/managed-by": "Helm"},
             "annotations": {"meta.helm.sh/release-name": "evenq"},
@@ -65,7 +68,7 @@ def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() ->
         assert api.bodies[-1]["metadata"] == {**others, "name": "evenq", "namespace": "shop", "resourceVersion": "18"}
         await lease.write(RECORD, "19")  # a renewal, without another look
         assert api.bodies[-1]["metadata"]["labels"] == others["labels"]
-        api.answer = lease_object("evenq", "shop", RECORD, "1")
+        api.answer = lease_of("1")
         await lease.write(RECORD, "")  # made anew after somebody deleted it
         await lease.write(RECORD, "1")
         assert "labels" not in api.bodies[-1]["metadata"]
@@ -75,7 +78,7 @@ def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() ->
 
 def test_conflicts_are_lost_races_and_other_trouble_is_raised() -> None:
     async def story() -> None:
-        api: Any = FakeApi(lease_object("evenq", "shop", RECORD, "18"))
+        api: Any = FakeApi(lease_of("18"))
         lease = KubernetesLease(api, "evenq")
         assert await lease.write(RECORD, "") == "18"
         assert await lease.write(RECORD, "17") == "18"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from evenq_rebalancer.core.election import Record, Seen, Timing
+from evenq_rebalancer.core.election import LeaseTiming, Record, SeenRecord
 from evenq_rebalancer.loops.leading import UNKNOWN, Leading, identity_of
 
 from evenq.errors import ConnectionFailed
@@ -16,11 +16,11 @@ class MemoryLease:
     """The edge: a lease that can be out of reach, or hang."""
 
     def __init__(self) -> None:
-        self.seen: Seen | None = None
+        self.seen: SeenRecord | None = None
         self.away = False
         self.hang: asyncio.Event | None = None
 
-    async def read(self) -> Seen | None:
+    async def read(self) -> SeenRecord | None:
         await self._way()
         return self.seen
 
@@ -28,7 +28,7 @@ class MemoryLease:
         await self._way()
         if version != (self.seen.version if self.seen else ""):
             return None
-        self.seen = Seen(record=record, version=str(int(version or 0) + 1))
+        self.seen = SeenRecord(record=record, version=str(int(version or 0) + 1))
         return self.seen.version
 
     async def _way(self) -> None:
@@ -50,7 +50,7 @@ class Stage:
         leading = Leading(
             self.lease,
             identity=identity_of(f"{name}:1", "n"),
-            timing=Timing(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000),
+            timing=LeaseTiming(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000),
             clock=self.clock,
             began=lambda epoch: self.told.append(f"{name} began {epoch}"),
             ended=lambda: self.told.append(f"{name} ended"),
@@ -114,7 +114,7 @@ def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(c
 
     with caplog.at_level(logging.INFO):
         run(story)
-    assert [record.message for record in caplog.records].count("lease not reached") == 1
+    assert sum(record.message.startswith("lease not reached: ") for record in caplog.records) == 1
     assert [record.message for record in caplog.records].count("lease reached again") == 1
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from evenq_rebalancer.core.places import Place
 from evenq_rebalancer.loops import topology as module
-from evenq_rebalancer.loops.kubernetes_api import Expired
 from evenq_rebalancer.loops.topology import TopologyWatch
 
 from evenq.errors import Error, Forbidden
 from evenq.runtime.clock import SystemClock
+from evenq.serving.kubernetes_api import Expired
 
 
 def pod(uid: str, ip: str, *, node: str = "n1", version: str = "1", leaving: bool = False) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from evenq_rebalancer.core.board import Board, Limits
-from evenq_rebalancer.core.told import GroupFact, MemberFact, Report, TopicFact
-from evenq_rebalancer.rpc.assignment import Assignment
-from evenq_rebalancer.rpc.streams import Streams
+from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
+from evenq_rebalancer.core.reports import BrokerReport, GroupFact, MemberFact, TopicFact
+from evenq_rebalancer.rpc.assignment import AssignmentService
+from evenq_rebalancer.rpc.streams import ReportStreams
 from evenq_rebalancer.rpc.translation import report_of
 
 from evenq.errors import BadRequest, GroupNotFound, IllegalGroup, PreconditionFailed
@@ -20,18 +20,18 @@ CONTEXT = RpcContext("m", (), "1.2.3.4:5", None)
 
 
 class Desk:
-    """Handlers over a board that broker `b` has told of group `g`, topic `T`."""
+    """Handlers over a engine that broker `b` has told of group `g`, topic `T`."""
 
     def __init__(self, *ids: str, queues: int = 4) -> None:
         self.pokes = 0
-        self.board = Board(epoch=5, limits=Limits(warm_up_ms=0))
-        self.streams = Streams()
-        self.assignment = Assignment(self.board, self.streams, clock=FakeClock(), poke=self.poke)
-        self.board.facts.opened("b", 0)
+        self.engine = AssignmentEngine(epoch=5, limits=EngineLimits(warm_up_ms=0))
+        self.streams = ReportStreams()
+        self.assignment = AssignmentService(self.engine, self.streams, clock=FakeClock(), poke=self.poke)
+        self.engine.facts.opened("b", 0)
         members = tuple(MemberFact(client_id=own, topics=("T",)) for own in ids)
         group = GroupFact(group="g", strategy="AVG", members=members)
         topic = TopicFact(topic="T", read_queues=queues)
-        self.board.reported(0, Report(broker_name="b", groups=(group,), topics=(topic,)), now_ms=0)
+        self.engine.reported(0, BrokerReport(broker_name="b", groups=(group,), topics=(topic,)), now_ms=0)
 
     def poke(self) -> None:
         self.pokes += 1
@@ -100,8 +100,8 @@ def test_a_stream_that_ends_by_itself_ends_the_answers_and_starts_the_grace() ->
         desk = Desk("a")
         answers = desk.assignment.report(reports(pb.BrokerReport(broker_name="b2", full=True)), CONTEXT)
         assert [answer async for answer in answers] == []
-        assert desk.board.facts.brokers == ["b", "b2"]
-        assert desk.board.facts.next_expiry_ms() == 10_000
+        assert desk.engine.facts.brokers == ["b", "b2"]
+        assert desk.engine.facts.next_expiry_ms() == 10_000
         assert len(desk.streams) == 0
 
     asyncio.run(story())
@@ -146,13 +146,13 @@ def test_a_newer_stream_of_the_same_broker_wins() -> None:
             old = group.create_task(_raised(drain(late())))
             for _ in range(10):
                 await asyncio.sleep(0)
-            assert "b2" in desk.board.facts.brokers
+            assert "b2" in desk.engine.facts.brokers
             new = group.create_task(drain(reports(report, forever=True)))
             for _ in range(10):
                 await asyncio.sleep(0)
             wanted.set()
             assert isinstance(await old, PreconditionFailed)
-            assert desk.board.facts.next_expiry_ms() is None
+            assert desk.engine.facts.next_expiry_ms() is None
             new.cancel()
 
     asyncio.run(story())
@@ -176,7 +176,7 @@ def test_every_call_has_an_access_row_and_a_method_of_the_contract() -> None:
 def test_a_report_tells_where_its_broker_is_and_explain_tells_zones_and_problems() -> None:
     async def story() -> None:
         desk = Desk("a")
-        desk.board.facts.set_places(lambda address: f"zone of {address}", lambda _: None)
+        desk.engine.facts.set_places(lambda address: f"zone of {address}", lambda _: None)
         report = pb.BrokerReport(broker_name="b2", full=True)
         report.topics.add(name="T", read_queues=1)
         group = report.groups.add(group="g", strategy="AVG")
@@ -197,7 +197,7 @@ def test_a_report_tells_where_its_broker_is_and_explain_tells_zones_and_problems
 def test_explain_tells_of_a_strategy_that_fails() -> None:
     desk = Desk("a")
     group = GroupFact(group="g", strategy="NO_SUCH", members=(MemberFact(client_id="a", topics=("T",)),))
-    desk.board.reported(0, Report(broker_name="b", groups=(group,)), now_ms=0)
+    desk.engine.reported(0, BrokerReport(broker_name="b", groups=(group,)), now_ms=0)
     explained = desk.call("explain", pb.ExplainRequest(group="g"), pb.ExplainResponse)
     (problem,) = explained.problems
     assert problem.startswith("T: NO_SUCH cannot decide: ")
@@ -208,7 +208,7 @@ def test_simulate_counts_what_crosses_zones_and_loses_one() -> None:
     desk = Desk()
     members = tuple(MemberFact(client_id=own, topics=("T",), zone=own) for own in ("z1", "z2"))
     group = GroupFact(group="g", strategy="AVG", members=members)
-    desk.board.reported(0, Report(broker_name="b", groups=(group,), zone="z1"), now_ms=0)
+    desk.engine.reported(0, BrokerReport(broker_name="b", groups=(group,), zone="z1"), now_ms=0)
     request = pb.SimulateRequest(group="g", topic="T", lose_zone="z2")
     told = desk.call("simulate", request, pb.SimulateResponse)
     assert (told.cross_zone_now, told.cross_zone_then, told.moves) == (2, 0, 2)
@@ -221,7 +221,7 @@ def test_a_set_mode_is_told_to_brokers_with_the_decision_and_taken_back_from_the
         desk = Desk("a", "b", "c", "d")
         asked = pb.SetMessageRequestModeRequest(group="g", topic="T", mode=pb.POP, pop_share_queue_num=1)
         await desk.assignment.set_message_request_mode(asked.SerializeToString(), CONTEXT)
-        desk.board.settle(now_ms=0, wall_ms=0)
+        desk.engine.settle(now_ms=0, wall_ms=0)
         first = pb.BrokerReport(broker_name="b2", full=True)
         answers = desk.assignment.report(reports(first, forever=True), CONTEXT)
         told = pb.Decision.FromString(await anext(answers))

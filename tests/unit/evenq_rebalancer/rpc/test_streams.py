@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from evenq_rebalancer.core.decisions import Generation, Inputs, decide, named
-from evenq_rebalancer.rpc.streams import Outbox, Streams
+from evenq_rebalancer.core.decisions import decide
+from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.sharing import named
+from evenq_rebalancer.rpc.streams import Outbox, ReportStreams
 
 from evenq.errors import TooManyRequests
+from evenq.model import Generation
 
 
 def decision(group: str, counter: int):
@@ -49,7 +52,7 @@ def test_a_stream_with_too_much_waiting_is_ended() -> None:
 
 def test_all_open_streams_are_told_and_closed_ones_are_not() -> None:
     async def story() -> None:
-        streams = Streams()
+        streams = ReportStreams()
         (first, one), (second, two) = streams.open(), streams.open()
         assert second > first
         streams.close(first)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from evenq_rebalancer.core.decisions import Generation, Inputs, decide, named
+from evenq_rebalancer.core.decisions import decide
 from evenq_rebalancer.core.holds import Hold
+from evenq_rebalancer.core.inputs import Inputs
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
-from evenq_rebalancer.core.told import MemberFact
+from evenq_rebalancer.core.reports import MemberFact
+from evenq_rebalancer.core.sharing import named
 from evenq_rebalancer.rpc import telling
 from evenq_rebalancer.rpc.telling import Telling
 
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from evenq_rebalancer.core.modes import RequestMode
-from evenq_rebalancer.core.told import Generation, GroupFact, HeldFact, LagFact, MemberFact, TopicFact
+from evenq_rebalancer.core.reports import GroupFact, HeldFact, LagFact, MemberFact, TopicFact
 from evenq_rebalancer.rpc import translation as to
 
 from evenq.errors import BadRequest, ClientIdRequired, IllegalGroup, IllegalTopic
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, groups_pb2, registry_pb2

@@ -125,7 +125,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A drain is over: another broker leads, or (`leader` is NO_LEADER) nobody took over in time."""
+    """A drain is over: another broker leads (`leader`, or who told of the higher epoch), or nobody took over in time
+    (NO_LEADER).
+    """
 
     leader: int
     epoch: int

@@ -145,6 +145,10 @@ class Follower(Rules):
         self._raise_hw(end)
         return [Committed(end)]
 
+    def _not_copied(self) -> list[Action]:
+        self.writing = None
+        return []
+
     def _copied(self, end: int) -> list[Action]:
         records, self.writing = self.writing, None
         if records is None or not records.start < end <= records.end or records.start != self.end:

@@ -52,6 +52,7 @@ class Leader(Follower):
     def _begin(self) -> list[Action]:
         """The own epoch is synced: the first record of it is what everything else waits for."""
         self.acks, self.heard, self.caught_up, self.parked = {}, {}, {}, {}
+        self.silent = frozenset()
         self.epoch_start_end = self.drain_since_ms = NOTHING
         self.nominated = frozenset()
         return [AppendEpochStart(self.max_epoch)]
@@ -172,7 +173,7 @@ class Leader(Follower):
         return [wish for wish in wishes if len({pair.broker_id for pair in wish}) == len(wish)]
 
     def _upkeep(self, now_ms: int) -> list[Action]:
-        silent = self._silent(now_ms)
+        self.silent = silent = self._silent(now_ms)
         for wish in self.changes(silent):
             actions = self.propose(wish)
             if actions:
@@ -193,6 +194,16 @@ class Leader(Follower):
                 silent.add(pair)
         self.caught_up, self.heard = marks, heard
         return frozenset(silent)
+
+    def _lost(self, broker_id: int, now_ms: int) -> list[Action]:
+        timing = self.config.timing
+        if self.role in LEADING and broker_id != self.config.broker_id:
+            self.heard = {**self.heard, broker_id: now_ms - timing.lag_ms - 1}
+            return self._upkeep(now_ms) if self.cas is None else []
+        if self.role in STANDING and broker_id == self.leader_id():
+            patience_ms = min(timing.suspect_ms, timing.renew_ms + timing.renew_ms // 2)
+            self.changed_ms = min(self.changed_ms, now_ms - timing.suspect_ms + patience_ms)
+        return []
 
     def _is_heard(self, now_ms: int) -> bool:
         """A leader that too few hear stops its signs of life, so that others may try (D11)."""

@@ -14,6 +14,7 @@ from evenq_broker.core.replication.actions import (
     Action,
     ClosePeer,
     Fence,
+    HandedOver,
     ReadRecord,
     RecordTooOld,
     Send,
@@ -74,6 +75,12 @@ class Replica(Leader):
     def copied(self, end: int) -> list[Action]:
         """What an AppendRecords carried was written, or its first whole records up to `end`."""
         return self._guarded(lambda: self._copied(end))
+
+    def not_copied(self) -> list[Action]:
+        """What an AppendRecords carried was damaged, or found no space: nothing of it was written. It is asked for
+        again with the next repeat.
+        """
+        return self._guarded(self._not_copied)
 
     def truncated(self, end: int) -> list[Action]:
         """A Truncate is done and synced."""
@@ -168,6 +175,13 @@ class Replica(Leader):
         """A message of a peer."""
         return self._guarded(lambda: self._receive(envelope, now_ms))
 
+    def lost(self, broker_id: int, now_ms: int) -> list[Action]:
+        """The link to a broker broke, as it does when its process ends. A leader counts it as silent now; it comes back
+        as every copy does that has caught up. A follower that lost its leader waits for one sign of life in the record
+        and not for several.
+        """
+        return self._guarded(lambda: self._lost(broker_id, now_ms))
+
     def _receive(self, envelope: Envelope, now_ms: int) -> list[Action]:
         record = self.record
         if record is None:
@@ -189,8 +203,9 @@ class Replica(Leader):
         """Somebody is in a higher epoch. Who leads it, the record tells; a leader stops at once (R3)."""
         if self.role not in LEADING:
             return [ReadRecord()]
+        handed = [HandedOver(envelope.sender, envelope.epoch)] if self.role is Role.DRAINING else []
         self._move(Role.FENCED)
-        return [StopServing(f"broker {envelope.sender} is in epoch {envelope.epoch}"), ReadRecord()]
+        return [*handed, StopServing(f"broker {envelope.sender} is in epoch {envelope.epoch}"), ReadRecord()]
 
     def _hear(self, envelope: Envelope, now_ms: int) -> list[Action]:
         match envelope.body:

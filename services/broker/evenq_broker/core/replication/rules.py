@@ -120,7 +120,7 @@ class Rules:
     __slots__ = (
         "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_since_ms", "durable", "end",
         "epoch_start_end", "heard", "hw", "max_epoch", "nominated", "number", "parked", "persisting", "rank", "request",
-        "retried_ms", "role", "seen", "session", "store_id", "table", "writing",
+        "retried_ms", "role", "seen", "session", "silent", "store_id", "table", "writing",
     )  # fmt: skip
 
     def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
@@ -163,6 +163,8 @@ class Rules:
         """Broker id -> when it was last heard of, ms."""
         self.caught_up: Mapping[Pair, tuple[int, int]] = {}
         """Pair -> (an end of the log, when the pair was last seen to have reached such an end, ms)."""
+        self.silent: frozenset[Pair] = frozenset()
+        """Pairs that do not keep up, as of the last look; at the minimum they stay in the in-sync set (R9)."""
         self.parked: Mapping[int, int] = {}
         """Broker that waits for more records -> where its log ends."""
         self.epoch_start_end = NOTHING
@@ -186,8 +188,14 @@ class Rules:
         return None if self.seen is None else self.seen.record
 
     def may_append(self) -> bool:
-        """True if a client's record may be appended now (R9, R11, R13). Else refuse it before anything is written."""
-        return self.role is Role.READY and self._meets_floor(len(self._view()))
+        """True if a client's record may be appended now (R9, R11, R13). Else refuse it before anything is written: of
+        the copies in sync too few keep up, so it would not be committed.
+        """
+        return self.role is Role.READY and self._meets_floor(self.copies())
+
+    def copies(self) -> int:
+        """How many copies in sync keep up, this one too."""
+        return sum(1 for pair in self._view() if pair == self.own_pair or pair not in self.silent)
 
     def visible_end(self) -> int:
         """Readers see what is below; `NOTHING` (-1): they must be answered that this is not the leader (R11)."""

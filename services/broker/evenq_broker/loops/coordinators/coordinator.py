@@ -7,19 +7,23 @@ CoordinatorUnknown, never a guess. Time has no part in it; a watch is a hint tha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
 
-from evenq.errors import Error
-from evenq_broker.core.replication.record import GroupRecord, Seen
+from evenq.errors import Error, InternalError
+from evenq_broker.core.replication.record import GroupRecord, RecordRefused, Seen, record_of
 
-__all__ = ["Coordinator", "CoordinatorUnknown", "RecordWentBack"]
+__all__ = ["BYTES_MAX", "Coordinator", "CoordinatorUnknown", "RecordWentBack", "parsed_record"]
+
+BYTES_MAX = 16_384
+"""Of a record as it is stored."""
 
 
 class CoordinatorUnknown(Error):
     """Nobody knows what is in the group record, or whether a compare-and-set was carried out. Read it again."""
 
-    code, retryable = 50001, True
+    code, retryable = InternalError.code, True
 
 
 class RecordWentBack(Error):
@@ -27,7 +31,7 @@ class RecordWentBack(Error):
     which broker has the newest log, and write a record with a higher epoch.
     """
 
-    code = 50001
+    code = InternalError.code
 
 
 class Coordinator(Protocol):
@@ -49,3 +53,14 @@ class Coordinator(Protocol):
         `read` does; start it again then.
         """
         ...
+
+
+def parsed_record(text: str | bytes, place: str) -> tuple[GroupRecord, Mapping[str, Any]]:
+    """A record as it was stored, and all fields that stand there. Raises RecordRefused that names the place."""
+    if len(text) > BYTES_MAX:
+        raise RecordRefused(f"{place} is over {BYTES_MAX} bytes: no group record is")
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise RecordRefused(f"{place} is no JSON: {error}") from error
+    return record_of(fields), fields

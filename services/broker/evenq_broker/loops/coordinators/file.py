@@ -2,9 +2,8 @@
 
 The file holds one JSON object. It is replaced whole (write, fsync, rename, fsync of the folder) under an exclusive lock
 of the file beside it, so a compare-and-set is one step for all processes, and a crash leaves the old text or the new
-one. The lock is waited for `LOCK_WAIT_MS` at most. Each broker keeps, in a file of its own, the highest epoch and
-version that it saw: a record below it was restored from a backup and is refused, because a second leader of an epoch
-would write other bytes at the same offsets. The disk is touched by a worker thread only.
+one. The lock is waited for `LOCK_WAIT_MS` at most. A file from a backup is refused (`epoch_mark.py`). The disk is
+touched by a worker thread only.
 """
 
 from __future__ import annotations
@@ -12,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from evenq.runtime.clock import Clock
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, Seen, record_fields, record_of
-from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
+from evenq_broker.loops.coordinators.coordinator import BYTES_MAX, CoordinatorUnknown, parsed_record
+from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
 
 __all__ = ["FileCoordinator"]
 
-BYTES_MAX = 16_384
 LOCK_WAIT_MS = 2_000
 LOCK_RETRY_MS = 5
 WATCH_MS = 200
@@ -35,7 +33,7 @@ class FileCoordinator:
     def __init__(self, path: Path, *, mark_path: Path, clock: Clock, lock_wait_ms: int = LOCK_WAIT_MS) -> None:
         self._path = path
         self._lock_path = path.with_name(path.name + ".lock")
-        self._mark_path = mark_path
+        self._mark = EpochMark(mark_path)
         self._clock = clock
         self._lock_wait_ms = lock_wait_ms
         self._busy = asyncio.Lock()
@@ -72,12 +70,9 @@ class FileCoordinator:
 
     def _read(self) -> Seen | None:
         try:
-            seen = self._seen()
-            if seen is not None:
-                self._keep_mark(seen.record)
+            return self._seen()
         except OSError as error:
             raise self._unknown("read", error) from error
-        return seen
 
     def _try_set(self, expected: Seen | None, proposed: GroupRecord) -> tuple[bool, Seen | None]:
         """True and the outcome, or False: the lock is held."""
@@ -91,61 +86,22 @@ class FileCoordinator:
         before = self._seen()
         if (None if before is None else before.token) != (None if expected is None else expected.token):
             return None
+        self._mark.check_proposal(proposed)
         token = str(int(before.token) + 1 if before is not None else 1)
         text = json.dumps({"token": token, **record_fields(proposed)}) + "\n"
         record_of(json.loads(text))  # what could not be read again is not written
-        self._replace(self._path, text)
-        self._keep_mark(proposed)
+        replace_file(self._path, text)
+        self._mark.accept(proposed, str(self._path))
         return Seen(proposed, token)
 
     def _seen(self) -> Seen | None:
-        mark = self._mark()
         try:
             with self._path.open("rb") as file:
-                data = file.read(BYTES_MAX + 1)
+                seen = _parsed(self._path, file.read(BYTES_MAX + 1))
         except FileNotFoundError:
-            if mark > (0, 0):
-                raise RecordWentBack(
-                    f"the group record {self._path} is gone; this broker has seen epoch {mark[0]}. Bring it back, or "
-                    f"remove {self._mark_path} on every broker to begin a new group"
-                ) from None
-            return None
-        seen = _parsed(self._path, data)
-        if (seen.record.epoch, seen.record.version) < mark:
-            raise RecordWentBack(
-                f"the group record {self._path} is at epoch {seen.record.epoch}, version {seen.record.version}; this "
-                f"broker has seen epoch {mark[0]}, version {mark[1]}. An older file was put back: epochs never go back"
-            )
+            seen = None
+        self._mark.accept(None if seen is None else seen.record, str(self._path))
         return seen
-
-    def _mark(self) -> tuple[int, int]:
-        try:
-            epoch, version = self._mark_path.read_text(encoding="ascii").split()
-            return int(epoch), int(version)
-        except FileNotFoundError:
-            return 0, 0
-        except ValueError as error:
-            raise RecordRefused(f"{self._mark_path} must hold an epoch and a version, two numbers: {error}") from error
-
-    def _keep_mark(self, record: GroupRecord) -> None:
-        """Before a record is used. Renewals change the version every few seconds, so only epochs are worth a sync."""
-        mark = self._mark()
-        if record.epoch > mark[0] or mark == (0, 0):
-            self._replace(self._mark_path, f"{record.epoch} {record.version}\n")
-
-    def _replace(self, path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
@@ -166,13 +122,7 @@ class FileCoordinator:
 
 
 def _parsed(path: Path, data: bytes) -> Seen:
-    if len(data) > BYTES_MAX:
-        raise RecordRefused(f"{path} is over {BYTES_MAX} bytes: no group record is")
-    try:
-        fields = json.loads(data)
-    except ValueError as error:
-        raise RecordRefused(f"{path} is no JSON: {error}") from error
-    record = record_of(fields)
+    record, fields = parsed_record(data, str(path))
     token = fields.get("token")
     if not isinstance(token, str) or not token.isdigit() or len(token) > 18:
         raise RecordRefused(f"token {token!r} in {path}: it must be a number, as text")

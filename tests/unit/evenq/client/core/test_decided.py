@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.client.core.calls import NO_GENERATION, Assignment, AssignmentChanged, Generation
+from evenq.client.core.calls import Assignment
 from evenq.client.core.decided import DecidedShares
-from evenq.model import MessageQueue
+from evenq.model import NO_GENERATION, Generation, MessageQueue
+from evenq.model.session_events import AssignmentChanged
 
 TRUST_MS = 1_000
 NEWEST = 6
@@ -77,38 +78,38 @@ def test_all_topics_but_retry_topics_must_be_decided() -> None:
 
 def test_a_late_answer_changes_nothing_and_a_newer_push_wins() -> None:
     shares = DecidedShares(trust_ms=TRUST_MS)
-    assert shares.answer("t", answered(4), 0) == list(of(4))
-    assert shares.answer("t", answered(3), 0) == list(of(4)), "the newer share is known"
+    assert shares.answered("t", answered(4), 0) == list(of(4))
+    assert shares.answered("t", answered(3), 0) == list(of(4)), "the newer share is known"
     shares.suspect()
-    assert shares.answer("t", answered(3), 0) is None
+    assert shares.answered("t", answered(3), 0) is None
     assert shares.generation("t") == Generation(1, 4)
     pushed(shares, 6)
-    assert shares.answer("t", answered(5), 0) == list(of(6))
+    assert shares.answered("t", answered(5), 0) == list(of(6))
     assert shares.generation("t") == Generation(1, 6)
-    assert shares.answer("t", Assignment(False, ()), 0) == list(of(6)), "the server knows nothing, its push counts"
+    assert shares.answered("t", Assignment(False, ()), 0) == list(of(6)), "the server knows nothing, its push counts"
     shares.suspect()
-    assert shares.answer("t", Assignment(False, ()), 0) is None
+    assert shares.answered("t", Assignment(False, ()), 0) is None
 
 
 def test_without_a_rebalancer_what_brokers_compute_counts_and_is_asked_for_each_time() -> None:
     shares = DecidedShares(trust_ms=TRUST_MS)
-    shares.answer("t", answered(4), 0)
+    shares.answered("t", answered(4), 0)
     shares.suspect()
-    assert shares.answer("t", Assignment(True, queues(9, 8)), 0) == list(queues(8, 9))
+    assert shares.answered("t", Assignment(True, queues(9, 8)), 0) == list(queues(8, 9))
     assert shares.generation("t") == Generation(1, 4), "brokers refuse commits of an older one"
     assert shares.use("t", 0) is None
     shares.forget("t")
     shares.push(AssignmentChanged("t", NO_GENERATION, of(1)), 0)
-    shares.answer("t", Assignment(True, of(2)), 0)
+    shares.answered("t", Assignment(True, of(2)), 0)
     assert shares.use("t", 0) is None
 
 
 def test_members_that_decide_themselves_have_no_generation() -> None:
     shares = DecidedShares(trust_ms=TRUST_MS)
-    shares.answer("t", answered(4), 0)
+    shares.answered("t", answered(4), 0)
     shares.forget("t")
     assert (shares.generation("t"), shares.queues("t")) == (NO_GENERATION, [])
-    assert shares.answer("t", answered(1), 0) == list(of(1))
+    assert shares.answered("t", answered(1), 0) == list(of(1))
 
 
 STEP = st.one_of(
@@ -130,7 +131,7 @@ def test_in_any_order_no_generation_goes_back_and_each_share_is_of_its_generatio
                 pushed(shares, number, now_ms)
                 newest = max(newest, number)
             case "answer":
-                share = shares.answer("t", answered(number), now_ms)
+                share = shares.answered("t", answered(number), now_ms)
                 assert share is not None or before > Generation(1, number), "only a late answer changes nothing"
                 newest = max(newest, number)
             case "use":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evenq.client.core.lite import LiteStart, Place, Suspend, starting
+from evenq.client.core.lite import LiteStart, LiteStartKind, Suspend, starting
 from evenq.errors import BadRequest
 
 
@@ -20,12 +20,12 @@ def start(
     ("told", "expected"),
     [
         ({}, None),
-        ({"start_from": "FIRST"}, LiteStart(Place.FIRST)),
-        ({"start_from": "LAST"}, LiteStart(Place.LAST)),
-        ({"start_from": "CONSUME_FROM_LAST_OFFSET"}, LiteStart(Place.LAST)),
-        ({"start_from": "TIMESTAMP", "at": 5}, LiteStart(Place.TIMESTAMP, 5)),
-        ({"offset": 0}, LiteStart(Place.OFFSET, 0)),
-        ({"tail": 3}, LiteStart(Place.TAIL, 3)),
+        ({"start_from": "FIRST"}, LiteStart(LiteStartKind.FIRST)),
+        ({"start_from": "LAST"}, LiteStart(LiteStartKind.LAST)),
+        ({"start_from": "CONSUME_FROM_LAST_OFFSET"}, LiteStart(LiteStartKind.LAST)),
+        ({"start_from": "TIMESTAMP", "at": 5}, LiteStart(LiteStartKind.TIMESTAMP, 5)),
+        ({"offset": 0}, LiteStart(LiteStartKind.OFFSET, 0)),
+        ({"tail": 3}, LiteStart(LiteStartKind.TAIL, 3)),
     ],
 )
 def test_each_start_has_one_argument(told: dict[str, Any], expected: LiteStart | None) -> None:
@@ -35,7 +35,7 @@ def test_each_start_has_one_argument(told: dict[str, Any], expected: LiteStart |
 def test_a_time_may_be_a_text() -> None:
     told = start("TIMESTAMP", "20240229143000")
     assert told is not None
-    assert told.place is Place.TIMESTAMP
+    assert told.kind is LiteStartKind.TIMESTAMP
     assert told.value > 1_700_000_000_000
 
 

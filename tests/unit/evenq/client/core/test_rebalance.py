@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from evenq.client.core.rebalance import Command, FindStart, Lock, RetrySoon, Start, Stop, Table, Unlock
+from evenq.client.core.rebalance import Command, FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
 from evenq.errors import InvalidTransition
 from evenq.model import MessageQueue, QueueOffset
 
@@ -20,7 +20,7 @@ class Loop(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Table()
+        self.table = RebalanceTable()
         self.locking: list[MessageQueue] = []
         self.finding: list[MessageQueue] = []
         self.leaving: list[MessageQueue] = []
@@ -108,7 +108,7 @@ TestTable = Loop.TestCase
 
 
 def test_a_move_that_cannot_be_tells_the_story_of_the_queue() -> None:
-    table = Table()
+    table = RebalanceTable()
     table.assign("t", [QUEUES[0]])
     table.locked(QUEUES[0], granted=True, committed=1)
     with pytest.raises(InvalidTransition, match=r"locking.*active"):
@@ -116,7 +116,7 @@ def test_a_move_that_cannot_be_tells_the_story_of_the_queue() -> None:
 
 
 def test_what_a_leaving_broker_has_is_committed_let_go_and_taken_anew() -> None:
-    table = Table()
+    table = RebalanceTable()
     table.assign("t", [QUEUES[0]])
     table.locked(QUEUES[0], granted=True, committed=1)
     assert table.vacate(QUEUES) == [Stop(QUEUES[0])]
@@ -125,7 +125,7 @@ def test_what_a_leaving_broker_has_is_committed_let_go_and_taken_anew() -> None:
 
 
 def test_what_was_refused_is_taken_again_once_its_broker_is_up_and_nothing_else_is() -> None:
-    table = Table()
+    table = RebalanceTable()
     here, there = MessageQueue("t", "b", 0), MessageQueue("t", "c", 0)
     table.assign("t", [here, there, QUEUES[1]])
     table.locked(QUEUES[1], granted=True, committed=1)
@@ -139,7 +139,7 @@ def test_what_was_refused_is_taken_again_once_its_broker_is_up_and_nothing_else_
 
 
 def test_brokers_are_those_of_what_is_wanted_and_of_what_is_left_behind() -> None:
-    table = Table()
+    table = RebalanceTable()
     left = MessageQueue("t", "old", 0)
     table.assign("t", [left])
     table.locked(left, granted=True, committed=1)

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from evenq.allocation import Config, Strategy, by_name
-from evenq.client.core.calls import NO_GENERATION, Assignment, AssignmentChanged, Generation, MemberInfo
+from evenq.client.core.calls import Assignment, MemberInfo
 from evenq.client.core.route import Route
 from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.routes import RouteBook
 from evenq.errors import TopicNotFound
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue
+from evenq.model.session_events import AssignmentChanged
 from evenq.runtime.clock import FakeClock
 
 TRUST_MS = 20_000

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from evenq.client.core.calls import NO_GENERATION, Generation, Locked
+from evenq.client.core.calls import LockAnswer
 from evenq.client.loops.locks import Locks
-from evenq.client.loops.reading import Reading
+from evenq.client.loops.read_plan import ReadPlan
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed
-from evenq.model import MessageQueue, StartFrom
+from evenq.model import NO_GENERATION, Generation, MessageQueue, StartFrom
 from evenq.runtime.clock import FakeClock
 
 ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("u", "b", 0)
@@ -42,7 +42,7 @@ class Wire:
         wait_ms: int,
         generation: Generation,
         anew: bool,
-    ) -> list[Locked]:
+    ) -> list[LockAnswer]:
         assert generation == NO_GENERATION
         self.anew.append(anew)
         self.waits.append(wait_ms)
@@ -50,7 +50,7 @@ class Wire:
         if wait_ms:
             self.holders.clear()
         holders = [self.holders.setdefault(queue, "me") for queue in queues]
-        return [Locked(queue, holder == "me", holder, 5) for queue, holder in zip(queues, holders, strict=True)]
+        return [LockAnswer(queue, holder == "me", holder, 5) for queue, holder in zip(queues, holders, strict=True)]
 
     async def unlock(self, _address: str, _group: str, queues: Sequence[MessageQueue]) -> None:
         self.trip()
@@ -70,7 +70,7 @@ class Stage:
         self.wire, self.sessions = Wire(), Sessions()
         self.told: list[tuple[MessageQueue, int | None]] = []  # with the committed offset
         self.tasks: list[asyncio.Task[None]] = []
-        reading = Reading(
+        reading = ReadPlan(
             group="g",
             options=PushOptions(lock_wait_ms=500),
             subscriptions={},
@@ -87,7 +87,7 @@ class Stage:
             sessions=self.sessions,  # type: ignore[arg-type]  # only what it asks
             address=self.address,
             generation=lambda _topic: NO_GENERATION,
-            told=lambda queue, locked: self.told.append((queue, None if locked is None else locked.committed)),
+            on_answer=lambda queue, locked: self.told.append((queue, None if locked is None else locked.committed)),
             spawn=self.spawn,
             troubles=Troubles(FakeClock(), who="group g"),
         )
@@ -143,7 +143,7 @@ def test_a_lock_whose_answer_is_lost_is_let_go_and_owed_until_that_is_sure() -> 
 
 def test_renewing_tells_each_answer_and_whether_one_is_missing() -> None:
     async def story() -> None:
-        stage, heard = Stage(), list[Locked]()
+        stage, heard = Stage(), list[LockAnswer]()
         stage.wire.holders[TWO] = "other"
         assert not await stage.locks.renew([ONE, TWO], heard.append)
         assert [(one.queue, one.granted, one.holder) for one in heard] == [(ONE, True, "me"), (TWO, False, "other")]

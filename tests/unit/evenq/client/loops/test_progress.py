@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evenq.client.loops.progress import FileStore, Progress
+from evenq.client.loops.progress import FileStore, GroupProgress
 from evenq.errors import StoreCorrupted
 from evenq.model import MessageQueue, QueueOffset
 from evenq.runtime.clock import FakeClock
@@ -18,7 +18,7 @@ QUEUE = MessageQueue("t", "b", 0)
 def test_of_5_progress_is_saved_every_5_seconds_and_read_back_by_the_next_run(tmp_path: Path) -> None:
     async def story() -> None:
         clock = FakeClock()
-        progress = Progress(FileStore(tmp_path, "g"), clock, interval_ms=5_000)
+        progress = GroupProgress(FileStore(tmp_path, "g"), clock, interval_ms=5_000)
         assert await progress.load(QUEUE) == -1
         progress.table.begin(QUEUE, QueueOffset(0), stored=False)
         progress.table.advance(QUEUE, QueueOffset(7))
@@ -43,7 +43,7 @@ def test_a_damaged_file_is_refused_and_an_unwritable_folder_loses_nothing(tmp_pa
         with pytest.raises(StoreCorrupted):
             await FileStore(tmp_path, "g").load(QUEUE)
         (tmp_path / "file").write_bytes(b"")
-        progress = Progress(FileStore(tmp_path / "none", "g"), FakeClock(), interval_ms=5_000)
+        progress = GroupProgress(FileStore(tmp_path / "none", "g"), FakeClock(), interval_ms=5_000)
         await progress.load(QUEUE)
         (tmp_path / "none").write_bytes(b"a file where the folder should be")
         progress.table.begin(QUEUE, QueueOffset(3), stored=False)

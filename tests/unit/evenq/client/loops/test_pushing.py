@@ -13,25 +13,30 @@ import pytest
 from evenq.allocation import by_name
 from evenq.client.core.calls import (
     Assignment,
-    AssignmentChanged,
-    BrokerLeaving,
-    Generation,
+    GroupTerms,
     Join,
     Leave,
-    Locked,
+    LockAnswer,
     MemberInfo,
-    MembersChanged,
     Pulled,
     QueueRange,
     SessionEvent,
-    SettingsChanged,
     Welcome,
 )
 from evenq.client.core.route import Route
 from evenq.client.loops.pushing import Pushing, PushPlan
 from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed, IllegalOffset, PreconditionFailed, TopicNotFound
-from evenq.model import FilterExpression, MessageModel, MessageQueue, QueueOffset, ReceivedMessage, StartFrom
+from evenq.model import (
+    FilterExpression,
+    Generation,
+    MessageModel,
+    MessageQueue,
+    QueueOffset,
+    ReceivedMessage,
+    StartFrom,
+)
+from evenq.model.session_events import AssignmentChanged, BrokerLeaving, MembersChanged, SettingsChanged
 from evenq.runtime.clock import SystemClock
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(4)]
@@ -65,7 +70,7 @@ class Broker:
         """The group gets this strategy, or loses its own."""
         self.strategy = strategy
         for mailbox in self.mail.values():
-            mailbox.put_nowait(SettingsChanged(17, "LAST", strategy))
+            mailbox.put_nowait(SettingsChanged(GroupTerms(17, "LAST", strategy)))
 
     def wake(self) -> None:
         self.changed.set()
@@ -108,7 +113,7 @@ class Calls:
         assert isinstance(await anext(requests), Join)
         mailbox = broker.mail[me] = asyncio.Queue()
         members = tuple(MemberInfo(client_id, "evenq", frozenset()) for client_id in broker.mail)
-        yield Welcome(1_000, members, 17, "LAST", strategy=broker.strategy)
+        yield Welcome(1_000, members, GroupTerms(17, "LAST", broker.strategy))
         broker.tell_members()
         reader = asyncio.ensure_future(self.read(requests, mailbox))
         try:
@@ -138,7 +143,7 @@ class Calls:
         wait_ms: int,
         generation: Generation,
         anew: bool = False,
-    ) -> list[Locked]:
+    ) -> list[LockAnswer]:
         self.trip("lock")
         held = self.broker.holders
         while wait_ms > 0 and any(held.get(queue, self.client_id) != self.client_id for queue in queues):
@@ -147,7 +152,7 @@ class Calls:
         answers = []
         for queue in queues:
             granted = held.setdefault(queue, self.client_id) == self.client_id
-            answers.append(Locked(queue, granted, held[queue], self.broker.committed.get(queue, -1)))
+            answers.append(LockAnswer(queue, granted, held[queue], self.broker.committed.get(queue, -1)))
         return answers
 
     async def count_deliveries(
@@ -177,7 +182,7 @@ class Calls:
         batch_max: int,
         bytes_max: int,
         wait_ms: int,
-        wanted: FilterExpression,
+        expression: FilterExpression,
         generation: Generation,
         committed: int,
         owner: bool = False,

@@ -12,7 +12,7 @@ import pytest
 from evenq.client.core.calls import Pulled, QueueRange
 from evenq.client.core.requests import CORRELATION
 from evenq.client.core.route import Route
-from evenq.client.loops.replies import Asked, Replies
+from evenq.client.loops.replies import PendingRequest, Replies
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, IllegalOffset, RequestTimeout, TooManyRequests
 from evenq.model import Message, MessageQueue, QueueOffset, ReceivedMessage
@@ -50,10 +50,10 @@ class Topic:
         while len(self.kept[queue]) <= offset:
             self.grown.clear()
             await self.grown.wait()
-        wanted = told["wanted"].expression
+        wanted = told["expression"].expression
         return Pulled([m for m in self.kept[queue][offset:] if m.tag == wanted], len(self.kept[queue]))
 
-    def reply(self, asked: Asked, body: bytes, queue: MessageQueue = QUEUES[0]) -> None:
+    def reply(self, asked: PendingRequest, body: bytes, queue: MessageQueue = QUEUES[0]) -> None:
         told = asked.message.properties
         self.kept[queue].append(
             ReceivedMessage(
@@ -95,7 +95,7 @@ def test_each_request_gets_its_own_reply_whatever_queue_it_comes_by() -> None:
 
 def test_old_replies_are_not_read() -> None:
     async def story(topic: Topic, replies: Replies) -> None:
-        old = Asked(
+        old = PendingRequest(
             Message(topic="t", body=b"?", properties={"evenq-reply-tag": "x", CORRELATION: "x"}), "x", 1, _future()
         )
         topic.reply(old, b"old")

@@ -11,7 +11,7 @@ import pytest
 
 from evenq import aio, errors
 from evenq.client.options import ProducerOptions
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.model import Message, MessageQueue
 from evenq.model.lanes import owner_among
 from evenq.runtime.clock import SystemClock
@@ -106,9 +106,9 @@ class Brokers:
 
 
 def producer(net: Brokers, **options: Any) -> aio.Producer:
-    ground = Ground(clock=SystemClock(), rng=random.Random(1), net=net)
+    context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)
     return aio.Producer(
-        endpoint="a:1", ground=ground, options=ProducerOptions(retry_first_ms=1, retry_max_ms=5, **options)
+        endpoint="a:1", context=context, options=ProducerOptions(retry_first_ms=1, retry_max_ms=5, **options)
     )
 
 
@@ -703,8 +703,8 @@ def test_producers_begin_at_different_queues_pr_2() -> None:
 
     async def first_queue(seed: int) -> int:
         net = Brokers(queues={"a": 8})
-        ground = Ground(clock=SystemClock(), rng=random.Random(seed), net=net)
-        async with aio.Producer(endpoint="a:1", ground=ground) as one:
+        context = ClientContext(clock=SystemClock(), rng=random.Random(seed), net=net)
+        async with aio.Producer(endpoint="a:1", context=context) as one:
             return (await one.send(Message(topic="t", body=b"x"))).queue.queue_id
 
     begun = {asyncio.run(first_queue(seed)) for seed in range(24)}

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 
 import pytest
 
-from evenq.client.core.halves import Check, HalfMessage
+from evenq.client.core.half_messages import Check, HalfMessage
 from evenq.client.core.route import Route
-from evenq.client.loops.lines import TELL_MS
+from evenq.client.loops.broker_connection import TELL_MS
 from evenq.client.loops.transacting import CLOSE_MS, Transacting
 from evenq.client.options import ProducerOptions
 from evenq.errors import ConnectionFailed, Error, Forbidden, InvalidTransactionId, TopicNotFound
@@ -271,11 +271,11 @@ def test_a_broker_that_left_the_routes_loses_its_line_but_not_while_a_route_is_m
         await stage.clock.advance(10)
         stage.calls.addresses = {"b": "b:1"}
         await stage.clock.advance(ProducerOptions().route_refresh_ms + 10)
-        assert sorted(stage.transacting._lines) == ["b:1"]
+        assert sorted(stage.transacting._connections) == ["b:1"]
         stage.calls.addresses = {"c": "c:1"}
         stage.transacting.watch(["missing"])
         await stage.clock.advance(10)
-        assert sorted(stage.transacting._lines) == ["b:1", "c:1"], "b may be a broker of the missing route"
+        assert sorted(stage.transacting._connections) == ["b:1", "c:1"], "b may be a broker of the missing route"
 
     play(story)
 
@@ -363,13 +363,13 @@ def test_closing_waits_for_answers_and_ends_lines() -> None:
         await stage.clock.advance(10)
         stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
         await stage.clock.advance(10)
-        lines = [line.task for line in stage.transacting._lines.values()]
+        lines = [line.task for line in stage.transacting._connections.values()]
         assert stage.transacting._looking is not None
         closing = asyncio.ensure_future(stage.transacting.close())
         await stage.clock.advance(CLOSE_MS - 1)
         assert not closing.done()
         assert all(task.cancelled() for task in [*lines, stage.transacting._looking])
-        assert stage.transacting._lines == {}
+        assert stage.transacting._connections == {}
         checker.go_on.set()
         await stage.clock.advance(0)
         assert closing.done(), "it waits no longer than for the answer"

@@ -14,7 +14,7 @@ import pytest
 import evenq
 from evenq import errors
 from evenq.client.options import ProducerOptions
-from evenq.client.wiring import Ground
+from evenq.client.wiring import ClientContext
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -95,9 +95,9 @@ def net() -> Net:
 
 @pytest.fixture
 def producer(net: Net) -> Iterator[evenq.Producer]:
-    ground = Ground(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # the part in use
+    context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # the part in use
     options = ProducerOptions(retry_first_ms=1, retry_max_ms=5)
-    with evenq.Producer(endpoint="a:1", ground=ground, options=options) as made:
+    with evenq.Producer(endpoint="a:1", context=context, options=options) as made:
         made.send(message())  # learns the route
         net.tries.clear()
         yield made
@@ -193,8 +193,8 @@ def test_many_threads_share_one_producer(net: Net, producer: evenq.Producer) -> 
 
 def test_the_asyncio_face_has_no_part_in_it(net: Net) -> None:
     async def test() -> None:
-        ground = Ground(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # see above
-        async with evenq.aio.Producer(endpoint="a:1", ground=ground) as made:
+        context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # see above
+        async with evenq.aio.Producer(endpoint="a:1", context=context) as made:
             await made.send(message())
         assert not net.closed
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart, Place
-from evenq.client.rpc.lite import LiteCalls
+from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart, LiteStartKind
+from evenq.client.rpc.lite import RpcLiteCalls
 from evenq.client.rpc.messages import decode, encode
 from evenq.errors import LiteSubscriptionQuotaExceeded
 from evenq.model import Message, ReceivedMessage
@@ -40,8 +40,8 @@ class Net:
         pass
 
 
-def calls(net: Net, *, push: bool = False) -> LiteCalls:
-    return LiteCalls(net, endpoint="ap:1", client_id="c", timeout_ms=3_000, push=push)  # type: ignore[arg-type]  # a part of Net
+def calls(net: Net, *, push: bool = False) -> RpcLiteCalls:
+    return RpcLiteCalls(net, endpoint="ap:1", client_id="c", timeout_ms=3_000, push=push)  # type: ignore[arg-type]  # a part of Net
 
 
 def received() -> ReceivedMessage:
@@ -56,11 +56,11 @@ def received() -> ReceivedMessage:
 @pytest.mark.parametrize(
     ("start", "field", "value"),
     [
-        (LiteStart(Place.FIRST), "policy", v2.OffsetOption.MIN),
-        (LiteStart(Place.LAST), "policy", v2.OffsetOption.MAX),
-        (LiteStart(Place.OFFSET, 0), "offset", 0),
-        (LiteStart(Place.TAIL, 3), "tail_n", 3),
-        (LiteStart(Place.TIMESTAMP, 5), "timestamp", 5),
+        (LiteStart(LiteStartKind.FIRST), "policy", v2.OffsetOption.MIN),
+        (LiteStart(LiteStartKind.LAST), "policy", v2.OffsetOption.MAX),
+        (LiteStart(LiteStartKind.OFFSET, 0), "offset", 0),
+        (LiteStart(LiteStartKind.TAIL, 3), "tail_n", 3),
+        (LiteStart(LiteStartKind.TIMESTAMP, 5), "timestamp", 5),
     ],
 )
 def test_a_start_is_an_offset_option(start: LiteStart, field: str, value: int) -> None:

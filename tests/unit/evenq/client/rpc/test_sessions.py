@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenq.client.core.calls import Join, Leave
-from evenq.client.rpc.sessions import ConsumerCalls
+from evenq.client.rpc.sessions import RpcConsumerCalls
 from evenq.model import FilterExpression, MessageModel
 from evenq.wire.stubs.evenq.v1 import groups_pb2
 
@@ -34,7 +34,7 @@ def said(*words: Join | Leave | None) -> list[groups_pb2.SessionRequest]:
 
     async def story() -> list[groups_pb2.SessionRequest]:
         net: Any = Net()
-        calls = ConsumerCalls(net, endpoint="broker:1", client_id="me")
+        calls = RpcConsumerCalls(net, endpoint="broker:1", client_id="me")
         assert [event async for event in calls.session("broker:1", requests())] == []
         return net.heard  # type: ignore[no-any-return]
 

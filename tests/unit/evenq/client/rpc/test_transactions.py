@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evenq.client.core.halves import HalfMessage
+from evenq.client.core.half_messages import HalfMessage
 from evenq.client.rpc.messages import encode
-from evenq.client.rpc.transactions import TransactionCalls
+from evenq.client.rpc.transactions import RpcTransactionCalls
 from evenq.errors import InternalError, InvalidTransactionId
 from evenq.model import Message, MessageQueue, TransactionResolution
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
@@ -41,9 +41,9 @@ class Net:
         pass
 
 
-def calls(*answers: Any) -> tuple[TransactionCalls, Net]:
+def calls(*answers: Any) -> tuple[RpcTransactionCalls, Net]:
     net = Net(*answers)
-    return TransactionCalls(net, endpoint="ap:8081", client_id="c"), net  # type: ignore[arg-type]  # as much as is asked
+    return RpcTransactionCalls(net, endpoint="ap:8081", client_id="c"), net  # type: ignore[arg-type]  # as much as is asked
 
 
 def sent(**entry: Any) -> service_pb2.SendMessageResponse:

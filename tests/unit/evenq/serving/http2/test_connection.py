@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import ConnectionEnded, DataReceived, Event, RequestStarted, StreamEnded, StreamReset
-from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.hpack import encode
@@ -22,18 +22,18 @@ REQUEST = encode([
 ])  # fmt: skip
 HEADERS = f.END_HEADERS
 LAST = f.END_HEADERS | f.END_STREAM
-SMALL = Limits(
+SMALL = Http2Limits(
     frame_bytes_max=16_384, stream_window_bytes=70_000, connection_window_bytes=100_000, header_block_bytes_max=8_192,
     header_list_bytes_max=1_024, header_fields_max=40, continuations_max=4, streams_per_connection_max=8, flood_burst=20,
     resets_burst=16, empty_data_burst=10, settings_burst=8,
 )  # fmt: skip
 
 
-def connection(limits: Limits = SMALL) -> Connection:
+def connection(limits: Http2Limits = SMALL) -> Connection:
     return Connection(limits, Totals(), 0)
 
 
-def greeted(limits: Limits = SMALL) -> Connection:
+def greeted(limits: Http2Limits = SMALL) -> Connection:
     made = connection(limits)
     assert made.receive(HELLO, 0) == []
     made.take(1 << 20)
@@ -54,7 +54,14 @@ def shown(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     for event in events:
         match event:
             case RequestStarted():
-                out.append(("request", event.stream.id, tuple(x.pair for x in event.block.fields), event.ended))
+                out.append(
+                    (
+                        "request",
+                        event.stream.id,
+                        tuple(x.pair for x in event.block.fields + event.block.changing),
+                        event.ended,
+                    )
+                )
             case DataReceived():
                 out.append(("data", event.stream.id, event.data, event.ended))
             case StreamReset():
@@ -388,6 +395,14 @@ CALL = st.builds(
     st.sampled_from([f.END_STREAM, f.END_STREAM, f.END_STREAM, 0, f.END_STREAM | f.PADDED, 0x41]),
 )  # fmt: skip
 LENGTH = REQUEST + encode([(b"content-length", b"7")])
+LATE = [b"\x20" + REQUEST + encode([(b"grpc-timeout", b"%du" % left), (b"x", b"y")]) for left in range(9)]
+"""Differ by their deadlines, from a client that has no table."""
+LATE[6:] = [LATE[6] + encode([(b"n", b"7" * 5_000)]), LATE[7][:-1], LATE[8] + encode([(b"content-length", b"3")])]
+LATE_CALL = st.builds(
+    lambda stream_id, block: headers(stream_id, block=block) + data(stream_id, b"x", f.END_STREAM),
+    st.integers(0, 24), st.sampled_from(LATE),
+)  # fmt: skip
+LONG = [b"\x20" + encode([(b"n", b"7" * size), (b"grpc-timeout", b"%dS" % size)]) for size in (900, 900, 901)]
 
 
 def in_one_step(events: Sequence[Event]) -> list[tuple[Any, ...]]:
@@ -402,7 +417,7 @@ def in_one_step(events: Sequence[Event]) -> list[tuple[Any, ...]]:
 
 
 def both_ways(
-    parts: Sequence[bytes], limits: Limits, *, frames_max: int = 128, draining_after: int | None = None
+    parts: Sequence[bytes], limits: Http2Limits, *, frames_max: int = 128, draining_after: int | None = None
 ) -> None:
     """What a connection tells, answers and remembers is the same with the one step and without it."""
     seen: list[list[Any]] = []
@@ -421,7 +436,8 @@ def both_ways(
                 events += made.receive(b"", 0)
             for event in events:
                 if isinstance(event, RequestStarted):
-                    event.block.request = made  # as the layer above does with blocks that it read
+                    for block in filter(None, (event.block, event.block.common)):
+                        block.request = made  # as the layer above does with blocks that it read
             told += in_one_step(events)
             told.append((made.take(1 << 20), made.last_stream_id, made.frames_read, made.ended))
             told.append([(one.id, one.receiving, one.receive_left) for one in made.streams.values()])
@@ -455,15 +471,19 @@ def call(stream_id: int, payload: bytes = b"abc", block: bytes = REQUEST) -> byt
     ([f.frame(f.PRIORITY_FRAME, 0, 9, b"1234"), call(9), call(11)], SMALL, None),
     ([call(number) for number in range(3, 23, 2)], SMALL, None),
     ([call(3), call(5)], SMALL, 3),
+    ([call(3 + 2 * at, b"x", block) for at, block in enumerate(LATE)], SMALL, None),
+    ([call(3 + 2 * at, b"x", LATE[at % 4]) for at in range(9)], replace(SMALL, header_list_bytes_max=100), None),
+    ([call(3 + 2 * at, b"x", LATE[at % 4]) for at in range(9)], replace(SMALL, header_fields_max=3), None),
+    ([call(3 + 2 * at, b"x", block) for at, block in enumerate(LONG)], replace(SMALL, header_list_bytes_max=250), None),
     ([call(3, b"seven b", LENGTH), call(5, b"seven b", LENGTH), call(7, b"six by", LENGTH)], SMALL, None),
 ])  # fmt: skip
 def test_whatever_there_is_to_object_to_goes_frame_by_frame(
-    parts: list[bytes], limits: Limits, draining_after: int | None
+    parts: list[bytes], limits: Http2Limits, draining_after: int | None
 ) -> None:
     both_ways(parts, limits, draining_after=draining_after)
 
 
-@given(st.lists(CALL | FRAME, max_size=12), st.integers(1, 40))
+@given(st.lists(CALL | FRAME | LATE_CALL, max_size=12), st.integers(1, 40))
 @settings(max_examples=300, deadline=None)
 def test_a_usual_call_is_the_same_in_one_step_as_frame_by_frame(parts: list[bytes], frames_max: int) -> None:
     both_ways(parts, replace(SMALL, streams_per_connection_max=4), frames_max=frames_max)
@@ -478,3 +498,21 @@ def test_a_call_with_a_block_that_came_before_is_one_event() -> None:
     (call,) = made.receive(headers(3) + data(3, b"def", f.END_STREAM), 0)
     assert isinstance(call, RequestStarted)
     assert (call.ended, call.data, call.stream.receiving) == (True, b"def", False)
+
+
+def test_a_client_whose_deadlines_change_its_table_is_told_to_have_none() -> None:
+    made, acknowledged = greeted(), f.frame(f.SETTINGS, f.ACK, 0)
+    resized = b"\x3f\xe1\x1f"
+    made.receive(headers(1, LAST, resized + REQUEST) + acknowledged, 0)
+    assert made.take(1 << 20) == b""
+    late = b"\x40\x0cgrpc-timeout\x021S"
+    (started,) = made.receive(headers(3, LAST, REQUEST + late), 0)
+    assert isinstance(started, RequestStarted)
+    assert made.take(1 << 20) == f.settings({f.HEADER_TABLE_SIZE: 0})
+    assert len(made.receive(headers(5, LAST, resized + REQUEST + late), 0)) == 1
+    assert made.take(1 << 20) == b""
+    assert made.receive(acknowledged, 0) == []
+    assert len(made.receive(headers(7, LAST, b"\x20" + REQUEST + late), 0)) == 1
+    (ended,) = made.receive(headers(9, LAST, b"\x21" + REQUEST), 0)
+    assert isinstance(ended, ConnectionEnded)
+    assert ended.code is ErrorCode.COMPRESSION_ERROR

@@ -11,7 +11,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.serving.front_limits import FrontLimits
 from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.connection import Connection
-from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.rpc import Kind
 from evenq.wire.http2 import frames as f
@@ -126,7 +126,7 @@ def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
     peer = PEERS[limit]
 
     async def story() -> None:
-        server = Http2Server(METHODS, clock=SystemClock(), limits=Limits(**peer.limits))
+        server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**peer.limits))
         port = await server.start("127.0.0.1", 0)
         made = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(peer.connections)]
         try:
@@ -142,7 +142,7 @@ def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
 
 
 def test_data_beyond_a_connections_window_counts_too() -> None:
-    limits = Limits(stream_window_bytes=70_000, connection_window_bytes=70_000)
+    limits = Http2Limits(stream_window_bytes=70_000, connection_window_bytes=70_000)
     made = Connection(limits, Totals(), 0)
     made.receive(f.PREFACE + f.settings({}) + head(1, "/s/Echo") + head(3, "/s/Echo"), 0)
     made.withhold = True
@@ -151,7 +151,7 @@ def test_data_beyond_a_connections_window_counts_too() -> None:
 
 
 def test_a_connection_within_its_bounds_counts_nothing() -> None:
-    made = Connection(Limits(), Totals(), 0)
+    made = Connection(Http2Limits(), Totals(), 0)
     made.receive(f.PREFACE + f.settings({}) + call(1, "/s/Echo", 1_000) + f.ping(bytes(8)), 0)
     assert made.totals.reached == {}
 

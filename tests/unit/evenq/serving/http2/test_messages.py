@@ -133,3 +133,30 @@ def test_a_timeout_is_read_in_each_unit(text: str, ms: int) -> None:
 @pytest.mark.parametrize("text", ["", "5", "S", "-1S", "123456789S", "1x", "1.5S", "²S"])
 def test_a_timeout_that_is_none_is_found(text: str) -> None:
     assert timeout_ms(text) is None
+
+
+def told(known: RequestHead) -> tuple[object, ...]:
+    """All that a server takes from a head."""
+    names = ("x-mq-request-id", "x-mq-client-id", "x-mq-namespace", "none", "b-bin")
+    firsts = [known.headers.first(name) for name in names]
+    return (
+        known.path, known.authority, sorted(known.metadata, key=str), known.timeout_ms, known.bad_timeout, known.encoding,
+        known.malformed, known.not_grpc, firsts, sorted(known.headers.texts.items()), known.headers.namespace,
+    )  # fmt: skip
+
+
+@given(
+    st.sampled_from([(b"x-mq-namespace", b"n"), (b"x-mq-client-id", b"c"), (b"b-bin", b"/w"), (b":status", b"1")]),
+    st.lists(
+        st.tuples(st.sampled_from([b"7S", b"9n", b"", b"7", b"5x"]) | st.none(), st.sampled_from([b"a", b"", b"\x00"])),
+        min_size=2, max_size=4,
+    ),
+)  # fmt: skip
+def test_a_head_like_one_before_tells_what_it_tells_by_itself(
+    extra: tuple[bytes, bytes], calls: list[tuple[bytes | None, bytes]]
+) -> None:
+    decoder = Decoder()
+    for timeout, request_id in calls:
+        deadline = [] if timeout is None else [(b"grpc-timeout", timeout)]
+        block = b"\x20" + encode([*USUAL, *deadline, extra, (b"x-mq-request-id", request_id)])
+        assert told(request_head(decoder.decode(block))) == told(request_head(Decoder().decode(block)))

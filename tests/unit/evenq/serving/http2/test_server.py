@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ import uvloop
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.serving.http2.calls import Call, Method
-from evenq.serving.http2.limits import Limits
+from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.protocol import Http2Protocol
-from evenq.serving.http2.server import Http2Server
-from evenq.serving.http2.turns import ROUND
+from evenq.serving.http2.server import LOOK_EACH, Http2Server
+from evenq.serving.http2.turns import ROUND, WAKES_MAX
 from evenq.serving.rpc import Kind
 from evenq.testing.certificates import Authority
 from evenq.wire.http2 import frames as f
@@ -103,7 +104,7 @@ def run(
 ) -> None:
     async def main() -> None:
         service = Service()
-        server = Http2Server(service.methods, clock=SystemClock(), limits=Limits(**limits), tls=tls)
+        server = Http2Server(service.methods, clock=SystemClock(), limits=Http2Limits(**limits), tls=tls)
         port = await server.start(host, 0)
         try:
             async with asyncio.timeout(30):
@@ -314,6 +315,31 @@ def test_an_idle_connection_is_ended_politely_and_a_dead_one_without_a_word(loop
     run(loop, dead, keepalive_ms=300, keepalive_timeout_ms=300)
 
 
+def test_connections_are_looked_at_in_shares_and_none_is_left_out(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[int, Http2Protocol]] = []
+    first = Http2Protocol.tick
+
+    def looked(self: Http2Protocol, now_ms: int) -> None:
+        looks.append((now_ms, self))
+        first(self, now_ms)
+
+    async def test(_: Service, server: Http2Server, port: int) -> None:
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in opened:
+            writer.write(f.PREFACE + f.settings({}))
+        await until(lambda: len(server.connections) == 20)
+        monkeypatch.setattr(Http2Protocol, "tick", looked)
+        await until(lambda: len({connection for _, connection in looks}) == 20)
+        assert max(Counter(now_ms for now_ms, _ in looks).values()) == 20 / LOOK_EACH
+        monkeypatch.undo()
+        looks.clear()
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: not server.connections)
+
+    run(loop, test)
+
+
 def test_a_drain_says_goaway_twice_and_lets_running_calls_end(loop: Any) -> None:
     async def test(service: Service, server: Http2Server, port: int) -> None:
         call = asyncio.ensure_future(asyncio.to_thread(called, f"127.0.0.1:{port}", "/s/Park"))
@@ -344,6 +370,9 @@ class FakeTransport:
 
     def write(self, data: bytes) -> None:
         self.written += data
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.written += b"".join(pieces)
 
     def pause_reading(self) -> None:
         assert self.reads
@@ -600,5 +629,52 @@ def test_a_flood_that_does_not_end_is_not_listened_to_for_long(loop: Any) -> Non
 
         assert await asyncio.to_thread(flood) < 1 << 27
         await until(lambda: not server.totals.connections)
+
+    run(loop, test)
+
+
+def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(loop: Any) -> None:
+    """A message costs one frame whatever its handler does with it: the time is bounded, not only the frames."""
+    crowd = 150
+    chat = encode([
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/Chat"), (b":authority", b"h"),
+        (b"content-type", b"application/grpc"), (b"te", b"trailers"),
+    ])  # fmt: skip
+
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        woken = list[Http2Protocol]()
+
+        async def slow(requests: AsyncIterator[bytes], call: Call) -> None:
+            async for _request in requests:
+                woken.append(call.connection)
+                threading.Event().wait(0.003)
+
+        server.methods = {**server.methods, "/s/Chat": Method(Kind.BIDI, slow)}
+        protocols = [Http2Protocol(server) for _ in range(crowd)]
+
+        def begin() -> None:
+            for number, protocol in enumerate(protocols):
+                protocol.connection_made(FakeTransport(number))  # type: ignore[arg-type]  # as much as is used
+                protocol.data_received(HELLO + f.frame(f.HEADERS, f.END_HEADERS, 1, chat))
+
+        def ask() -> None:
+            for protocol in protocols:
+                protocol.data_received(f.frame(f.DATA, 0, 1, bytes(5)))
+
+        await in_a_turn(begin)
+        await until(lambda: all(protocol.core.streams for protocol in protocols))
+        await in_a_turn(ask)
+        assert len(woken) <= 2 * WAKES_MAX, "all are woken at once"
+        turns = list[int]()
+        while len(woken) < crowd:
+            before = len(woken)
+            await SystemClock().sleep_ms(0)
+            turns.append(len(woken) - before)
+        assert max(turns) <= 2 * WAKES_MAX, "a turn of the loop wakes everybody"
+        assert max(turns[-8:]) <= 8, "turns stay long"
+        assert set(woken) == set(protocols)
+        for protocol in protocols:
+            protocol.connection_lost(None)
+        await SystemClock().sleep_ms(10)
 
     run(loop, test)

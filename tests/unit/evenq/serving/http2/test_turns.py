@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.http2.limits import Limits
-from evenq.serving.http2.turns import ROUND, SMALL, Turns
+from evenq.serving.http2.limits import Http2Limits
+from evenq.serving.http2.turns import ROUND, ROUND_MS, SMALL, WAKES_MAX, Turns
 
 TURN = 10
 FULL = ROUND * TURN
@@ -16,6 +16,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.now_ms = 0
 
     def call_soon(self, call: Any) -> None:
         self.calls.append(call)
@@ -34,19 +35,20 @@ class Backlog:
         self.frames = frames
         self.log = log
         self.name = name
+        self.takes_ms = 0
 
     def go_on(self, frames: int) -> None:
         read = min(frames, self.frames)
         self.frames -= read
         self.log.append((self.name, read))
-        self.turns.spend(read)
+        self.turns.spend(read, self.takes_ms)
         if self.frames:
             self.turns.wait(self)  # type: ignore[arg-type]  # as much of a connection as is used
 
 
 def made() -> tuple[Turns, Any]:
     loop: Any = Loop()
-    return Turns(Limits(frames_per_turn=TURN), loop), loop
+    return Turns(Http2Limits(frames_per_turn=TURN), loop, lambda: loop.now_ms), loop
 
 
 def crowd(turns: Turns, count: int, frames: int) -> tuple[list[Backlog], list[tuple[str, int]]]:
@@ -61,15 +63,15 @@ def test_a_connection_alone_has_full_turns() -> None:
     turns, loop = made()
     for _ in range(100):
         assert turns.share() == TURN
-        turns.spend(2)
+        turns.spend(2, 0)
         loop.turn()
 
 
 def test_when_much_was_read_shares_are_small_and_then_nothing_until_the_loop_has_looked() -> None:
     turns, loop = made()
-    turns.spend(FULL)
+    turns.spend(FULL, 0)
     assert turns.share() == SMALL
-    turns.spend(FULL)
+    turns.spend(FULL, 0)
     assert turns.share() == 0
     loop.turn()
     assert turns.share() == TURN
@@ -86,6 +88,65 @@ def test_a_crowd_reads_a_bounded_number_of_frames_between_two_looks() -> None:
         assert 0 < sum(read for _, read in log) - before < FULL + TURN
         assert len(loop.calls) <= 1
     assert sum(read for _, read in log) == 500 * 40
+
+
+def test_handlers_that_take_long_end_a_round_however_few_their_frames() -> None:
+    turns, loop = made()
+    waiting, log = crowd(turns, count=100, frames=SMALL)
+    for one in waiting:
+        one.takes_ms = 1
+    loop.turn()
+    assert len(log) == ROUND_MS, "a round has so many milliseconds"
+    turns.spend(1, ROUND_MS)
+    assert turns.share() == SMALL, "who has a call or two reads them all the same"
+    turns.spend(1, 10_000)
+    assert turns.share() == 0
+    loop.turn()
+    assert len(log) == 2 * ROUND_MS, "one turn that took very long is paid for once"
+
+
+class Waiter:
+    """A handler that takes 2 ms when its message has come."""
+
+    def __init__(self, loop: Any, log: list[Any]) -> None:
+        self.loop = loop
+        self.log = log
+        self.over = False
+
+    def done(self) -> bool:
+        return self.over
+
+    def set_result(self, _result: None) -> None:
+        assert not self.over
+        self.over = True
+        self.loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self.loop.now_ms += 2
+        self.log.append(self)
+
+
+def test_handlers_that_take_long_are_woken_a_few_at_a_time_and_each_once_in_order() -> None:
+    turns, loop = made()
+    log: list[Any] = []
+    waiters: list[Any] = [Waiter(loop, log) for _ in range(500)]
+    for one in waiters:
+        turns.wake(one)
+    turns.wake(waiters[400])  # another message for one that waits still
+    waiters[450].over = True  # its call was cancelled
+    longest = []
+    while loop.calls:
+        before = len(log)
+        loop.turn()
+        longest.append(len(log) - before)
+    assert log == [one for one in waiters if one is not waiters[450]]
+    assert longest[0] == WAKES_MAX, "few handlers are woken at once"
+    assert max(longest[-100:]) * 2 <= 2 * ROUND_MS
+    one = Waiter(loop, log)
+    turns.wake(one)  # type: ignore[arg-type]  # as much of a future as is used
+    assert one.over, "nobody waits for nothing"
+    while loop.calls:
+        loop.turn()
 
 
 def test_the_queue_goes_round() -> None:
@@ -106,7 +167,7 @@ def test_a_new_call_does_not_wait_behind_a_crowd() -> None:
     for _ in range(20):
         loop.turn()
         assert turns.share() == SMALL, "enough for a call or two, at once"
-        turns.spend(2)
+        turns.spend(2, 0)
 
 
 def test_few_that_wait_have_full_turns() -> None:
@@ -118,7 +179,7 @@ def test_few_that_wait_have_full_turns() -> None:
 
 def test_the_real_loop_goes_on_until_nobody_waits() -> None:
     async def story() -> None:
-        turns = Turns(Limits(frames_per_turn=TURN), asyncio.get_running_loop())
+        turns = Turns(Http2Limits(frames_per_turn=TURN), asyncio.get_running_loop(), SystemClock().monotonic_ms)
         waiting, _ = crowd(turns, count=50, frames=30)
         async with asyncio.timeout(20):
             while any(one.frames for one in waiting):

@@ -9,7 +9,7 @@ import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.store.inspection.repair import apply, plan_of
-from evenq.store.inspection.verify import Verdict, verify
+from evenq.store.inspection.verify import FolderVerdict, verify
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.record import HEADER, HEADER_BYTES, MAGIC, PADDING
 
@@ -52,16 +52,16 @@ def filled(open_store, message) -> Callable[..., MemoryDisk]:
 
 
 @pytest.fixture
-def look() -> Callable[[MemoryDisk], Verdict]:
+def look() -> Callable[[MemoryDisk], FolderVerdict]:
     """Verify a folder that nobody holds."""
     return lambda disk: verify(disk, owner=lambda: None)
 
 
 @pytest.fixture
-def mend(look) -> Callable[..., Verdict]:
+def mend(look) -> Callable[..., FolderVerdict]:
     """Plan, apply, verify again."""
 
-    def run(disk: MemoryDisk, *, accept_loss: bool = False) -> Verdict:
+    def run(disk: MemoryDisk, *, accept_loss: bool = False) -> FolderVerdict:
         verdict = look(disk)
         for _ in apply(disk, verdict.folder, plan_of(disk, verdict, accept_loss=accept_loss), into="repair-1"):
             pass

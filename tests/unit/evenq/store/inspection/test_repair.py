@@ -5,7 +5,7 @@ import pytest
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store.inspection import dump
 from evenq.store.inspection.folder import read_folder
-from evenq.store.inspection.repair import Action, apply, plan_of
+from evenq.store.inspection.repair import RepairAction, apply, plan_of
 from evenq.store.inspection.verify import verify
 from evenq.store.record import MESSAGE
 
@@ -23,7 +23,10 @@ def test_a_plan_changes_nothing(filled, look):
     disk.files["checkpoint"].data[20] ^= 1
     before = content(disk)
     plan = plan_of(disk, look(disk))
-    assert [(step.action, step.path) for step in plan.steps] == [(Action.CUT, path), (Action.MOVE, "checkpoint")]
+    assert [(step.action, step.path) for step in plan.steps] == [
+        (RepairAction.CUT, path),
+        (RepairAction.MOVE, "checkpoint"),
+    ]
     assert plan.left == []
     assert content(disk) == before
 

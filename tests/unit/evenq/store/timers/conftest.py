@@ -13,7 +13,7 @@ from evenq.store.timers.keeper import TimerKeeper
 from evenq.store.timers.pending import PendingTimers
 
 
-class Ground:
+class ClientContext:
     """A keeper with a log that is a list."""
 
     def __init__(self, **sizes):
@@ -47,5 +47,5 @@ class Ground:
 
 @pytest.fixture
 def make_ground():
-    """Makes a `Ground`, of the sizes told; to be called where a loop runs."""
-    return Ground
+    """Makes a `ClientContext`, of the sizes told; to be called where a loop runs."""
+    return ClientContext

@@ -9,16 +9,18 @@ from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreError
 from evenq.store.memory_disk import MemoryDisk
-from evenq.store.record import TIMER, TIMER_END, frame_at, pack, pack_timer_ids, timer_flags
+from evenq.store.record import TIMER, TIMER_END, TimerFields, frame_at, pack, pack_timer_ids
 from evenq.store.timers import manifest, runs
 from evenq.store.timers.loading import TimerLoader
 from evenq.store.timers.pending import PendingTimers
 
 
 def frame(kind, log_offset, *, due_ms=0, head=b""):
+    fields = TimerFields(due_ms, 0, 1)
     packed = pack(
-        kind=kind, flags=timer_flags(1), epoch=1, topic_id=1, queue_id=0, queue_offset=0, log_offset=log_offset,
-        synced_offset=0, store_ms=0, born_ms=0, tag_hash=due_ms, head=head, system=b"",
+        kind=kind, flags=fields.flags, epoch=1, topic_id=1, queue_id=0, queue_offset=fields.queue_offset_field,
+        log_offset=log_offset, synced_offset=0, store_ms=0, born_ms=0, tag_hash=fields.tag_hash_field, head=head,
+        system=b"",
     )  # fmt: skip
     return frame_at(packed, 0, log_offset)
 

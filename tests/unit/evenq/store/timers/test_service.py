@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from evenq.errors import BadRequest, StoreCorrupted, TooManyRequests
+from evenq.errors import BadRequest, PreconditionFailed, StoreCorrupted, TooManyRequests
 from evenq.store import StoredTimer
-from evenq.store.timers.service import TimerService, deliver
+from evenq.store.timers.service import RETRY_MS, TimerService, deliver
 
 
 def test_a_delayed_message_becomes_the_same_message_of_its_topic_and_queue():
@@ -23,22 +23,22 @@ def fire(make_ground):
 
     def play(dues, refuse, *, batch_max=4, milliseconds=1_000):
         async def scenario():
-            ground, batches = make_ground(), []
+            context, batches = make_ground(), []
 
             def append(entries, *, timers, ended):
                 refuse(entries, batches)
                 batches.append([message.head for message in entries])
-                return ground.append(entries, timers=timers, ended=ended)
+                return context.append(entries, timers=timers, ended=ended)
 
-            await ground.put(*dues)
-            for timer in ground.log.values():
+            await context.put(*dues)
+            for timer in context.log.values():
                 timer.head = b"%d" % timer.due_ms
-            service = TimerService(ground.keeper, ground.clock, append, batch_max=batch_max)
+            service = TimerService(context.keeper, context.clock, append, batch_max=batch_max)
             service.start()
-            await ground.clock.advance(milliseconds)
-            left = ground.keeper.stats.pending
+            await context.clock.advance(milliseconds)
+            left = context.keeper.stats.pending
             await service.stop()
-            await ground.keeper.close()
+            await context.keeper.close()
             return batches, left
 
         return asyncio.run(scenario())
@@ -72,6 +72,33 @@ def test_an_overloaded_store_is_asked_again_and_nothing_fires_twice(fire):
     assert left == 0
 
 
+def test_while_all_is_refused_nothing_is_tried_and_no_timer_is_to_blame(make_ground, caplog):
+    async def scenario():
+        context, tries, refused = make_ground(), [], [False]
+
+        def append(entries, *, timers, ended):
+            tries.append(len(ended))
+            if len(tries) == 1:  # it begins between the look and the append
+                refused[0] = True
+            if refused[0]:
+                raise PreconditionFailed("this broker hands over")
+            return context.append(entries, timers=timers, ended=ended)
+
+        await context.put(1_001, 1_002)
+        service = TimerService(context.keeper, context.clock, append, refused=lambda: refused[0])
+        service.start()
+        await context.clock.advance(60_000)
+        assert (len(tries), context.keeper.stats.aside, context.keeper.stats.pending) == (1, 0, 2)
+        refused[0] = False
+        await context.clock.advance(RETRY_MS)
+        assert (tries[1:], context.keeper.stats.fired) == ([2], 2)
+        await service.stop()
+        await context.keeper.close()
+
+    asyncio.run(scenario())
+    assert "one by one" not in caplog.text
+
+
 def test_one_message_that_the_store_refuses_does_not_hold_the_others_up(fire):
     def refuse(entries, batches):
         if any(message.head == b"1002" for message in entries):
@@ -92,73 +119,73 @@ def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_an
         return deliver(timers)
 
     async def scenario():
-        ground = make_ground(table_max=10_000)
-        bad = await ground.put(*[1_000] * 5_000)
-        await ground.put(*[2_000] * 50)
-        service = TimerService(ground.keeper, ground.clock, ground.append, on_due)
+        context = make_ground(table_max=10_000)
+        bad = await context.put(*[1_000] * 5_000)
+        await context.put(*[2_000] * 50)
+        service = TimerService(context.keeper, context.clock, context.append, on_due)
         service.start()
-        await ground.clock.advance(1_500)
-        stats = ground.keeper.stats
+        await context.clock.advance(1_500)
+        stats = context.keeper.stats
         assert (stats.fired, stats.pending, stats.aside) == (50, 5_000, 5_000)
         assert stats.late_ms == 0
-        await ground.clock.advance(9_000)
+        await context.clock.advance(9_000)
         assert sorted(tries) == sorted(bad * 2)
-        await ground.clock.advance(19_000)
+        await context.clock.advance(19_000)
         assert len(tries) == 10_000, "the second pause is twice as long"
-        ended = await ground.keeper.cancel(bad[:10])
+        ended = await context.keeper.cancel(bad[:10])
         assert ended == bad[:10]
-        await ground.clock.advance(1_700_000)
+        await context.clock.advance(1_700_000)
         assert 9 * 4_990 >= len(tries) - 20 >= 7 * 4_990
         await service.stop()
-        await ground.keeper.close()
+        await context.keeper.close()
 
     asyncio.run(scenario())
 
 
 def test_damaged_timers_are_set_aside_and_named_and_the_othersfire(fire, make_ground, caplog):
     async def scenario():
-        ground = make_ground(table_max=10_000)
-        put = await ground.put(*range(900, 1_000))
+        context = make_ground(table_max=10_000)
+        put = await context.put(*range(900, 1_000))
         for timer_id in put[20:60]:
-            del ground.log[timer_id]
-        ground.log[put[70]].kind = 2  # whole, but another one
-        service = TimerService(ground.keeper, ground.clock, ground.append, deliver)
+            del context.log[timer_id]
+        context.log[put[70]].kind = 2  # whole, but another one
+        service = TimerService(context.keeper, context.clock, context.append, deliver)
         service.start()
-        await ground.clock.advance(60_000)
-        stats = ground.keeper.stats
+        await context.clock.advance(60_000)
+        stats = context.keeper.stats
         assert (stats.fired, stats.damaged, stats.pending, stats.late_ms) == (59, 41, 41, 0)
-        assert not ground.failures
+        assert not context.failures
         named = [record.getMessage() for record in caplog.records if "no whole timer at" in record.getMessage()]
         assert len(named) == 32
         assert f"{'0' * 20} byte {put[20]}: timer {put[20]}, due at 920 ms" in named[0]
         assert "evenq store verify" in named[0]
         await service.stop()
-        assert ground.keeper.pinned_before() == put[20]
-        await ground.keeper.roll_forward(put[50])
-        assert ground.keeper.stats.pending == 11, "given up: the file with them goes"
-        assert ground.keeper.pinned_before() == put[50]
-        await ground.keeper.close()
+        assert context.keeper.pinned_before() == put[20]
+        await context.keeper.roll_forward(put[50])
+        assert context.keeper.stats.pending == 11, "given up: the file with them goes"
+        assert context.keeper.pinned_before() == put[50]
+        await context.keeper.close()
 
     asyncio.run(scenario())
 
 
 def test_what_the_disk_cannot_read_is_damaged_too(make_ground):
     async def scenario():
-        ground = make_ground()
-        put = await ground.put(1_000, 1_001, 1_002)
+        context = make_ground()
+        put = await context.put(1_000, 1_001, 1_002)
 
         async def read(timer_ids, bytes_max):
             if put[1] in timer_ids:
                 raise StoreCorrupted("a rotten sector")
-            return [ground.log[timer_id] for timer_id in timer_ids]
+            return [context.log[timer_id] for timer_id in timer_ids]
 
-        ground.keeper._read_timers = read
-        service = TimerService(ground.keeper, ground.clock, ground.append, deliver)
+        context.keeper._read_timers = read
+        service = TimerService(context.keeper, context.clock, context.append, deliver)
         service.start()
-        await ground.clock.advance(5_000)
-        stats = ground.keeper.stats
+        await context.clock.advance(5_000)
+        stats = context.keeper.stats
         assert (stats.fired, stats.damaged, stats.pending) == (2, 1, 1)
         await service.stop()
-        await ground.keeper.close()
+        await context.keeper.close()
 
     asyncio.run(scenario())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from evenq.store.timers.keys import id_of, key_of
 from evenq.store.timers.runs import RunFile
-from evenq.store.timers.sources import DEAD_MIN, Run, Table
+from evenq.store.timers.sources import DEAD_MIN, TimerRun, TimerTable
 
 
 def test_a_table_gives_what_has_not_ended_in_order():
-    table = Table()
+    table = TimerTable()
     for timer_id, due in ((1, 30), (2, 10), (3, 20)):
         table.put(timer_id, key_of(due, timer_id, 1))
     assert table.end(2)
@@ -18,7 +18,7 @@ def test_a_table_gives_what_has_not_ended_in_order():
 
 
 def test_a_table_forgets_ended_keys_before_they_fill_it():
-    table = Table()
+    table = TimerTable()
     for timer_id in range(10 * DEAD_MIN):
         table.put(timer_id, key_of(99, timer_id, 1))
         table.end(timer_id)
@@ -26,7 +26,7 @@ def test_a_table_forgets_ended_keys_before_they_fill_it():
 
 
 def test_what_is_taken_while_a_table_is_copied_is_noted():
-    table = Table()
+    table = TimerTable()
     for timer_id in (1, 2, 3):
         table.put(timer_id, key_of(timer_id, timer_id, 1))
     table.gone = set()
@@ -38,7 +38,7 @@ def test_what_is_taken_while_a_table_is_copied_is_noted():
 
 def test_a_run_drops_ended_entries_with_their_mark_and_knows_its_next_block():
     keys = [key_of(n, n, 1) for n in range(600)]
-    run = Run(RunFile(1, 600, 0, (keys[0], keys[512])), used=2)
+    run = TimerRun(RunFile(1, 600, 0, (keys[0], keys[512])), used=2)
     assert run.due_head() == keys[0]
     run.read_on(0, keys[:512])
     ended = {2, 3, 99}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import DataReceived, RequestStarted
-from evenq.serving.http2.limits import Limits, Totals
+from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, prefix
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.answers import request_headers
@@ -131,7 +131,7 @@ def test_with_our_servers_core_opposite_all_sizes_go_through_all_windows(
     answers = max(answers, reply // 200)
     piece = max(piece, (request + reply) // 500)
     totals = Totals()
-    limits = Limits(stream_window_bytes=window, connection_window_bytes=max(70_000, window * 2))
+    limits = Http2Limits(stream_window_bytes=window, connection_window_bytes=max(70_000, window * 2))
     server = Connection(limits, totals, 0)
     client = Calling(CallLimits(stream_window_bytes=answers, connection_window_bytes=max(70_000, answers * 2)))
     asked, said = bytes(request), bytes(reply)

@@ -215,3 +215,22 @@ def test_a_writer_that_reports_what_cannot_be_fences() -> None:
 def test_a_failed_disk_fences() -> None:
     actions = fetching().disk_failed(OSError(5, "EIO"))
     assert [type(action) for action in actions] == [StopServing, Fence]
+
+
+def test_a_follower_that_lost_its_leader_waits_for_one_sign_of_life() -> None:
+    one = fetching()
+    one.observed(seen(3, epoch=1, leader=0), 1_000)
+    assert one.lost(2, 1_500) == []
+    assert only(one.tick(6_900), CompareAndSet) == [], "another follower's link says nothing of the leader"
+    assert one.lost(0, 2_000) == []
+    assert only(one.tick(4_900), CompareAndSet) == []
+    assert only(one.tick(5_100), CompareAndSet)
+
+
+def test_a_sign_of_life_after_the_link_broke_restores_its_patience() -> None:
+    one = fetching()
+    one.observed(seen(3, epoch=1, leader=0), 1_000)
+    one.lost(0, 2_000)
+    one.observed(seen(4, epoch=1, leader=0), 3_000)
+    assert only(one.tick(8_900), CompareAndSet) == []
+    assert only(one.tick(9_100), CompareAndSet)

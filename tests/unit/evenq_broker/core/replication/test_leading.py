@@ -246,3 +246,16 @@ def test_a_founder_whose_log_has_something_does_not_begin_a_second_history() -> 
     one = replica(0, founds=True, epoch_seen=3)
     one.recovered(EpochTable(), 0, 0)
     assert one.absent(0) == [RecordTooOld(0, 3)]
+
+
+def test_a_copy_whose_link_broke_is_dropped_at_once_and_the_minimum_stays() -> None:
+    one = ready()
+    (call,) = only(one.lost(2, 100), CompareAndSet)
+    assert call.proposed.isr == PAIRS[:2]
+    one.cas_done(call.number, Seen(call.proposed, "3"), 100)
+    assert only(one.lost(1, 200), CompareAndSet) == []
+    assert not one.may_append()
+    assert one.copies() == 1
+    confirm(one, 1, one.end, now_ms=300)
+    one.tick(400)
+    assert one.may_append()

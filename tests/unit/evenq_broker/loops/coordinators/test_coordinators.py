@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evenq_broker.core.replication.record import GroupRecord, Pair, Seen, first_record
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.file import FileCoordinator
 from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
+from evenq_proofs.cluster_binaries import BUILD_SECONDS
 
 from evenq.runtime.clock import SystemClock
+from evenq.serving.kubernetes_api import KubernetesApi
 
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 Make = Callable[[], Coordinator]
 
 
-@pytest.fixture(params=["memory", "file"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+PLACES = ["memory", "file", "lease", pytest.param("etcd", marks=pytest.mark.timeout(BUILD_SECONDS + 60))]
+
+
+@pytest.fixture(params=PLACES)
+def make(request: pytest.FixtureRequest, tmp_path: Path, coordinators: Any) -> Make:
     """Makes the coordinator of one more broker of the same group."""
     shared, made = SharedRecord(), []
+    etcd = request.getfixturevalue("etcd") if request.param == "etcd" else None
+    if request.param == "lease":
+        request.getfixturevalue("lease_api")
 
-    def one() -> Coordinator:
+    def one() -> Any:
         made.append(None)
-        if request.param == "memory":
-            return MemoryCoordinator(shared)
-        return FileCoordinator(tmp_path / "group", mark_path=tmp_path / f"mark-{len(made)}", clock=SystemClock())
+        match request.param:
+            case "memory":
+                return MemoryCoordinator(shared)
+            case "file":
+                mark_path = tmp_path / f"mark-{len(made)}"
+                return FileCoordinator(tmp_path / "group", mark_path=mark_path, clock=SystemClock())
+            case "lease":
+                return coordinators.on_lease(KubernetesApi())
+            case _:
+                assert etcd is not None
+                return coordinators.on_etcd(etcd.endpoints)
 
     return one
+
+
+@pytest.fixture
+def run(coordinators: Any) -> Run:
+    """Runs a scenario and closes what it opened."""
+    runs: Run = coordinators.run
+    return runs
 
 
 async def written(coordinator: Coordinator, expected: Seen | None, proposed: GroupRecord) -> Seen:
@@ -38,7 +63,7 @@ async def written(coordinator: Coordinator, expected: Seen | None, proposed: Gro
     return seen
 
 
-def test_there_is_no_record_before_the_first_and_then_everybody_reads_it(make: Make) -> None:
+def test_there_is_no_record_before_the_first_and_then_everybody_reads_it(make: Make, run: Run) -> None:
     async def scenario() -> None:
         a, b = make(), make()
         assert await a.read() is None
@@ -47,20 +72,20 @@ def test_there_is_no_record_before_the_first_and_then_everybody_reads_it(make: M
         assert await a.read() == seen
         assert await b.read() == seen
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
-def test_a_second_first_record_is_not_written(make: Make) -> None:
+def test_a_second_first_record_is_not_written(make: Make, run: Run) -> None:
     async def scenario() -> None:
         a, b = make(), make()
         seen = await written(a, None, FIRST)
         assert await b.compare_and_set(None, FIRST) is None
         assert await b.read() == seen
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
-def test_of_two_that_saw_the_same_record_one_writes(make: Make) -> None:
+def test_of_two_that_saw_the_same_record_one_writes(make: Make, run: Run) -> None:
     async def scenario() -> None:
         a, b = make(), make()
         seen = await written(a, None, FIRST)
@@ -68,10 +93,10 @@ def test_of_two_that_saw_the_same_record_one_writes(make: Make) -> None:
         assert await a.compare_and_set(seen, FIRST.renewed()) is None
         assert await a.read() == won
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
-def test_the_same_record_written_again_has_another_token(make: Make) -> None:
+def test_the_same_record_written_again_has_another_token(make: Make, run: Run) -> None:
     async def scenario() -> None:
         a = make()
         seen = await written(a, None, FIRST)
@@ -79,10 +104,10 @@ def test_the_same_record_written_again_has_another_token(make: Make) -> None:
         assert again.token != seen.token
         assert await a.compare_and_set(seen, FIRST) is None
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
-def test_many_brokers_at_once_lose_no_write(make: Make) -> None:
+def test_many_brokers_at_once_lose_no_write(make: Make, run: Run) -> None:
     async def add(coordinator: Coordinator, times: int) -> None:
         while times:
             seen = await coordinator.read()
@@ -100,10 +125,10 @@ def test_many_brokers_at_once_lose_no_write(make: Make) -> None:
         assert seen is not None
         assert seen.record.version == FIRST.version + 20
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
-def test_a_watch_tells_the_record_and_then_its_last_change(make: Make) -> None:
+def test_a_watch_tells_the_record_and_then_its_last_change(make: Make, run: Run) -> None:
     async def scenario() -> None:
         a, b = make(), make()
         seen = await written(a, None, FIRST)
@@ -111,5 +136,6 @@ def test_a_watch_tells_the_record_and_then_its_last_change(make: Make) -> None:
         assert await anext(watch) == seen
         later = await written(a, seen, FIRST.elected(0))
         assert await asyncio.wait_for(anext(watch), 20) == later
+        await watch.aclose()
 
-    asyncio.run(scenario())
+    run(scenario)

@@ -1,0 +1,350 @@
+"""`make bench-attacks`: a good client beside attackers, at grpcio's server ("before") and at our own front ("after").
+
+    python benchmarks/attacks.py [--seconds 10] [--only NAME ...] [--fronts grpcio http2] [--share 0.25]
+
+A broker with default settings is started for each attack and front, in turn. Measured are, while one process of
+attackers (attackers.py) does its harm:
+
+- the good client: SendMessage with 100 bytes, one after the other, 5 ms apart, on its own connection by gRPC's C core,
+  each with a deadline of 5 s. A failed call counts as one that took for ever;
+- how much the broker's resident memory grew, at most; at +1.5 GB the attack is stopped, and that is said;
+- which of the attackers' connections the broker ended, and the CPU of both;
+- whether the broker answers a new connection afterwards.
+
+The attackers may have `--share` of a core, so that the good client waits for the broker and not for a processor.
+A run takes about eight minutes and writes results/<date>-attacks.md. Exit code 1: our own front missed a goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import attackers
+import connections
+import grpc
+import load
+import peers_report as report
+import servers
+from rich.console import Console
+
+import evenq
+from evenq.wire.convert import set_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+CONSOLE = Console(width=None if Console().is_terminal else 170)
+FRONTS = ("grpcio", "http2")
+NOTHING = "nothing (baseline)"
+NAMES = (NOTHING, *attackers.ATTACKS)
+P99_MS, MEMORY_MB = 100.0, 64.0
+"""The goals beside an attack."""
+MEMORY_MAX_MB = 1_500.0
+"""Growth at which an attack is stopped."""
+REST_S, DEADLINE_S, AFTER_S, LOOK_S = 0.005, 5.0, 10.0, 0.05
+BUSY_LOAD = 0.3
+"""Load before a run above which something else was running."""
+WARM_CALLS = 50
+SECONDS_MIN = {"10,000 connections that say nothing": 16.0}
+"""The bound of a connection without a preface is 10 s, and the last ones come late."""
+TITLES = (
+    "attack", "front", "good client: p50 / p99 / longest, ms", "broker's CPU meanwhile, ms", "calls, failed",
+    "memory, MB", "connections ended", "CPU of attackers, broker", "answers afterwards", "goal", "ok",
+)  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """What was seen of one attack at one front."""
+
+    attack: str
+    front: str
+    times_ms: list[float] = field(default_factory=list)
+    """Of each answered call."""
+    waits_ms: list[float] = field(default_factory=list)
+    """CPU that the broker's process used while each call waited, failed ones too."""
+    failed: int = 0
+    why: str = ""
+    """What the first failed call was told."""
+    grown_mb: float = 0.0
+    opened: int = 0
+    ended: int = 0
+    unmade: int = 0
+    """Connections of the attackers that never came to be."""
+    attackers_cpu: float = 0.0
+    """Percent of a core; so `broker_cpu`."""
+    broker_cpu: float = 0.0
+    stopped_after_s: float | None = None
+    """The attack was stopped then, because the broker's memory had grown by MEMORY_MAX_MB."""
+    last_answer_s: float = 0.0
+    """When the good client was answered last, from the begin of the attack."""
+    again_ms: float | None = None
+    """From a new connection afterwards to its first answer; None: none came."""
+    alive: bool = True
+
+    def at(self, quantile: float) -> float:
+        """A quantile of all calls, ms; infinite if so many failed."""
+        return quantile_of(self.times_ms + [math.inf] * self.failed, quantile)
+
+    @property
+    def ok(self) -> bool:
+        """All goals are met."""
+        served = self.alive and self.again_ms is not None and not self.failed
+        return served and self.at(0.99) <= P99_MS and self.grown_mb <= MEMORY_MB
+
+    @property
+    def afterwards(self) -> str:
+        """Whether the broker still serves, in words."""
+        if not self.alive:
+            return f"no: it died after {self.last_answer_s:.1f} s"
+        if self.again_ms is None:
+            return f"no: last answer after {self.last_answer_s:.1f} s"
+        return f"yes, in {self.again_ms:.0f} ms"
+
+    def cells(self) -> tuple[str, ...]:
+        """As the table has it."""
+        times = " / ".join(duration(self.at(quantile)) for quantile in (0.5, 0.99, 1))
+        waits = " / ".join(duration(quantile_of(self.waits_ms, quantile)) for quantile in (0.5, 0.99, 1))
+        grown = f"{self.grown_mb:+.0f}"
+        if self.stopped_after_s is not None:
+            grown += f" (stopped after {self.stopped_after_s:.1f} s)"
+        ended = f"{self.ended:,} of {self.opened:,}" if self.opened else "-"
+        if self.unmade:
+            ended += f", {self.unmade:,} never made"
+        ours, calls = self.front == "http2", len(self.times_ms) + self.failed
+        return (
+            self.attack, self.front, times, waits, f"{calls:,}, {self.failed:,}", grown, ended,
+            f"{self.attackers_cpu:.0f} %, {self.broker_cpu:.0f} %", self.afterwards,
+            f"p99 <= {P99_MS:.0f}, <= +{MEMORY_MB:.0f} MB, none failed" if ours else "-",
+            ("yes" if self.ok else "no") if ours else "-",
+        )  # fmt: skip
+
+
+def quantile_of(values: list[float], quantile: float) -> float:
+    """The value that so large a part of all does not pass; infinite if there is none."""
+    return sorted(values)[max(0, math.ceil(len(values) * quantile) - 1)] if values else math.inf
+
+
+def duration(ms: float) -> str:
+    """Three digits; a call that failed took for ever."""
+    return "never" if ms == math.inf else report.number(ms)
+
+
+class Good:
+    """A client that does no harm."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.insecure_channel(address, options=[
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0),
+            ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 1_000),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+        ])  # fmt: skip
+        self._send = self.channel.unary_unary(attackers.SEND)
+        self._number = int(time.time() * 1000) << 20
+
+    def call(self, deadline_s: float = DEADLINE_S, *, wait: bool = False) -> str:
+        """One SendMessage with 100 bytes. Why it failed; empty: it did not."""
+        self._number += 1
+        request = service_pb2.SendMessageRequest()
+        message = request.messages.add(body=bytes(100))
+        message.topic.name = attackers.TOPIC
+        system = message.system_properties
+        system.message_id, system.message_type = f"01{self._number:032X}", definition_pb2.NORMAL
+        system.body_encoding, system.born_host = definition_pb2.IDENTITY, "localhost"
+        set_ms(system.born_timestamp, int(time.time() * 1000))
+        try:
+            answer = self._send(request.SerializeToString(), timeout=deadline_s, wait_for_ready=wait)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"  # type: ignore[attr-defined]  # it is a call as well
+        status = service_pb2.SendMessageResponse.FromString(answer).status
+        return "" if status.code == definition_pb2.OK else f"{status.code}: {status.message}"
+
+    def work(self, row: Row, pid: int, over: threading.Event) -> None:
+        """Call until `over`, and write down what came of it; `pid`: of the broker."""
+        began = time.perf_counter()
+        while not over.is_set():
+            start, used = time.perf_counter(), process_ms(pid)
+            failure = self.call()
+            now = time.perf_counter()
+            row.waits_ms.append(process_ms(pid) - used)
+            if failure:
+                row.failed += 1
+                row.why = row.why or failure
+                over.wait(20 * REST_S)
+            else:
+                row.times_ms.append((now - start) * 1000)
+                row.last_answer_s = now - began
+                over.wait(REST_S)
+
+
+def process_ms(pid: int) -> float:
+    """CPU time of another process so far, all its threads, ms; 0: it is gone."""
+    try:
+        # The kernel's number of that clock, as clock_getcpuclockid(3) gives it.
+        return time.clock_gettime(~pid << 3 | 2) * 1000
+    except OSError:
+        return 0.0
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process has now, MB (10^6 bytes); 0: it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def alive(pid: int) -> bool:
+    """The process runs; a child that died and was not waited for is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Attackers:
+    """Their process; waits until it is told to begin."""
+
+    def __init__(self, name: str, address: str, seconds: float, share: float) -> None:
+        command = [sys.executable, str(attackers.__file__), name, address, str(seconds), str(share)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != "ready\n":
+            raise SystemExit(f"the attackers failed before they began ({name}); see above")
+
+    def begin(self) -> None:
+        """Attack."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def end(self, row: Row) -> None:
+        """Hear what they did, at once if they are not done."""
+        self.process.terminate()
+        try:
+            told, _ = self.process.communicate(timeout=AFTER_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            told, _ = self.process.communicate()
+        if not told:
+            raise SystemExit(f"the attackers failed ({row.attack}, {row.front}); see above")
+        done = attackers.Report(**json.loads(told))
+        row.opened, row.ended, row.unmade = done.opened, done.ended, done.failed
+        row.attackers_cpu = done.cpu_s / done.secs * 100
+
+
+def measured(attack: str, front: str, asked: argparse.Namespace) -> Row:
+    """One row."""
+    row, seconds = Row(attack=attack, front=front), max(asked.seconds, SECONDS_MIN.get(attack, 0.0))
+    with (
+        tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder,
+        servers.broker(Path(folder), EVENQ_BROKER_FRONT=front) as broker,
+    ):
+        try:
+            with evenq.Admin(endpoint=broker.address) as admin:
+                for topic in (attackers.TOPIC, attackers.WAITED):
+                    admin.create_topic(topic, queues=8)
+            good = Good(broker.address)
+            for _ in range(WARM_CALLS):
+                if failure := good.call(wait=True):
+                    raise SystemExit(f"the broker (front={front}) fails though nobody attacks it: {failure}")
+            crowd = None if attack == NOTHING else Attackers(attack, broker.address, seconds, asked.share)
+            try:
+                _watch(row, broker.pid, good, crowd, seconds)
+            finally:
+                if crowd is not None:
+                    crowd.end(row)
+            good.channel.close()
+            _look_afterwards(row, broker)
+        finally:
+            # At once: nothing of it is kept, and a front that does not answer does not end by itself either.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(broker.pid, signal.SIGKILL)
+    return row
+
+
+def _watch(row: Row, pid: int, good: Good, crowd: Attackers | None, seconds: float) -> None:
+    over = threading.Event()
+    client = threading.Thread(target=good.work, args=(row, pid, over))
+    before_mb, before_s, began = resident_mb(pid), servers.cpu_s(pid), time.perf_counter()
+    client.start()
+    try:
+        if crowd is not None:
+            crowd.begin()
+        while (now_s := time.perf_counter() - began) < seconds and alive(pid):
+            row.grown_mb = max(row.grown_mb, resident_mb(pid) - before_mb)
+            row.broker_cpu = (servers.cpu_s(pid) - before_s) / max(now_s, LOOK_S) * 100
+            if row.grown_mb > MEMORY_MAX_MB:
+                row.stopped_after_s = now_s
+                break
+            time.sleep(LOOK_S)
+    finally:
+        over.set()
+        client.join()
+
+
+def _look_afterwards(row: Row, broker: servers.Server) -> None:
+    began = time.perf_counter()
+    good = Good(broker.address)
+    failure = good.call(AFTER_S, wait=True)
+    good.channel.close()
+    if not failure:
+        row.again_ms = (time.perf_counter() - began) * 1000
+    row.alive = alive(broker.pid)
+
+
+def main() -> int:
+    """Measure, show, save. Exit code 1 if our own front misses a goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of an attack (default 10)")
+    names = ", ".join(NAMES)
+    parser.add_argument("--only", nargs="+", default=NAMES, choices=NAMES, metavar="NAME", help=f"of {names}")
+    parser.add_argument("--fronts", nargs="+", default=FRONTS, choices=FRONTS, help="default: both, in turn")
+    parser.add_argument("--share", type=float, default=0.25, metavar="S", help="of a core, for attackers (0.25)")
+    parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
+    asked = parser.parse_args()
+    if sys.platform != "linux":
+        parser.error("figures come from /proc, so it runs on Linux only")
+    if not (0 < asked.seconds <= 600 and 0 < asked.share <= 1):
+        parser.error(f"--seconds {asked.seconds:g} --share {asked.share:g}: give up to 600 seconds, and up to one core")
+    connections.raise_limit(attackers.FILES - connections.SPARE_FILES)
+    before, rows = os.getloadavg()[0], []
+    for number, attack in enumerate(asked.only):
+        for front in asked.fronts if number % 2 == 0 else asked.fronts[::-1]:
+            CONSOLE.print(f"[dim]{attack}, front={front} ...[/dim]")
+            rows.append(measured(attack, front, asked))
+            CONSOLE.print("  " + "; ".join(rows[-1].cells()[2:-2]), rows[-1].why, markup=False)
+    rows.sort(key=lambda row: (NAMES.index(row.attack), FRONTS.index(row.front)))
+    lines = [row.cells() for row in rows]
+    CONSOLE.print(report.drawn(f"A good client beside attackers, {os.cpu_count()} cores", TITLES, lines))
+    if not (asked.no_save or len(rows) < len(NAMES) * len(FRONTS)):
+        about = (
+            f"Each attack {asked.seconds:g} s long at a broker of its own with default settings, by one process with "
+            f"{asked.share * 100:.0f} % of a core at most; all on one machine. {load_words(before)}"
+        )
+        path = report.written(
+            "attacks", "A good client beside attackers", about, TITLES, lines, front="both", load_before=before
+        )
+        CONSOLE.print(f"saved in {path.relative_to(load.PROJECT)}")
+    return 0 if all(row.ok for row in rows if row.front == "http2") else 1
+
+
+def load_words(before: float) -> str:
+    """Whether the machine had other work, so that nobody takes the times for more than they are."""
+    busy = before > BUSY_LOAD
+    return "The machine had other work: compare rows, do not quote times." if busy else "The machine had no other work."
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Who should read what, computed here; which rebalancer to ask."""

@@ -1,0 +1,1 @@
+"""The clients this broker has heard of."""

@@ -1,0 +1,167 @@
+"""The memory of which brokers belong to the cluster: one that was seen once is missed when it is not there, for as long
+as nobody says that it left for good.
+
+Kept by every broker, and in its journal, because nameservers forget at once and a broker that ended undrained takes
+what it holds out of everybody's sight. A drained broker that ends says that it leaves; what it still holds that nobody
+can be waited for keeps it in memory, with the numbers. With each broker the memory has how many readable queues of
+which topics it had last, so that readers of whole topics hear what is out of reach. Pure; `loops.cluster.known_brokers`
+feeds it. Times are ms since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from evenq.model.names import DLQ_PREFIX
+from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
+
+__all__ = ["Away", "KnownBrokers"]
+
+KNOWN_MAX = 1_000  # as many as a nameserver takes
+TOPICS_IN_ONE = 1_000  # in one operation, so that a record stays small
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A broker that is not there and had readable queues of some topic."""
+
+    name: str
+    read_queues: int
+    gone_ms: int
+    """When it was missed first; 0: it is not missed yet, it may come any moment."""
+
+
+class KnownBrokers:
+    """Names of brokers, the own one not among them."""
+
+    __slots__ = ("_known", "_leaving", "_present", "_topics")
+
+    def __init__(self) -> None:
+        self._known: dict[str, BrokerKnown] = {}
+        self._present: dict[str, str] = {}
+        """Name of a broker that is there -> its incarnation."""
+        self._leaving: dict[str, tuple[str, BrokerKnown]] = {}
+        """Name -> the incarnation that said that it leaves, and what is to be known of it then."""
+        self._topics: dict[str, dict[str, int]] = {}
+        """Name -> topic -> readable queues there, as last seen."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def look(
+        self, present: Mapping[str, str], now_ms: int, *, sure: bool = True
+    ) -> list[BrokerKnown | BrokerForgotten]:
+        """These brokers are there, name -> incarnation, and if that is `sure` no other: what to record."""
+        before, self._present = self._present, dict(present) if sure else {**self._present, **present}
+        ops: list[BrokerKnown | BrokerForgotten] = []
+        for name in sorted(present):
+            known = self._known.get(name)
+            if known is None and len(self._known) >= KNOWN_MAX:
+                continue
+            if known is None or known.gone_ms:
+                ops.append(self._put(BrokerKnown(name)))
+        for name in sorted(self._known.keys() - present.keys()) if sure else ():
+            incarnation, left = self._leaving.pop(name, ("", None))
+            if left is not None and before.get(name) == incarnation:
+                if left.unread or left.dead_letters:
+                    ops.append(self._put(replace(left, gone_ms=now_ms)))
+                else:
+                    ops.append(self._drop(name))
+            elif not self._known[name].gone_ms:
+                ops.append(self._put(BrokerKnown(name, now_ms)))
+        return ops
+
+    def learn(self, name: str, read_queues: Mapping[str, int]) -> list[BrokerTopics]:
+        """A known broker that is there has so many readable queues, by topic, and no others: what to record."""
+        if name not in self._known:
+            return []
+        before = self._topics.get(name, {})
+        changed = {topic: count for topic, count in read_queues.items() if count and before.get(topic) != count}
+        changed |= {topic: 0 for topic in before if not read_queues.get(topic)}
+        ops = list(_chunks(name, changed))
+        for op in ops:
+            self._learn(op)
+        return ops
+
+    def topic_deleted(self, topic: str) -> list[BrokerTopics]:
+        """An operator deleted the topic everywhere: brokers that are not there hold nothing of it that anybody wants.
+        Gives what to record.
+        """
+        ops = [
+            BrokerTopics(name, {topic: 0})
+            for name in sorted(self._topics)
+            if name not in self._present and topic in self._topics[name]
+        ]
+        for op in ops:
+            self._learn(op)
+        return ops
+
+    def away(self, topic: str, present: Collection[str]) -> list[Away]:
+        """Brokers not among `present` that had readable queues of the topic, ascending. None that was drained or
+        forgotten is among them, but for a drained one that holds messages which no group has read.
+        """
+        return [
+            Away(name, count, self._known[name].gone_ms)
+            for name in sorted(self._known)
+            if name not in present
+            and (count := self._topics.get(name, {}).get(topic, 0))
+            and not self._only_dead_letters(name, topic)
+        ]
+
+    def _only_dead_letters(self, name: str, topic: str) -> bool:
+        known = self._known[name]
+        return bool(known.dead_letters) and not known.unread and not topic.startswith(DLQ_PREFIX)
+
+    def leaves(self, name: str, incarnation: str, *, unread: int, dead_letters: int) -> None:
+        """A drained broker that is still there says that it ends now, and what it still holds."""
+        if self._present.get(name) == incarnation:
+            self._leaving[name] = incarnation, BrokerKnown(name, 0, unread, dead_letters)
+
+    def forget(self, name: str) -> BrokerForgotten | None:
+        """An operator says that it is gone for good. Gives what to record; None: it was not known."""
+        return self._drop(name) if name in self._known else None
+
+    def missing(self) -> list[BrokerKnown]:
+        """Those that are not there, ascending."""
+        return [self._known[name] for name in sorted(self._known) if self._known[name].gone_ms]
+
+    def apply(self, op: BrokerKnown | BrokerForgotten | BrokerTopics) -> None:
+        """Replay one operation."""
+        match op:
+            case BrokerKnown():
+                self._put(op)
+            case BrokerForgotten():
+                self._drop(op.name)
+            case BrokerTopics():
+                self._learn(op)
+
+    def dump(self) -> Iterator[BrokerKnown | BrokerTopics]:
+        """All of it as operations, for a snapshot."""
+        for known in list(self._known.values()):
+            yield known
+            yield from _chunks(known.name, self._topics.get(known.name, {}))
+
+    def _put(self, known: BrokerKnown) -> BrokerKnown:
+        self._known[known.name] = known
+        return known
+
+    def _drop(self, name: str) -> BrokerForgotten:
+        self._known.pop(name, None)
+        self._topics.pop(name, None)
+        return BrokerForgotten(name)
+
+    def _learn(self, op: BrokerTopics) -> None:
+        topics = self._topics.setdefault(op.name, {})
+        for topic, count in op.read_queues.items():
+            if count:
+                topics[topic] = count
+            else:
+                topics.pop(topic, None)
+
+
+def _chunks(name: str, read_queues: Mapping[str, int]) -> Iterator[BrokerTopics]:
+    rest = iter(read_queues.items())
+    while part := dict(islice(rest, TOPICS_IN_ONE)):
+        yield BrokerTopics(name, part)

@@ -1,0 +1,146 @@
+"""Where a broker listens beside its two usual ports, and which address it tells for each of its listeners.
+
+`parse_listeners` reads the setting `listeners`, `advertised` the setting `advertise`. Pure. Always true: each listener
+has exactly one address, the first one's comes first, and the one for other servers (`internal`) last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from evenq.errors import SettingsError
+from evenq.model import PLAIN_LISTENER, TLS_LISTENER, BrokerAddress, Listener
+from evenq.model.names import broker_problem
+
+__all__ = ["INTERNAL", "Spot", "advertised", "check_shared", "parse_listeners"]
+
+INTERNAL = "internal"
+"""Name of the address that other servers call; it needs no listener of its own."""
+LISTENERS_MAX = 13
+"""As many as nameservers take, with the usual listeners and `internal`."""
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
+_RESERVED = frozenset({PLAIN_LISTENER.name, TLS_LISTENER.name, INTERNAL})
+
+
+class Spot(NamedTuple):
+    """One of the setting `listeners`."""
+
+    listener: Listener
+    host: str
+    port: int
+
+
+def parse_listeners(text: str) -> list[Spot]:
+    """`name=host:port` for plain text, `name+tls=host:port` for TLS, comma-separated. Raises SettingsError."""
+    spots: list[Spot] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, target = part.partition("=")
+        name, plus, scheme = name.strip().partition("+")
+        host, port = _host_and_port(target)
+        if not host or port < 0 or scheme != ("tls" if plus else "") or not _is_name(name):
+            raise SettingsError(
+                f"listeners holds {part!r}; write name=host:port, or name+tls=host:port for TLS; a name is of letters, "
+                "digits, - and _"
+            )
+        if name in _RESERVED or name in {spot.listener.name for spot in spots}:
+            raise SettingsError(
+                f"listeners names {name!r} twice, or as the usual ones are named ({', '.join(sorted(_RESERVED))}); "
+                "choose another name"
+            )
+        spots.append(Spot(Listener(name, tls=bool(plus)), host, port))
+    if len(spots) > LISTENERS_MAX:
+        raise SettingsError(f"listeners holds {len(spots)} listeners, the maximum is {LISTENERS_MAX}")
+    return spots
+
+
+def check_shared(names: Iterable[str], spots: Iterable[Spot]) -> None:
+    """Raises SettingsError for a name that is no listener's."""
+    known = {PLAIN_LISTENER.name, TLS_LISTENER.name, *(spot.listener.name for spot in spots)}
+    for name in names:
+        if name not in known:
+            raise SettingsError(
+                f"shared_listeners names {name!r}, which is no listener; name one of {', '.join(sorted(known))}"
+            )
+
+
+def advertised(
+    text: str,
+    ports: Mapping[Listener, int],
+    *,
+    hosts: Mapping[str, str],
+    peers_tls: bool = False,
+    broker_name: str = "",
+) -> list[BrokerAddress]:
+    """What clients are told, by the listener they came through: `[broker/][listener=]host:port`, comma-separated;
+    entries with the name of another broker than `broker_name` are left out.
+
+    `ports`: port of each listener, the first one first; `hosts`: what they are bound to, by name. An entry without a
+    name is the first listener's; a port 0 stands for the bound one; a listener without an entry gets the first one's
+    host (or `internal`'s, or what it is bound to) and its own port. Raises SettingsError for a malformed entry, and for
+    one whose name has no listener: nobody could ever be told it.
+    """
+    first = next(iter(ports))
+    given = _entries(text, first.name, broker_name)
+    known = {listener.name for listener in ports} | {INTERNAL}
+    for name in given:
+        if name not in known:
+            raise SettingsError(
+                f"advertise names the listener {name!r}, through which no call can come; open one with "
+                f"`listeners` ({name}=0.0.0.0:PORT), or name one of {', '.join(sorted(known))}"
+            )
+    usual = given.get(first.name) or given.get(INTERNAL)
+    addresses = [_address(listener, port, given.get(listener.name), usual, hosts) for listener, port in ports.items()]
+    if INTERNAL in given:
+        called = _called_by_peers(addresses, peers_tls)
+        host, port = given[INTERNAL]
+        addresses.append(BrokerAddress(INTERNAL, host, port or called.port, called.tls))
+    return addresses
+
+
+def _called_by_peers(addresses: list[BrokerAddress], peers_tls: bool) -> BrokerAddress:
+    return next((address for address in addresses if address.tls == peers_tls), addresses[0])
+
+
+def _address(
+    listener: Listener, port: int, own: tuple[str, int] | None, usual: tuple[str, int] | None, hosts: Mapping[str, str]
+) -> BrokerAddress:
+    if own is not None:
+        return BrokerAddress(listener.name, own[0], own[1] or port, listener.tls)
+    bound = hosts[listener.name]
+    host = usual[0] if usual is not None else "127.0.0.1" if bound in _WILDCARDS else bound
+    return BrokerAddress(listener.name, host, port, listener.tls)
+
+
+def _entries(text: str, first: str, broker_name: str) -> dict[str, tuple[str, int]]:
+    entries: dict[str, tuple[str, int]] = {}
+    for part in text.split(",") if text.strip() else ():
+        broker, slash, entry = part.strip().rpartition("/")
+        name, equals, target = entry.rpartition("=")
+        host, port = _host_and_port(target)
+        if not host or port < 0 or (equals and not name) or (slash and broker_problem(broker)):
+            raise SettingsError(
+                f"advertise holds {part.strip()!r}; write host:port or listener=host:port, with BROKER/ in front for "
+                "one broker alone"
+            )
+        if slash and broker != broker_name:
+            continue
+        name = name or first
+        if name in entries:
+            raise SettingsError(f"advertise names the listener {name!r} twice; give one address for each")
+        entries[name] = host, port
+    return entries
+
+
+def _host_and_port(target: str) -> tuple[str, int]:
+    """Host and port; empty and -1 if it is neither. An IPv6 host may stand in brackets."""
+    host, _, number = target.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or "://" in host or not number.isascii() or not number.isdigit() or not int(number) <= 65_535:
+        return "", -1
+    return host, int(number)
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= 63 and name.isascii() and all(c.isalnum() or c in "-_" for c in name)

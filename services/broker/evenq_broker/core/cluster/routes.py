@@ -1,0 +1,245 @@
+"""The cluster as this broker sees it: the watched copies of all nameservers, merged.
+
+Nameservers never talk to each other (NS-2), so two may differ for a while (NS-7). Merging rule, per broker name: the
+highest leader epoch wins, then the newest incarnation, then the newest data. A nameserver that is away, or that
+restarted and has not heard from everybody yet, removes nobody: what it told last counts for `stale_ms` more, or until
+it says that it has settled, and for ever while no nameserver answers. What another nameserver says is gone is gone.
+The broker's own state always comes from itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, QueueCounts
+from evenq_broker.core.cluster.listeners import INTERNAL
+
+__all__ = ["BrokerView", "RouteTable", "TopicAt"]
+
+STALE_MS = 60_000
+LEFT_MS = 60_000
+LEFT_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    """One broker and all topics it stores, as somebody told it."""
+
+    name: str
+    broker_id: int = 0
+    """0 = master (RT-4)."""
+    cluster: str = ""
+    epoch: int = 1
+    incarnation: str = ""
+    addresses: tuple[BrokerAddress, ...]
+    """At least one; the first is the default."""
+    version: str = ""
+    start_ms: int = 0
+    data_version: int = 0
+    topics: Mapping[str, QueueCounts] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> tuple[int, int, str, int]:
+        """The greater one is believed when two views of one name differ."""
+        return (self.epoch, self.start_ms, self.incarnation, self.data_version)
+
+    def address(self, listener: Listener) -> BrokerAddress:
+        """What a client that came through `listener` (of any broker) is told of this one: its address for the listener
+        of that name and scheme, else of another one of that scheme, else the default.
+        """
+        fitting = [address for address in self.addresses if address.tls == listener.tls]
+        named = next((address for address in fitting if address.listener == listener.name), None)
+        others = (address for address in fitting if address.listener != INTERNAL)
+        return named or next(others, self.addresses[0])
+
+    def peer_address(self, *, tls: bool) -> BrokerAddress:
+        """What another server calls: the listener `internal` if there is one and it will do, else the first address
+        with TLS, or without, as `tls` wants it, else the default.
+        """
+        internal = next((address for address in self.addresses if address.listener == INTERNAL), None)
+        if internal is not None and (internal.tls or not tls):
+            return internal
+        return next((address for address in self.addresses if address.tls == tls), self.addresses[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAt:
+    """A topic on one broker."""
+
+    broker: BrokerView
+    counts: QueueCounts
+
+
+@dataclass(slots=True)
+class _Source:
+    """What one nameserver told."""
+
+    identity: str = ""
+    connected: bool = False
+    settling: bool = False
+    """True: living brokers may be missing in `views`."""
+    away_since_ms: int = 0
+    views: dict[str, BrokerView] = field(default_factory=dict)
+    carried: dict[str, tuple[BrokerView, int]] = field(default_factory=dict)
+    """From before its restart: broker name to view and until when it counts (monotonic ms)."""
+
+
+class RouteTable:
+    """Merged view of all nameservers. Times are monotonic ms handed in."""
+
+    def __init__(self, *, stale_ms: int = STALE_MS) -> None:
+        self._sources: dict[str, _Source] = {}
+        self._own: BrokerView | None = None
+        self._merged: dict[str, BrokerView] = {}
+        self._left: dict[str, tuple[BrokerView, int]] = {}
+        """Brokers that are not live any more, and since when, the latest last."""
+        self._changed_topics: dict[str, None] = {}
+        self._stale_ms = stale_ms
+        self.version = 0
+        """Grows with each change of what the table answers."""
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def set_own(self, view: BrokerView, now_ms: int) -> None:
+        """This broker's own state; always part of the table, whatever the nameservers say."""
+        self._own = view
+        self._merge(now_ms)
+
+    def snapshot(
+        self, address: str, identity: str, brokers: Iterable[BrokerView], now_ms: int, *, settling: bool = False
+    ) -> None:
+        """A nameserver told its whole table. `identity` is random per start of it; `settling`: it started lately and
+        has not heard from everybody yet.
+        """
+        source = self._sources.setdefault(address, _Source())
+        views = {view.name: view for view in brokers}
+        kept: dict[str, tuple[BrokerView, int]] = {}
+        if settling or source.identity not in {"", identity}:
+            kept.update(source.carried)  # also what it knew before the start before
+            kept.update({name: (view, now_ms + self._stale_ms) for name, view in source.views.items()})
+        source.carried = {name: one for name, one in kept.items() if name not in views}
+        source.identity, source.connected, source.settling, source.views = identity, True, settling, views
+        self._merge(now_ms)
+
+    def changed(self, address: str, brokers: Iterable[BrokerView], removed: Iterable[str], now_ms: int) -> None:
+        """A nameserver told a change."""
+        source = self._sources.setdefault(address, _Source())
+        source.connected = True
+        for name in removed:
+            gone = source.views.pop(name, None)
+            self._forget_elsewhere(name, gone)
+        for view in brokers:
+            source.views[view.name] = view
+            source.carried.pop(view.name, None)
+        self._merge(now_ms)
+
+    def away(self, address: str, now_ms: int) -> None:
+        """The stream to a nameserver broke. What it told stays, and fades when others answer."""
+        source = self._sources.get(address)
+        if source is not None and source.connected:
+            source.connected = False
+            source.away_since_ms = now_ms
+            self._merge(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Time passed: let fade what is due."""
+        if any(source.carried or not source.connected for source in self._sources.values()):
+            self._merge(now_ms)
+
+    @property
+    def sure(self) -> bool:
+        """True if a nameserver that has heard from everybody tells the routes now."""
+        return any(source.connected and not source.settling for source in self._sources.values())
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def brokers(self) -> list[BrokerView]:
+        """All live brokers, ascending by name."""
+        return [self._merged[name] for name in sorted(self._merged)]
+
+    def broker(self, name: str) -> BrokerView | None:
+        """One live broker, or None."""
+        return self._merged.get(name)
+
+    def reachable(self, name: str, now_ms: int) -> BrokerView | None:
+        """One broker that is live, or that left so lately that it may still take the last word of its clients: it is
+        out of the routes before it closes.
+        """
+        view, since_ms = self._left.get(name, (None, 0))
+        return self._merged.get(name) or (view if now_ms - since_ms < LEFT_MS else None)
+
+    def shared(self, listener: Listener) -> bool:
+        """True if two brokers are told with one address to those who come through `listener`: it leads to any."""
+        addresses = [view.address(listener) for view in self._merged.values()]
+        return len({(address.host, address.port) for address in addresses}) < len(addresses)
+
+    def route(self, topic: str) -> list[TopicAt]:
+        """Where the topic lives: masters only, ascending by broker name (RT-1, RT-2)."""
+        return [
+            TopicAt(view, counts)
+            for view in self.brokers()
+            if view.broker_id == 0 and (counts := view.topics.get(topic)) is not None
+        ]
+
+    def kind_of(self, topic: str) -> MessageType | None:
+        """What the topic takes, by the first of its brokers; None if nobody has it."""
+        return next((at.counts.message_type for at in self.route(topic)), None)
+
+    def readable(self, topic: str) -> list[MessageQueue]:
+        """The queues consumers share, sorted (RT-6, RT-7)."""
+        return [
+            MessageQueue(topic, at.broker.name, queue_id)
+            for at in self.route(topic)
+            if at.counts.permission.readable
+            for queue_id in range(at.counts.read_queues)
+        ]
+
+    def take_changed_topics(self) -> list[str]:
+        """Topics whose queues or brokers are others than at the last call (NS-8)."""
+        changed = list(self._changed_topics)
+        self._changed_topics.clear()
+        return changed
+
+    def topics(self) -> list[str]:
+        """Every topic of the cluster, sorted."""
+        return sorted({topic for view in self._merged.values() for topic in view.topics})
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _forget_elsewhere(self, name: str, gone: BrokerView | None) -> None:
+        for other in self._sources.values():
+            other.carried.pop(name, None)
+            stale = other.views.get(name)
+            if not other.connected and stale is not None and (gone is None or stale.rank <= gone.rank):
+                del other.views[name]
+
+    def _views(self, now_ms: int) -> Iterable[BrokerView]:
+        anybody = any(source.connected for source in self._sources.values())
+        for source in self._sources.values():
+            if source.connected or not anybody or now_ms - source.away_since_ms < self._stale_ms:
+                yield from source.views.values()
+                yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not anybody)
+
+    def _merge(self, now_ms: int) -> None:
+        best: dict[str, BrokerView] = {}
+        for view in self._views(now_ms):
+            known = best.get(view.name)
+            if known is None or view.rank > known.rank:
+                best[view.name] = view
+        if self._own is not None:
+            best[self._own.name] = self._own
+        if best != self._merged:
+            self._note_changes(best)
+            self._left.update({name: (view, now_ms) for name, view in self._merged.items() if name not in best})
+            self._left = dict([left for left in self._left.items() if left[0] not in best][-LEFT_MAX:])
+            self._merged = best
+            self.version += 1
+
+    def _note_changes(self, best: Mapping[str, BrokerView]) -> None:
+        for name in {**best, **self._merged}:
+            before = self._merged[name].topics if name in self._merged else {}
+            after = best[name].topics if name in best else {}
+            self._changed_topics.update(
+                dict.fromkeys(topic for topic in {**before, **after} if before.get(topic) != after.get(topic))
+            )

@@ -1,0 +1,1 @@
+"""What a dead letter tells of its original; retries that wait."""

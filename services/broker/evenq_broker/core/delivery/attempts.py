@@ -1,0 +1,59 @@
+"""The last batches given out, by client and attempt id, for a few seconds (wire contract 5.5).
+
+A client that did not get the answer of a receive asks again with the same attempt id; what of that batch nobody has
+acknowledged is given to it again as the same delivery. Always true: at most `attempts_max` are kept, the oldest go
+first. Pure; used by `rpc.delivery.receive`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from evenq_broker.core.delivery.progress import QueueProgress
+
+__all__ = ["Attempt", "Attempts"]
+
+
+class Attempt(NamedTuple):
+    """One batch."""
+
+    group_id: int
+    topic_id: int
+    since_ms: int
+    held: tuple[tuple[QueueProgress, int, int], ...]
+    """(queue, offset, delivery number)."""
+    source: str = ""
+    """Name of the broker that has the messages; empty: this one."""
+
+
+class Attempts:
+    """(client id, attempt id) -> batch."""
+
+    __slots__ = ("_attempts", "attempts_max", "keep_ms")
+
+    def __init__(self, *, keep_ms: int, attempts_max: int) -> None:
+        self.keep_ms = keep_ms
+        self.attempts_max = attempts_max
+        self._attempts: OrderedDict[tuple[str, str], Attempt] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def remember(self, client_id: str, attempt_id: str, attempt: Attempt) -> None:
+        """The batch was given out whole. One that is given again keeps its first time."""
+        attempts = self._attempts
+        known = attempts.get((client_id, attempt_id))
+        if known is not None:
+            attempt = attempt._replace(since_ms=known.since_ms)
+        attempts[client_id, attempt_id] = attempt
+        over_ms = attempt.since_ms - self.keep_ms
+        while len(attempts) > self.attempts_max or next(iter(attempts.values())).since_ms < over_ms:
+            attempts.popitem(last=False)
+
+    def recall(self, client_id: str, attempt_id: str, group_id: int, topic_id: int, now_ms: int) -> Attempt | None:
+        """What this client got under this id not long ago, for the same group and topic."""
+        attempt = self._attempts.get((client_id, attempt_id))
+        if attempt is None or (attempt.group_id, attempt.topic_id) != (group_id, topic_id):
+            return None
+        return attempt if now_ms - attempt.since_ms <= self.keep_ms else None

@@ -1,0 +1,104 @@
+"""Which deliveries a client's life holds: client -> queue -> offsets, so that the end of one of ten thousand clients
+does not look at what the others hold.
+
+Called by `core.delivery.progress` with each delivery of a push consumer. Offsets are only added; whether one is held
+still says its entry in the queue's `pending`. Lists that have doubled are looked through, so what is kept stays within
+twice what is held and a few, at a cost that does not depend on how much that is. Freed at the client's end. Always
+true: an entry of `pending` with a client id is found here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from evenq_broker.core.delivery.queue_progress import Pending, QueueProgress
+
+__all__ = ["Held", "QueueKey"]
+
+QueueKey: TypeAlias = tuple[int, int, int]
+"""Group, topic, queue."""
+
+_OFFSETS_MIN = 32
+_QUEUES_MIN = 16
+
+
+class _Offsets(list[int]):
+    """Delivered to one client from one queue; finished ones and repetitions among them."""
+
+    __slots__ = ("look_at",)
+
+    def __init__(self, offsets: Sequence[int]) -> None:
+        super().__init__(offsets)
+        self.look_at = max(_OFFSETS_MIN, len(offsets))
+        """Look through the list when it is longer than this."""
+
+    def clean(self, client_id: str, pending: Mapping[int, Pending]) -> None:
+        """Keep what the client holds."""
+        held = [
+            offset
+            for offset in dict.fromkeys(self)
+            if (entry := pending.get(offset)) is not None and entry.client_id == client_id
+        ]
+        self[:] = held
+        self.look_at = 2 * len(held) + _OFFSETS_MIN
+
+
+class _Queues(dict[QueueKey, _Offsets]):
+    """One client's; those it holds nothing of any more among them."""
+
+    __slots__ = ("look_at",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look_at = _QUEUES_MIN
+
+
+class Held:
+    """All clients that had deliveries without a deadline of their own."""
+
+    __slots__ = ("_clients", "_progress")
+
+    def __init__(self, progress: Mapping[QueueKey, QueueProgress]) -> None:
+        self._progress = progress
+        self._clients: dict[str, _Queues] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def add(self, client_id: str, queue: QueueProgress, offsets: Sequence[int]) -> None:
+        """The client has these from the queue, whose `pending` has them already."""
+        key = (queue.group_id, queue.topic_id, queue.queue_id)
+        queues = self._clients.get(client_id)
+        if queues is None:
+            queues = self._clients[client_id] = _Queues()
+        known = queues.get(key)
+        if known is None:
+            if len(queues) >= queues.look_at:
+                self._clean(client_id, queues)
+            queues[key] = _Offsets(offsets)
+            return
+        known.extend(offsets)
+        if len(known) > known.look_at:
+            known.clean(client_id, queue.pending)
+
+    def pop(self, client_id: str) -> list[tuple[QueueKey, list[int]]]:
+        """The client is gone: where to look for what it held, by queue; offsets may be finished or come twice."""
+        return sorted(self._clients.pop(client_id, _Queues()).items())
+
+    def clients(self) -> list[str]:
+        """Clients that hold something, or did not long ago; in the order they came."""
+        return list(self._clients)
+
+    def _clean(self, client_id: str, queues: _Queues) -> None:
+        for key, offsets in list(queues.items()):
+            queue = self._progress.get(key)
+            offsets.clean(client_id, {} if queue is None else queue.pending)
+            if not offsets:
+                del queues[key]
+        queues.look_at = 2 * len(queues) + _QUEUES_MIN
+
+    def check(self, client_id: str, key: QueueKey, offset: int) -> None:
+        """Raises AssertionError unless the client is known to hold the message; for tests."""
+        queues = self._clients.get(client_id, _Queues())
+        assert offset in queues.get(key, ()), (client_id, key, offset)

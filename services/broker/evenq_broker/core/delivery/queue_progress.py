@@ -1,0 +1,169 @@
+"""One group on one queue: what is unfinished, and how far everything before it is done.
+
+`core.delivery.progress` moves it, `core.delivery.message_groups` keeps its lanes. Always true: an offset below `next`
+is in `pending` or finished, and `committed` is the smallest unfinished offset. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from evenq_broker.core.state.records import Invisible
+
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "UNKNOWN", "Pending", "QueueProgress", "Verdict"]
+
+READY = 0
+"""Deadline of a message that waits for its next delivery."""
+BLOCKED = -1
+"""Deadline of a message of an ordered group that waits for the one before it (`core.delivery.message_groups`)."""
+UNKNOWN = -1
+
+NUMBERS = 1_000
+"""How far delivery numbers jump at a reset: more than a message has attempts."""
+LITE_QUEUES_FROM = 1 << 20
+"""Queues of lite topics have these numbers (`core.lite.lite_topics`): order within each, nothing between them."""
+
+
+class Verdict(Enum):
+    """What became of an ack or a change."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """The message was finished before: fine for an ack, nothing to record."""
+    INVALID = "invalid"
+    """The delivery is over, or never was."""
+
+
+class Pending:
+    """One unfinished message of a group."""
+
+    __slots__ = ("attempt", "client_id", "deadline_ms", "lane", "number", "waits")
+
+    def __init__(self, number: int, attempt: int, deadline_ms: int, client_id: str) -> None:
+        self.number = number
+        """Deliveries so far, given-back ones included: what a handle names."""
+        self.attempt = attempt
+        """Deliveries that count towards the maximum."""
+        self.deadline_ms = deadline_ms
+        """End of the delivery, ms since the epoch; READY: it is over."""
+        self.client_id = client_id
+        """Whose life holds the delivery (auto_renew); empty: only the deadline does."""
+        self.lane: str | None = None
+        """Message group, for ordered groups; None elsewhere."""
+        self.waits = False
+        """True: nobody works on it; it was given back, put off or not finished in time, and waits until the deadline
+        for its next delivery. Not journalled: after a restart what waits may look delivered until then.
+        """
+
+
+class QueueProgress:
+    """One group on one queue."""
+
+    __slots__ = (
+        "committed",
+        "counts",
+        "first",
+        "given_until",
+        "group_id",
+        "handed",
+        "lanes",
+        "next",
+        "pending",
+        "queue_id",
+        "reading",
+        "ready",
+        "timer",
+        "topic_id",
+        "unkeyed",
+        "walk",
+    )
+
+    def __init__(self, group_id: int, topic_id: int, queue_id: int, offset: int) -> None:
+        self.group_id = group_id
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.committed = offset
+        """The smallest unfinished offset."""
+        self.next = offset
+        """The first offset never looked at for this group."""
+        self.first = 1
+        """Number of a message's first delivery; handles with smaller ones are from before a reset."""
+        self.pending: dict[int, Pending] = {}
+        self.ready: list[int] = []
+        """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
+        self.reading = False
+        """True while somebody fetches fresh messages from disk for this group: others pass by."""
+        self.walk: list[int] = []
+        """Unfinished offsets, descending, as they were when they were last sorted; see `advance`."""
+        self.timer: tuple[int, list[int]] = (-1, [])
+        """The last timer of `Progress`: its deadline and offsets; deliveries of the same ms share it."""
+        self.lanes: dict[str, deque[int]] = {}
+        """Ordered groups (`core.delivery.message_groups`): message group -> its unfinished offsets, ascending; only the
+        first may be delivered.
+        """
+        self.handed = offset
+        """End of what the present holder of the queue's lock was answered (`core.delivery.counts`); UNKNOWN: it got the
+        lock before this broker started.
+        """
+        self.given_until = 0
+        """What is below and unfinished was given to a holder that is gone: it may have been delivered."""
+        self.counts: dict[int, int] = {}
+        """Deliveries to members that pull, of unfinished offsets that had more than the first hand-out."""
+        self.unkeyed = False
+        """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
+
+    def waiting(self) -> int:
+        """Messages that failed and wait for their next delivery. Looks at all that is unfinished."""
+        return sum(entry.attempt > 0 and (entry.waits or entry.deadline_ms == READY) for entry in self.pending.values())
+
+    def in_hand(self, now_ms: int) -> bool:
+        """True if somebody works on a message, or is about to get one."""
+        return self.reading or any(entry.deadline_ms > now_ms and not entry.waits for entry in self.pending.values())
+
+    def op(self, offset: int, entry: Pending) -> Invisible:
+        """The journal's words for the state of one delivery."""
+        position = (self.group_id, self.topic_id, self.queue_id, offset)
+        return Invisible(*position, entry.number, entry.attempt, entry.deadline_ms)
+
+    def reset(self, offset: int) -> bool:
+        """Begin anew at `offset`, whatever was in flight; False if that is how it is. In place: whoever waits for the
+        disk on behalf of this group sees that `next` has moved.
+        """
+        if (self.committed, self.next) == (offset, offset):
+            return False
+        self.committed = self.next = self.handed = offset
+        self.given_until = 0
+        self.counts.clear()
+        self.first += NUMBERS
+        self.pending.clear()
+        self.ready.clear()
+        self.walk.clear()
+        self.timer = (-1, [])
+        self.lanes.clear()
+        self.unkeyed = False
+        return True
+
+    def advance(self) -> None:
+        """Move `committed` to the smallest unfinished offset."""
+        pending = self.pending
+        if not pending:
+            self.committed = self.next
+        elif self.committed not in pending:
+            if self.next - self.committed > 4 * len(pending) + 64:
+                self.committed = self._smallest()
+                return
+            at = self.committed + 1
+            while at not in pending:
+                at += 1
+            self.committed = at
+
+    def _smallest(self) -> int:
+        # Where the unfinished are few and far between: sorted once, then walked; what came since is greater than all
+        # of it. Without this each ack of the oldest would look at all of them.
+        pending, walk = self.pending, self.walk
+        while walk and walk[-1] not in pending:
+            walk.pop()
+        if not walk:
+            walk.extend(sorted(pending, reverse=True))
+        return walk[-1]

@@ -1,0 +1,1 @@
+"""What is wrong with a group, and what became of a message."""

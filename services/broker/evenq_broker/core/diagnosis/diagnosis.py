@@ -1,0 +1,438 @@
+"""What is wrong with a group, by the facts of one moment, or of two a little apart; each finding with one fix.
+
+Called by `loops.diagnosing` for `DiagnoseGroup`. A group that works has no finding: what a hand-over looks like for a
+moment is found only if it is there in both looks, and what needs time (a member that was told and has not followed)
+only after that time. Pure; one function per kind of trouble, each tested with a sick group and a healthy one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from evenq.model import MessageModel, MessageQueue
+from evenq.model.names import is_system_topic
+from evenq_broker.core.diagnosis.findings import (
+    SETTLED_MS,
+    Finding,
+    Kind,
+    Looks,
+    Severity,
+    age,
+    by_topic,
+    count,
+    names,
+    place,
+    queue_names,
+    room_of,
+    settled,
+    waiting,
+)
+from evenq_broker.core.diagnosis.group_facts import GivenQueue, GroupFacts, MemberAt, QueueAt
+from evenq_broker.core.diagnosis.queue_troubles import QUEUE_RULES
+from evenq_broker.core.groups.members import Protocol
+from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
+
+__all__ = ["HANGS_MS", "findings"]
+
+HANGS_MS = 30_000
+"""A hand-over that takes longer hangs: ten times what a member gets to drain, by default."""
+SILENT_SHARE = 0.6
+"""A member that was not heard of for this part of its lease is silent: two beats of its own were missed."""
+_TWIN = re.compile(r"^(.+)~[0-9a-f]+$")
+
+
+def findings(now: GroupFacts, before: GroupFacts | None = None) -> list[Finding]:
+    """All that is wrong, the worst first. `before`: a look some seconds earlier; None: what this one shows counts."""
+    looks = Looks(now, before or now)
+    problems = [one for rule in _RULES for one in rule(looks)]
+    order = list(Severity)
+    return sorted(problems, key=lambda one: (order.index(one.severity), one.kind, one.subject))
+
+
+# ------------------------------------------------------------------------------------------------- who was heard
+
+
+def _silent_brokers(looks: Looks) -> Iterable[Finding]:
+    for name, why in looks.now.silent.items():
+        yield Finding(
+            kind=Kind.BROKER_SILENT,
+            severity=Severity.WARNING,
+            subject=name,
+            seen=f"broker {name} did not answer ({why}); what it holds was not looked at",
+            fix="see whether it runs, then ask again",
+            command=f"evenq broker show {name}",
+        )
+
+
+def _missing_brokers(looks: Looks) -> Iterable[Finding]:
+    for name, lost in looks.now.lost.items():
+        held = [(lost.unread, "messages that no group ever read"), (lost.dead_letters, "dead letters")]
+        contents = " and ".join(f"{number} {what}" for number, what in held if number)
+        drained = (
+            f"it was drained, and holds {contents}" if contents else "what it holds is out of reach and counted nowhere"
+        )
+        yield Finding(
+            kind=Kind.BROKER_MISSING,
+            severity=Severity.NOTE if contents else Severity.ERROR,
+            subject=name,
+            seen=f"broker {name} belongs to the cluster and is not there since {age(lost.gone_ms)} ago: {drained}",
+            fix="start it again, on its data; or, if that is gone or not wanted, let the others forget it",
+            command=f"evenq broker forget {name} --yes",
+        )
+
+
+def _rebalancer_away(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    if facts.rebalancer and facts.rebalancer_problem:
+        yield Finding(
+            kind=Kind.REBALANCER_AWAY,
+            severity=Severity.WARNING,
+            subject=facts.rebalancer,
+            seen=f"no rebalancer answers ({facts.rebalancer_problem}); brokers repeat its last decisions",
+            fix="see whether it runs",
+            command="evenq cluster show",
+        )
+
+
+def _strategy(looks: Looks) -> Iterable[Finding]:
+    decided = looks.now.decided
+    known = {topic for part in looks.now.brokers for topic in part.counts}
+    for problem in decided.problems if decided else ():
+        topic = problem.partition(": ")[0]
+        if topic not in known:
+            if not is_system_topic(topic) and not looks.now.silent:
+                yield Finding(
+                    kind=Kind.MISSING_TOPIC,
+                    severity=Severity.WARNING,
+                    subject=topic,
+                    seen=f"members subscribe to {topic}, which no broker has",
+                    fix="create it, or take it out of their subscriptions",
+                    command=f"evenq topic create {topic}",
+                )
+            continue
+        yield Finding(
+            kind=Kind.STRATEGY_FAILS,
+            severity=Severity.ERROR,
+            subject=topic,
+            seen=problem,
+            fix="give the group a strategy that works for it",
+            command=f"evenq group create {looks.now.group} --strategy STICKY",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- owners
+
+
+def _nobody(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    unread: dict[str, list[QueueAt]] = {}
+    for at in facts.queues.values() if not facts.members else ():
+        if at.lag:
+            unread.setdefault(at.queue.topic, []).append(at)
+    for topic, queues in unread.items():
+        lag = sum(at.lag for at in queues)
+        yield Finding(
+            kind=Kind.NOBODY_READS,
+            severity=Severity.ERROR,
+            subject=topic,
+            seen=f"the group has no members, and {lag} messages wait in {count(len(queues), 'queue')} of {topic}",
+            fix="start its consumers; this reads the topic here and now",
+            command=f"evenq consume {topic} --group {facts.group}",
+        )
+
+
+def _unowned(facts: GroupFacts) -> dict[MessageQueue, GivenQueue | None]:
+    """Readable queues without an owner: by the decision, or, where members share among themselves, without a lock."""
+    unowned: dict[MessageQueue, GivenQueue | None] = {
+        queue: given for queue, given in facts.given.items() if not given.owner and not given.held
+    }
+    if not facts.members:
+        return {}
+    own = {topic for topic in facts.own_topics if settled(facts.readers(topic))}
+    return unowned | {queue: None for queue, at in facts.queues.items() if queue.topic in own and not at.holder}
+
+
+def _owners(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    unowned = looks.lasting(_unowned)
+    zones: dict[str, list[MessageQueue]] = {}
+    for queue in list(unowned):
+        room = room_of(queue, facts.given.get(queue))
+        if room and all(not one.owner for other, one in facts.given.items() if room_of(other, one) == room):
+            zones.setdefault(room, []).append(queue)
+            del unowned[queue]
+    for zone, queues in sorted(zones.items()):
+        yield Finding(
+            kind=Kind.UNCOVERED_ZONE,
+            severity=Severity.ERROR,
+            subject=zone,
+            seen=f"no member may read in zone {zone}: nobody has its {queue_names(queues)}, {waiting(facts, queues)}",
+            fix="share what no zone attends among all members, or run a member there",
+            command=f"evenq group create {facts.group} --strategy MACHINE_ROOM_NEARBY-AVG",
+        )
+    for topic, queues in by_topic(unowned).items():
+        strategy = facts.decided.strategy if facts.decided and queues[0] in facts.given else ""
+        why = f"{strategy} gives them to nobody" if strategy else "no member has taken their locks"
+        yield Finding(
+            kind=Kind.UNOWNED_QUEUES,
+            severity=Severity.ERROR,
+            subject=topic,
+            seen=f"nobody has {queue_names(queues)}: {why}, {waiting(facts, queues)}",
+            fix="let the rebalancer give every queue to somebody",
+            command=f"evenq group create {facts.group} --strategy STICKY",
+        )
+
+
+def _doubled(facts: GroupFacts) -> dict[MessageQueue, list[str]]:
+    """Queues that two members read: by their locks, and by what SDKs without locks were told."""
+    readers: dict[MessageQueue, set[str]] = {queue: {at.holder} for queue, at in facts.queues.items() if at.holder}
+    for (client_id, _), assignment in facts.newest_told().items():
+        views = facts.members.get(client_id, ())
+        if any(view.member.protocol is Protocol.V2 for view in views):
+            for queue in assignment.queues:
+                if queue.queue_id >= 0:
+                    readers.setdefault(queue, set()).add(client_id)
+    shared = {queue for queue in readers if len(readers[queue]) > 1 and _one_owner(facts, queue)}
+    return {queue: sorted(readers[queue]) for queue in sorted(shared)}
+
+
+def _one_owner(facts: GroupFacts, queue: MessageQueue) -> bool:
+    """False if the rebalancer itself lets several members pop this queue."""
+    if facts.decided is None:
+        return True
+    return queue in facts.given or all(one.queue != queue for one in facts.decided.queues)
+
+
+def _two_owners(looks: Looks) -> Iterable[Finding]:
+    for queue, owners in looks.lasting(_doubled).items():
+        yield Finding(
+            kind=Kind.TWO_OWNERS,
+            severity=Severity.ERROR,
+            subject=place(queue),
+            seen=f"{names(owners)} read {place(queue)}: what one has read the other gets too",
+            fix="restart the one that should not; this shows both and what they hold",
+            command=f"evenq client list --group {looks.now.group}",
+        )
+
+
+def _hanging(facts: GroupFacts) -> dict[tuple[MessageQueue, str], tuple[GivenQueue, str]]:
+    """Queues that somebody was given and does not have, and who has them."""
+    hanging = {}
+    for queue, given in facts.given.items():
+        at = facts.queues.get(queue)
+        views = facts.members.get(given.owner, [])
+        if at is None or at.holder == given.owner or not any(view.owns for view in views):
+            continue
+        if given.age_ms >= (HANGS_MS if at.holder else SETTLED_MS) and settled(views):
+            hanging[queue, given.owner] = (given, at.holder)
+    return hanging
+
+
+def _hand_overs(looks: Looks) -> Iterable[Finding]:
+    grouped: dict[tuple[str, str, str], list[GivenQueue]] = {}
+    for (queue, owner), (given, holder) in looks.lasting(_hanging).items():
+        grouped.setdefault((queue.topic, owner, holder), []).append(given)
+    for (topic, owner, holder), ones in grouped.items():
+        queues, age_ms = [one.queue for one in ones], max(one.age_ms for one in ones)
+        has = f"{holder} does not let go of them" if holder else "it has not taken them"
+        yield Finding(
+            kind=Kind.HAND_OVER_HANGS,
+            severity=Severity.WARNING if holder else Severity.ERROR,
+            subject=f"{topic} to {owner}",
+            seen=f"{queue_names(queues)} of {topic} were given to {owner} {age(age_ms)} ago, but {has}",
+            fix=f"restart {holder or owner} if it hangs, or let it follow the group, without assignment='client'; "
+            "this shows it",
+            command=f"evenq client show {holder or owner}",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- members
+
+
+def _subscriptions(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    members = [view.member for views in facts.members.values() for view in views[-1:]]
+    alike = [one for one in members if one.subscriptions and one.model is MessageModel.CLUSTERING]
+    command = f"evenq group show {facts.group}"
+    fix = "give all members the same topics and filters, or other groups to those that want others; this shows who"
+    for topic, filters in different_filters(wanted_of(alike)).items():
+        differences = "; ".join(f"{names(ids)} by {one.type} {one.expression!r}" for one, ids in filters.items())
+        yield Finding(
+            kind=Kind.DIFFERENT_SUBSCRIPTIONS,
+            severity=Severity.ERROR,
+            subject=topic,
+            seen=f"members filter {topic} differently: {differences}; what one leaves out is passed over for all",
+            fix=fix,
+            command=command,
+        )
+    for topic, missing in _strangers(facts).items():
+        yield Finding(
+            kind=Kind.DIFFERENT_SUBSCRIPTIONS,
+            severity=Severity.WARNING,
+            subject=topic,
+            seen=f"{names(missing)} {_does(missing)} not subscribe to {topic}, which the others in the group do",
+            fix=fix,
+            command=command,
+        )
+
+
+def _strangers(facts: GroupFacts) -> dict[str, list[str]]:
+    """Topic -> members that do not read it while others do (RG-8)."""
+    topics: dict[str, set[str]] = {}
+    for client_id, views in facts.members.items():
+        member = views[-1].member
+        if member.subscriptions and member.model is MessageModel.CLUSTERING:
+            topics[client_id] = {one.topic for one in member.subscriptions if not is_system_topic(one.topic)}
+    every = sorted(set().union(*topics.values()))
+    strangers = {topic: [client_id for client_id, own in topics.items() if topic not in own] for topic in every}
+    return {topic: missing for topic, missing in strangers.items() if missing}
+
+
+def _duplicates(looks: Looks) -> Iterable[Finding]:
+    members = looks.now.members
+    times = sum(part.duplicates for part in looks.now.brokers)
+    for client_id, views in members.items():
+        match = _TWIN.match(client_id)
+        if match is None or match[1] not in members:
+            continue
+        hosts = [view[-1].member.address or "an unknown host" for view in (members[match[1]], views)]
+        refused = f", refused {times} times so far" if times else ""
+        yield Finding(
+            kind=Kind.DUPLICATE_CLIENT_ID,
+            severity=Severity.WARNING,
+            subject=match[1],
+            seen=f"two living clients have the id {match[1]}: at {hosts[0]} and at {hosts[1]}, where it goes on as "
+            f"{client_id}{refused}",
+            fix="give each consumer an id of its own, or none; this shows the second one",
+            command=f"evenq client show {client_id}",
+        )
+
+
+def _quiet(facts: GroupFacts) -> dict[str, MemberAt]:
+    """Members that gave no sign of life: ours to any broker, SDKs, which talk to some brokers only, to none."""
+    quiet = {}
+    for client_id, views in facts.members.items():
+        silent = [view for view in views if view.lost or view.silent_ms > SILENT_SHARE * view.lease_ms]
+        if silent and (len(silent) == len(views) or silent[0].member.protocol is Protocol.EVENQ):
+            quiet[client_id] = max(silent, key=lambda view: view.silent_ms)
+    return quiet
+
+
+def _silent_members(looks: Looks) -> Iterable[Finding]:
+    for client_id, view in looks.lasting(_quiet).items():
+        owned = sum(at.holder == client_id for at in looks.now.queues.values())
+        left_ms = max(0, view.lease_ms - view.silent_ms)
+        yield Finding(
+            kind=Kind.SILENT_MEMBER,
+            severity=Severity.WARNING,
+            subject=client_id,
+            seen=f"{client_id} at {view.member.address or 'an unknown host'} was last heard of {age(view.silent_ms)} "
+            f"ago and holds {count(owned, 'queue')}; others get them in {age(left_ms)} if it stays silent",
+            fix="see whether it runs, and restart it if it hangs",
+            command=f"evenq client show {client_id}",
+        )
+
+
+def _unbusy(facts: GroupFacts) -> dict[str, tuple[str, str]]:
+    """Client id of a member without a queue -> topic, why (AL-9)."""
+    unbusy: dict[str, tuple[str, str]] = {}
+    strangers = {client_id for missing in _strangers(facts).values() for client_id in missing}
+    shared = sorted({queue.topic for queue in facts.given if not is_system_topic(queue.topic)})
+    if facts.decided is not None and shared:
+        for client_id, reason in facts.decided.idle.items():
+            if client_id not in strangers:
+                unbusy[client_id] = (shared[0], reason)
+    for topic in facts.own_topics if not shared else ():
+        queues = [at for at in facts.queues.values() if at.queue.topic == topic]
+        readers = facts.readers(topic)
+        if not all(at.holder for at in queues):
+            continue  # who has nothing yet may be about to take one of them
+        holders = {at.holder for at in facts.queues.values()}
+        for at in readers:
+            client_id = at.member.client_id
+            if client_id not in holders and client_id not in strangers:
+                unbusy.setdefault(client_id, (topic, f"{len(readers)} members share {len(queues)} queues"))
+    return unbusy
+
+
+def _idle(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for client_id, reason in looks.lasting(_unbusy).items():
+        grouped.setdefault(reason, []).append(client_id)
+    for (topic, why), idle in grouped.items():
+        queues = [queue for queue in facts.queues if queue.topic == topic]
+        brokers, members = len({queue.broker_name for queue in queues}), len(facts.readers(topic))
+        more = members > len(queues)
+        width = max(1, math.ceil(members / max(1, brokers)))
+        yield Finding(
+            kind=Kind.IDLE_MEMBERS,
+            severity=Severity.NOTE if more else Severity.WARNING,
+            subject=topic,
+            seen=f"{names(idle)} {'has' if len(idle) == 1 else 'have'} no queue: {why}",
+            fix="run fewer members, or give the topic more queues" if more else "share evenly",
+            command=f"evenq topic scale {topic} --queues {width}"
+            if more
+            else f"evenq group create {facts.group} --strategy STICKY",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- settings
+
+
+def _differing(facts: GroupFacts) -> dict[str, dict[str, list[str]]]:
+    """Setting -> value -> brokers that have it, where they differ."""
+    differing: dict[str, dict[str, list[str]]] = {}
+    for part in facts.brokers:
+        for name, value in part.settings.items():
+            differing.setdefault(name, {}).setdefault(value, []).append(part.broker_name)
+    return {name: values for name, values in differing.items() if len(values) > 1}
+
+
+def _settings(looks: Looks) -> Iterable[Finding]:
+    facts, differing = looks.now, looks.lasting(_differing)
+    if not differing:
+        return
+    newest = max((part for part in facts.brokers if part.settings), key=lambda part: part.revised_ms)
+    differences = "; ".join(
+        f"{name} is " + ", ".join(f"{value or 'NONE'} at {names(brokers)}" for value, brokers in values.items())
+        for name, values in differing.items()
+    )
+    options = [
+        f" --{name.replace('_', '-')} {newest.settings[name] or 'NONE'}"
+        for name in ("strategy", "max_attempts")
+        if name in differing
+    ]
+    yield Finding(
+        kind=Kind.DIFFERENT_SETTINGS,
+        severity=Severity.WARNING,
+        subject=facts.group,
+        seen=f"brokers know the group by different settings: {differences}",
+        fix=f"tell all brokers the same; this tells the newest, those of {newest.broker_name}, and the rest as the "
+        "broker has it that is asked",
+        command=f"evenq group create {facts.group}{''.join(options)}",
+    )
+
+
+_RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
+    _silent_brokers,
+    _missing_brokers,
+    _rebalancer_away,
+    _strategy,
+    _nobody,
+    _owners,
+    _two_owners,
+    _hand_overs,
+    _subscriptions,
+    _duplicates,
+    _silent_members,
+    _idle,
+    _settings,
+    *QUEUE_RULES,
+)
+
+
+def _does(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"

@@ -1,0 +1,171 @@
+"""What a diagnosis says: its findings, looks at two moments, and the words for queues, names, counts and ages.
+
+Used by `core.diagnosis.diagnosis`, which has the rules. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from evenq.model import MessageQueue
+from evenq_broker.core.diagnosis.group_facts import GivenQueue, GroupFacts, MemberAt
+
+__all__ = [
+    "SETTLED_MS",
+    "TRANSIENT",
+    "Finding",
+    "Kind",
+    "Looks",
+    "Severity",
+    "age",
+    "by_topic",
+    "count",
+    "names",
+    "place",
+    "queue_names",
+    "room_of",
+    "settled",
+    "waiting",
+]
+
+SETTLED_MS = 10_000
+"""A member that joined, or an owner that was decided, so long ago should have what it should have."""
+NAMED_MAX = 5
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Severity(StrEnum):
+    """How bad."""
+
+    ERROR = "ERROR"
+    """Messages are not read, or read twice."""
+    WARNING = "WARNING"
+    """Something does not work as it should, and may become an error."""
+    NOTE = "NOTE"
+    """Works as it was set up, which may not be what was meant."""
+
+
+class Kind(StrEnum):
+    """What was found."""
+
+    BROKER_SILENT = "BROKER_SILENT"
+    BROKER_MISSING = "BROKER_MISSING"
+    REBALANCER_AWAY = "REBALANCER_AWAY"
+    STRATEGY_FAILS = "STRATEGY_FAILS"
+    MISSING_TOPIC = "MISSING_TOPIC"
+    NOBODY_READS = "NOBODY_READS"
+    UNOWNED_QUEUES = "UNOWNED_QUEUES"
+    UNCOVERED_ZONE = "UNCOVERED_ZONE"
+    TWO_OWNERS = "TWO_OWNERS"
+    HAND_OVER_HANGS = "HAND_OVER_HANGS"
+    DIFFERENT_SUBSCRIPTIONS = "DIFFERENT_SUBSCRIPTIONS"
+    DUPLICATE_CLIENT_ID = "DUPLICATE_CLIENT_ID"
+    DIFFERENT_SETTINGS = "DIFFERENT_SETTINGS"
+    UNEQUAL_QUEUES = "UNEQUAL_QUEUES"
+    STRANDED_MESSAGES = "STRANDED_MESSAGES"
+    STUCK_HEAD = "STUCK_HEAD"
+    MESSAGES_FAIL = "MESSAGES_FAIL"
+    SILENT_MEMBER = "SILENT_MEMBER"
+    OFFSETS_WENT_BACK = "OFFSETS_WENT_BACK"
+    IDLE_MEMBERS = "IDLE_MEMBERS"
+
+
+TRANSIENT = frozenset({
+    Kind.UNOWNED_QUEUES,
+    Kind.UNCOVERED_ZONE,
+    Kind.TWO_OWNERS,
+    Kind.HAND_OVER_HANGS,
+    Kind.SILENT_MEMBER,
+    Kind.DIFFERENT_SETTINGS,
+    Kind.IDLE_MEMBERS,
+})  # fmt: skip
+"""Kinds that a hand-over shows for a moment: they count if a second look finds them, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong."""
+
+    kind: Kind
+    severity: Severity
+    subject: str
+    """A topic, queue, member, broker or zone."""
+    seen: str
+    """One sentence."""
+    fix: str
+    """What to do, and by which command."""
+    command: str
+
+
+class Looks:
+    """Now, and a little earlier."""
+
+    def __init__(self, now: GroupFacts, before: GroupFacts) -> None:
+        self.now = now
+        self._before = before
+
+    def lasting(self, look: Callable[[GroupFacts], Mapping[K, V]]) -> dict[K, V]:
+        """What `look` sees now and saw earlier, as it is now."""
+        earlier = look(self._before)
+        return {key: value for key, value in look(self.now).items() if key in earlier}
+
+
+def settled(views: Iterable[MemberAt]) -> bool:
+    """True if all of them joined long enough ago."""
+    return all(view.age_ms >= SETTLED_MS for view in views)
+
+
+def room_of(queue: MessageQueue, given: GivenQueue | None) -> str:
+    """The zone of the queue's broker, or the room in front of its name; empty: unknown."""
+    room, at, _ = queue.broker_name.partition("@")
+    return (given.broker_zone if given else "") or (room if at else "")
+
+
+def by_topic(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """Topic -> its queues, both ascending."""
+    topics: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(queues):
+        topics.setdefault(queue.topic, []).append(queue)
+    return topics
+
+
+def place(queue: MessageQueue) -> str:
+    """A queue with its topic, the number as `--queue` takes it."""
+    return f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
+
+
+def queue_names(queues: Sequence[MessageQueue]) -> str:
+    """Queues of one topic, a few by name and the rest counted."""
+    named = [f"{queue.broker_name}/{queue.queue_id}" for queue in sorted(queues)]
+    return f"queue{'s' * (len(named) > 1)} {names(named)}"
+
+
+def waiting(facts: GroupFacts, queues: Iterable[MessageQueue]) -> str:
+    """How much waits in them."""
+    lag = sum(facts.queues[queue].lag for queue in queues if queue in facts.queues)
+    return f"where {lag} messages wait" if lag else "nothing waits there yet"
+
+
+def names(names: Sequence[str]) -> str:
+    """A few by name, the rest counted; at least one."""
+    more = [f"{len(names) - NAMED_MAX} more"] if len(names) > NAMED_MAX else []
+    shown = [*names[:NAMED_MAX], *more]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def count(count: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def age(ms: int) -> str:
+    """A time that passed, roughly."""
+    seconds = ms / 1000
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"

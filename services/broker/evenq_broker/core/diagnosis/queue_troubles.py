@@ -1,0 +1,130 @@
+"""What is wrong with queues of a group: their numbers, their oldest messages, messages nobody can read or handle.
+
+Called by `core.diagnosis.diagnosis`, with the same promise: a group that works has no finding. Pure; one function per
+kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from evenq.model import Permission
+from evenq.model.names import is_system_topic
+from evenq_broker.core.diagnosis.findings import (
+    Finding,
+    Kind,
+    Looks,
+    Severity,
+    age,
+    by_topic,
+    count,
+    place,
+    queue_names,
+)
+
+__all__ = ["QUEUE_RULES"]
+
+FAILING_SHARE = 0.5
+"""From this part of all deliveries on a group does not have a bad message but a fault."""
+
+
+def _widths(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    for part in facts.brokers:
+        for topic, counts in sorted(part.counts.items()):
+            write, read = counts.write_queues, counts.read_queues
+            if write == read or is_system_topic(topic):
+                continue
+            at = f"{topic} at {part.broker_name} is written in {write} and read in {read} queues"
+            edge = range(min(write, read), max(write, read))
+            left = sum(one.lag for one in part.queues if one.queue.topic == topic and one.queue.queue_id in edge)
+            deaf = f"what is sent to the last {count(len(edge), 'queue')} is not read by anybody"
+            closing = f"the last {count(len(edge), 'queue')} get nothing new and hold {left} messages for the group"
+            yield Finding(
+                kind=Kind.UNEQUAL_QUEUES,
+                severity=Severity.ERROR if write > read else Severity.NOTE,
+                subject=f"{topic} at {part.broker_name}",
+                seen=f"{at}: {deaf if write > read else closing}",
+                fix="let all queues be read" if write > read else "close them once all groups have read them",
+                command=f"evenq topic scale {topic} --queues {write}",
+            )
+
+
+def _heads(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    for queue, at in facts.queues.items():
+        if not at.lag or at.unmoved_ms < facts.stuck_ms or not (at.holder or at.inflight or at.head_attempt):
+            continue
+        who = f"{at.holder} holds the queue" if at.holder else f"{at.inflight} deliveries are under way"
+        tried = f", delivered {at.head_attempt} times" if at.head_attempt > 1 else ""
+        yield Finding(
+            kind=Kind.STUCK_HEAD,
+            severity=Severity.ERROR if at.holder or facts.ordered else Severity.WARNING,
+            subject=place(queue),
+            seen=f"the oldest message of {place(queue)}, offset {at.committed}{tried}, has not been finished for "
+            f"{age(at.unmoved_ms)} while {who}; {at.lag} messages wait",
+            fix="if it cannot be handled, pass over it (this shows the plan, --yes does it)",
+            command=f"evenq offset skip {facts.group} --topic {queue.topic} --count 1 "
+            f"--queue {queue.broker_name}/{queue.queue_id}",
+        )
+
+
+def _back(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    for queue, at in facts.queues.items():
+        if at.back_from < 0:
+            continue
+        yield Finding(
+            kind=Kind.OFFSETS_WENT_BACK,
+            severity=Severity.WARNING,
+            subject=place(queue),
+            seen=f"the group went back in {place(queue)} from {at.back_from} to {at.back_to} {age(at.back_ms)} ago, "
+            "and no operator moved it: what lies between came again",
+            fix="if a client did not mean it, go forward again (this shows the plan, --yes does it)",
+            command=f"evenq offset reset {facts.group} --topic {queue.topic} --to-offset {at.back_from} "
+            f"--queue {queue.broker_name}/{queue.queue_id}",
+        )
+
+
+def _stranded(looks: Looks) -> Iterable[Finding]:
+    for part in looks.now.brokers:
+        lags = {at.queue: at.lag for at in part.stranded}
+        for topic, queues in by_topic(lags).items():
+            counts = part.counts.get(topic)
+            permission = counts.permission if counts else Permission.READ_WRITE
+            where = f"{sum(lags[queue] for queue in queues)} messages wait in {queue_names(queues)} of {topic}"
+            if permission.readable:
+                why = "which were closed before the group had read them"
+                fix = "open them until all groups have read them"
+                command = f"evenq topic scale {topic} --queues {counts.write_queues if counts else 1}"
+            else:
+                then = "read-write" if permission.writable else "read"
+                why = f"which nobody may read: the topic's permission there is {permission.name}"
+                fix, command = "let it be read again", f"evenq topic permit {topic} {then} --broker {part.broker_name}"
+            yield Finding(
+                kind=Kind.STRANDED_MESSAGES,
+                severity=Severity.ERROR,
+                subject=f"{topic} at {part.broker_name}",
+                seen=f"{where}, {why}",
+                fix=fix,
+                command=command,
+            )
+
+
+def _failing(looks: Looks) -> Iterable[Finding]:
+    brokers = looks.now.brokers
+    waiting = sum(part.retries_waiting for part in brokers)
+    failed, delivered = sum(part.failed for part in brokers), sum(part.delivered for part in brokers)
+    if waiting and failed >= FAILING_SHARE * delivered:
+        yield Finding(
+            kind=Kind.MESSAGES_FAIL,
+            severity=Severity.ERROR,
+            subject=looks.now.group,
+            seen=f"{count(waiting, 'message')} failed and wait for a retry; {failed} of {delivered} deliveries since "
+            "the start of the brokers were given back or not finished in time",
+            fix="look at what the listeners raise; this shows what waits and what died",
+            command=f"evenq group show {looks.now.group}",
+        )
+
+
+QUEUE_RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (_widths, _heads, _back, _stranded, _failing)

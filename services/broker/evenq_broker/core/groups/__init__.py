@@ -1,0 +1,1 @@
+"""Members of groups, their locks, fences and resets."""

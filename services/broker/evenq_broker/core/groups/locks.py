@@ -1,0 +1,276 @@
+"""Which member holds which queue: at most one per group and queue (TQ-9), on the broker that owns the queue.
+
+A lock lives as long as its holder's session. Whoever wants a held lock may wait in line; the line is first come, first
+served among those of the newest generation, and a lock that is let go passes on in the same step, so there is no moment
+at which a third member can slip in. Each lock remembers the newest generation it was granted under: a request with an
+older one, from somebody who does not hold the queue, is stale and is refused (fencing, OC-18).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from evenq.errors import TooManyRequests
+from evenq.model import NO_GENERATION, Generation, MessageQueue
+
+__all__ = ["Grant", "LockTable"]
+
+WAITERS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A waiter got its lock; whoever keeps the ticket tells it."""
+
+    ticket: int
+    group: str
+    queue: MessageQueue
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    ticket: int
+    client_id: str
+    generation: Generation
+
+
+@dataclass(slots=True)
+class _Lock:
+    holder: str = ""
+    generation: Generation = NO_GENERATION
+    line: deque[_Waiter] = field(default_factory=deque)
+
+
+_NO_LOCK = _Lock()
+
+
+class LockTable:
+    """Locks of all groups. Pure: who waits for how long is the caller's business."""
+
+    def __init__(self, *, waiters_max: int = WAITERS_MAX) -> None:
+        self._locks: dict[tuple[str, MessageQueue], _Lock] = {}
+        self._tickets: dict[int, tuple[str, MessageQueue]] = {}
+        self._held: dict[tuple[str, str], dict[MessageQueue, None]] = {}
+        self._of_group: dict[str, int] = {}
+        self._versions: dict[tuple[str, str], int] = {}
+        self._waiting: dict[tuple[str, str], dict[int, None]] = {}  # group, client id -> its tickets
+        self._last_ticket = 0
+        self._waiters_max = waiters_max
+        self._moved: dict[tuple[str, MessageQueue], None] = {}
+        self.changes = 0
+        """Grows whenever a lock changes hands: who saw the same number has missed nothing."""
+
+    def holder(self, group: str, queue: MessageQueue) -> str:
+        """Client id of who has the queue; empty if nobody."""
+        lock = self._locks.get((group, queue))
+        return "" if lock is None else lock.holder
+
+    def any_of(self, group: str) -> bool:
+        """True if members hold queues of the group; asked before each receive."""
+        return group in self._of_group
+
+    def holds(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
+        """True if the queue is the client's, under a generation that is not newer: the one question of every pull."""
+        lock = self._locks.get((group, queue))
+        if lock is None or lock.holder != client_id or not client_id:
+            return False
+        return generation is NO_GENERATION or lock.generation is NO_GENERATION or generation >= lock.generation
+
+    def generation(self, group: str, queue: MessageQueue) -> Generation:
+        """The newest generation the queue was given under."""
+        lock = self._locks.get((group, queue))
+        return NO_GENERATION if lock is None else lock.generation
+
+    def waiters(self, group: str, queue: MessageQueue) -> list[str]:
+        """Client ids that stand in line for the queue, first come first."""
+        lock = self._locks.get((group, queue))
+        return [] if lock is None else [waiter.client_id for waiter in lock.line]
+
+    def wanted(self) -> dict[str, int]:
+        """Group to the number of its held queues that another member waits for. Not for long in a hand-over; as long as
+        it likes where the lists of two members name one queue (AL-14).
+        """
+        return dict(Counter(group for group, _ in dict.fromkeys(self._tickets.values())))
+
+    def held(self, group: str, client_id: str) -> list[MessageQueue]:
+        """Queues the member holds, sorted."""
+        return sorted(self._held.get((group, client_id), ()))
+
+    def holdings(self, group: str, client_id: str) -> list[tuple[MessageQueue, Generation]]:
+        """Queues the member holds, with the generation of each, in the order in which it got them."""
+        return [(queue, self._locks[group, queue].generation) for queue in self._held.get((group, client_id), ())]
+
+    def version(self, group: str, client_id: str) -> int:
+        """Another number whenever `holdings` would say something else; 0 if the member holds nothing."""
+        return self._versions.get((group, client_id), 0)
+
+    def members(self) -> list[tuple[str, str]]:
+        """Group and client id of every holder, sorted."""
+        return sorted(self._held)
+
+    def overtaken(self) -> list[tuple[str, MessageQueue]]:
+        """Held queues that somebody waits for under a newer generation than they were given under."""
+        places = dict.fromkeys(self._tickets.values())
+        return [key for key in places if self._newest_wish(key) > self._locks[key].generation]
+
+    def _newest_wish(self, key: tuple[str, MessageQueue]) -> Generation:
+        return max((waiter.generation for waiter in self._locks[key].line), default=NO_GENERATION)
+
+    def counts(self) -> dict[str, int]:
+        """Locked queues of each group that holds any."""
+        return dict(self._of_group)
+
+    def holders(self) -> list[tuple[str, MessageQueue, str, Generation]]:
+        """Group, queue, client id and generation of every held lock."""
+        return [(*key, lock.holder, lock.generation) for key, lock in self._locks.items() if lock.holder]
+
+    def remembered(self) -> list[tuple[str, MessageQueue, str, Generation]]:
+        """The same, and free queues (no client id) that were given under a generation: what a snapshot keeps. Else an
+        older decision could be carried out after a restart.
+        """
+        return [
+            (*key, lock.holder, lock.generation)
+            for key, lock in self._locks.items()
+            if lock.holder or lock.generation > NO_GENERATION
+        ]
+
+    def moved(self) -> list[tuple[str, MessageQueue, str, Generation]]:
+        """The same of the locks that changed hands since the last call; an empty client id: nobody holds it."""
+        changes = []
+        for group, queue in self._moved:
+            lock = self._locks.get((group, queue), _NO_LOCK)
+            changes.append((group, queue, lock.holder, lock.generation))
+        self._moved.clear()
+        return changes
+
+    def restore(self, group: str, queue: MessageQueue, client_id: str, generation: Generation) -> None:
+        """What the journal says about a lock; an empty client id: nobody holds it."""
+        lock = self._locks.setdefault((group, queue), _Lock())
+        if lock.holder:
+            self.release(group, lock.holder, queue)
+        if client_id:
+            self._give(group, queue, lock, client_id, generation)
+        lock.generation = max(lock.generation, generation)
+        self._moved.clear()
+
+    def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:
+        """Take the queue if it is free or already one's own; True if it is the caller's now."""
+        lock = self._locks.setdefault((group, queue), _Lock())
+        if lock.holder not in {"", client_id}:
+            return False
+        self._give(group, queue, lock, client_id, generation)
+        return True
+
+    def wait(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> int:
+        """Stand in line for a queue that `acquire` refused; returns the ticket. Raises TooManyRequests."""
+        if len(self._tickets) >= self._waiters_max:
+            raise TooManyRequests(
+                f"{self._waiters_max} members wait for queue locks at this broker already; ask again in a second"
+            )
+        self._last_ticket += 1
+        self._locks[group, queue].line.append(_Waiter(self._last_ticket, client_id, generation))
+        self._tickets[self._last_ticket] = (group, queue)
+        self._waiting.setdefault((group, client_id), {})[self._last_ticket] = None
+        return self._last_ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Step out of the line. A ticket that was granted or is unknown is no error."""
+        where = self._tickets.get(ticket)
+        if where is not None:
+            line = self._locks[where].line
+            waiter = next(waiter for waiter in line if waiter.ticket == ticket)
+            line.remove(waiter)
+            self._forget(where[0], waiter)
+
+    def release(self, group: str, client_id: str, queue: MessageQueue) -> list[Grant]:
+        """Let go; the head of the line has the queue afterwards. Not holding it is no error."""
+        lock = self._locks.get((group, queue))
+        if lock is None or lock.holder != client_id:
+            return []
+        self._held[group, client_id].pop(queue, None)
+        self._of_group[group] -= 1
+        if not self._of_group[group]:
+            del self._of_group[group]
+        self._changed(group, client_id)
+        if not self._held[group, client_id]:
+            del self._held[group, client_id], self._versions[group, client_id]
+        lock.holder = ""
+        self._moved[group, queue] = None
+        return self._pass_on(group, queue, lock)
+
+    def drop(self, group: str, client_id: str) -> list[Grant]:
+        """The member is gone: it stands in no line any more and lets go of everything it holds."""
+        for ticket in list(self._waiting.get((group, client_id), ())):
+            self.cancel(ticket)
+        return [grant for queue in self.held(group, client_id) for grant in self.release(group, client_id, queue)]
+
+    def stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
+        """True if a request under this generation must be refused: somebody else got the queue under a newer one."""
+        if generation == NO_GENERATION:
+            return False
+        lock = self._locks.get((group, queue))
+        return lock is not None and lock.holder != client_id and generation < lock.generation
+
+    def forget_group(self, group: str) -> None:
+        """The group was deleted: nothing of it is remembered, not even generations."""
+        for key in [key for key in self._locks if key[0] == group]:
+            self._moved.pop(key, None)
+            for waiter in self._locks.pop(key).line:
+                self._forget(group, waiter)
+        for holder in [holder for holder in self._held if holder[0] == group]:
+            del self._held[holder], self._versions[holder]
+        self._of_group.pop(group, None)
+
+    def check(self) -> None:
+        """Recompute every invariant; tests call it after each event."""
+        held = {(group, lock.holder, queue) for (group, queue), lock in self._locks.items() if lock.holder}
+        assert held == {(g, client, queue) for (g, client), queues in self._held.items() for queue in queues}
+        assert self._versions.keys() == self._held.keys()
+        assert self._of_group == dict(Counter(group for group, _, _ in held))
+        waiting = {waiter.ticket: key for key, lock in self._locks.items() for waiter in lock.line}
+        assert waiting == self._tickets
+        assert all(self._waiting.values())
+        assert {(key, ticket) for key, tickets in self._waiting.items() for ticket in tickets} == {
+            ((group, waiter.client_id), waiter.ticket)
+            for (group, _), lock in self._locks.items()
+            for waiter in lock.line
+        }
+        assert all(lock.holder for lock in self._locks.values() if lock.line), "nobody waits for a free queue"
+
+    def _pass_on(self, group: str, queue: MessageQueue, lock: _Lock) -> list[Grant]:
+        if not lock.line:
+            return []
+        head = max(lock.line, key=lambda waiter: waiter.generation)  # the first of those with the newest decision
+        lock.line.remove(head)
+        self._forget(group, head)
+        self._give(group, queue, lock, head.client_id, head.generation)
+        grants = [Grant(head.ticket, group, queue, head.client_id)]
+        for waiter in [waiter for waiter in lock.line if waiter.client_id == head.client_id]:
+            lock.line.remove(waiter)  # the same member asked twice: both calls are answered now
+            self._forget(group, waiter)
+            grants.append(Grant(waiter.ticket, group, queue, head.client_id))
+        return grants
+
+    def _forget(self, group: str, waiter: _Waiter) -> None:
+        del self._tickets[waiter.ticket]
+        tickets = self._waiting[group, waiter.client_id]
+        del tickets[waiter.ticket]
+        if not tickets:
+            del self._waiting[group, waiter.client_id]
+
+    def _give(self, group: str, queue: MessageQueue, lock: _Lock, client_id: str, generation: Generation) -> None:
+        if lock.holder != client_id or generation > lock.generation:
+            self._moved[group, queue] = None
+            self._changed(group, client_id)
+        lock.holder = client_id
+        lock.generation = max(lock.generation, generation)
+        held = self._held.setdefault((group, client_id), {})
+        if queue not in held:
+            held[queue] = None
+            self._of_group[group] = self._of_group.get(group, 0) + 1
+
+    def _changed(self, group: str, client_id: str) -> None:
+        self.changes += 1
+        self._versions[group, client_id] = self.changes

@@ -1,0 +1,75 @@
+"""Where an operator may move a group to, and the members that have not followed yet.
+
+A member that holds a queue's lock reads on from its own memory, so after a reset its commits would undo it. `Fences`
+remembers such a member until it has begun again at the new place; until then what it commits for that queue is
+ignored. Pure: time comes in as ms (monotonic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evenq.model import MessageQueue
+
+__all__ = ["FENCE_MS", "Fence", "Fences", "within"]
+
+FENCE_MS = 60_000
+"""A member that has not begun again after so long is believed as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who must begin again, and where."""
+
+    client_id: str
+    offset: int
+    until_ms: int
+
+
+class Fences:
+    """Queues that were reset under a member. At most one entry for each queue and group; empty nearly always."""
+
+    __slots__ = ("_fences",)
+
+    def __init__(self) -> None:
+        self._fences: dict[tuple[str, MessageQueue], Fence] = {}
+
+    def __len__(self) -> int:
+        return len(self._fences)
+
+    def put(self, group: str, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> Fence:
+        """The group was moved to `offset` while this member held the queue."""
+        for key in [key for key, fence in self._fences.items() if fence.until_ms <= now_ms]:
+            del self._fences[key]
+        fence = self._fences[group, queue] = Fence(client_id, offset, now_ms + FENCE_MS)
+        return fence
+
+    def holds(self, group: str, queue: MessageQueue, fence: Fence, *, now_ms: int) -> bool:
+        """True while the member has not begun again and no later reset came."""
+        return self._fences.get((group, queue)) is fence and fence.until_ms > now_ms
+
+    def ignores(self, group: str, queue: MessageQueue, client_id: str, *, now_ms: int) -> bool:
+        """True if a commit of this member must not count."""
+        fence = self._fences.get((group, queue))
+        return fence is not None and fence.client_id == client_id and fence.until_ms > now_ms
+
+    def read(self, group: str, queue: MessageQueue, client_id: str, offset: int) -> None:
+        """A member reads from `offset`: at the new place, or as another member, it has begun again."""
+        fence = self._fences.get((group, queue))
+        if fence is not None and (fence.client_id != client_id or fence.offset == offset):
+            del self._fences[group, queue]
+
+    def of(self, group: str, client_id: str) -> list[MessageQueue]:
+        """Queues on which this member has yet to begin again: it may have missed the news."""
+        return sorted(
+            queue for (name, queue), fence in self._fences.items() if (name, fence.client_id) == (group, client_id)
+        )
+
+
+def within(requested: int, low: int, high: int) -> tuple[int, str]:
+    """`requested`, moved into what the queue holds (`high` = behind the newest), and a note for people if it moved."""
+    if requested < low:
+        return low, f"{requested} is gone from the queue; the first one there is {low}"
+    if requested > high:
+        return high, f"{requested} is not there yet; the next new one is {high}"
+    return requested, ""

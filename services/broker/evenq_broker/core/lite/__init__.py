@@ -1,0 +1,1 @@
+"""Lite topics and who wants them."""

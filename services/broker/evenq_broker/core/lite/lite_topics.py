@@ -1,0 +1,146 @@
+"""Lite topics: thousands of small, short-lived queues inside one topic of type LITE (wire contract 5.6).
+
+A lite topic is a queue of its parent at one broker, its owner, with a number of `LITE_QUEUES_FROM` and more, which no
+route shows. The owner is found by hashing over the brokers that carry the parent (`model.lanes`), so that it moves only
+when its broker comes or goes; what is stored stays where it is. A number is used again after its lite topic expired:
+`base` is where the present one begins. Called by `loops.lite.lite_topics`; pure, times come in as ms.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from evenq.errors import LiteTopicQuotaExceeded
+from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
+from evenq_broker.core.state.records import LiteClosed, LiteOpened
+
+__all__ = ["LITE_QUEUES_FROM", "LiteTopic", "LiteTopics", "lite_problem"]
+
+_LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
+
+
+def lite_problem(name: str, length_max: int) -> str | None:
+    """What is wrong with the name of a lite topic, as a sentence; None if it is legal."""
+    if not name or name.isspace():
+        return f"the lite topic is blank; give 1 to {length_max} letters, digits, '%', '_' and '-'"
+    if len(name) > length_max:
+        return f"the lite topic has {len(name)} characters, the limit is {length_max}; shorten it"
+    if not _LEGAL.match(name):
+        return f"the lite topic {name!r} holds a character outside letters, digits, '%', '_' and '-'"
+    return None
+
+
+@dataclass(slots=True)
+class LiteTopic:
+    """One lite topic here."""
+
+    topic_id: int
+    """Of the parent."""
+    name: str
+    queue_id: int
+    base: int
+    """Its first offset: what is before it in the queue was another lite topic's."""
+    used_ms: int = 0
+    """When it was last sent to, or had a subscriber."""
+
+
+class LiteTopics:
+    """The lite topics stored at one broker. Always true: a queue number belongs to one of them, or is free."""
+
+    __slots__ = ("_by_name", "_by_queue", "_free", "_next", "all_max", "each_max")
+
+    def __init__(self, *, all_max: int, each_max: int) -> None:
+        self.all_max = all_max
+        self.each_max = each_max
+        self._by_name: dict[int, dict[str, LiteTopic]] = {}
+        self._by_queue: dict[tuple[int, int], LiteTopic] = {}
+        self._free: dict[int, list[int]] = {}
+        self._next: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_queue)
+
+    def get(self, topic_id: int, name: str) -> LiteTopic | None:
+        """The lite topic if it is here."""
+        return self._by_name.get(topic_id, {}).get(name)
+
+    def queues(self, topic_id: int, names: Iterable[str]) -> list[int]:
+        """The queues of those of the lite topics that are here."""
+        known = self._by_name.get(topic_id, {})
+        return [known[name].queue_id for name in names if name in known]
+
+    def at(self, topic_id: int, queue_id: int) -> LiteTopic | None:
+        """The lite topic in this queue."""
+        return self._by_queue.get((topic_id, queue_id))
+
+    def of(self, topic_id: int) -> list[LiteTopic]:
+        """All of one parent, in the order of their making."""
+        return list(self._by_name.get(topic_id, {}).values())
+
+    def all(self) -> list[LiteTopic]:
+        """All of this broker."""
+        return list(self._by_queue.values())
+
+    def next_queue(self, topic_id: int, parent: str) -> int:
+        """The queue of the next lite topic. Raises LiteTopicQuotaExceeded."""
+        mine = len(self._by_name.get(topic_id, ()))
+        if mine >= self.each_max:
+            raise LiteTopicQuotaExceeded(
+                f"topic {parent} has {mine} lite topics on this broker, the limit is lite_topics_per_topic_max; use "
+                "fewer names, or wait until idle ones expire"
+            )
+        if len(self) >= self.all_max:
+            raise LiteTopicQuotaExceeded(
+                f"this broker has {len(self)} lite topics, the limit is lite_topics_max; use fewer names, or wait "
+                "until idle ones expire"
+            )
+        free = self._free.get(topic_id)
+        return free[0] if free else self._next.get(topic_id, LITE_QUEUES_FROM)
+
+    def opened(self, topic_id: int, name: str, queue_id: int, base: int, now_ms: int) -> LiteTopic:
+        """There is such a lite topic from now on."""
+        free = self._free.get(topic_id, [])
+        if queue_id in free:
+            free.remove(queue_id)
+            heapq.heapify(free)
+        for skipped in range(self._next.get(topic_id, LITE_QUEUES_FROM), queue_id):
+            heapq.heappush(self._free.setdefault(topic_id, []), skipped)
+        self._next[topic_id] = max(self._next.get(topic_id, LITE_QUEUES_FROM), queue_id + 1)
+        made = LiteTopic(topic_id, name, queue_id, base, now_ms)
+        self._by_name.setdefault(topic_id, {})[name] = made
+        self._by_queue[topic_id, queue_id] = made
+        return made
+
+    def closed(self, topic_id: int, queue_id: int) -> None:
+        """The lite topic of this queue is no more; its number may be used again. Twice is as good as once."""
+        gone = self._by_queue.pop((topic_id, queue_id), None)
+        if gone is not None:
+            del self._by_name[topic_id][gone.name]
+            heapq.heappush(self._free.setdefault(topic_id, []), queue_id)
+
+    def forget_topic(self, topic_id: int) -> None:
+        """The parent was deleted."""
+        for one in self._by_name.pop(topic_id, {}).values():
+            del self._by_queue[topic_id, one.queue_id]
+        self._free.pop(topic_id, None)
+        self._next.pop(topic_id, None)
+
+    def apply(self, op: LiteOpened | LiteClosed, now_ms: int) -> None:
+        """Replay one operation."""
+        if isinstance(op, LiteClosed):
+            self.closed(op.topic_id, op.queue_id)
+            return
+        known = self.get(op.topic_id, op.name)
+        if known is None or (known.queue_id, known.base) != (op.queue_id, op.base):
+            self.closed(op.topic_id, op.queue_id)
+            if known is not None:
+                self.closed(op.topic_id, known.queue_id)
+            self.opened(op.topic_id, op.name, op.queue_id, op.base, now_ms)
+
+    def dump(self) -> Iterator[LiteOpened]:
+        """The whole state as operations, for a snapshot."""
+        for one in self.all():
+            yield LiteOpened(one.topic_id, one.queue_id, one.base, one.name)

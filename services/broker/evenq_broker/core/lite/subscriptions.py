@@ -1,0 +1,186 @@
+"""Which client wants which lite topics (wire contract 3.14).
+
+Kept at every broker of the cluster, keyed by client id, group and parent topic, in memory only: clients say their whole
+set every 30 s. A set that was not told again for `keep_ms` is forgotten. Called by `loops.lite.lite_topics`; pure,
+times come in as ms. Always true: a name of a set is found under its parent and name, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from evenq.errors import LiteSubscriptionQuotaExceeded
+
+__all__ = ["Action", "LiteSubscriptions", "Subscriber"]
+
+
+class Action(IntEnum):
+    """What a client asks for; the numbers of `LiteSubscriptionAction`."""
+
+    PARTIAL_ADD = 0
+    PARTIAL_REMOVE = 1
+    COMPLETE_ADD = 2
+    COMPLETE_REMOVE = 3
+
+
+class Subscriber(NamedTuple):
+    """Whose set it is."""
+
+    client_id: str
+    group: str
+    parent: str
+
+
+class _Set:
+    __slots__ = ("names", "synced_ms")
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self.synced_ms = 0
+
+
+class LiteSubscriptions:
+    """All sets that this broker knows."""
+
+    __slots__ = ("_count", "_of_client", "_sets", "_subscribers", "all_max", "each_max", "keep_ms")
+
+    def __init__(self, *, each_max: int, all_max: int, keep_ms: int) -> None:
+        self.each_max = each_max
+        self.all_max = all_max
+        self.keep_ms = keep_ms
+        self._sets: dict[Subscriber, _Set] = {}
+        self._of_client: dict[str, dict[Subscriber, None]] = {}
+        self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}  # parent, lite topic -> who
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def sync(self, who: Subscriber, action: Action, names: Iterable[str], now_ms: int) -> tuple[list[str], bool]:
+        """The client's word. Gives the names that are new for it, and whether anything changed.
+
+        Raises LiteSubscriptionQuotaExceeded, and nothing is changed.
+        """
+        known = self._sets.get(who)
+        before = known.names if known is not None else {}
+        listed = dict.fromkeys(names)
+        match action:
+            case Action.PARTIAL_ADD:
+                after = {**before, **listed}
+            case Action.PARTIAL_REMOVE:
+                after = {name: None for name in before if name not in listed}
+            case Action.COMPLETE_ADD:
+                after = listed
+            case Action.COMPLETE_REMOVE:
+                after = {}
+        added = [name for name in after if name not in before]
+        self._must_fit(who, len(before), len(after))
+        if not after:
+            self._drop(who)
+            return [], bool(before)
+        if known is None:
+            known = self._sets[who] = _Set()
+            self._of_client.setdefault(who.client_id, {})[who] = None
+        known.synced_ms = now_ms
+        for name in before:
+            if name not in after:
+                self._unwant(who, name)
+        for name in added:
+            self._subscribers.setdefault((who.parent, name), {})[who] = None
+        self._count += len(after) - len(before)
+        known.names = after
+        return added, len(added) > 0 or len(after) != len(before)
+
+    def names(self, who: Subscriber) -> Iterable[str]:
+        """What the client wants."""
+        known = self._sets.get(who)
+        return () if known is None else known.names
+
+    def subscribers(self, parent: str, name: str) -> list[Subscriber]:
+        """Who wants this lite topic."""
+        return list(self._subscribers.get((parent, name), ()))
+
+    def wanted(self, parent: str, name: str, *, group: str = "", besides: Subscriber | None = None) -> bool:
+        """True if anybody, or anybody of this group, wants it; `besides`: this one does not count."""
+        return any(who != besides and group in {"", who.group} for who in self._subscribers.get((parent, name), ()))
+
+    def told(self, names_max: int) -> Iterator[tuple[Subscriber, list[str], int]]:
+        """Whose set it is, its names and when it was told; as many sets as have `names_max` names together."""
+        left = names_max
+        for who, known in self._sets.items():
+            left -= len(known.names)
+            if left < 0:
+                return
+            yield who, list(known.names), known.synced_ms
+
+    def learn(self, who: Subscriber, names: Iterable[str], synced_ms: int) -> bool:
+        """Another broker knows this set. False: this one knows better, or has no room."""
+        if who in self._sets:
+            return False
+        try:
+            return self.sync(who, Action.COMPLETE_ADD, names, synced_ms)[1]
+        except LiteSubscriptionQuotaExceeded:
+            return False
+
+    def sets(self) -> list[tuple[Subscriber, int]]:
+        """Who has a set, and of how many names."""
+        return [(who, len(known.names)) for who, known in self._sets.items()]
+
+    def expire(self, now_ms: int) -> list[Subscriber]:
+        """Forget the sets that were not told for too long; whose they were."""
+        gone = [who for who, known in self._sets.items() if known.synced_ms + self.keep_ms <= now_ms]
+        for who in gone:
+            self._drop(who)
+        return gone
+
+    def end_client(self, client_id: str) -> None:
+        """The client said goodbye."""
+        for who in list(self._of_client.get(client_id, ())):
+            self._drop(who)
+
+    def end_parent(self, parent: str) -> list[tuple[Subscriber, list[str]]]:
+        """The parent topic was deleted; whose sets ended, and what was in them."""
+        ended = [(who, list(known.names)) for who, known in self._sets.items() if who.parent == parent]
+        for who, _ in ended:
+            self._drop(who)
+        return ended
+
+    def _must_fit(self, who: Subscriber, before: int, after: int) -> None:
+        if after > max(self.each_max, before):
+            raise LiteSubscriptionQuotaExceeded(
+                f"client {who.client_id} asks for {after} lite topics of {who.parent}, the limit is "
+                f"lite_subscriptions_max, {self.each_max}; unsubscribe from some"
+            )
+        if self._count + after - before > self.all_max and after > before:
+            raise LiteSubscriptionQuotaExceeded(
+                f"this cluster has {self._count} lite subscriptions, the limit is lite_subscriptions_all_max; "
+                "unsubscribe from some"
+            )
+
+    def _drop(self, who: Subscriber) -> None:
+        known = self._sets.pop(who, None)
+        if known is not None:
+            theirs = self._of_client[who.client_id]
+            del theirs[who]
+            if not theirs:
+                del self._of_client[who.client_id]
+            self._count -= len(known.names)
+            for name in known.names:
+                self._unwant(who, name)
+
+    def _unwant(self, who: Subscriber, name: str) -> None:
+        wanting = self._subscribers[who.parent, name]
+        del wanting[who]
+        if not wanting:
+            del self._subscribers[who.parent, name]
+
+    def check(self) -> None:
+        """Recompute every invariant; for tests."""
+        pairs = {(who, name) for who, known in self._sets.items() for name in known.names}
+        assert pairs == {(who, key[1]) for key, wanting in self._subscribers.items() for who in wanting}
+        assert all(who.parent == key[0] for key, wanting in self._subscribers.items() for who in wanting)
+        assert self._count == len(pairs)
+        assert all(self._of_client.values())
+        assert {who for theirs in self._of_client.values() for who in theirs} == set(self._sets)

@@ -1,0 +1,1 @@
+"""Long polls: who waits for what."""

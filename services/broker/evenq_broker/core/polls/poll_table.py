@@ -1,0 +1,307 @@
+"""The long polls that wait for messages: who waits, for what, and whom an event wakes.
+
+Called by `loops.polls.waiting`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for
+messages belongs to a group and waits for any queue of one topic, or for one queue; one event wakes one poll of each
+group, and whoever takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Polls
+for any queue are also counted by group and topic, for the other brokers of the cluster (`loops.polls.cluster_polls`).
+Always true: a poll is in the table or done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+__all__ = ["Poll", "PollTable"]
+
+ANY = -1
+"""Queue id: all queues of the topic."""
+
+_NEVER = 1 << 63
+
+
+class Poll:
+    """One caller that waits."""
+
+    __slots__ = (
+        "client_id",
+        "deadline_ms",
+        "group_id",
+        "known",
+        "parked",
+        "push",
+        "source",
+        "token",
+        "topic_id",
+        "woken",
+    )
+
+    def __init__(
+        self, group_id: int, topic_id: int, known: dict[tuple[int, int], int] | None, deadline_ms: int, client_id: str
+    ) -> None:
+        self.group_id = group_id
+        """0: a watch."""
+        self.topic_id = topic_id
+        self.known = known
+        """Queues waited for with the maximum the caller knows; None: all queues of the topic."""
+        self.deadline_ms = deadline_ms
+        self.client_id = client_id
+        self.parked = True
+        self.woken = False
+        """True if an event ended it, False for its deadline or the end of its client."""
+        self.token: object = None
+        """The loop's future."""
+        self.push = False
+        """A push consumer's: it polls every broker by itself."""
+        self.source = ""
+        """Name of the broker whose message woke it; empty: this one."""
+
+
+class PollTable:
+    """All parked polls of one broker."""
+
+    __slots__ = (
+        "_by_client",
+        "_deadlines",
+        "_parked",
+        "_receivers",
+        "_sequence",
+        "_stale",
+        "_watches",
+        "on_wide",
+        "polls_max",
+        "wide",
+    )
+
+    def __init__(self, *, polls_max: int = 20_000) -> None:
+        self.polls_max = polls_max
+        # topic -> group -> polls, oldest first; any of them may leave at any time, by the thousand
+        self._receivers: dict[int, dict[int, OrderedDict[Poll, None]]] = {}
+        self._watches: dict[tuple[int, int], list[Poll]] = {}  # (topic, queue) -> polls
+        self._by_client: dict[str, set[Poll]] = {}
+        self._deadlines: list[tuple[int, int, Poll]] = []
+        self._sequence = 0
+        self._parked = 0
+        self._stale = 0
+        self.wide: dict[tuple[int, int, bool], int] = {}
+        """Group, topic, whether of push consumers -> parked polls that any queue may answer."""
+        self.on_wide: Callable[[tuple[int, int, bool]], None] | None = None
+        """Called when a count of `wide` leaves 0 or comes back to it."""
+
+    def __len__(self) -> int:
+        return self._parked
+
+    def park(
+        self,
+        group_id: int,
+        topic_id: int,
+        *,
+        queue_id: int = ANY,
+        queues: Iterable[int] | None = None,
+        deadline_ms: int,
+        client_id: str = "",
+        push: bool = False,
+    ) -> Poll | None:
+        """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full."""
+        known = None if queue_id == ANY else {(topic_id, queue_id): -1}
+        if queues is not None:
+            known = {(topic_id, one): -1 for one in queues}
+        poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
+        if poll is not None:
+            poll.push = push
+            self._receivers.setdefault(topic_id, {}).setdefault(group_id, OrderedDict())[poll] = None
+            if known is None:
+                self._count((group_id, topic_id, push), 1)
+        return poll
+
+    def watch(self, queues: Iterable[tuple[int, int, int]], *, deadline_ms: int, client_id: str = "") -> Poll | None:
+        """Wait until a queue (topic id, queue id, known maximum) grows past what is known. None: the table is full."""
+        known = {(topic_id, queue_id): maximum for topic_id, queue_id, maximum in queues}
+        poll = self._add(Poll(0, 0, known, deadline_ms, client_id))
+        if poll is not None:
+            for queue in known:
+                self._watches.setdefault(queue, []).append(poll)
+        return poll
+
+    def arrived(self, topic_id: int, queue_id: int, max_offset: int) -> list[Poll]:
+        """A queue has grown: the polls to wake, one of each group and every watch that knew less."""
+        woken = []
+        for group_id in list(self._receivers.get(topic_id, ())):
+            poll = self._next(group_id, topic_id, queue_id)
+            if poll is not None:
+                woken.append(poll)
+        for poll in list(self._watches.get((topic_id, queue_id), ())):
+            if poll.known is not None and poll.known[topic_id, queue_id] < max_offset:
+                self._remove(poll)
+                woken.append(poll)
+        for poll in woken:
+            poll.woken = True
+        return woken
+
+    def look_again(self, topic_id: int, queue_id: int) -> list[Poll]:
+        """The queue has another owner, or none: whoever watches it should look whether it still may."""
+        woken = list(self._watches.get((topic_id, queue_id), ()))
+        for poll in woken:
+            self._remove(poll)
+            poll.woken = True
+        return woken
+
+    def ready(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
+        """Something became deliverable to one group: the poll to wake."""
+        poll = self._next(group_id, topic_id, queue_id)
+        if poll is not None:
+            poll.woken = True
+        return poll
+
+    def ready_elsewhere(self, group_id: int, topic_id: int, *, push: bool, source: str) -> Poll | None:
+        """Another broker has something for the group: the poll to wake, one that any queue may answer."""
+        for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
+            if poll.known is None and poll.push == push:
+                self._remove(poll)
+                poll.woken, poll.source = True, source
+                return poll
+        return None
+
+    def refresh(self, client_id: str, topic_id: int) -> list[Poll]:
+        """What the client waits for on this topic has changed: its polls, to look again."""
+        polls = [one for one in self._by_client.get(client_id, ()) if one.topic_id == topic_id and one.group_id]
+        for poll in polls:
+            self._remove(poll)
+            poll.woken = True
+        return polls
+
+    def tick(self, now_ms: int) -> list[Poll]:
+        """The polls whose time is over."""
+        over = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            poll = heapq.heappop(self._deadlines)[2]
+            if poll.parked:
+                self._remove(poll)
+                over.append(poll)
+            else:
+                self._stale -= 1
+        return over
+
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do; may be early, never late."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def cancel(self, poll: Poll) -> None:
+        """The caller stopped waiting by itself."""
+        if poll.parked:
+            self._remove(poll)
+
+    def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> Poll | None:
+        """Wait for a queue that is somebody else's now: no message wakes it. None: the table is full."""
+        poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id)
+        if poll is not None:
+            poll.push = True
+        return poll
+
+    def held(self, topic_id: int, queue_id: int) -> list[Poll]:
+        """Polls that `hold` parked for the queue."""
+        return [poll for poll in self._watches.get((topic_id, queue_id), ()) if poll.push]
+
+    def of_queues(self, group_id: int, topic_id: int) -> list[Poll]:
+        """Polls of the group's push consumers that name their queues."""
+        polls = self._receivers.get(topic_id, {}).get(group_id, ())
+        return [poll for poll in polls if poll.push and poll.known is not None]
+
+    def end(self, polls: Iterable[Poll]) -> list[Poll]:
+        """Take these out as if their time was over; gives those that were parked."""
+        return self._end(list(polls))
+
+    def waits(self, client_id: str) -> bool:
+        """True if a poll of the client is parked: it lives."""
+        return client_id in self._by_client
+
+    def end_client(self, client_id: str) -> list[Poll]:
+        """The client ends: its polls, to be answered empty at once."""
+        return self._end(list(self._by_client.get(client_id, ())))
+
+    def end_topic(self, topic_id: int) -> list[Poll]:
+        """The topic is gone: its polls."""
+        receivers = [poll for polls in self._receivers.get(topic_id, {}).values() for poll in polls]
+        watches = [poll for queue, polls in self._watches.items() if queue[0] == topic_id for poll in polls]
+        return self._end([*receivers, *watches])
+
+    def end_all(self) -> list[Poll]:
+        """The broker ends: every poll."""
+        return self._end([poll for _, _, poll in sorted(self._deadlines, key=lambda entry: entry[:2])])
+
+    def _end(self, polls: list[Poll]) -> list[Poll]:
+        ended = [poll for poll in polls if poll.parked]
+        for poll in ended:
+            self._remove(poll)
+        return ended
+
+    def _add(self, poll: Poll) -> Poll | None:
+        if self._parked >= self.polls_max:
+            return None
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (poll.deadline_ms, self._sequence, poll))
+        if poll.client_id:
+            self._by_client.setdefault(poll.client_id, set()).add(poll)
+        self._parked += 1
+        return poll
+
+    def _next(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
+        for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
+            if poll.known is None or (topic_id, queue_id) in poll.known:
+                self._remove(poll)
+                return poll
+        return None
+
+    def _remove(self, poll: Poll) -> None:
+        poll.parked = False
+        self._parked -= 1
+        self._stale += 1
+        if poll.client_id:
+            mine = self._by_client[poll.client_id]
+            mine.discard(poll)
+            if not mine:
+                del self._by_client[poll.client_id]
+        if poll.group_id:
+            if poll.known is None:
+                self._count((poll.group_id, poll.topic_id, poll.push), -1)
+            groups = self._receivers[poll.topic_id]
+            polls = groups[poll.group_id]
+            del polls[poll]
+            if not polls:
+                del groups[poll.group_id]
+                if not groups:
+                    del self._receivers[poll.topic_id]
+        else:
+            for queue in poll.known or ():
+                self._watches[queue].remove(poll)
+                if not self._watches[queue]:
+                    del self._watches[queue]
+        if self._stale > 2 * self._parked + 1024:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].parked]
+            heapq.heapify(self._deadlines)
+            self._stale = 0
+
+    def _count(self, key: tuple[int, int, bool], step: int) -> None:
+        count = self.wide.get(key, 0) + step
+        if count:
+            self.wide[key] = count
+        else:
+            del self.wide[key]
+        if self.on_wide is not None and count == max(step, 0):
+            self.on_wide(key)
+
+    def check(self) -> None:
+        """Recompute every invariant; for tests."""
+        receivers = [poll for groups in self._receivers.values() for polls in groups.values() for poll in polls]
+        watches = {poll for polls in self._watches.values() for poll in polls}
+        assert self._parked == len(receivers) + len(watches)
+        assert all(poll.parked for poll in [*receivers, *watches])
+        assert sum(entry[2].parked for entry in self._deadlines) == self._parked
+        wide: dict[tuple[int, int, bool], int] = {}
+        for poll in receivers:
+            if poll.known is None:
+                key = (poll.group_id, poll.topic_id, poll.push)
+                wide[key] = wide.get(key, 0) + 1
+        assert wide == self.wide
+        assert sum(map(len, self._by_client.values())) <= self._parked

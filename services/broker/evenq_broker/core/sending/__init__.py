@@ -1,0 +1,1 @@
+"""What a message may be, and what of it is stored."""

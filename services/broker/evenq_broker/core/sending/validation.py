@@ -1,0 +1,372 @@
+"""Is this message one we store? Then its two parts, ready for the log. Limits and codes: wire contract 3.7.
+
+Shared by SendMessage and Publish. The message is parsed once, here; what goes on is bytes. Fields that belong to a
+delivery are taken out, the digest is computed over the body as it will be delivered, and the type is derived from the
+fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import md5
+from typing import Protocol
+
+from evenq import errors
+from evenq.model import MIXED_KINDS, MessageType, TopicConfig
+from evenq.model.lanes import lane_of
+from evenq.store import Append, TimerAppend
+from evenq.wire.convert import duration_ms_of, set_ms
+from evenq.wire.packing import unpack
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.delivery.tags import tag_hash
+from evenq_broker.core.lite.lite_topics import lite_problem
+from evenq_broker.core.state.frames import text_field
+from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
+
+__all__ = ["Limits", "checked", "checked_in_block", "digest_of", "is_tag", "level_of"]
+
+MESSAGE_ID_MAX = 255
+TAG_LENGTH_MAX = 4_096
+KEYS_MAX = 128
+KEY_LENGTH_MAX = 1_024
+MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
+SYSTEM_BYTES_MAX = 256 << 10
+BORN_MS_MAX = 1 << 62
+DELAYED_MESSAGE = 1  # the kind of our timers
+FIRST_CHECK_MAX_MS = 3_600_000  # wire contract 3.7: orphaned_transaction_recovery_duration
+
+_NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
+_TYPE_NAMES = {
+    _NORMAL: "NORMAL",
+    _FIFO: "FIFO",
+    _DELAY: "DELAY",
+    _TRANSACTION: "TRANSACTION",
+    _LITE: "LITE",
+    _PRIORITY: "PRIORITY",
+}
+_ACCEPTED = {
+    MessageType.NORMAL: frozenset({_NORMAL}),
+    MessageType.FIFO: frozenset({_FIFO}),
+    MessageType.MIXED: frozenset({_NORMAL, _FIFO, _DELAY, _TRANSACTION}),  # MIXED_KINDS
+    MessageType.DELAY: frozenset({_DELAY}),
+    MessageType.TRANSACTION: frozenset({_TRANSACTION}),
+    MessageType.LITE: frozenset({_LITE}),
+    MessageType.PRIORITY: frozenset({_PRIORITY}),
+}
+_IDENTITY, _MD5 = 1, 2
+DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
+_MD5_DIGITS = 32
+DIGITS_USED = 8  # they tell two bodies of one message id apart
+_ENCODING_AND_TYPE = {kind: bytes((0x28, _IDENTITY, 0x30, kind)) for kind in _TYPE_NAMES}
+NORMAL_END = _ENCODING_AND_TYPE[_NORMAL]
+"""What stands behind the digest of a plain message, in front of the store's host."""
+
+
+class Moment(Protocol):
+    """A `Timestamp`."""
+
+    @property
+    def seconds(self) -> int: ...
+    @property
+    def nanos(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What of the settings a message is held against."""
+
+    body_bytes_max: int
+    properties_max: int
+    properties_bytes_max: int
+    delay_max_ms: int
+    first_check_ms: int = 6_000
+    lite_topic_size_max: int = 64
+    store_host: str = ""
+    """`host:port` of this broker, told to consumers."""
+
+    @cached_property
+    def store_host_field(self) -> bytes:
+        """`store_host` (10) of system properties, encoded."""
+        return text_field(10, self.store_host) if self.store_host else b""
+
+    @cached_property
+    def digest(self) -> slice:
+        """Where the first digits of the body's digest are in system properties that `checked` has just made."""
+        end = len(NORMAL_END) + len(self.store_host_field)
+        return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + DIGITS_USED)
+
+
+def checked(
+    message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int
+) -> Append | TimerAppend:
+    """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
+    for its message group or priority, or the one it asks for, or -1 for the caller to choose. Raises the error that
+    names what is wrong.
+    """
+    system = message.system_properties
+    _check_id(system.message_id)
+    if message.user_properties:
+        _check_properties(message, limits)
+    kind = _check_type(system, topic, limits)
+    tag = system.tag
+    if tag or system.HasField("tag"):
+        _check_tag(tag)
+    if system.keys:
+        _check_keys(system)
+    due_ms = 0
+    if kind == _DELAY:
+        due_ms = _due_ms(system.delivery_timestamp, now_ms, limits)
+    elif kind == _TRANSACTION:
+        due_ms = now_ms + _first_check_ms(system, limits)
+    digest = _check_body(message, system, limits)
+    queue_id = _queue_of(system, topic, kind)
+    _clear_delivery(system)
+    if not system.HasField("born_timestamp"):
+        set_ms(system.born_timestamp, now_ms)
+    born_ms = _born_ms(system.born_timestamp)
+    encoded = system.SerializeToString()
+    if len(encoded) > SYSTEM_BYTES_MAX:
+        raise errors.PropertiesTooLarge(
+            f"the system properties take {len(encoded)} bytes, the limit is {SYSTEM_BYTES_MAX}; "
+            "use fewer or shorter keys"
+        )
+    message.ClearField("system_properties")
+    # Later fields win over what the client wrote: body_digest 4 {type 1 = MD5, checksum 2}, body_encoding 5 = IDENTITY,
+    # message_type 6, store_host 10.
+    encoded += DIGEST_HEAD + digest + _ENCODING_AND_TYPE[kind] + limits.store_host_field
+    head = message.SerializeToString()
+    if due_ms > now_ms:
+        timer = HALF_MESSAGE if kind == _TRANSACTION else DELAYED_MESSAGE
+        return TimerAppend(
+            topic.topic_id, queue_id, tag_hash(tag), due_ms=due_ms, kind=timer, born_ms=born_ms, head=head,
+            system=encoded,
+        )  # fmt: skip
+    return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
+
+
+def checked_in_block(message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int) -> Append:
+    """`checked` for a message of a block, which is for one topic: it may leave that out, and is stored with it."""
+    resource = message.topic
+    if resource.name not in {"", topic.name}:
+        raise errors.MessageCorrupted(f"a block is for one topic: {topic.name}, a message names {resource.name}")
+    if resource.resource_namespace:
+        raise errors.MessageCorrupted(
+            f"a message names a namespace, {resource.resource_namespace[:64]!r}; a block's topic is a full name, "
+            f"{topic.name}"
+        )
+    resource.name = topic.name
+    entry = checked(message, topic, limits, now_ms=now_ms)
+    if isinstance(entry, TimerAppend):
+        raise errors.NotImplementedYet(
+            "a block holds no delayed and no transaction messages; send them with SendMessage"
+        )
+    return entry
+
+
+def digest_of(system: bytes) -> bytes:
+    """The same of stored system properties, whoever's address they tell."""
+    at = system.rfind(DIGEST_HEAD) + len(DIGEST_HEAD)
+    return system[at : at + DIGITS_USED]
+
+
+def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
+    """When a delayed message is due, ms since the epoch; one in the past is delivered at once."""
+    due_ms = due.seconds * 1000 + due.nanos // 1_000_000
+    if due_ms - now_ms > limits.delay_max_ms:
+        raise errors.IllegalDeliveryTime(
+            f"the delivery time is {due_ms - now_ms} ms from now, the limit is {limits.delay_max_ms}; deliver it sooner"
+        )
+    return due_ms
+
+
+def _first_check_ms(system: definition_pb2.SystemProperties, limits: Limits) -> int:
+    """Age of the transaction at its first check, ms."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return limits.first_check_ms
+    asked_ms = duration_ms_of(system.orphaned_transaction_recovery_duration)
+    if asked_ms > FIRST_CHECK_MAX_MS:
+        raise errors.BadRequest(
+            f"the transaction's recovery time is {asked_ms} ms, the limit is {FIRST_CHECK_MAX_MS}; ask for a first "
+            "check within an hour"
+        )
+    return asked_ms if asked_ms > 0 else limits.first_check_ms
+
+
+def _born_ms(born: Moment) -> int:
+    """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
+    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
+    return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX
+
+
+def level_of(priority: int, levels: int) -> int:
+    """The queue of a priority: one for each level, those above the highest share it."""
+    return min(priority, levels - 1)
+
+
+def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig, kind: int) -> int:
+    if kind == _PRIORITY:
+        return level_of(system.priority, topic.write_queues)
+    if system.message_group:
+        return lane_of(system.message_group, topic.write_queues)
+    queue_id = system.queue_id
+    return queue_id if 0 < queue_id < topic.write_queues else -1
+
+
+def _clear_delivery(system: definition_pb2.SystemProperties) -> None:
+    # What only a delivery may say. Times and origin are nested, so a later value would merge with them; the queue and
+    # its offset are always overwritten.
+    if system.HasField("store_timestamp"):
+        system.ClearField("store_timestamp")
+    if system.HasField("invisible_duration"):
+        system.ClearField("invisible_duration")
+    if system.HasField("dead_letter_queue"):
+        system.ClearField("dead_letter_queue")
+    if system.HasField("receipt_handle"):
+        system.ClearField("receipt_handle")
+    if system.HasField("delivery_attempt"):
+        system.ClearField("delivery_attempt")  # C++ leaves rubbish there (wire contract 3.7)
+
+
+def _check_id(message_id: str) -> None:
+    if not message_id or message_id.isspace():
+        raise errors.IllegalMessageId("the message id is blank; give each message an id of its own")
+    if len(message_id) > MESSAGE_ID_MAX:
+        raise errors.IllegalMessageId(f"the message id has {len(message_id)} characters, the limit is {MESSAGE_ID_MAX}")
+
+
+def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> bytes:
+    body = message.body
+    packed = system.body_encoding > _IDENTITY
+    if packed and body:  # delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3)
+        body = message.body = unpack(system.body_encoding, body, limits.body_bytes_max)
+    if not body:
+        raise errors.BodyEmpty("the message body is empty; send at least one byte")
+    if len(body) > limits.body_bytes_max:
+        raise errors.BodyTooLarge(
+            f"the message body has {len(body)} bytes, the limit is {limits.body_bytes_max}; split or compress it"
+        )
+    digest = md5(body, usedforsecurity=False).hexdigest().upper()
+    if system.HasField("body_digest") and not packed:
+        checksum = system.body_digest.checksum if system.body_digest.type == _MD5 else ""
+        if checksum and checksum.upper() != digest:
+            raise errors.MessageCorrupted(
+                f"the body's MD5 is {digest}, the message says {checksum}; it was damaged on its way"
+            )
+    return digest.encode()
+
+
+def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
+    properties = message.user_properties
+    if len(properties) > limits.properties_max:
+        raise errors.PropertiesTooLarge(
+            f"the message has {len(properties)} user properties, the limit is {limits.properties_max}"
+        )
+    size = 0
+    for key, value in properties.items():
+        if not key or not key.isprintable():
+            raise errors.IllegalPropertyKey(f"the property key {key!r} is empty or holds a control character")
+        size += len(key.encode()) + len(value.encode())
+    if size > limits.properties_bytes_max:
+        raise errors.PropertiesTooLarge(
+            f"the user properties take {size} bytes, the limit is {limits.properties_bytes_max}; put the rest into "
+            "the body"
+        )
+
+
+def is_tag(tag: str) -> bool:
+    """May a message have it, its length apart?"""
+    return bool(tag) and not tag.isspace() and "|" not in tag and tag.isprintable()
+
+
+def _check_tag(tag: str) -> None:
+    if not is_tag(tag):
+        raise errors.IllegalMessageTag(
+            f"the tag {tag!r} is blank or holds '|' or a control character; leave it out or use a word"
+        )
+    if len(tag) > TAG_LENGTH_MAX:
+        raise errors.IllegalMessageTag(f"the tag has {len(tag)} characters, the limit is {TAG_LENGTH_MAX}")
+
+
+def _check_keys(system: definition_pb2.SystemProperties) -> None:
+    if len(system.keys) > KEYS_MAX:
+        raise errors.IllegalMessageKey(f"the message has {len(system.keys)} keys, the limit is {KEYS_MAX}")
+    for key in system.keys:
+        if not key or key.isspace() or not key.isprintable():
+            raise errors.IllegalMessageKey(
+                f"the key {key!r} is blank or holds a control character; leave it out or use a word"
+            )
+        if len(key) > KEY_LENGTH_MAX:
+            raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
+
+
+def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, limits: Limits) -> int:
+    declared = int(system.message_type)
+    derived = declared
+    if system.HasField("delivery_timestamp"):
+        derived = _DELAY
+    elif system.HasField("message_group"):
+        derived = _FIFO
+        _check_group(system.message_group)
+    elif system.HasField("lite_topic"):
+        derived = _LITE
+    elif system.HasField("priority"):
+        derived = _PRIORITY
+    elif declared in {_FIFO, _DELAY, 0}:
+        derived = _NORMAL
+    if declared not in {0, derived}:
+        raise errors.MessageTypeConflict(
+            f"the message says {_TYPE_NAMES.get(declared, declared)} but its fields make it {_TYPE_NAMES[derived]}: "
+            "a message group makes FIFO, a delivery time makes DELAY, "
+            "a priority makes PRIORITY, a lite topic makes LITE"
+        )
+    if system.HasField("priority"):
+        _check_priority(system.priority, derived)
+    elif derived == _NORMAL and topic.message_type is MessageType.PRIORITY:
+        derived = _PRIORITY  # the lowest
+    if system.HasField("lite_topic") and derived != _LITE:
+        raise errors.MessageTypeConflict(
+            f"the message has a lite topic and is {_TYPE_NAMES.get(derived, derived)}; leave out one of the two"
+        )
+    if derived not in _TYPE_NAMES:
+        raise errors.NotImplementedYet(f"this version does not store messages of type {derived}; send another kind")
+    if derived == _LITE:
+        _check_lite(system.lite_topic, limits)
+    if derived not in _ACCEPTED[topic.message_type]:
+        kind = MessageType(_TYPE_NAMES[derived])
+        what = f"topic {topic.name} takes {topic.message_type} messages, this one is {kind}"
+        if {kind, topic.message_type} <= {*MIXED_KINDS}:
+            raise errors.MessageTypeConflict(
+                f"{what}; let the topic take both with `evenq topic create {topic.name} --type MIXED`, or change the "
+                "message"
+            )
+        raise errors.MessageTypeConflict(
+            f"{what}; change the message, or send it to a topic made with `evenq topic create NAME --type {kind}`"
+        )
+    return derived
+
+
+def _check_lite(name: str, limits: Limits) -> None:
+    problem = lite_problem(name, limits.lite_topic_size_max)
+    if problem:
+        raise errors.IllegalLiteTopic(problem)
+
+
+def _check_priority(priority: int, derived: int) -> None:
+    if priority < 0:
+        raise errors.BadRequest(f"the priority is {priority}, the least is 0; leave it out or give 0 or more")
+    if derived != _PRIORITY:
+        raise errors.MessageTypeConflict(
+            f"the message has a priority and is {_TYPE_NAMES[derived]}; leave out the priority, or the message group "
+            "or delivery time"
+        )
+
+
+def _check_group(message_group: str) -> None:
+    if not message_group or message_group.isspace():
+        raise errors.IllegalMessageGroup("the message group is blank; leave it out or name it")
+    if len(message_group.encode()) >= MESSAGE_GROUP_BYTES:
+        raise errors.IllegalMessageGroup(
+            f"the message group {message_group!r} has {len(message_group.encode())} bytes, the limit is "
+            f"{MESSAGE_GROUP_BYTES - 1}"
+        )

@@ -1,0 +1,1 @@
+"""Rows that wait for the decision of their batch."""

@@ -1,0 +1,48 @@
+"""Names of what a queue's offsets count, so that readers notice when the same offsets count something else.
+
+A topic has a uid that all brokers share; where its queues lie in one broker's store adds a part of its own. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+__all__ = ["TopicUids", "local_uid", "queue_uid"]
+
+ENDED_MAX = 1_000
+
+
+class _Random(Protocol):
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+class TopicUids:
+    """Gives uids to topics, and remembers those that were deleted lately: routes may still have them when the topic is
+    made again.
+    """
+
+    def __init__(self, rng: _Random) -> None:
+        self._rng = rng
+        self._ended: deque[str] = deque(maxlen=ENDED_MAX)
+
+    def shared(self, uids: Iterable[str]) -> str:
+        """The uid of a topic that other brokers tell so: the first that was not deleted, else a new one."""
+        known = next((uid for uid in uids if uid and uid not in self._ended), "")
+        return known or f"{self._rng.getrandbits(64):016x}"
+
+    def end(self, uid: str) -> None:
+        """The topic is deleted everywhere."""
+        self._ended.append(uid)
+
+
+def local_uid(key: bytes, topic_id: int) -> str:
+    """Names a topic's queues in the store that has this key. Neither key nor number is ever used twice."""
+    return hashlib.blake2s(topic_id.to_bytes(8, "big"), key=key[:32], digest_size=4).hexdigest()
+
+
+def queue_uid(topic_uid: str, key: bytes, topic_id: int) -> str:
+    """Another one when the topic was made anew, when it left this broker and came back, and when the store was lost."""
+    return f"{topic_uid}-{local_uid(key, topic_id)}"

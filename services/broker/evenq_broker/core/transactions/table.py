@@ -1,0 +1,261 @@
+"""The transactions of one broker: which are open, and how the last ones ended. The first decision wins, for ever.
+
+A transaction is named by a number, the log offset of its first timer. It is OPEN from the append of its half message
+until it is committed, rolled back or given up; each check appends its timer again, so the timer's id changes and the
+number stays. Of the decided ones the newest `decisions_max` are remembered; an id that is neither open nor remembered
+was decided long ago, since ids are signed. Pure: time comes in as ms since the epoch.
+
+Always true: an open transaction has exactly one pending timer in the store. A timer that fires for a decided one is a
+leftover (COMMITTED, ROLLED_BACK) or carries the decision out (TO_COMMIT, GIVEN_UP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum, IntEnum, auto
+
+from evenq.errors import InvalidTransition, TooManyRequests
+from evenq_broker.core.state.records import HalfPut, HalvesEnded
+from evenq_broker.core.transactions.half_messages import HalfHeader
+
+__all__ = ["Firing", "Half", "Outcome", "TransactionTable", "Verdict"]
+
+ZOMBIE_MS = 3_600_000
+"""An open one whose timer did not fire for so long after its time has none: the crash of its birth took it."""
+
+
+SWEEP_MS = 10_000
+
+
+class Outcome(IntEnum):
+    """How a transaction ended; the numbers stand in the journal."""
+
+    FORGOTTEN = 0
+    """It was never stored, or its topic is gone."""
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    GIVEN_UP = 3
+    TO_COMMIT = 4
+    """Committed; its message is delivered when its timer fires, since the frame could not be read before."""
+
+
+class Verdict(Enum):
+    """What a decision meets."""
+
+    FIRST = auto()
+    """Nobody decided before: carry it out."""
+    SAME = auto()
+    OTHER = auto()
+    """It was decided otherwise; that stays."""
+    GIVEN_UP = auto()
+    LONG_AGO = auto()
+    """Decided, and not remembered how."""
+
+
+class Firing(Enum):
+    """What to do with a timer that is due."""
+
+    END = auto()
+    CHECK = auto()
+    WAIT = auto()
+    """Somebody decides just now: append it again, and look later."""
+    DELIVER = auto()
+    GIVE_UP = auto()
+
+
+class Half:
+    """One open transaction."""
+
+    __slots__ = ("checks", "deciding", "due_ms", "first_ms", "missed", "previous_id", "timer_id", "topic_id")
+
+    def __init__(self, topic_id: int, timer_id: int, first_ms: int, due_ms: int) -> None:
+        self.topic_id = topic_id
+        self.timer_id = timer_id
+        """Its newest timer, which may not be safe yet, or may never have been stored if `previous_id` is set."""
+        self.previous_id = -1
+        """The timer before, until the newest has shown that it exists."""
+        self.first_ms = first_ms
+        self.due_ms = due_ms
+        self.checks = 0
+        self.missed = 0
+        """Checks in a row that reached nobody."""
+        self.deciding = False
+
+
+class TransactionTable:
+    """number -> open transaction, and the remembered decisions, oldest first."""
+
+    __slots__ = ("_decided", "_open", "_swept_ms", "age_max_ms", "checks_max", "decisions_max", "open_max")
+
+    def __init__(self, *, open_max: int, decisions_max: int, checks_max: int, age_max_ms: int) -> None:
+        self.open_max = open_max
+        self.decisions_max = decisions_max
+        self.checks_max = checks_max
+        self.age_max_ms = age_max_ms
+        self._open: dict[int, Half] = {}
+        self._decided: dict[int, Outcome] = {}
+        self._swept_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, number: int) -> Half | None:
+        """The open transaction."""
+        return self._open.get(number)
+
+    def all(self) -> Iterator[tuple[int, Half]]:
+        """Every open one."""
+        return iter(self._open.items())
+
+    def outcome(self, number: int) -> Outcome | None:
+        """How it ended, if that is remembered."""
+        return self._decided.get(number)
+
+    # ------------------------------------------------------------------------------------------------ begin
+
+    def make_room(self, now_ms: int) -> list[int]:
+        """Before another one begins: those without a timer that were dropped. Raises TooManyRequests if it is full."""
+        if len(self._open) < self.open_max:
+            return []
+        gone = self.drop_zombies(now_ms) if abs(now_ms - self._swept_ms) >= SWEEP_MS else []
+        if len(self._open) >= self.open_max:
+            raise TooManyRequests(
+                f"this broker has {len(self._open)} open transactions, the limit is transactions_max; "
+                "commit or roll back some, or try again later"
+            )
+        return gone
+
+    def drop_zombies(self, now_ms: int) -> list[int]:
+        """Forget open ones whose timer should have fired long ago: it was never stored. Only while timers fire."""
+        self._swept_ms = now_ms
+        gone = [number for number, half in self._open.items() if half.due_ms + ZOMBIE_MS < now_ms and not half.deciding]
+        for number in gone:
+            del self._open[number]
+        return gone
+
+    def begin(self, number: int, topic_id: int, *, first_ms: int, due_ms: int) -> Half:
+        """Its half message was appended."""
+        half = self._open[number] = Half(topic_id, number, first_ms, due_ms)
+        return half
+
+    def forget(self, number: int) -> None:
+        """It was not stored after all, or its topic is gone."""
+        self._open.pop(number, None)
+
+    # ------------------------------------------------------------------------------------------------ decide
+
+    def decide(self, number: int, outcome: Outcome) -> Verdict:
+        """Somebody wants it to end so. After FIRST comes `settle` or `undo`, and nobody else may decide before."""
+        half = self._open.get(number)
+        if half is not None:
+            if half.deciding:
+                raise InvalidTransition(f"transaction {number} is being decided; wait for that")
+            half.deciding = True
+            return Verdict.FIRST
+        known = self._decided.get(number)
+        if known is None:
+            return Verdict.LONG_AGO
+        if known is Outcome.GIVEN_UP:
+            return Verdict.GIVEN_UP
+        same = outcome is (Outcome.COMMITTED if known is Outcome.TO_COMMIT else known)
+        return Verdict.SAME if same else Verdict.OTHER
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        """The decision is on its way to the log; `reopen` if it did not get there."""
+        self._open.pop(number, None)
+        self._remember(number, outcome)
+
+    def undo(self, number: int) -> None:
+        """Nothing was appended: it is open as before."""
+        half = self._open.get(number)
+        if half is not None:
+            half.deciding = False
+
+    def reopen(self, number: int, half: Half) -> None:
+        """The append of the decision failed: it is open as before."""
+        half.deciding = False
+        self._decided.pop(number, None)
+        self._open[number] = half
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    def fire(self, number: int, timer_id: int, header: HalfHeader, topic_id: int, *, now_ms: int) -> Firing:
+        """Its timer is due. One that nobody knows was cut off at its birth: it is open from now on. The same timer may
+        come again, if the store could not take what it was to become.
+        """
+        known = self._decided.get(number)
+        if known is not None:
+            leftovers = {Outcome.TO_COMMIT: Firing.DELIVER, Outcome.GIVEN_UP: Firing.GIVE_UP}
+            return leftovers.get(known, Firing.END)
+        half = self._open.get(number)
+        if half is None:
+            half = self.begin(number, topic_id, first_ms=header.first_ms, due_ms=now_ms)
+            half.checks, half.missed = header.checks, header.missed
+        half.timer_id, half.previous_id = timer_id, -1
+        if half.deciding:
+            return Firing.WAIT
+        if half.checks >= self.checks_max or now_ms - half.first_ms >= self.age_max_ms:
+            self.settle(number, Outcome.GIVEN_UP)
+            return Firing.GIVE_UP
+        return Firing.CHECK
+
+    def checked(self, number: int) -> None:
+        """A producer was asked."""
+        half = self._open.get(number)
+        if half is not None:
+            half.checks, half.missed = half.checks + 1, 0
+
+    def missed(self, number: int) -> None:
+        """There was nobody to ask; that counts as no check."""
+        half = self._open.get(number)
+        if half is not None:
+            half.missed += 1
+
+    def renewed(self, number: int, timer_id: int, due_ms: int) -> None:
+        """Its timer was appended again."""
+        half = self._open.get(number)
+        if half is not None and half.timer_id != timer_id:
+            half.timer_id, half.previous_id, half.due_ms = timer_id, half.timer_id, due_ms
+
+    # ------------------------------------------------------------------------------------------------ journal
+
+    def op(self, number: int) -> HalfPut | None:
+        """What the journal keeps of an open one."""
+        half = self._open.get(number)
+        return None if half is None else _put(number, half)
+
+    def dump(self) -> list[HalfPut | HalvesEnded]:
+        """Everything, for a snapshot."""
+        ended = HalvesEnded(tuple(self._decided), tuple(map(int, self._decided.values())))
+        return [*(_put(number, half) for number, half in self._open.items()), ended]
+
+    def apply(self, op: HalfPut | HalvesEnded) -> None:
+        """Replay; twice is as good as once."""
+        if isinstance(op, HalvesEnded):
+            for number, outcome in zip(op.numbers, op.outcomes, strict=True):
+                self._open.pop(number, None)
+                if outcome:
+                    self._remember(number, Outcome(outcome))
+            return
+        half = self.begin(op.number, op.topic_id, first_ms=op.first_ms, due_ms=op.due_ms)
+        half.timer_id, half.previous_id = op.timer_id, op.previous_id
+        half.checks, half.missed = op.checks, op.missed
+        self._decided.pop(op.number, None)  # a decision that did not reach the log was taken back
+
+    def check(self) -> None:
+        """Recompute what is always true. For tests."""
+        assert not self._open.keys() & self._decided.keys(), "open and decided"
+        assert len(self._decided) <= self.decisions_max
+        assert all(half.checks <= self.checks_max for half in self._open.values())
+
+    def _remember(self, number: int, outcome: Outcome) -> None:
+        self._decided.pop(number, None)
+        self._decided[number] = outcome
+        while len(self._decided) > self.decisions_max:
+            del self._decided[next(iter(self._decided))]
+
+
+def _put(number: int, half: Half) -> HalfPut:
+    return HalfPut(
+        number, half.topic_id, half.timer_id, half.previous_id, half.first_ms, half.due_ms, half.checks, half.missed
+    )

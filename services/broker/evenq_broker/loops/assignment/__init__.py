@@ -1,0 +1,1 @@
+"""The line to the rebalancer: reports up, decisions down."""

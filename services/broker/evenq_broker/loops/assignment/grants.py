@@ -1,0 +1,122 @@
+"""Whose queue it is, for 5.x clients that received queues of their own from the rebalancer (wire contract 6.3).
+
+A push consumer that names a real queue waits for it only while the queue is its own: once a decision moves the queue,
+its long poll ends with MESSAGE_NOT_FOUND at once, and further ones wait for nothing until the client has asked for its
+assignment again, so that the new owner gets what comes. Who owns what is asked of the rebalancer once per decision. In
+doubt everybody may: without a rebalancer, while it is away, and for queues without an owner; a message that two clients
+wait for still goes to one of them only. Called by `rpc.delivery.receive`; told of decisions by `loops.groups.sessions`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+from evenq.errors import Error
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.wire import status
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Grants"]
+
+log = logging.getLogger(__name__)
+
+KEPT_MAX = 10_000
+ASK_TIMEOUT_MS = 1_000
+_SHARED = frozenset({MessageType.PRIORITY, MessageType.LITE})
+
+Key = tuple[str, str]
+"""Group and topic."""
+
+
+class Grants:
+    """Owners of this broker's queues, as the rebalancer decided, for groups whose clients name real queues."""
+
+    def __init__(
+        self, runtime: Runtime, catalog: Catalog, *, long_polls: LongPolls, rebalancer: RebalancerLink | None
+    ) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self._long_polls, self._rebalancer = long_polls, rebalancer
+        self._owners: OrderedDict[Key, dict[int, str]] = OrderedDict()
+        self._asking: dict[Key, bool] = {}
+        """True: something changed since the question was sent."""
+
+    def may(self, group: GroupConfig, topic: TopicConfig, client_id: str, queue_id: int) -> bool:
+        """False if the queue is certainly somebody else's."""
+        link = self._rebalancer
+        if link is None or not link.connected or not group.strategy or topic.message_type in _SHARED:
+            return True
+        key = (group.name, topic.name)
+        owners = self._owners.get(key)
+        if owners is None:
+            self._ask(key)
+            return True
+        return owners.get(queue_id, client_id) == client_id
+
+    def changed(self, group: str, topic: str) -> None:
+        """A newer decision exists; empty topic: about any of the group."""
+        for key in [key for key in self._owners if key[0] == group and topic in {"", key[1]}]:
+            self._ask(key)
+
+    def _ask(self, key: Key) -> None:
+        if key in self._asking:
+            self._asking[key] = True
+            return
+        self._asking[key] = False
+        self._runtime.spawn(self._learn(key), name=f"owners of {key[1]} in {key[0]}")
+
+    async def _learn(self, key: Key) -> None:
+        try:
+            while True:
+                self._asking[key] = False
+                self._keep(key, await self._ask_owners(key))
+                self._apply(key)
+                if not self._asking[key]:
+                    return
+        finally:
+            del self._asking[key]
+
+    async def _ask_owners(self, key: Key) -> dict[int, str]:
+        link = self._rebalancer
+        request = assignment_pb2.ExplainRequest(group=key[0], topic=key[1]).SerializeToString()
+        try:
+            assert link is not None, "nobody asks without one"
+            raw = await link.forward("/evenq.v1.Assignment/Explain", request, ASK_TIMEOUT_MS)
+            response = assignment_pb2.ExplainResponse.FromString(raw)
+            status.check(response.status)
+        except Error as error:
+            log.debug("owners not known", extra={"group": key[0], "topic": key[1], "error": str(error)})
+            return {}
+        own = self._runtime.settings.broker_name
+        return {
+            assigned.queue.queue_id: assigned.owner
+            for assigned in response.queues
+            if assigned.owner and assigned.queue.topic == key[1] and assigned.queue.broker_name == own
+        }
+
+    def _keep(self, key: Key, owners: dict[int, str]) -> None:
+        self._owners[key] = owners
+        self._owners.move_to_end(key)
+        if len(self._owners) > KEPT_MAX:
+            self._owners.popitem(last=False)
+
+    def _apply(self, key: Key) -> None:
+        """End the polls of those who lost a queue, and those that were held until the queue is theirs."""
+        group, topic = self._catalog.groups.get(key[0]), self._catalog.topics.get(key[1])
+        owners = self._owners.get(key, {})
+        if group is None or topic is None or topic.message_type in _SHARED:
+            return
+        polls = self._long_polls.table
+        over = [
+            poll
+            for poll in polls.of_queues(group.group_id, topic.topic_id)
+            if any(owners.get(queue_id, poll.client_id) != poll.client_id for _, queue_id in poll.known or ())
+        ]
+        for queue_id in range(topic.read_queues):
+            held = polls.held(topic.topic_id, queue_id)
+            over += [poll for poll in held if owners.get(queue_id, poll.client_id) == poll.client_id]
+        self._long_polls.end(over)

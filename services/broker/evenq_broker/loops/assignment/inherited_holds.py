@@ -1,0 +1,50 @@
+"""Queues that wait for successors of members that left, as decisions told them: the next leader goes on waiting.
+
+Owned by `broker_facts.py`. Of each (group, topic) what the newest decision told is kept, also that nothing waits any
+more, so that the next leader, who hears several brokers, can tell what is over. Only kept: when a hold ends is the
+leader's business.
+"""
+
+from __future__ import annotations
+
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+from evenq_broker.loops.wire.translation import generation_of
+
+__all__ = ["InheritedHolds"]
+
+TOPICS_MAX = 1_000
+"""Of one group."""
+BYTES_MAX = 256 * 1024
+"""Of one (group, topic): more than 256 places and 20,000 queues take. What is bigger is not kept."""
+
+
+class InheritedHolds:
+    """By group and topic."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, assignment_pb2.TopicHolds]] = {}
+
+    def decided(self, decision: assignment_pb2.Decision) -> None:
+        """Keep what waits by this decision, unless a newer one was told."""
+        topics = self._groups.get(decision.group, {})
+        known = topics.get(decision.topic)
+        if known is None and not decision.held:
+            return
+        if known is not None and generation_of(known.generation) > generation_of(decision.generation):
+            return
+        current = assignment_pb2.TopicHolds(topic=decision.topic, generation=decision.generation, places=decision.held)
+        if current.ByteSize() > BYTES_MAX:
+            del current.places[:]
+        if known is None and len(topics) >= TOPICS_MAX:
+            topics = {topic: holds for topic, holds in topics.items() if holds.places}
+        if known is not None or len(topics) < TOPICS_MAX:
+            self._groups[decision.group] = topics
+            topics[decision.topic] = current
+
+    def forget(self, group: str) -> None:
+        """The group is gone."""
+        self._groups.pop(group, None)
+
+    def of_group(self, group: str) -> list[assignment_pb2.TopicHolds]:
+        """What to report, one for each topic."""
+        return list(self._groups.get(group, {}).values())

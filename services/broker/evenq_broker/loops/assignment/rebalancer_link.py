@@ -1,0 +1,219 @@
+"""The line to the rebalancer that leads: facts go up, decisions come down, questions of members are passed on.
+
+Without a rebalancer setting nothing here runs. Of several rebalancers one leads; the others send us to it. The report
+stream starts with everything and goes on with what changed, changes of a few milliseconds together. A leader gives a
+sign of life every second; one that is silent for `SILENCE_MS` is left. While nobody leads, `Assignments` repeats its
+last answers, and only after `STALE_MS` computes here: by then the rebalancers are not blinking but gone
+(architecture.md 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+from evenq.errors import ConnectionFailed, Error
+from evenq.model import Generation
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.tasks import spawn
+from evenq.wire import status
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
+from evenq_broker.core.assignment.leader_search import LeaderSearch
+from evenq_broker.core.assignment.local import Answer
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.loops.assignment.reports import BrokerReports
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.translation import generation_of, queue_of
+from evenq_broker.runtime import Runtime
+
+__all__ = ["RebalancerLink"]
+
+log = logging.getLogger(__name__)
+
+DEBOUNCE_MS = 5
+QUERY_TIMEOUT_MS = 1_000
+PAUSE_MS = 500
+SILENCE_MS = 5_000
+STALE_MS = 15_000
+ABSENT_MS = 3_000
+"""The same for a broker that has just started: nobody reads by earlier answers of it."""
+RETRY_MAX_MS = 1_000
+
+
+OnDecision = Callable[[str, str, Generation, Mapping[str, common_pb2.Share]], None]
+
+
+class RebalancerLink:
+    """This broker's view of the rebalancers."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        addresses: Iterable[str],
+        *,
+        membership: Membership,
+    ) -> None:
+        self._runtime = runtime
+        self._changes = catalog.changes.facts
+        self.on_decision: OnDecision = lambda *_: None
+        """Told each decision about a group and topic, with its generation and the members' shares; set at the start."""
+        self._search = LeaderSearch(list(addresses))
+        self._facts = BrokerReports(runtime, catalog, ledger, membership=membership)
+        self._leader = ""
+        """`host:port` of the rebalancer that took our reports; empty while none does."""
+        self._heard_ms = 0
+        self._asked_again_ms = 0
+        self._away_since_ms: int | None = None
+        self._warned = False
+        self._ever_led = False
+        self.found_ms = 0
+        """Ms since the epoch at which the present leader, or the last one, first gave a sign of life."""
+        self._turn = 0
+        """Number of the present stream."""
+
+    @property
+    def connected(self) -> bool:
+        """True while a leader takes our reports."""
+        return bool(self._leader)
+
+    def changed(self, group: str, topic: str) -> None:
+        """This group or topic is not what it was; both empty: anything may have changed."""
+        self._facts.changed(group=group, topic=topic)
+
+    async def run(self) -> None:
+        """Find the leader and keep the report stream to it open. Never ends."""
+        backoff = Backoff(self._runtime.rng, max_ms=RETRY_MAX_MS)
+        self._away_since_ms = self._runtime.clock.monotonic_ms()
+        while True:
+            target = self._search.target
+            at_once = False
+            try:
+                at_once = self._search.redirected(await self._follow(target, backoff))
+            except Error as error:
+                if not self._warned:
+                    log.warning("rebalancer does not answer", extra={"rebalancer": target, "error": str(error)})
+                self._warned = True
+                self._search.failed()
+            finally:
+                self._lost()
+            if not at_once:
+                await self._runtime.clock.sleep_ms(backoff.next_ms())
+
+    async def query(self, group: str, topic: str, client_id: str) -> Answer | None:
+        """Ask for one member's queues; None if nobody leads or the leader does not know the group or topic."""
+        if not self._leader or self._runtime.clock.monotonic_ms() < self._asked_again_ms:
+            return None
+        request = assignment_pb2.AssignmentRequest(group=group, topic=topic, client_id=client_id)
+        try:
+            response = await self.ask(request)
+            status.check(response.status)
+        except Error as error:
+            log.debug("assignment query failed", extra={"error": str(error)})
+            self._asked_again_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS
+            return None
+        if not response.known:
+            return None
+        queues = tuple(queue_of(assigned.queue) for assigned in response.queues if assigned.HasField("queue"))
+        return Answer(queues, response.strategy, response.generation.epoch, response.generation.counter)
+
+    async def ask(self, request: assignment_pb2.AssignmentRequest) -> assignment_pb2.AssignmentResponse:
+        """One question as it is, with a short deadline. Raises what the way to the rebalancer raises."""
+        return assignment_pb2.AssignmentResponse.FromString(
+            await self.forward("/evenq.v1.Assignment/Query", request.SerializeToString(), QUERY_TIMEOUT_MS)
+        )
+
+    async def forward(self, method: str, request: bytes, timeout_ms: int) -> bytes:
+        """Pass a call on to the leader as it is. Raises ConnectionFailed, also while nobody leads, RequestTimeout."""
+        if not self._leader:
+            raise ConnectionFailed(
+                f"no rebalancer of {self._runtime.settings.rebalancer} leads at the moment; try again in a second"
+            )
+        return await self._runtime.net.unary(self._leader, method, request, timeout_ms=timeout_ms)
+
+    def gone(self) -> bool:
+        """True if nobody leads for so long that brokers decide for themselves."""
+        away_ms = self._away_since_ms
+        limit_ms = STALE_MS if self._ever_led else ABSENT_MS
+        return away_ms is not None and self._runtime.clock.monotonic_ms() - away_ms > limit_ms
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    async def _follow(self, target: str, backoff: Backoff) -> str:
+        """Report to `target` until it sends us elsewhere, which is returned. Raises when it fails or falls silent."""
+        clock = self._runtime.clock
+        self._heard_ms = clock.monotonic_ms()
+        reading = spawn(self._report(target, backoff), name=f"reports to {target}")
+        try:
+            while not reading.done():
+                sleeper = spawn(clock.sleep_ms(SILENCE_MS / 5), name="listening for the leader")
+                await asyncio.wait({reading, sleeper}, return_when=asyncio.FIRST_COMPLETED)
+                sleeper.cancel()
+                if not reading.done() and clock.monotonic_ms() - self._heard_ms > SILENCE_MS:
+                    raise ConnectionFailed(f"rebalancer {target} gave no sign of life for {SILENCE_MS} ms")
+            return str(reading.result())
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+    async def _report(self, target: str, backoff: Backoff) -> str:
+        self._turn += 1
+        reports = self._reports(self._turn)
+        stream = self._runtime.net.stream(target, "/evenq.v1.Assignment/Report", reports, timeout_ms=None)
+        try:
+            async for data in stream:
+                decision = assignment_pb2.Decision.FromString(data)
+                if decision.leader:
+                    return decision.leader
+                self._heard_ms = self._runtime.clock.monotonic_ms()
+                if not self._leader:
+                    self._leader_found(target)
+                    backoff.reset()
+                if decision.group:
+                    self._facts.decided(decision)
+                    generation = generation_of(decision.generation)
+                    shares = {member.client_id: member.share for member in decision.shares.members}
+                    self.on_decision(decision.group, decision.topic, generation, shares)
+        finally:
+            self._turn += 1
+            close = getattr(stream, "aclose", None)  # an iterator has none, every generator has
+            if close is not None:
+                await close()
+        raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
+
+    def _leader_found(self, leader: str) -> None:
+        log.info("rebalancer leads", extra={"rebalancer": leader})
+        self._search.found()
+        self._leader, self._ever_led = leader, True
+        self.found_ms = self._runtime.clock.now_ms()
+        self._asked_again_ms, self._away_since_ms, self._warned = 0, None, False
+
+    def _lost(self) -> None:
+        self._leader = ""
+        if self._away_since_ms is None:
+            self._away_since_ms = self._runtime.clock.monotonic_ms()
+
+    async def _reports(self, turn: int) -> AsyncIterator[bytes]:
+        clock = self._runtime.clock
+        seen = self._changes.count
+        self._facts.prepare()
+        while self._facts.encode_some():
+            await clock.sleep_ms(1)  # this loop serves clients
+        if turn != self._turn:
+            return
+        yield self._facts.everything(clock.monotonic_ms())
+        while True:
+            told_ms = clock.monotonic_ms()
+            timeout_ms = max(DEBOUNCE_MS, self._facts.next_ms() - told_ms)
+            await self._changes.wait(seen, clock=clock, timeout_ms=timeout_ms)
+            # Changes of a few milliseconds travel together, those of a large group of some more.
+            await clock.sleep_ms(max(DEBOUNCE_MS, told_ms + self._facts.silence_ms - clock.monotonic_ms()))
+            if turn != self._turn:
+                return  # a stream that is over must not take away what the present one has to tell
+            seen = self._changes.count
+            report = self._facts.changes(clock.monotonic_ms())
+            if report:
+                yield report

@@ -1,0 +1,1 @@
+"""Clients of the public protocol: their streams and their end."""

@@ -1,0 +1,69 @@
+"""The v2 clients that this broker knows: the table of them, their telemetry streams, questions to them, and their end.
+
+Who is silent for too long, or says goodbye, gives back what only its life held. Wire contract 3.2 (120 s of silence on
+all calls), 3.6 and 5.1: deliveries of push consumers have no timer while the client lives; after its end they become
+visible within about a second. Parts that keep something for a client listen for its end (`on_end`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from evenq_broker.core.clients.client_table import ClientTable
+from evenq_broker.loops.clients.commands import Commands
+from evenq_broker.loops.clients.streams import Streams
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["RELEASE_MS", "SWEEP_MS", "ConnectedClients"]
+
+log = logging.getLogger(__name__)
+
+SWEEP_MS = 1_000
+RELEASE_MS = 1_000  # a last ack may still be on its way
+
+
+class ConnectedClients:
+    """All clients of the v2 protocol at one broker."""
+
+    def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
+        self._runtime, self._ledger = runtime, ledger
+        settings = runtime.settings
+        self.table = ClientTable(clients_max=settings.clients_max)
+        """Who gave a sign of life, and when."""
+        self.streams = Streams(runtime.clock, commands_max=settings.stream_commands_max)
+        self.commands = Commands(runtime, self.streams)
+        self.on_release: Callable[[int], None] = lambda _: None
+        """Told when deliveries of an ended client become visible, ms since the epoch; set at the start."""
+        self._end_listeners: list[Callable[[str], None]] = []
+
+    def on_end(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(client_id)` when a client is gone."""
+        self._end_listeners.append(listener)
+
+    def end(self, client_id: str, *, delay_ms: int = RELEASE_MS) -> None:
+        """The client is gone: end what is kept for it, and its deliveries `delay_ms` from now."""
+        if not client_id:
+            return
+        self.table.forget(client_id)
+        self.streams.retire(client_id)
+        for listener in self._end_listeners:
+            listener(client_id)
+        visible_ms = self._runtime.now_ms() + delay_ms
+        changed = self._ledger.progress.release(client_id, visible_ms)
+        if changed:
+            self._ledger.journal.record(*(queue.op(offset, queue.pending[offset]) for queue, offset in changed))
+            self.on_release(visible_ms)
+
+    async def watch(self) -> None:
+        """Once a second: drop who is silent. Runs as a loop of the broker."""
+        settings = self._runtime.settings
+        while True:
+            await self._runtime.clock.sleep_ms(SWEEP_MS)
+            for client_id in self.table.expire(self._runtime.now_ms(), settings.client_silence_ms):
+                log.info("client silent", extra={"client_id": client_id, "silence_ms": settings.client_silence_ms})
+                self.end(client_id, delay_ms=0)
+            for client_id in self.table.give_up(self._runtime.now_ms(), settings.client_lost_ms):
+                log.info("client lost", extra={"client_id": client_id, "silence_ms": settings.client_lost_ms})
+                self.end(client_id, delay_ms=0)

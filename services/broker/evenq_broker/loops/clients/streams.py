@@ -1,0 +1,174 @@
+"""The open telemetry streams of v2 clients: answers to their settings, and commands that the broker sends unasked.
+
+Always true: nobody waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
+`DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for room, so a client that stops reading is not read
+either. Several streams of one client may live at once: the newest gets the commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable
+from itertools import islice
+
+from evenq.errors import Error
+from evenq.runtime.clock import Clock
+
+__all__ = ["Stream", "Streams"]
+
+DEAF_MS = 10_000
+BYTES_MAX = 16 << 20
+STREAMS_PER_CLIENT = 8
+CANDIDATES_MAX = 8
+
+
+class Stream:
+    """One telemetry stream."""
+
+    def __init__(self, client_id: str, clock: Clock, commands_max: int) -> None:
+        self.client_id = client_id
+        self.topics: frozenset[str] = frozenset()
+        """What its producer publishes; empty for consumers and before the first settings."""
+        self.client_type = 0
+        """Number of the v2 `ClientType` that its settings say; 0 = none yet."""
+        self.ended = False
+        self.error: Error | None = None
+        """Why it ended, if its client should hear it."""
+        self._clock = clock
+        self._commands_max = commands_max
+        self._outbox: deque[bytes] = deque()
+        self._bytes = 0
+        self._taken_ms = clock.monotonic_ms()
+        self._changed = asyncio.Event()
+
+    def push(self, frame: bytes) -> bool:
+        """Send a command if there is room for it. A stream without room for `DEAF_MS` ends."""
+        if self.ended:
+            return False
+        full = len(self._outbox) >= self._commands_max or self._bytes + len(frame) > BYTES_MAX
+        if full and self._outbox:
+            if self._clock.monotonic_ms() - self._taken_ms > DEAF_MS:
+                self.end()
+            return False
+        if not self._outbox:
+            self._taken_ms = self._clock.monotonic_ms()
+        self._put(frame)
+        return True
+
+    async def answer(self, frame: bytes) -> None:
+        """Send an answer, as soon as the last one was taken."""
+        while self._outbox and not self.ended:
+            await self._change()
+        self._put(frame)
+
+    async def take(self) -> list[bytes]:
+        """Wait for frames and take them all; an empty list means that the stream should end."""
+        while not self._outbox and not self.ended:
+            await self._change()
+        frames = list(self._outbox)
+        self._outbox.clear()
+        self._bytes = 0
+        self._taken_ms = self._clock.monotonic_ms()
+        self._wake()
+        return frames
+
+    def end(self) -> None:
+        """Let `take` give what is left, and then nothing. Idempotent."""
+        self.ended = True
+        self._wake()
+
+    def _put(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._bytes += len(frame)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+
+class Streams:
+    """client id -> its streams, the newest last; and topic -> the streams of its producers."""
+
+    def __init__(self, clock: Clock, *, commands_max: int = 256) -> None:
+        self._clock = clock
+        self._commands_max = commands_max
+        self._streams: dict[str, list[Stream]] = {}
+        self._producers: dict[str, dict[Stream, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._streams.values()))
+
+    def open(self, client_id: str) -> Stream:
+        """A new stream; the oldest one of a client with very many ends."""
+        stream = Stream(client_id, self._clock, self._commands_max)
+        streams = self._streams.setdefault(client_id, [])
+        streams.append(stream)
+        if len(streams) > STREAMS_PER_CLIENT:
+            streams.pop(0).end()
+        return stream
+
+    def publish(self, stream: Stream, topics: Iterable[str]) -> list[str]:
+        """Its producer publishes to these topics; gives those that it did not tell before."""
+        current = frozenset(topics)
+        for topic in stream.topics - current:
+            self._withdraw(stream, topic)
+        fresh = sorted(current - stream.topics)
+        for topic in fresh:
+            self._producers.setdefault(topic, {})[stream] = None
+        stream.topics = current
+        return fresh
+
+    def close(self, stream: Stream) -> None:
+        """The stream is over. Idempotent."""
+        stream.end()
+        self.publish(stream, ())
+        streams = self._streams.get(stream.client_id, [])
+        if stream in streams:
+            streams.remove(stream)
+        if not streams:
+            self._streams.pop(stream.client_id, None)
+
+    def retire(self, client_id: str) -> None:
+        """The client said goodbye or is silent: no commands for it, unless it tells its settings again."""
+        for stream in self._streams.get(client_id, ()):
+            self.publish(stream, ())
+
+    def reaches(self, client_id: str, *, types: Collection[int] = ()) -> bool:
+        """True if the client has a stream here; `types` as in `push`."""
+        return any(not types or stream.client_type in types for stream in self._streams.get(client_id, ()))
+
+    def push(self, client_id: str, frame: bytes, *, types: Collection[int] = ()) -> bool:
+        """Send a command to a client; False if it has no stream here that takes it. `types`: only streams whose
+        settings say one of these client types.
+        """
+        streams = self._streams.get(client_id, ())
+        return any(stream.push(frame) for stream in reversed(streams) if not types or stream.client_type in types)
+
+    def producers(self, topic: str, *, first: str = "") -> list[Stream]:
+        """A few streams of producers that publish to the topic: those of client `first`, its newest before, then
+        others, taking turns.
+        """
+        known = self._producers.get(topic)
+        if known is None:
+            return []
+        own = [stream for stream in reversed(self._streams.get(first, ())) if topic in stream.topics]
+        others = list(islice((stream for stream in known if stream.client_id != first), CANDIDATES_MAX))
+        for stream in others[:1]:  # its turn is over
+            del known[stream]
+            known[stream] = None
+        return own + [self._newest(stream, topic) for stream in others]
+
+    def _newest(self, stream: Stream, topic: str) -> Stream:
+        streams = self._streams.get(stream.client_id, ())
+        return next((one for one in reversed(streams) if topic in one.topics), stream)
+
+    def _withdraw(self, stream: Stream, topic: str) -> None:
+        known = self._producers[topic]
+        del known[stream]
+        if not known:
+            del self._producers[topic]

@@ -1,0 +1,265 @@
+"""Topics and groups of the whole cluster: made, widened and deleted on every live broker.
+
+Creating a topic everywhere is one decision (TQ-2): the first live broker by name decides type and counts, the others
+follow, so two brokers that create the same topic at the same moment end with equal counts. Many first sends to one new
+topic make it once; the others wait for the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from evenq.errors import Error, NotFound
+from evenq.model import MIXED_KINDS, GroupConfig, MessageType, TopicConfig
+from evenq.runtime.tasks import spawn
+from evenq.wire import status
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, ClusterLink
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.wire.translation import (
+    counts_of,
+    entry_of,
+    group_settings,
+    message_type_number,
+    message_type_of,
+)
+from evenq_broker.runtime import Runtime
+
+__all__ = ["ClusterCatalog", "Placement"]
+
+log = logging.getLogger(__name__)
+
+ROUNDS_MAX = 3
+
+Placement = admin_pb2.TopicPlacement
+
+
+class ClusterCatalog:
+    """What all brokers have to offer together."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self._cluster, self._peers = cluster, cluster.peers
+        self._own_name = runtime.settings.broker_name
+        self._creating: dict[str, asyncio.Future[None]] = {}
+
+    # ------------------------------------------------------------------------------------------------ topics
+
+    async def ensure_topic(self, name: str, *, message_type: MessageType | None = None) -> TopicConfig:
+        """The topic, created on every broker if that is allowed.
+
+        Raises IllegalTopic, and TopicNotFound if it does not exist and topics are not created automatically; those
+        whose names begin with `%` never are.
+        """
+        topic = self._catalog.topics.get(name)
+        if topic is not None:
+            return topic
+        self._catalog.may_make(name)
+        kind = message_type or MessageType.NORMAL
+        await self._once(name, self.create_topic(name, message_type=kind))
+        topic = self._catalog.topics.get(name)
+        if topic is None:
+            self._catalog.must_belong_here(name)  # the routes may have come meanwhile
+            topic = await self._catalog.create_topic(name, message_type=kind)
+        return topic
+
+    async def topic_made(self, name: str) -> None:
+        """If this broker is making the topic right now, wait until it is everywhere: a route of half of it would be
+        kept by clients for half a minute.
+        """
+        running = self._creating.get(name)
+        if running is not None:
+            await asyncio.shield(running)
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        message_type: MessageType = MessageType.NORMAL,
+        queues: int = 0,
+        retention_ms: int | None = None,
+        brokers: Mapping[str, int] | None = None,
+    ) -> list[Placement]:
+        """Create or widen the topic on every live broker with equal counts; where it landed, ascending by broker name.
+
+        `queues` per broker, 0 = as it is elsewhere, else the default; `retention_ms` as for `Catalog.create_topic`.
+        With `brokers` only there, each with its own number (0 = `queues`), and from then on no other broker takes it by
+        itself (TQ-4). Raises what creating it here raises, NotFound for a broker that does not live.
+        """
+        await self._cluster.facts_settled()
+        known = [at.counts for at in self._catalog.routes.route(name)]
+        kind = known[0].message_type if known else message_type
+        if message_type is MessageType.MIXED and kind in MIXED_KINDS:
+            kind = MessageType.MIXED
+        if brokers or any(counts.chosen for counts in known):
+            wanted_at = dict(brokers) if brokers else {counts.broker_name: queues for counts in known}
+            return await self._place_chosen(name, kind, queues, retention_ms, wanted_at)
+        uid = self._catalog.uids.shared(counts.uid for counts in known)
+        counts = [counts.write_queues for counts in known]
+        count = max([queues, *counts] if queues or counts else [self._catalog.default_queues(kind)])
+        placements: list[Placement] = []
+        for _ in range(ROUNDS_MAX):
+            placements = await self._place_topic(name, kind, count, retention_ms, uid)
+            entries = [placement.entry for placement in placements if not placement.error]
+            most = max((entry.write_queues for entry in entries), default=count)
+            if all(entry.write_queues == most for entry in entries):
+                break
+            count = most
+        await self._until_routed(name, [p.broker_name for p in placements if not p.error])
+        return placements
+
+    async def delete_topic(self, name: str) -> list[tuple[str, Error]]:
+        """Delete the topic on every live broker; the brokers that did not do it, with the reason."""
+        request = admin_pb2.DeleteTopicRequest(topic=name, local=True).SerializeToString()
+        await self.end_topic(name)
+        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteTopic", request)
+        return _failures(answers, admin_pb2.DeleteTopicResponse)
+
+    async def end_topic(self, name: str) -> None:
+        """Forget HERE a topic that is deleted everywhere: brokers that are away are not missed for it, and its uid is
+        not used again. Unknown: nothing.
+        """
+        topic = self._catalog.topics.get(name)
+        if topic is not None:
+            self._catalog.uids.end(topic.uid)
+        await self._cluster.known.topic_deleted(name)
+        await self._catalog.delete_topic(name)
+
+    async def create_group(self, request: admin_pb2.CreateGroupRequest, group: GroupConfig) -> list[tuple[str, Error]]:
+        """Create the group on all other live brokers with all its settings, as they are here now; who did not do it,
+        and why. An older broker follows the request alone.
+        """
+        complete = admin_pb2.CreateGroupRequest()
+        complete.CopyFrom(request)
+        complete.local = True
+        complete.settings.CopyFrom(group_settings(group))
+        answers = await self._peers.ask_peers("/evenq.v1.Admin/CreateGroup", complete.SerializeToString())
+        return _failures(answers, admin_pb2.CreateGroupResponse)
+
+    async def delete_group(self, name: str) -> list[tuple[str, Error]]:
+        """Delete the group on all other live brokers; who did not do it, and why."""
+        request = admin_pb2.DeleteGroupRequest(group=name, local=True).SerializeToString()
+        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteGroup", request)
+        return _failures(answers, admin_pb2.DeleteGroupResponse)
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    async def _once(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        running = self._creating.get(name)
+        if running is not None:
+            work.close()
+            await asyncio.shield(running)
+            return
+        task = spawn(work, name=f"create topic {name}")
+        self._creating[name] = task
+        task.add_done_callback(lambda _: self._creating.pop(name, None))
+        await asyncio.shield(task)
+
+    async def _place_topic(
+        self, name: str, kind: MessageType, queues: int, retention_ms: int | None, uid: str
+    ) -> list[Placement]:
+        names = sorted({self._own_name, *(peer.name for peer in self._peers.all())})
+        placements: list[Placement] = []
+        while names and not any(not placement.error for placement in placements):
+            first = await self._place(names.pop(0), name, kind, queues, retention_ms, uid)  # decides type and counts
+            placements.append(first)
+            if not first.error:
+                uid = first.entry.uid or uid
+                kind = _kind_of(first, kind)
+                queues = max(queues, first.entry.write_queues)
+        others = (self._place(broker, name, kind, queues, retention_ms, uid) for broker in names)
+        placements += await asyncio.gather(*others)
+        return sorted(placements, key=lambda placement: placement.broker_name)
+
+    async def _place_chosen(
+        self, name: str, kind: MessageType, queues: int, retention_ms: int | None, wanted_at: dict[str, int]
+    ) -> list[Placement]:
+        live = {self._own_name, *(peer.name for peer in self._peers.all())}
+        missing = sorted(set(wanted_at) - live)
+        if missing:
+            raise NotFound(f"no live broker is named {', '.join(missing)}; the cluster has {', '.join(sorted(live))}")
+        uid = self._catalog.uids.shared(at.counts.uid for at in self._catalog.routes.route(name))
+        elsewhere = sorted({at.broker.name for at in self._catalog.routes.route(name)} - set(wanted_at))
+        places = [
+            *((broker, wanted_at[broker] or queues) for broker in sorted(wanted_at)),
+            *(
+                (broker, 0) for broker in elsewhere if broker in live
+            ),  # they hear that it is chosen, and keep their counts
+        ]
+        placements = await asyncio.gather(
+            *(self._place(broker, name, kind, count, retention_ms, uid, chosen=True) for broker, count in places)
+        )
+        await self._until_routed(name, [p.broker_name for p in placements if not p.error])
+        return sorted(placements, key=lambda placement: placement.broker_name)
+
+    async def _place(
+        self,
+        broker_name: str,
+        name: str,
+        kind: MessageType,
+        queues: int,
+        retention_ms: int | None,
+        uid: str,
+        *,
+        chosen: bool = False,
+    ) -> Placement:
+        if broker_name == self._own_name:
+            topic = await self._catalog.create_topic(
+                name, message_type=kind, queues=queues, retention_ms=retention_ms, chosen=chosen, uid=uid
+            )
+            return Placement(broker_name=broker_name, entry=entry_of(name, counts_of(broker_name, topic)))
+        request = admin_pb2.CreateTopicRequest(
+            topic=name,
+            message_type=message_type_number(kind),
+            queues=queues,
+            mixed=kind is MessageType.MIXED,
+            retention_ms=retention_ms,
+            chosen=chosen,
+            uid=uid,
+            local=True,
+        )
+        try:
+            response = admin_pb2.CreateTopicResponse.FromString(
+                await self._peers.ask(
+                    broker_name, "/evenq.v1.Admin/CreateTopic", request.SerializeToString(), repeatable=True
+                )
+            )
+            status.check(response.status)
+            return Placement(broker_name=broker_name, entry=response.placements[0].entry)
+        except Error as error:
+            log.warning("topic not created", extra={"topic": name, "peer": broker_name, "error": str(error)})
+            return Placement(broker_name=broker_name, error=error.message)
+
+    async def _until_routed(self, topic: str, broker_names: Sequence[str]) -> None:
+        # The route must show the whole placement before it is answered: a client keeps a half route for half a minute.
+        deadline_ms = self._runtime.clock.monotonic_ms() + ROUTE_WAIT_MS
+        while True:
+            seen = self._catalog.changes.routes.count
+            here = {at.broker.name for at in self._catalog.routes.route(topic)}
+            left_ms = deadline_ms - self._runtime.clock.monotonic_ms()
+            if here.issuperset(broker_names) or left_ms <= 0:
+                return
+            await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=left_ms)
+
+
+def _kind_of(placement: Placement, requested: MessageType) -> MessageType:
+    return requested if placement.error else message_type_of(placement.entry.message_type)
+
+
+def _failures(
+    answers: Iterable[tuple[str, bytes | Error]],
+    response: type[admin_pb2.DeleteTopicResponse | admin_pb2.CreateGroupResponse | admin_pb2.DeleteGroupResponse],
+) -> list[tuple[str, Error]]:
+    failed: list[tuple[str, Error]] = []
+    for name, result in answers:
+        if isinstance(result, Error):
+            failed.append((name, result))
+            continue
+        try:
+            status.check(response.FromString(result).status)
+        except Error as error:
+            failed.append((name, error))
+    return failed

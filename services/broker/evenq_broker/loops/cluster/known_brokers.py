@@ -1,0 +1,127 @@
+"""Keeps `core.cluster.known_brokers` true: looks at the routes whenever they change, journals what that means, and says
+goodbye for a drained broker that ends.
+
+A broker in any route is there. Who is not counts only by a nameserver that has heard from everybody: one that has just
+started, or is away, makes nobody missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from evenq.errors import Error
+from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
+from evenq_broker.core.cluster.known_brokers import KnownBrokers
+from evenq_broker.core.cluster.routes import BrokerView, RouteTable
+from evenq_broker.core.cluster.unfinished import Left
+from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
+from evenq_broker.loops.cluster.own_view import OwnView
+from evenq_broker.loops.cluster.peers import Peers
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["BrokerMemory"]
+
+log = logging.getLogger(__name__)
+
+FORGET = "/evenq.v1.Admin/ForgetBroker"
+GOODBYE_MS = 1_000
+
+
+class BrokerMemory:
+    """This broker's memory of the others."""
+
+    def __init__(self, runtime: Runtime, ledger: Ledger, routes: RouteTable, *, own: OwnView, peers: Peers) -> None:
+        self._runtime, self._ledger, self._routes, self._own, self._peers = runtime, ledger, routes, own, peers
+        self.brokers = KnownBrokers()
+        self.on_forgotten: Callable[[str], None] = lambda _: None
+        """Called with the name of a broker that is forgotten; set at the start."""
+        ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
+        self._learned: dict[str, BrokerView] = {}
+        """As last looked at: a table of routes is compared topic by topic only for brokers that told something new."""
+
+    def look(self) -> None:
+        """The routes may have changed."""
+        routes, own = self._routes, self._runtime.settings.broker_name
+        views = {view.name: view for view in routes.brokers() if view.name != own}
+        present = {name: view.incarnation for name, view in views.items()}
+        ops = self.brokers.look(present, self._runtime.clock.now_ms(), sure=routes.sure)
+        news = [
+            op
+            for name, view in views.items()
+            if self._learned.get(name) is not view
+            for op in self.brokers.learn(name, _read_queues(view))
+        ]
+        self._learned = views
+        if ops:
+            self._ledger.journal.record(*ops)
+        for one in news:
+            self._ledger.journal.record(one)
+        for op in ops:
+            if isinstance(op, BrokerForgotten):
+                self.on_forgotten(op.name)
+            if isinstance(op, BrokerKnown) and op.gone_ms:
+                log.warning(
+                    "broker %s is gone; what it holds is out of reach until it comes back",
+                    op.name,
+                    extra={"missing": op.name, "unread": op.unread, "dead_letters": op.dead_letters},
+                )
+
+    def missing(self) -> list[admin_pb2.MissingBroker]:
+        """Those that are not there, ascending."""
+        return [
+            admin_pb2.MissingBroker(
+                name=one.name, gone_ms=one.gone_ms, unread=one.unread, dead_letters=one.dead_letters
+            )
+            for one in self.brokers.missing()
+        ]
+
+    def out_of_reach(self) -> list[str]:
+        """Those of them that may hold messages which groups have not read: they were not drained. Ascending."""
+        return [one.name for one in self.brokers.missing() if not one.unread and not one.dead_letters]
+
+    def away(self, topic: str) -> list[routes_pb2.AwayBroker]:
+        """Brokers that had readable queues of the topic and are not there now, ascending."""
+        present = {view.name for view in self._routes.brokers()}
+        return [
+            routes_pb2.AwayBroker(broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms)
+            for one in self.brokers.away(topic, present)
+        ]
+
+    async def topic_deleted(self, topic: str) -> None:
+        """An operator deleted the topic everywhere; durable when it returns."""
+        ops = self.brokers.topic_deleted(topic)
+        if ops:
+            await self._ledger.journal.record(*ops)
+
+    async def forget(self, name: str) -> bool:
+        """Forget one HERE, durably; False if it was not known."""
+        op = self.brokers.forget(name)
+        if op is not None:
+            self.on_forgotten(name)
+            await self._ledger.journal.record(op)
+        return op is not None
+
+    async def goodbye(self, left: Left) -> None:
+        """This broker was drained and ends: if nobody waits for what is `left` here, let the others not miss it."""
+        if not left.empty:
+            return
+        own = self._own.now()
+        request = admin_pb2.ForgetBrokerRequest(
+            broker_name=own.name,
+            local=True,
+            leaving=own.incarnation,
+            unread=left.unread,
+            dead_letters=left.dead_letters,
+        )
+        try:
+            async with asyncio.timeout(GOODBYE_MS / 1000):
+                await self._peers.ask_peers(FORGET, request.SerializeToString())
+        except (TimeoutError, Error) as error:
+            log.info("not all brokers were told of our end: %s", error or "no answer in time")
+
+
+def _read_queues(view: BrokerView) -> dict[str, int]:
+    return {topic: counts.read_queues for topic, counts in view.topics.items() if counts.permission.readable}

@@ -1,0 +1,40 @@
+"""What this broker says of itself: to the nameservers, to its peers, and in its own route table."""
+
+from __future__ import annotations
+
+from evenq.runtime.version import software_version
+from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.wire.translation import counts_of
+from evenq_broker.runtime import Runtime
+
+__all__ = ["OwnView"]
+
+
+class OwnView:
+    """One broker's view of itself, made anew when its topics or addresses have changed."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self.incarnation = f"{runtime.rng.getrandbits(64):016x}"
+        """Random per start: tells a restart from a twin with the same name."""
+        self._view: BrokerView | None = None
+
+    def now(self) -> BrokerView:
+        """What it says as of now; one object until something changes."""
+        runtime, topics = self._runtime, self._catalog.topics
+        view = self._view
+        if view is None or view.data_version != topics.version or view.addresses is not runtime.addresses:
+            name, draining = runtime.settings.broker_name, self._catalog.draining
+            view = self._view = BrokerView(
+                name=name,
+                cluster=runtime.settings.cluster,
+                epoch=runtime.leadership.epoch,
+                incarnation=self.incarnation,
+                addresses=runtime.addresses,
+                version=software_version(),
+                start_ms=runtime.started_ms,
+                data_version=topics.version,
+                topics={topic.name: counts_of(name, topic, draining=draining) for topic in topics.all()},
+            )
+        return view

@@ -1,0 +1,87 @@
+"""The other brokers of the cluster, and calls to them.
+
+A call to a peer always has a deadline, and a peer that does not answer is named, not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from evenq.errors import ConnectionFailed, Error
+from evenq_broker.core.cluster.routes import BrokerView, RouteTable
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Peers"]
+
+log = logging.getLogger(__name__)
+
+PAUSE_MS = 300
+"""Longer than a connection rests that was refused, before it is tried again (`evenq.wire.net`)."""
+
+
+class Peers:
+    """The other live brokers, as the routes have them."""
+
+    def __init__(self, runtime: Runtime, routes: RouteTable) -> None:
+        self._runtime, self._routes = runtime, routes
+        self._settings = runtime.settings
+
+    def all(self) -> list[BrokerView]:
+        """All other live brokers, ascending by name."""
+        own = self._settings.broker_name
+        return [view for view in self._routes.brokers() if view.name != own and view.broker_id == 0]
+
+    def address_of(self, peer: BrokerView) -> str:
+        """Where another broker is called, as the net takes it."""
+        return peer.peer_address(tls=self._settings.tls.peers).address
+
+    async def ask_peers(
+        self, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
+    ) -> list[tuple[str, bytes | Error]]:
+        """Ask all other brokers at once what may be asked twice; name and answer, or name and what went wrong."""
+        peers = self.all()
+        answers = await asyncio.gather(*(self._ask(peer, method, request, metadata) for peer in peers))
+        return [(peer.name, result) for peer, result in zip(peers, answers, strict=True)]
+
+    async def ask(
+        self,
+        broker_name: str,
+        method: str,
+        request: bytes,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        repeatable: bool = False,
+    ) -> bytes:
+        """Ask one other broker; a `repeatable` question is asked once more, because a broker that just came back cannot
+        be reached until the connection to it has rested. Raises ConnectionFailed (also for a broker that nobody knows),
+        RequestTimeout.
+        """
+        view = self._routes.broker(broker_name)
+        if view is None:
+            raise ConnectionFailed(
+                f"broker {broker_name!r} is not alive: no nameserver tells of it; ask for the route again"
+            )
+        address = self.address_of(view)
+        try:
+            return await self._call(address, method, request, metadata)
+        except ConnectionFailed:
+            if not repeatable:
+                raise
+        await self._runtime.clock.sleep_ms(PAUSE_MS)
+        return await self._call(address, method, request, metadata)
+
+    async def _call(self, address: str, method: str, request: bytes, metadata: Mapping[str, str] | None) -> bytes:
+        return await self._runtime.net.unary(
+            address, method, request, timeout_ms=self._settings.peer_timeout_ms, metadata=metadata
+        )
+
+    async def _ask(
+        self, peer: BrokerView, method: str, request: bytes, metadata: Mapping[str, str] | None
+    ) -> bytes | Error:
+        try:
+            return await self.ask(peer.name, method, request, metadata=metadata, repeatable=True)
+        except Error as error:
+            log.warning("peer does not answer", extra={"peer": peer.name, "method": method, "error": str(error)})
+            return error

@@ -1,0 +1,1 @@
+"""Retries, dead letters, and sending them once more."""

@@ -1,0 +1,1 @@
+"""Taking messages for a receive, and where a group begins."""

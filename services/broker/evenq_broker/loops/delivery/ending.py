@@ -1,0 +1,87 @@
+"""The end of this broker as its consumers see it: first it hands out nothing more, then it waits for the acks of what
+they have in hand.
+
+Called by `app.py` at a shutdown and by `rpc.delivery.receive` and `rpc.delivery.pulling`. Members of our own protocol
+hand their queues over meanwhile (`loops.groups.sessions`); a v2 client can only acknowledge, so without this wait all
+that it holds would come again after the restart. A message that waits for its retry is in nobody's hand. Always true:
+the wait ends with the last ack, and at its limit in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Ending", "hold"]
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 50
+HOLD_MS = 250
+"""How long an empty answer is held back: clients that ask again at once must not spin for the time of the wait."""
+PUSH_TYPES = frozenset({2, 5})
+"""Numbers of the v2 `ClientType`s whose life holds what they have."""
+
+
+class Ending:
+    """One broker's end."""
+
+    def __init__(
+        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, clients: ConnectedClients, long_polls: LongPolls
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._clients, self._long_polls = clients, long_polls
+
+    def begin(self) -> None:
+        """Hand out nothing from now on; parked polls are answered empty at once."""
+        self._runtime.closing = True
+        self._long_polls.close()
+
+    async def nothing_in_hand(self, limit_ms: int) -> int:
+        """Wait until v2 clients have acknowledged or given back what they were given; how many messages are still in
+        hand after `limit_ms`.
+        """
+        clock = self._runtime.clock
+        deadline_ms = clock.monotonic_ms() + limit_ms
+        looked_ms = clock.monotonic_ms()
+        held = first = self._in_hand()
+        while held and clock.monotonic_ms() < deadline_ms:
+            pause_ms = max(LOOK_MS, 4 * (clock.monotonic_ms() - looked_ms))  # acks have this loop most of the time
+            await clock.sleep_ms(min(pause_ms, max(1, deadline_ms - clock.monotonic_ms())))
+            looked_ms = clock.monotonic_ms()
+            held = self._in_hand()
+        if held:
+            log.warning("%d messages were not acknowledged within %d ms and are delivered again", held, limit_ms)
+        elif first:
+            log.info("consumers acknowledged the %d messages that they had in hand", first)
+        return held
+
+    def _in_hand(self) -> int:
+        now_ms, takers = self._runtime.now_ms(), self._takers()
+        return sum(
+            entry.deadline_ms > now_ms and (bool(entry.client_id) or (queue.group_id in takers and not entry.waits))
+            for queue in self._ledger.progress.queues()
+            for entry in queue.pending.values()
+        )
+
+    def _takers(self) -> set[int]:
+        """Groups with a living client whose deliveries are held by time alone and not by its life: simple consumers.
+        Where there is none, a delivery without a client waits for its retry.
+        """
+        groups = self._catalog.groups
+        groups_of_clients = (
+            groups.get(client.group)
+            for _, client in self._clients.table.all()
+            if client.group and client.client_type not in PUSH_TYPES
+        )
+        return {group.group_id for group in groups_of_clients if group is not None}
+
+
+async def hold(runtime: Runtime, limit_ms: int) -> None:
+    """Wait before an empty answer is given, at most `limit_ms`."""
+    await runtime.clock.sleep_ms(max(0, min(HOLD_MS, limit_ms)))

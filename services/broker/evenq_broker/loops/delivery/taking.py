@@ -1,0 +1,450 @@
+"""From a group's wish to encoded frames: takes retries and fresh messages out of the store for one receive.
+
+Called by `rpc.delivery.receive` and by whoever moves messages to the dead-letter topic. The decisions are
+`core.delivery.progress`'s; here are the store's reads around them, the journal records behind them, and the bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import count as count_up
+
+from evenq.errors import GroupNotFound, StoreCorrupted, TopicNotFound
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.store import StoredMessage
+from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter
+from evenq_broker.core.delivery.message_groups import admit, rebuild
+from evenq_broker.core.delivery.progress import READY, QueueProgress
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.polls.poll_table import ANY
+from evenq_broker.core.state.frames import delivery_frame, delivery_frames
+from evenq_broker.core.state.records import Acked, Delivered, Invisible, Op
+from evenq_broker.loops.dead_letters.mover import DeadLetterMover
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.progress.starting import begin
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Batch", "MessageTaker"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
+_RETRY_TAKE_MAX = 32
+
+
+class Batch:
+    """What one receive got: frames to send, and what to undo if they are not sent."""
+
+    __slots__ = ("frames", "held", "payload_bytes")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.held: list[tuple[QueueProgress, int, int]] = []
+        """(queue, offset, delivery number)."""
+        self.payload_bytes = 0
+
+
+class _Wish:
+    """One receive, as far as the queues are concerned."""
+
+    __slots__ = (
+        "behind",
+        "client_id",
+        "deadline_ms",
+        "group",
+        "invisible_ms",
+        "message_filter",
+        "ordered",
+        "queues",
+        "topic",
+    )
+
+    def __init__(
+        self, group: GroupConfig, topic: TopicConfig, message_filter: MessageFilter, client_id: str, invisible_ms: int
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.message_filter = message_filter
+        self.behind: list[QueueProgress] = []
+        """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
+        self.client_id = client_id
+        self.deadline_ms = 0
+        self.invisible_ms = None if client_id else invisible_ms
+        self.queues: Sequence[int] | None = None
+        """Of lite topics: only these are looked at."""
+        self.ordered = group.ordered
+        """One message of a message group at a time; always so in a lite topic, and not across priorities."""
+        if topic.message_type is MessageType.LITE or topic.message_type is MessageType.PRIORITY:
+            self.ordered = topic.message_type is MessageType.LITE
+
+
+class MessageTaker:
+    """Takes messages for groups."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        *,
+        membership: Membership,
+        sessions: Sessions,
+        long_polls: LongPolls,
+        lite: Lites,
+        dead_letter_mover: DeadLetterMover,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._membership, self._sessions, self._long_polls = membership, sessions, long_polls
+        self._lite, self._dead_letter_mover = lite, dead_letter_mover
+        self._turn = 0
+
+    async def pop(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        *,
+        queue_id: int,
+        queues: Sequence[int] | None = None,
+        count: int,
+        message_filter: MessageFilter = EVERYTHING,
+        invisible_ms: int,
+        client_id: str,
+        until_ms: int = 0,
+    ) -> Batch | None:
+        """Up to `count` messages, delivered to `client_id` (empty: nobody's life holds them) for `invisible_ms`.
+        None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
+        looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
+        """
+        wish = _Wish(group, topic, message_filter, client_id, invisible_ms)
+        wish.queues = queues
+        batch = Batch()
+        try:
+            for turn in count_up(1):
+                now_ms = self._runtime.now_ms()
+                for queue in self._ledger.progress.expire(now_ms):
+                    self._long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
+                # A delivery held by its client's life has no timer but the maximum (wire contract 5.1).
+                wish.deadline_ms = now_ms + (self._runtime.settings.renew_max_ms if client_id else invisible_ms)
+                await self._look(wish, batch, queue_id, count)
+                if batch.frames or not self._more_behind(wish):
+                    break
+                if now_ms >= until_ms and turn >= TURNS_MIN:
+                    self._wake_next(wish, queue_id)
+                    break
+                await self._runtime.clock.sleep_ms(0)
+                self._must_exist(wish)
+        except BaseException:
+            self.give_back(batch)
+            raise
+        if not batch.frames:
+            return None
+        if self._runtime.closing:  # while this call waited for the disk; the wait for acks may be over already
+            self.give_back(batch)
+            return None
+        self._long_polls.sooner(wish.deadline_ms)
+        stats = self._runtime.stats.group_topic(group.group_id, topic.topic_id)
+        stats.messages_out += len(batch.frames)
+        stats.bytes_out += batch.payload_bytes
+        return batch
+
+    async def again(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        held: Sequence[tuple[QueueProgress, int, int]],
+        *,
+        invisible_ms: int,
+        client_id: str,
+    ) -> Batch | None:
+        """What is still open of a batch whose answer got lost: the same deliveries, with their numbers and attempts,
+        for `invisible_ms` from now. None: nothing.
+        """
+        now_ms = self._runtime.now_ms()
+        wish = _Wish(group, topic, EVERYTHING, client_id, invisible_ms)
+        wish.deadline_ms = now_ms + (self._runtime.settings.renew_max_ms if client_id else invisible_ms)
+        progress = self._ledger.progress
+        batch = Batch()
+        batch.held.extend(
+            (queue, offset, number)
+            for queue, offset, number in held
+            if progress.queue(queue.group_id, queue.topic_id, queue.queue_id) is queue
+            and progress.hold_on(queue, offset, number, now_ms=now_ms, deadline_ms=wish.deadline_ms)
+        )
+        try:
+            for queue in {id(queue): queue for queue, _, _ in batch.held}.values():
+                await self._same(queue, [offset for one, offset, _ in batch.held if one is queue], wish, batch)
+        except BaseException:
+            self.give_back(batch)
+            raise
+        if not batch.frames:
+            return None
+        self._long_polls.sooner(wish.deadline_ms)
+        return batch
+
+    async def _same(self, queue: QueueProgress, offsets: list[int], wish: _Wish, batch: Batch) -> None:
+        stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, offsets)
+        messages = [message for message in stored if message.queue_offset in queue.pending]
+        self._ledger.journal.record(self._delivered_op(queue, messages, wish))
+        for message in messages:
+            entry = queue.pending[message.queue_offset]
+            self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
+
+    def give_back(self, batch: Batch) -> None:
+        """Nobody saw these deliveries: the messages are ready again, at once."""
+        ops: list[Invisible] = []
+        for queue, offset, number in batch.held:
+            op = self._ledger.progress.give_back(queue, offset, number)
+            if op is not None:
+                ops.append(op)
+        batch.held.clear()
+        if ops:
+            self._ledger.journal.record(*ops)
+            for queue_key in sorted({(op.group_id, op.topic_id, op.queue_id) for op in ops}):
+                self._long_polls.ready(*queue_key)
+
+    # ------------------------------------------------------------------------------------------------ queues
+
+    async def _look(self, wish: _Wish, batch: Batch, queue_id: int, count: int) -> None:
+        # One turn: every queue once.
+        wish.behind.clear()
+        for looked_at, one in enumerate(self._in_turn(wish, queue_id)):
+            queue = await self._begun(wish, one)
+            if wish.queues is not None and not self._anything_in(queue):
+                continue
+            await self._take_whole(queue, wish, batch, count)
+            if len(batch.frames) >= count or batch.payload_bytes >= self._runtime.settings.receive_bytes_max:
+                if wish.queues is not None:
+                    self._turn += looked_at  # the next one goes on here: what lies before is out
+                self._wake_next(wish, queue_id)
+                return
+        if batch.frames and wish.behind:
+            self._wake_next(wish, queue_id)
+
+    def _more_behind(self, wish: _Wish) -> bool:
+        # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
+        queue_range = self._ledger.store.queue_range
+        return any(
+            not queue.reading and queue.next < queue_range(queue.topic_id, queue.queue_id)[1] for queue in wish.behind
+        )
+
+    def _must_exist(self, wish: _Wish) -> None:
+        if self._catalog.topics.by_id(wish.topic.topic_id) is None:
+            raise TopicNotFound(f"topic {wish.topic.name} was deleted")
+        if self._catalog.groups.by_id(wish.group.group_id) is None:
+            raise GroupNotFound(f"consumer group {wish.group.name} was deleted")
+
+    def _in_turn(self, wish: _Wish, queue_id: int) -> Sequence[int]:
+        if queue_id != ANY:
+            return [queue_id]
+        count = wish.topic.read_queues
+        if wish.topic.message_type is MessageType.PRIORITY:
+            return range(count - 1, -1, -1)  # a queue for each level, the highest first
+        self._turn += 1
+        if wish.queues is not None:
+            start = self._turn % max(1, len(wish.queues))
+            return [*wish.queues[start:], *wish.queues[:start]]
+        start = self._turn % count
+        return [*range(start, count), *range(start)]
+
+    def _anything_in(self, queue: QueueProgress) -> bool:
+        return bool(queue.ready) or queue.next < self._ledger.store.queue_range(queue.topic_id, queue.queue_id)[1]
+
+    async def _begun(self, wish: _Wish, queue_id: int) -> QueueProgress:
+        progress = self._ledger.progress
+        group, topic = wish.group, wish.topic
+        queue = progress.queue(group.group_id, topic.topic_id, queue_id)
+        if queue is not None:
+            return queue
+        if wish.queues is None:
+            record = begin(self._catalog, self._ledger, group, topic, membership=self._membership)
+            if record is not None:
+                await record
+                self._must_exist(wish)
+        else:
+            self._lite.begin(group, topic, [queue_id])
+        made = progress.queue(group.group_id, topic.topic_id, queue_id)
+        assert made is not None
+        return made
+
+    async def _take_whole(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        # A damaged record must not keep the other queues' messages from anybody: what was found before it goes out
+        # (wire contract 3.9), and the error is raised by the receive that finds nothing else.
+        frames, held = len(batch.frames), len(batch.held)
+        try:
+            await self._take(queue, wish, batch, count)
+        except StoreCorrupted as error:
+            if not frames:
+                raise
+            log.error("a record cannot be read", extra={"topic": wish.topic.name, "error": str(error)})  # noqa: TRY400
+            if len(batch.frames) == frames:
+                lost = Batch()
+                lost.held, batch.held[held:] = batch.held[held:], []
+                self.give_back(lost)
+
+    async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        if queue.unkeyed and wish.ordered:
+            for one in (queue, *self._ledger.progress.siblings(queue)):
+                if one.unkeyed:
+                    await self._learn_lanes(one)
+        if queue.ready and not self._is_kept(queue, wish):
+            await self._take_ready(queue, wish, batch, count)
+        if len(batch.frames) < count and not self._is_kept(queue, wish):
+            await self._take_fresh(queue, wish, batch, count)
+
+    def _is_kept(self, queue: QueueProgress, wish: _Wish) -> bool:
+        """True if a member that owns queues has it (lite topics have no such members)."""
+        kept = self._sessions.locking.is_kept
+        return wish.queues is None and kept(wish.group.name, wish.topic.name, queue.queue_id, wish.client_id)
+
+    async def _take_ready(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        again, dead = self._ledger.progress.take_ready(
+            queue,
+            min(count - len(batch.frames), _RETRY_TAKE_MAX),
+            deadline_ms=wish.deadline_ms,
+            client_id=wish.client_id,
+            max_attempts=wish.group.max_attempts,
+        )
+        for offset in dead:
+            self._dead_letter_mover.add(queue, offset, queue.pending[offset])
+        if not again:
+            return
+        for offset in again:
+            batch.held.append((queue, offset, queue.pending[offset].number))
+        stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, again)
+        present = {message.queue_offset for message in stored}
+        gone = [offset for offset in again if offset not in present]
+        for offset in gone:  # fallen out of retention
+            self._ledger.progress.finish(queue, offset)
+        live = [message for message in stored if message.queue_offset in queue.pending]
+        ops: list[Op] = [Acked(queue.group_id, queue.topic_id, queue.queue_id, offset) for offset in gone]
+        self._ledger.journal.record(*ops, self._delivered_op(queue, live, wish))
+        self._runtime.stats.group_topic(queue.group_id, queue.topic_id).redeliveries += len(live)
+        for message in live:
+            entry = queue.pending[message.queue_offset]
+            self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
+
+    async def _take_fresh(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+        low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
+        start = max(queue.next, low)
+        room = self._ledger.progress.room(queue)
+        if start >= high or room <= 0:
+            return
+        if queue.reading:
+            wish.behind.append(queue)
+            return
+        most = min(count - len(batch.frames), room)
+        ordered = wish.ordered
+        look = wish.message_filter.look(_LOOK_AHEAD if ordered else most)
+        read = self._ledger.store.read_hot(
+            queue.topic_id,
+            queue.queue_id,
+            start,
+            count_max=look,
+            bytes_max=self._runtime.settings.receive_bytes_max,
+            tag_hashes=wish.message_filter.tag_hashes,
+        )
+        before = queue.next
+        if read is None:
+            queue.reading = True
+            try:
+                read = await self._ledger.store.read(
+                    queue.topic_id,
+                    queue.queue_id,
+                    start,
+                    count_max=look,
+                    bytes_max=self._runtime.settings.receive_bytes_max,
+                    tag_hashes=wish.message_filter.tag_hashes,
+                )
+            finally:
+                queue.reading = False
+                self._long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
+            if queue.next != before:
+                wish.behind.append(queue)
+                return
+        if wish.message_filter is not EVERYTHING:
+            read = wish.message_filter.sift(read, look if ordered else most)
+        messages = read.messages
+        if ordered:
+            messages, waiting = admit(
+                self._ledger.progress, queue, messages, read.next_offset, most, wish.deadline_ms, wish.client_id
+            )
+            if waiting:
+                self._ledger.journal.record(
+                    self._ledger.progress.delivered_op(
+                        queue, waiting, deadline_ms=READY, client_id="", next_offset=before
+                    )
+                )
+        else:
+            self._ledger.progress.deliver(
+                queue,
+                [message.queue_offset for message in messages],
+                read.next_offset,
+                deadline_ms=wish.deadline_ms,
+                client_id=wish.client_id,
+            )
+        self._ledger.journal.record(self._delivered_op(queue, messages, wish))
+        if wish.message_filter is not EVERYTHING:
+            if queue.next < high:
+                wish.behind.append(queue)
+            stats = self._runtime.stats.group_topic(queue.group_id, queue.topic_id)
+            stats.filtered += queue.next - start - len(read.messages)
+        stats = self._runtime.stats.group_topic(queue.group_id, queue.topic_id)
+        stats.went([message.store_ms for message in messages], self._runtime.clock.now_ms())
+        self._frame_alike(queue, messages, batch, wish)
+
+    def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: _Wish) -> Delivered:
+        offsets = [message.queue_offset for message in messages]
+        return self._ledger.progress.delivered_op(
+            queue, offsets, deadline_ms=wish.deadline_ms, client_id=wish.client_id
+        )
+
+    def _frame_alike(self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: _Wish) -> None:
+        """Frames of first deliveries."""
+        number = queue.first
+        offsets = [message.queue_offset for message in messages]
+        handles = self._ledger.handles.encoded_all(
+            queue.group_id, queue.topic_id, queue.queue_id, offsets, number, wish.deadline_ms
+        )
+        frames, size = delivery_frames(messages, handles, 1, wish.invisible_ms)
+        batch.frames += frames
+        batch.payload_bytes += size
+        batch.held += [(queue, offset, number) for offset in offsets]
+
+    def _frame(
+        self,
+        queue: QueueProgress,
+        message: StoredMessage,
+        batch: Batch,
+        wish: _Wish,
+        *,
+        number: int,
+        attempt: int,
+    ) -> None:
+        handle = self._ledger.handles.encoded(
+            queue.group_id, queue.topic_id, queue.queue_id, message.queue_offset, number, wish.deadline_ms
+        )
+        frame, size = delivery_frame(message, handle, attempt, wish.invisible_ms)
+        batch.frames.append(frame)
+        batch.payload_bytes += size
+
+    def _wake_next(self, wish: _Wish, queue_id: int) -> None:
+        # The batch is full, so there may be more: let the next waiting poll of the group look.
+        group_id, topic_id = wish.group.group_id, wish.topic.topic_id
+        if wish.queues is None:
+            self._long_polls.ready(group_id, topic_id, max(queue_id, 0))
+            return
+        if self._long_polls.nobody:
+            return
+        for one in wish.queues:
+            queue = self._ledger.progress.queue(group_id, topic_id, one)
+            if queue is not None and self._anything_in(queue):
+                self._long_polls.ready(group_id, topic_id, one)
+
+    async def _learn_lanes(self, queue: QueueProgress) -> None:
+        messages = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
+        rebuild(self._ledger.progress, queue, messages)

@@ -1,0 +1,1 @@
+"""Looking at groups every few seconds."""

@@ -1,0 +1,159 @@
+"""Settings of groups that were changed while a broker was away: brokers ask each other when they meet, the newer count.
+
+An operator's change goes to every live broker at once, complete, with the time at which it was asked for
+(`GroupConfig.revised_ms`). Who comes into sight later is asked once for all such settings, and asks back. Groups that
+are not here are made only as a broker tells them that runs for longer than this one: what this one had and does not
+have any more was deleted meanwhile. What nobody ever asked for (`revised_ms` 0) is not spread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from evenq.allocation import by_name
+from evenq.errors import BadRequest, Error
+from evenq.model import StartFrom
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import groups_pb2, peers_pb2
+from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.signals import done_within
+from evenq_broker.loops.wire.translation import balance_of, group_settings, retry_of
+from evenq_broker.runtime import Runtime
+
+__all__ = ["GroupSettings"]
+
+log = logging.getLogger(__name__)
+
+METHOD = "/evenq.v1.Peers/GroupSettings"
+PAGE = 500
+FIRST_WAIT_MS = 1_000
+AGAIN_MS = 5_000
+"""Pause before a peer that is in the routes and did not answer is asked again."""
+NAMED_MAX = 5
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+
+
+class GroupSettings:
+    """What this broker tells of its groups' settings, and takes over from others."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self._cluster = cluster
+        self._queried: dict[str, str] = {}
+        """Peer -> the incarnation that has answered."""
+        self._back: set[str] = set()
+        """Peers that have just asked us: they need not ask again when we do."""
+        self._silent: dict[str, str] = {}
+        """Peer -> the incarnation that did not answer; it was logged."""
+        self._first = asyncio.Event()
+
+    async def start(self) -> None:
+        """Ask those in sight, and wait a second at most: members should not hear of old settings first."""
+        self._runtime.spawn(self._learn(), name="group settings")
+        await done_within(asyncio.ensure_future(self._first.wait()), FIRST_WAIT_MS, clock=self._runtime.clock)
+
+    def ask_again(self) -> None:
+        """Some peer has newer settings than we have: ask all."""
+        self._queried.clear()
+        self._catalog.changes.routes.notify()
+
+    def answer(self, request: peers_pb2.GroupSettingsRequest) -> peers_pb2.GroupSettingsResponse:
+        """One page of what an operator asked for here. Who asks has come into sight just now, or we into its: it may
+        know more than we do, too.
+        """
+        if not request.back and request.broker_name in self._queried:
+            del self._queried[request.broker_name]
+            self._back.add(request.broker_name)
+            self._catalog.changes.routes.notify()
+        groups = [group for group in self._catalog.groups.all() if group.revised_ms and group.name > request.after]
+        return peers_pb2.GroupSettingsResponse(
+            status=OK,
+            groups=[
+                peers_pb2.NamedSettings(group=group.name, settings=group_settings(group)) for group in groups[:PAGE]
+            ],
+            more=len(groups) > PAGE,
+        )
+
+    async def adopt(self, name: str, settings: groups_pb2.GroupSettings, *, create: bool = True) -> bool:
+        """Take over a group's settings unless those here are as new; True if they changed. Durable when it returns.
+
+        `create`: also make the group. Raises BadRequest for what makes no sense, IllegalGroup, TooManyRequests.
+        """
+        old = self._catalog.groups.get(name)
+        if old is None and not create:
+            return False
+        if old is not None and settings.revised_ms <= old.revised_ms:
+            return False
+        if settings.strategy:
+            by_name(settings.strategy)
+        if settings.start_from not in set(StartFrom):
+            raise BadRequest(f"start_from {settings.start_from[:40]!r} is unknown; give one of {', '.join(StartFrom)}")
+        await self._catalog.create_group(
+            name,
+            ordered=settings.ordered,
+            max_attempts=settings.max_attempts,
+            strategy=settings.strategy,
+            start_from=StartFrom(settings.start_from),
+            retry=retry_of(settings.retry),
+            balance=balance_of(settings.balance),
+            revised_ms=settings.revised_ms,
+        )
+        return True
+
+    async def _learn(self) -> None:
+        while True:
+            seen = self._catalog.changes.routes.count
+            peers = {view.name: view for view in self._cluster.peers.all()}
+            self._queried = {name: incarnation for name, incarnation in self._queried.items() if name in peers}
+            self._silent = {name: incarnation for name, incarnation in self._silent.items() if name in peers}
+            news = [view for view in peers.values() if self._queried.get(view.name) != view.incarnation]
+            heard = await asyncio.gather(*map(self._ask, news))
+            self._first.set()
+            again_ms = None if all(heard) else AGAIN_MS
+            await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=again_ms)
+
+    async def _ask(self, peer: BrokerView) -> bool:
+        """False: it should be asked again."""
+        back = peer.name in self._back
+        self._back.discard(peer.name)
+        self._queried[peer.name] = peer.incarnation
+        try:
+            await self._hear(peer, back=back)
+        except Error as error:  # an older one, or gone again
+            if self._silent.get(peer.name) != peer.incarnation:
+                log.info("a peer tells no group settings", extra={"peer": peer.name, "error": str(error)})
+            self._silent[peer.name] = peer.incarnation
+            if error.retryable:
+                self._queried.pop(peer.name, None)
+                return False
+        return True
+
+    async def _hear(self, peer: BrokerView, *, back: bool) -> None:
+        changed: list[str] = []
+        request = peers_pb2.GroupSettingsRequest(broker_name=self._runtime.settings.broker_name, back=back)
+        while True:
+            response = peers_pb2.GroupSettingsResponse.FromString(
+                await self._cluster.peers.ask(peer.name, METHOD, request.SerializeToString())
+            )
+            check(response.status)
+            changed += [entry.group for entry in response.groups if await self._take(peer, entry)]
+            if not response.more or not response.groups or response.groups[-1].group <= request.after:
+                break
+            request.after = response.groups[-1].group
+        if changed:
+            fields = {"peer": peer.name, "groups": len(changed), "names": changed[:NAMED_MAX]}
+            log.info("newer group settings taken over", extra=fields)
+
+    async def _take(self, peer: BrokerView, entry: peers_pb2.NamedSettings) -> bool:
+        try:
+            return await self.adopt(entry.group, entry.settings, create=peer.start_ms < self._runtime.started_ms)
+        except Error as error:  # a strategy that is not installed here, or the table is full
+            log.warning(
+                "group settings of a peer not taken over",
+                extra={"peer": peer.name, "group": entry.group, "error": str(error)},
+            )
+            return False

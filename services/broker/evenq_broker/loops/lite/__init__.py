@@ -1,0 +1,1 @@
+"""Lite topics at work."""

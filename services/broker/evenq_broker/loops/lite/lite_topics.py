@@ -1,0 +1,336 @@
+"""The lite topics of one broker at work: where they are, who wants them, and when they end (wire contract 3.14, 5.6).
+
+`rpc.sending.send` asks where a message goes, `rpc.delivery.receive` which queues a client reads, `rpc.lite.lite` tells
+what clients want. A group that has not read a lite topic begins at its first message, whenever it subscribes. A lite
+topic expires when, for `lite_topic_idle_ms`, nothing was sent to it and nobody was subscribed to it; what a live
+subscription may still read is never dropped. When its parent is deleted, subscriptions end at once, and clients are
+told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from evenq.errors import Error, IllegalOffset, TopicNotFound
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.model.lanes import owner_among
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.delivery.queue_progress import READY
+from evenq_broker.core.groups.resets import within
+from evenq_broker.core.lite.lite_topics import LiteTopic, LiteTopics
+from evenq_broker.core.lite.subscriptions import Action, LiteSubscriptions, Subscriber
+from evenq_broker.core.state.records import Committed, LiteClosed, LiteOpened
+from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Lites"]
+
+log = logging.getLogger(__name__)
+
+SWEEP_MS = 5_000
+TOLD_MAX = 20_000
+AGAIN_MS = 100
+UNKNOWN_MS = 500
+NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
+LITE_CLIENTS = (definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER)
+LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
+
+
+class Lites:
+    """Lite topics and subscriptions, with the journal, the store and the polls around them."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        *,
+        cluster: ClusterLink,
+        clients: ConnectedClients,
+        long_polls: LongPolls,
+    ) -> None:
+        settings = runtime.settings
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._cluster, self._clients, self._long_polls = cluster, clients, long_polls
+        self.topics = LiteTopics(all_max=settings.lite_topics_max, each_max=settings.lite_topics_per_topic_max)
+        ledger.keeps({LiteOpened: self._replayed, LiteClosed: self._replayed}, self.topics.dump)
+        self.subscriptions = LiteSubscriptions(
+            each_max=settings.lite_subscriptions_max,
+            all_max=settings.lite_subscriptions_all_max,
+            keep_ms=settings.lite_subscription_ms,
+        )
+
+    # ------------------------------------------------------------------------------------------------ sending
+
+    def _replayed(self, op: LiteOpened | LiteClosed) -> None:
+        self.topics.apply(op, self._runtime.now_ms())
+        if isinstance(op, LiteClosed):
+            self._ledger.progress.forget_queue(op.topic_id, op.queue_id)
+
+    def owner(self, parent: str, name: str) -> str:
+        """The broker that stores the lite topic; this one if no route of the parent is known."""
+        own = self._runtime.settings.broker_name
+        brokers = [at.broker.name for at in self._catalog.routes.route(parent) if at.counts.permission.writable]
+        return owner_among(brokers, parent, name) or own
+
+    def place(self, parent: TopicConfig, name: str) -> int:
+        """The queue for one more message; what makes a new one is written before it. Raises LiteTopicQuotaExceeded."""
+        known = self.topics.get(parent.topic_id, name)
+        if known is None:
+            if self._catalog.topics.by_id(parent.topic_id) is None:
+                raise TopicNotFound(f"topic {parent.name} was deleted")
+            queue_id = self.topics.next_queue(parent.topic_id, parent.name)
+            base = self._ledger.store.queue_range(parent.topic_id, queue_id)[1]
+            known = self.topics.opened(parent.topic_id, name, queue_id, base, self._runtime.now_ms())
+            self._ledger.journal.record(LiteOpened(parent.topic_id, queue_id, base, name))
+            self._ledger.journal.flush()
+            self._refresh(self.subscriptions.subscribers(parent.name, name))
+        known.used_ms = self._runtime.now_ms()
+        return known.queue_id
+
+    # ------------------------------------------------------------------------------------------------ receiving
+
+    def queues_of(self, client_id: str, group: GroupConfig, parent: TopicConfig) -> list[int]:
+        """The queues here of what the client is subscribed to."""
+        names = self.subscriptions.names(Subscriber(client_id, group.name, parent.name))
+        return self.topics.queues(parent.topic_id, names)
+
+    def begin(self, group: GroupConfig, parent: TopicConfig, queue_ids: Iterable[int]) -> None:
+        """Let the group begin on each of the queues where it has not, at the first message."""
+        for queue_id in queue_ids:
+            lite = self.topics.at(parent.topic_id, queue_id)
+            start = 0 if lite is None else self._range(lite)[0]
+            op = self._ledger.progress.start(group.group_id, parent.topic_id, queue_id, start)
+            if op is not None:
+                self._ledger.journal.record(op)
+
+    async def ready(self, who: Subscriber, wait_ms: int) -> bool:
+        """Wait until there is something for the client here, without taking it. False: nothing within `wait_ms`."""
+        until_ms = self._runtime.now_ms() + max(0, min(wait_ms, self._runtime.settings.poll_max_ms))
+        while True:
+            group, parent = self._catalog.groups.get(who.group), self._catalog.topics.get(who.parent)
+            if group is None or parent is None:  # the client's word, or the topic, is still on its way
+                left_ms = until_ms - self._runtime.now_ms()
+                if left_ms <= 0:
+                    return False
+                await self._runtime.clock.sleep_ms(min(UNKNOWN_MS, left_ms))
+                continue
+            queues = self.queues_of(who.client_id, group, parent)
+            self.begin(group, parent, queues)
+            if any(self._deliverable(group, parent, queue_id) for queue_id in queues):
+                self._runtime.spawn(self._wake_again(group, parent, queues), name="wake lite receives again")
+                return True
+            source = await self._long_polls.for_messages(
+                group.group_id, parent.topic_id, queues=queues, deadline_ms=until_ms, client_id=who.client_id
+            )
+            if source is None:
+                return False
+
+    def _deliverable(self, group: GroupConfig, parent: TopicConfig, queue_id: int) -> bool:
+        queue = self._ledger.progress.queue(group.group_id, parent.topic_id, queue_id)
+        if queue is None:
+            return False
+        if any((entry := queue.pending.get(one)) is not None and entry.deadline_ms == READY for one in queue.ready):
+            return True
+        return not queue.lanes and queue.next < self._ledger.store.queue_range(parent.topic_id, queue_id)[1]
+
+    async def _wake_again(self, group: GroupConfig, parent: TopicConfig, queues: Sequence[int]) -> None:
+        # Whoever was told may be gone before it takes the message: then let another one have it.
+        await self._runtime.clock.sleep_ms(AGAIN_MS)
+        for queue_id in queues:
+            if self._deliverable(group, parent, queue_id):
+                self._long_polls.ready(group.group_id, parent.topic_id, queue_id)
+
+    def lag(self, group: GroupConfig, parent: TopicConfig) -> tuple[int, int]:
+        """Messages of the parent's lite topics here that the group has not finished, and those in flight."""
+        lag = inflight = 0
+        for lite in self.topics.of(parent.topic_id):
+            queue_key = (group.group_id, parent.topic_id, lite.queue_id)
+            lag += self._ledger.progress.lag(*queue_key, *self._range(lite))
+            inflight += self._ledger.progress.inflight(*queue_key)
+        return lag, inflight
+
+    def messages(self, parent: TopicConfig) -> int:
+        """Messages stored here in lite topics of the parent."""
+        return sum(messages for _, messages in self.sizes(parent))
+
+    def sizes(self, parent: TopicConfig) -> Iterator[tuple[str, int]]:
+        """Each lite topic here of the parent, with the messages stored in it."""
+        for lite in self.topics.of(parent.topic_id):
+            low, high = self._range(lite)
+            yield lite.name, high - low
+
+    def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        """The offsets that a queue holds, of any topic; of a lite topic's none that is not its own."""
+        lite = self.topics.at(topic_id, queue_id)
+        return self._ledger.store.queue_range(topic_id, queue_id) if lite is None else self._range(lite)
+
+    def _range(self, lite: LiteTopic) -> tuple[int, int]:
+        low, high = self._ledger.store.queue_range(lite.topic_id, lite.queue_id)
+        return max(low, lite.base), max(high, lite.base)
+
+    # ------------------------------------------------------------------------------------------------ subscribing
+
+    async def sync(
+        self,
+        who: Subscriber,
+        action: Action,
+        names: Sequence[str],
+        start: definition_pb2.OffsetOption | None,
+    ) -> None:
+        """A client said what it wants. `start` moves the group on lite topics that none of it was subscribed to.
+
+        Raises LiteSubscriptionQuotaExceeded, IllegalOffset.
+        """
+        if start is not None:
+            _must_make_sense(start)
+        added, changed = self.subscriptions.sync(who, action, names, self._runtime.now_ms())
+        moves = start is not None and (start.WhichOneof("offset_type") or "policy") != "policy"
+        if start is not None and (moves or start.policy != definition_pb2.OffsetOption.LAST):
+            for name in added:
+                if not self.subscriptions.wanted(who.parent, name, group=who.group, besides=who):
+                    await self._move(who, name, start)
+        if changed:
+            self._refresh([who])
+
+    def told(self) -> list[peers_pb2.LiteSet]:
+        """What clients want, for a broker that has just started."""
+        now_ms = self._runtime.now_ms()
+        return [
+            peers_pb2.LiteSet(
+                client_id=who.client_id, group=who.group, topic=who.parent, lite_topics=names, age_ms=now_ms - synced_ms
+            )
+            for who, names, synced_ms in self.subscriptions.told(TOLD_MAX)
+        ]
+
+    async def learn(self) -> None:
+        """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.
+        Runs as a loop of the broker.
+        """
+        learned: dict[str, str] = {}
+        while True:
+            seen = self._catalog.changes.routes.count
+            peers = {view.name: view.incarnation for view in self._cluster.peers.all()}
+            learned = {name: incarnation for name, incarnation in learned.items() if name in peers}
+            for name, incarnation in peers.items():
+                if learned.get(name) != incarnation:
+                    learned[name] = incarnation
+                    await self._learn_from(name)
+            await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock)
+
+    async def _learn_from(self, peer: str) -> None:
+        request = peers_pb2.LiteSubscriptionsRequest().SerializeToString()
+        try:
+            response = peers_pb2.LiteSubscriptionsResponse.FromString(
+                await self._cluster.peers.ask(peer, LEARN_METHOD, request)
+            )
+            check(response.status)
+        except Error as error:  # an older one, or gone again
+            log.info("a peer tells no lite subscriptions", extra={"peer": peer, "error": str(error)})
+            return
+        now_ms = self._runtime.now_ms()
+        for entry in response.sets:
+            who = Subscriber(entry.client_id, entry.group, entry.topic)
+            if self.subscriptions.learn(who, entry.lite_topics, now_ms - max(0, entry.age_ms)):
+                self._refresh([who])
+
+    async def _move(self, who: Subscriber, name: str, start: definition_pb2.OffsetOption) -> None:
+        parent, group = self._catalog.topics.get(who.parent), self._catalog.groups.get(who.group)
+        lite = self.topics.get(parent.topic_id, name) if parent is not None else None
+        if parent is None or group is None or lite is None:
+            return  # it begins with its first message
+        offset = within(await self._offset(lite, start), *self._range(lite))[0]
+        queue_key = (group.group_id, parent.topic_id, lite.queue_id)
+        if self.topics.get(parent.topic_id, name) is lite and self._ledger.progress.commit(
+            *queue_key, offset, allow_backward=True
+        ):
+            self._ledger.journal.record(Committed(*queue_key, offset, reset=True))
+            self._long_polls.ready(*queue_key)
+
+    async def _offset(self, lite: LiteTopic, start: definition_pb2.OffsetOption) -> int:
+        low, high = self._range(lite)
+        match start.WhichOneof("offset_type"):
+            case "offset":
+                return start.offset
+            case "tail_n":
+                return high - start.tail_n
+            case "timestamp":
+                return await self._ledger.store.offset_at(lite.topic_id, lite.queue_id, start.timestamp)
+        return high if start.policy == definition_pb2.OffsetOption.MAX else low
+
+    def end_client(self, client_id: str) -> None:
+        """The client said goodbye."""
+        self.subscriptions.end_client(client_id)
+
+    def _refresh(self, subscribers: Iterable[Subscriber]) -> None:
+        # Parked polls of these clients look at their queues again.
+        for who in subscribers:
+            topic = self._catalog.topics.get(who.parent)
+            if topic is not None:
+                self._long_polls.refresh(who.client_id, topic.topic_id)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def skip_ms(self, ahead_ms: int) -> None:
+        """The clock goes on that much later than it would: idle times end as they would have."""
+        for one in self.topics.all():
+            one.used_ms += ahead_ms
+
+    def end_topic(self, parent: TopicConfig) -> None:
+        """The parent was deleted: its subscriptions end, and clients with a telemetry stream here are told (4.5)."""
+        self.topics.forget_topic(parent.topic_id)
+        ended = self.subscriptions.end_parent(parent.name)
+        if ended:
+            self._runtime.spawn(self._notify(ended), name="ended lite subscriptions")
+
+    async def _notify(self, ended: Sequence[tuple[Subscriber, list[str]]]) -> None:
+        for who, names in ended:
+            patience = NOTICE_TRIES
+            for name in names:
+                command = service_pb2.TelemetryCommand()
+                command.notify_unsubscribe_lite_command.lite_topic = name
+                frame = command.SerializeToString()
+                while not self._clients.streams.push(who.client_id, frame, types=LITE_CLIENTS):  # Go's others panic
+                    patience -= 1
+                    if patience < 0 or not self._clients.streams.reaches(who.client_id, types=LITE_CLIENTS):
+                        break
+                    await self._runtime.clock.sleep_ms(AGAIN_MS)
+
+    async def sweep(self) -> None:
+        """Forget subscriptions that are not told any more, and idle lite topics. Runs as a loop of the broker."""
+        while True:
+            await self._runtime.clock.sleep_ms(SWEEP_MS)
+            self.tick()
+
+    def tick(self) -> None:
+        """One turn of `sweep`."""
+        now_ms = self._runtime.now_ms()
+        self._refresh(self.subscriptions.expire(now_ms))
+        for lite in self.topics.all():
+            parent = self._catalog.topics.by_id(lite.topic_id)
+            if parent is None or self.subscriptions.wanted(parent.name, lite.name):
+                lite.used_ms = now_ms
+            elif lite.used_ms + self._runtime.settings.lite_topic_idle_ms <= now_ms:
+                self.topics.closed(lite.topic_id, lite.queue_id)
+                self._ledger.progress.forget_queue(lite.topic_id, lite.queue_id)
+                self._ledger.journal.record(LiteClosed(lite.topic_id, lite.queue_id))
+                log.info("idle lite topic expired", extra={"topic": parent.name, "lite_topic": lite.name})
+
+
+def is_lite(topic: TopicConfig) -> bool:
+    """True for topics whose messages are in lite topics."""
+    return topic.message_type is MessageType.LITE
+
+
+def _must_make_sense(start: definition_pb2.OffsetOption) -> None:
+    kind = start.WhichOneof("offset_type")
+    value = 0 if kind is None or kind == "policy" else int(getattr(start, kind))
+    if value < 0 or start.policy not in {0, 1, 2}:
+        raise IllegalOffset(f"the start {kind} {value or start.policy} of the subscription is none; give 0 or more")

@@ -1,0 +1,1 @@
+"""Long polls: waiting here, and across the cluster."""

@@ -1,0 +1,421 @@
+"""Long polls that a message at any broker of the cluster wakes (wire contract 3.9, checklist 31).
+
+Each broker keeps one line (`evenq.v1.Peers/Interest`) to each other one. On it it tells for which group and topic it
+has polls parked; when the other one has something deliverable that nobody there takes, it says so to one broker, which
+wakes one poll, and that poll fetches with a receive that does not wait. At rest nothing is sent. A peer that does not
+know the call, or is away, is simply not waited on. What is told is decided by `core.polls.interest`; the polls are
+those of `core.polls.poll_table`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Protocol
+
+from evenq.errors import ConnectionFailed, Error, Unsupported
+from evenq.model import GroupConfig, TopicConfig
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.tasks import spawn
+from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.polls.interest import Told, Waiters, Want
+from evenq_broker.core.polls.poll_table import PollTable
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.progress.starting import begin, deliverable
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.signals import Signal
+from evenq_broker.runtime import Runtime
+
+__all__ = ["ClusterPolls", "Listener"]
+
+log = logging.getLogger(__name__)
+
+METHOD = "/evenq.v1.Peers/Interest"
+GATHER_MS = 2  # polls parked within it are told together
+PUSH_DELAY_MS = 50  # so long a message waits for a poll here before a push consumer's poll elsewhere is woken
+UNKNOWN_RETRY_MS = 30_000  # a peer without the call may have been upgraded
+
+
+class ReadyElsewhere(Protocol):
+    """Wakes one poll for a message that another broker has; False: there is none."""
+
+    def __call__(self, group_id: int, topic_id: int, *, push: bool, source: str) -> bool: ...
+
+
+class Listener:
+    """The line of a peer that is served here: notices wait until it takes them."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self._notices: list[Want] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def notify(self, want: Want) -> None:
+        """There is something for one of its polls. Bounded by the polls it told of."""
+        self._notices.append(want)
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the line."""
+        self._closed = True
+        self._wake.set()
+
+    async def take(self) -> list[Want]:
+        """The notices since the last time, at least one; none: the line is closed."""
+        while not self._notices and not self._closed:
+            self._wake.clear()
+            await self._wake.wait()
+        taken, self._notices = self._notices, []
+        return [] if self._closed else taken
+
+
+class _Line:
+    """The line to one peer."""
+
+    def __init__(self, name: str, address: str, incarnation: str) -> None:
+        self.name = name
+        self.address = address
+        self.incarnation = incarnation
+        self.open = False
+        self.told = Told()
+        self.task: asyncio.Task[None] | None = None
+        self._news: dict[Want, int] = {}
+        self._wake = asyncio.Event()
+
+    def begin(self) -> None:
+        """A new call: the peer knows nothing."""
+        self.told = Told()
+        self._news.clear()
+        self.open = True
+
+    def tell(self, want: Want, count: int) -> None:
+        """Send it soon; only the newest word about a want counts."""
+        self._news[want] = count
+        self._wake.set()
+
+    async def requests(self, own_name: str) -> AsyncIterator[bytes]:
+        """What goes out on one call."""
+        yield peers_pb2.InterestRequest(broker_name=own_name).SerializeToString()
+        while True:
+            self._wake.clear()
+            if self._news:
+                request = peers_pb2.InterestRequest()
+                for want, count in self._news.items():
+                    request.waiting.add(group=want.group, topic=want.topic, push=want.push, count=count)
+                self._news.clear()
+                yield request.SerializeToString()
+            else:
+                await self._wake.wait()
+
+
+class ClusterPolls:
+    """Both ends of all lines of one broker."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        table: PollTable,
+        *,
+        cluster: ClusterLink,
+        membership: Membership,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._cluster, self._membership = cluster, membership
+        self._table = table
+        self.on_elsewhere: ReadyElsewhere = lambda *_, **__: False
+        """Wakes a poll that is parked here for a message at another broker; set at the start."""
+        self.waiters = Waiters(wants_max=runtime.settings.polls_max)
+        """Polls parked at other brokers; empty: nobody there waits."""
+        self.fetches = 0
+        self.fetches_empty = 0
+        self._listeners: dict[str, Listener] = {}
+        self._lines: dict[str, _Line] = {}
+        self._dirty: dict[Want, None] = {}
+        self._since: dict[Want, int] = {}  # when the last poll of a want ended
+        self._later: dict[Want, int] = {}  # push polls elsewhere, and when to wake one
+        self._news = Signal()
+        self._look_ms: int | None = None
+
+    def start(self) -> None:
+        """Open the lines to all peers, now and as they come and go."""
+        self._table.on_wide = self._changed
+        self._runtime.spawn(self._keep_lines(), name="lines to peers")
+        self._runtime.spawn(self._keep_telling(), name="waiting polls told")
+
+    def close(self) -> None:
+        """End all lines. Idempotent."""
+        self._table.on_wide = None
+        for line in self._lines.values():
+            if line.task is not None:
+                line.task.cancel()
+        self._lines.clear()
+        for listener in self._listeners.values():
+            listener.close()
+
+    # ------------------------------------------------------------------------------------------------ polls here
+
+    def _changed(self, key: tuple[int, int, bool]) -> None:
+        want = self._want(key) if self._lines else None
+        if want is None:
+            return
+        if key in self._table.wide:
+            self._since.pop(want, None)
+            if all(line.told.known(want) for line in self._lines.values()):
+                return
+            self._dirty[want] = None
+            self._news.notify()
+        else:
+            self._since[want] = self._runtime.now_ms()
+            self._dirty[want] = None
+            if self._look_ms is None:
+                self._news.notify()
+
+    def _want(self, key: tuple[int, int, bool]) -> Want | None:
+        group, topic = self._catalog.groups.by_id(key[0]), self._catalog.topics.by_id(key[1])
+        return None if group is None or topic is None else Want(group.name, topic.name, key[2])
+
+    def _parked(self, want: Want) -> int:
+        group, topic = self._catalog.groups.get(want.group), self._catalog.topics.get(want.topic)
+        if group is None or topic is None:
+            return 0
+        return self._table.wide.get((group.group_id, topic.topic_id, want.push), 0)
+
+    def _tell_all(self) -> None:
+        now_ms = self._runtime.now_ms()
+        wants, self._dirty = self._dirty, {}
+        counts = {want: self._parked(want) for want in wants}
+        for line in self._lines.values():
+            for want, count, look_ms in line.told.changes(wants, counts, self._since, now_ms) if line.open else ():
+                if count >= 0:
+                    line.tell(want, count)
+                else:
+                    self._dirty[want] = None
+                    self._look_at(look_ms)
+        for want in wants:
+            if want not in self._dirty:
+                self._since.pop(want, None)
+
+    def _noticed(self, line: _Line, want: Want) -> None:
+        line.told.used(want)
+        group, topic = self._catalog.groups.get(want.group), self._catalog.topics.get(want.topic)
+        woken = (
+            group is not None
+            and topic is not None
+            and self.on_elsewhere(group.group_id, topic.topic_id, push=want.push, source=line.name)
+        )
+        if not woken:
+            line.told.decline(want)
+            line.tell(want, 0)
+        self._dirty[want] = None
+        self._news.notify()
+
+    def fetched(self, group: GroupConfig, topic: TopicConfig, *, push: bool, source: str, found: bool) -> None:
+        """What a poll that `source` woke got there."""
+        self.fetches += 1
+        self.fetches_empty += not found
+        line = self._lines.get(source)
+        if line is not None:
+            want = Want(group.name, topic.name, push)
+            line.told.fetched(want, self._runtime.now_ms(), found=found)
+            self._dirty[want] = None
+            self._news.notify()
+
+    def not_taken(self, group_id: int, topic_id: int, *, push: bool, source: str) -> None:
+        """A woken poll was cancelled before it fetched: let another one, or another broker, have the message."""
+        line, want = self._lines.get(source), self._want((group_id, topic_id, push))
+        if line is not None and want is not None:
+            self._noticed(line, want)
+
+    # ------------------------------------------------------------------------------------------------ messages here
+
+    def arrived(self, topic_id: int, woken: set[int]) -> None:
+        """A queue of the topic has grown; the groups in `woken` take it here."""
+        topic = self._catalog.topics.by_id(topic_id)
+        if topic is None:
+            return
+        for want in self.waiters.wants(topic.name):
+            group = self._catalog.groups.get(want.group)
+            if group is not None and group.group_id not in woken:
+                begin(
+                    self._catalog, self._ledger, group, topic, from_start=True, membership=self._membership
+                )  # it waited before the topic was made
+                self._offer(want, group, topic)
+
+    def ready(self, group_id: int, topic_id: int) -> None:
+        """Something is deliverable to one group, and no poll here takes it."""
+        group, topic = self._catalog.groups.by_id(group_id), self._catalog.topics.by_id(topic_id)
+        if group is not None and topic is not None:
+            for push in (False, True):
+                want = Want(group.name, topic.name, push)
+                if self.waiters.waits(want):
+                    self._offer(want, group, topic)
+
+    def _offer(self, want: Want, group: GroupConfig, topic: TopicConfig) -> None:
+        if want.push:
+            if want not in self._later:
+                self._later[want] = self._runtime.now_ms() + PUSH_DELAY_MS
+                self._look_at(self._later[want])
+        elif deliverable(self._catalog, self._ledger, group, topic, membership=self._membership):
+            self._notify(want)
+
+    def _notify(self, want: Want) -> None:
+        peer = self.waiters.take(want)
+        listener = self._listeners.get(peer) if peer is not None else None
+        if listener is not None:
+            listener.notify(want)
+
+    def _notify_late(self) -> None:
+        now_ms = self._runtime.now_ms()
+        for want, due_ms in list(self._later.items()):
+            if due_ms > now_ms:
+                self._look_at(due_ms)
+                continue
+            del self._later[want]
+            group, topic = self._catalog.groups.get(want.group), self._catalog.topics.get(want.topic)
+            if (
+                group is not None
+                and topic is not None
+                and deliverable(self._catalog, self._ledger, group, topic, membership=self._membership)
+            ):
+                self._notify(want)
+
+    # ------------------------------------------------------------------------------------------------ served lines
+
+    def joined(self, peer: str) -> Listener:
+        """A peer opened its line; an older one of it ends."""
+        older = self._listeners.get(peer)
+        if older is not None:
+            self.left(older)
+        listener = self._listeners[peer] = Listener(peer)
+        return listener
+
+    def left(self, listener: Listener) -> None:
+        """A line ended, with all that was told on it."""
+        listener.close()
+        if self._listeners.get(listener.peer) is listener:
+            del self._listeners[listener.peer]
+            self.waiters.drop(listener.peer)
+
+    async def told(self, listener: Listener, want: Want, count: int) -> None:
+        """A peer says how many polls it has parked. A group that waits anywhere has begun to read here, too."""
+        if self._listeners.get(listener.peer) is not listener:
+            return
+        topic = self._catalog.topics.get(want.topic)
+        group = self._catalog.groups.get(want.group)
+        if count > 0 and group is None:
+            group = await self._catalog.ensure_group(want.group)
+        self.waiters.tell(listener.peer, want, count)
+        if topic is not None and group is not None:
+            record = (
+                begin(self._catalog, self._ledger, group, topic, membership=self._membership) if count > 0 else None
+            )
+            if record is not None:
+                await record
+            if self.waiters.waits(want):
+                self._offer(want, group, topic)
+
+    # ------------------------------------------------------------------------------------------------ loops
+
+    def _look_at(self, due_ms: int) -> None:
+        if self._look_ms is None or due_ms < self._look_ms:
+            self._look_ms = due_ms
+            self._news.notify()
+
+    async def _keep_telling(self) -> None:
+        clock = self._runtime.clock
+        while True:
+            seen, look_ms = self._news.count, self._look_ms
+            wait_ms = None if look_ms is None else max(0, look_ms - self._runtime.now_ms())
+            if await self._news.wait(seen, clock=clock, timeout_ms=wait_ms):
+                await clock.sleep_ms(GATHER_MS)
+            self._look_ms = None
+            self._tell_all()
+            self._notify_late()
+
+    async def _keep_lines(self) -> None:
+        changes = self._catalog.changes.routes
+        while True:
+            seen = changes.count
+            peers = {view.name: view for view in self._cluster.peers.all()}
+            for name, line in list(self._lines.items()):
+                view = peers.get(name)
+                if view is None or (view.incarnation, self._cluster.peers.address_of(view)) != (
+                    line.incarnation,
+                    line.address,
+                ):
+                    assert line.task is not None
+                    line.task.cancel()
+                    del self._lines[name]
+            for name, view in peers.items():
+                if name not in self._lines:
+                    line = self._lines[name] = _Line(name, self._cluster.peers.address_of(view), view.incarnation)
+                    line.task = self._runtime.spawn(self._keep_line(line), name=f"line to {name}")
+            await changes.wait(seen, clock=self._runtime.clock)
+
+    async def _keep_line(self, line: _Line) -> None:
+        backoff = Backoff(self._runtime.rng, max_ms=2_000)
+        while True:
+            pause_ms = 0
+            try:
+                await self._talk(line, backoff)
+            except Unsupported:
+                log.info("peer has no group-wide polls", extra={"peer": line.name})
+                pause_ms = UNKNOWN_RETRY_MS
+            except Error as error:
+                log.info("line to peer broke", extra={"peer": line.name, "error": str(error)})
+            line.open = False
+            await self._runtime.clock.sleep_ms(pause_ms or backoff.next_ms())
+
+    async def _talk(self, line: _Line, backoff: Backoff) -> None:
+        line.begin()
+        for key in self._table.wide:
+            want = self._want(key)
+            if want is not None:
+                self._dirty[want] = None
+        if self._dirty:
+            self._news.notify()
+        own = self._runtime.settings.broker_name
+        requests = line.requests(own)
+        async for data in self._runtime.net.stream(line.address, METHOD, requests, timeout_ms=None):
+            backoff.reset()
+            for notice in peers_pb2.InterestEvent.FromString(data).deliverable:
+                self._noticed(line, Want(notice.group, notice.topic, notice.push))
+        raise ConnectionFailed(f"broker {line.name} ended the line; opening it again")
+
+    async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """The handler of the call: notices to one peer, for as long as its requests come."""
+        first = peers_pb2.InterestRequest.FromString(await anext(aiter(requests), b""))
+        listener = self.joined(first.broker_name)
+        listening = spawn(self._listen(listener, first, requests), name=f"line of {listener.peer}")
+        try:
+            while wants := await listener.take():
+                event = peers_pb2.InterestEvent()
+                for want in wants:
+                    event.deliverable.add(group=want.group, topic=want.topic, push=want.push)
+                yield event.SerializeToString()
+        finally:
+            listening.cancel()
+            self.left(listener)
+
+    async def _listen(
+        self, listener: Listener, first: peers_pb2.InterestRequest, requests: AsyncIterator[bytes]
+    ) -> None:
+        try:
+            await self._take(listener, first)
+            async for request in requests:
+                await self._take(listener, peers_pb2.InterestRequest.FromString(request))
+        finally:
+            listener.close()
+
+    async def _take(self, listener: Listener, request: peers_pb2.InterestRequest) -> None:
+        for waiting in request.waiting:
+            try:
+                await self.told(listener, Want(waiting.group, waiting.topic, waiting.push), waiting.count)
+            except Error as error:  # no such group, or no room for it: nobody can wait for it here
+                log.info("a peer's poll cannot wait here", extra={"peer": listener.peer, "error": str(error)})

@@ -1,0 +1,216 @@
+"""The links that other brokers of the group opened here: one for each sender, and how each of them ends.
+
+A link is named by its opening: another cluster or group, a broker that is no member, or one that means another broker
+is refused, because an address may lead somewhere else by now. A newer link of a sender ends the older one: its process
+started anew, or its network broke without a word. A sender whose link was closed for what it sent waits longer before
+each next one is taken. `rpc.replication` reads the links, `peer_links.PeerLinks` owns this table.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Collection
+
+from evenq.errors import BadRequest
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq_broker.loops.state.signals import Signal
+from evenq_broker.loops.wire.replication import Opening
+
+__all__ = ["BEAT_MS", "IncomingLink", "IncomingLinks", "LinkRefused"]
+
+log = logging.getLogger(__name__)
+
+BEAT_MS = 1_000
+"""Between two words that a link stands."""
+OPENING_MS = 5_000
+"""The longest time from a call to its opening."""
+UNOPENED_MAX = 32
+"""Calls without an opening at once."""
+PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
+"""Before a sender is listened to again whose link was closed for what it sent."""
+FORGIVEN_MS = 120_000
+"""So long without a fault, and the next pause is the first one again."""
+NOBODY = -1
+
+
+class LinkRefused(BadRequest):
+    """A link is not taken; says why, and the call ends with that."""
+
+
+class IncomingLink:
+    """One call, from its begin to its end."""
+
+    def __init__(self, peer: str, clock: Clock) -> None:
+        self.peer = peer
+        """`host:port` of the caller."""
+        self.sender = NOBODY
+        """Broker id, once the link is opened."""
+        self.reason = ""
+        """Why it is closed; empty: it is not."""
+        self._clock = clock
+        self._since_ms = clock.monotonic_ms()
+        self._changed = Signal()
+        self._seen = 0
+
+    @property
+    def opened(self) -> bool:
+        """True: its opening was accepted."""
+        return self.sender != NOBODY
+
+    def open(self, sender: int) -> None:
+        """Its opening is accepted."""
+        self.sender = sender
+        self._changed.notify()
+
+    def close(self, reason: str) -> None:
+        """End it. The first reason counts."""
+        if not self.reason:
+            self.reason = reason
+            self._changed.notify()
+
+    async def news(self) -> str:
+        """Wait for what the caller should hear: empty: the link stands (or waits for its opening), else why it is
+        closed. Waits `BEAT_MS` at most.
+        """
+        if not self.reason:
+            await self._changed.wait(self._seen, clock=self._clock, timeout_ms=BEAT_MS)
+            self._seen = self._changed.count
+        if not self.opened and self._clock.monotonic_ms() - self._since_ms >= OPENING_MS:
+            self.close(f"no opening came within {OPENING_MS} ms")
+        return self.reason
+
+
+class _Fault:
+    """A sender that must wait."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.backoff = Backoff(rng, first_ms=PAUSE_FIRST_MS, max_ms=PAUSE_MAX_MS)
+        self.at_ms = 0
+        self.until_ms = 0
+        self.reason = ""
+
+
+class IncomingLinks:
+    """See the module."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        group: str,
+        own_id: int,
+        members: Collection[int],
+        clock: Clock,
+        rng: random.Random,
+        on_opened: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_opened`: told the broker id of each link that is taken."""
+        self.cluster, self.group, self.own_id = cluster, group, own_id
+        self._members = frozenset(members) - {own_id}
+        self._clock, self._rng, self._on_opened = clock, rng, on_opened
+        self._links: dict[int, IncomingLink] = {}
+        self._unopened: list[IncomingLink] = []
+        self._faults: dict[int, _Fault] = {}
+        self._closed = ""
+        self._last_refusal = ""
+
+    @property
+    def senders(self) -> set[int]:
+        """Broker ids whose links stand here."""
+        return set(self._links)
+
+    def arrived(self, peer: str) -> IncomingLink:
+        """A call came in; who it is, its opening tells. Raises LinkRefused."""
+        if self._closed:
+            raise LinkRefused(self._closed)
+        if len(self._unopened) >= UNOPENED_MAX:
+            raise LinkRefused(f"{UNOPENED_MAX} links wait for their opening, the maximum; try again")
+        link = IncomingLink(peer, self._clock)
+        self._unopened.append(link)
+        return link
+
+    def opened(self, link: IncomingLink, opening: Opening) -> None:
+        """The first message of a link; an older link of the same sender ends. Raises LinkRefused."""
+        if link in self._unopened:
+            self._unopened.remove(link)
+        sender = opening.sender
+        refusal = self._closed or self.fault_of(opening) or self._pause_of(sender)
+        if refusal:
+            raise LinkRefused(refusal)
+        older = self._links.get(sender)
+        if older is not None:
+            older.close(f"a newer link of broker {sender}, from {link.peer}, took its place")
+        self._links[sender] = link
+        link.open(sender)
+        self._on_opened(sender)
+
+    def left(self, link: IncomingLink) -> None:
+        """The call is over. Idempotent."""
+        link.close("the call ended")
+        if link in self._unopened:
+            self._unopened.remove(link)
+        if self._links.get(link.sender) is link:
+            del self._links[link.sender]
+
+    def refuse(self, link: IncomingLink, reason: str) -> None:
+        """Close a link for what came on it. Its sender, if it is one, has to wait before the next one; that it was
+        refused is told in the log once, until the reason changes.
+        """
+        link.close(reason)
+        if link.opened:
+            self.pause(link.sender, reason)
+        elif reason != self._last_refusal:
+            self._last_refusal = reason
+            log.warning(
+                "replication of %s: a link from %s is refused: %s", self.group, link.peer, reason,
+                extra={"group": self.group, "peer": link.peer},
+            )  # fmt: skip
+
+    def pause(self, sender: int, reason: str) -> int:
+        """End the link of a sender for a fault of it, and take none for a while: ms of the pause."""
+        now_ms = self._clock.monotonic_ms()
+        fault = self._faults.get(sender)
+        if fault is None:
+            fault = self._faults[sender] = _Fault(self._rng)
+        elif now_ms < fault.until_ms:
+            return fault.until_ms - now_ms
+        elif now_ms - fault.at_ms >= FORGIVEN_MS:
+            fault.backoff.reset()
+        pause_ms = fault.backoff.next_ms()
+        fault.at_ms, fault.until_ms, fault.reason = now_ms, now_ms + pause_ms, reason
+        link = self._links.get(sender)
+        if link is not None:
+            link.close(reason)
+        log.warning(
+            "replication of %s: links with broker %d are closed for %d ms: %s",
+            self.group, sender, pause_ms, reason,
+            extra={"group": self.group, "peer": sender, "pause_ms": pause_ms},
+        )  # fmt: skip
+        return pause_ms
+
+    def close(self, reason: str) -> None:
+        """End all links, and take no more. Idempotent."""
+        self._closed = self._closed or reason
+        for link in (*self._links.values(), *self._unopened):
+            link.close(reason)
+
+    def fault_of(self, opening: Opening) -> str:
+        """Why somebody is not who may talk to this broker of this group, in a sentence; empty: it may."""
+        if opening.cluster != self.cluster:
+            return f"this is cluster {self.cluster!r}, not {opening.cluster[:80]!r}"
+        if opening.broker_name != self.group:
+            return f"this is a broker of group {self.group!r}, not of {opening.broker_name[:80]!r}"
+        if opening.receiver != self.own_id:
+            return f"this is broker {self.own_id} of group {self.group!r}, not {opening.receiver}"
+        if opening.sender not in self._members:
+            return f"broker {opening.sender} is no other member of group {self.group!r}: {sorted(self._members)}"
+        return ""
+
+    def _pause_of(self, sender: int) -> str:
+        fault = self._faults.get(sender)
+        left_ms = 0 if fault is None else fault.until_ms - self._clock.monotonic_ms()
+        if fault is None or left_ms <= 0:
+            return ""
+        return f"links of broker {sender} are closed for a while: {fault.reason}"

@@ -1,0 +1,225 @@
+"""The link to one peer: opened, kept, and opened again after growing pauses, for as long as the broker lives.
+
+Always true: what is sent leaves in order, pieces of one message with nothing between; a link that told nothing for
+`SILENT_MS` is lost, however healthy its connection looks; a connection that failed is never used again, and the name in
+the address is looked up anew for the next one, because a pod that comes back has another IP. An outage is one line in
+the log at its begin and one at its end. Made by `peer_links.PeerLinks`, which also runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
+from evenq.errors import ConnectionFailed, Error, RequestTimeout
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.tasks import spawn
+from evenq_broker.core.replication.messages import Envelope, Records
+from evenq_broker.loops.replication.outbox import Outbox
+from evenq_broker.loops.state.signals import Signal
+from evenq_broker.loops.wire.replication import (
+    MalformedMessage,
+    Opening,
+    closed_reason,
+    envelope_pieces,
+    opening_message,
+)
+from evenq_broker.runtime import Runtime
+
+__all__ = ["METHOD", "SILENT_MS", "LinkClosed", "OutgoingLink"]
+
+log = logging.getLogger(__name__)
+
+METHOD = "/evenq.v1.Replication/Link"
+SILENT_MS = 5_000
+"""So long without a word of the peer (one comes each `BEAT_MS`), and the link is lost."""
+RETRY_FIRST_MS, RETRY_MAX_MS = 100, 2_000
+STOOD_MS = 10_000
+"""A link that stood so long was a good one: the next pause is the first one again."""
+
+
+class LinkClosed(Error):
+    """The peer closed the link; says why. Its connection is as good as before."""
+
+
+class _Attempt:
+    """One call."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.begun_ms = now_ms
+        self.heard_ms = now_ms
+        self.stands = False
+        self.over = False
+
+
+class OutgoingLink:
+    """See the module. Belongs to one loop."""
+
+    def __init__(self, runtime: Runtime, opening: Opening, address: str, *, outbox: Outbox | None = None) -> None:
+        self.peer = opening.receiver
+        """Broker id."""
+        self.address = address
+        self.outbox = outbox or Outbox()
+        self.tries = 0
+        """Calls since the link stood last."""
+        self._runtime, self._clock = runtime, runtime.clock
+        self._opening = opening
+        self._attempt: _Attempt | None = None
+        self._wake = asyncio.Event()
+        self._interrupt = Signal()
+        self._fault = ""
+        self._paused_until_ms = 0
+        self._lost_ms: int | None = runtime.clock.monotonic_ms()
+        """Since when it does not stand; None: it does."""
+        self._told = False
+        """True: the outage is in the log."""
+
+    @property
+    def connected(self) -> bool:
+        """True: the peer takes messages."""
+        return self._attempt is not None and self._attempt.stands and not self._attempt.over
+
+    def send(self, envelope: Envelope) -> bool:
+        """Send soon; False: it was dropped for want of room, or, if it holds records, of a link. Never waits. Raises
+        MalformedMessage for a message that cannot be sent.
+        """
+        if not self.connected and isinstance(envelope.body, Records):
+            self.outbox.dropped += 1
+            return False
+        taken = self.outbox.put(envelope)
+        self._wake.set()
+        return taken
+
+    def close(self, reason: str, pause_ms: int) -> None:
+        """End the call for a fault of the peer, and open none for `pause_ms`."""
+        self._fault = reason
+        if self._attempt is not None:
+            self._attempt.over = True
+        self._paused_until_ms = max(self._paused_until_ms, self._clock.monotonic_ms() + pause_ms)
+        self._interrupt.notify()
+
+    def hurry(self) -> None:
+        """The peer was heard of: do not wait for the end of the pause between two tries."""
+        if not self.connected:
+            self._interrupt.notify()
+
+    # ------------------------------------------------------------------------------------------------------- its loop
+
+    async def run(self) -> None:
+        """Ends with its task only."""
+        backoff = Backoff(self._runtime.rng, first_ms=RETRY_FIRST_MS, max_ms=RETRY_MAX_MS)
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            seen = self._interrupt.count
+            if now_ms < self._paused_until_ms:
+                await self._clock.sleep_ms(self._paused_until_ms - now_ms)
+                continue
+            attempt = _Attempt(now_ms)
+            cause = await self._call(attempt)
+            self._lost(cause)
+            if attempt.stands:
+                seen = self._interrupt.count
+                if self._clock.monotonic_ms() - attempt.begun_ms >= STOOD_MS:
+                    backoff.reset()
+            if not isinstance(cause, LinkClosed):
+                await self._renew()
+            await self._interrupt.wait(seen, clock=self._clock, timeout_ms=backoff.next_ms())
+
+    async def _call(self, attempt: _Attempt) -> Error:
+        """One call from its begin to its end; why it ended."""
+        self._attempt, self._fault = attempt, ""
+        talking: asyncio.Task[Error] = spawn(self._talk(attempt), name=f"replication to broker {self.peer}")
+        watching: asyncio.Task[Error] = spawn(self._watch(attempt), name=f"silence of broker {self.peer}")
+        try:
+            await asyncio.wait({talking, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            attempt.over = True
+            self._wake.set()  # its requests end
+            talking.cancel()
+            watching.cancel()
+            await asyncio.wait({talking, watching})
+            self.outbox.drop_records()
+        if not talking.cancelled():
+            return talking.result()
+        return watching.result()
+
+    async def _talk(self, attempt: _Attempt) -> Error:
+        requests = self._requests(attempt)
+        frames = self._runtime.net.stream(self.address, METHOD, requests, timeout_ms=None)
+        try:
+            async for data in frames:
+                reason = closed_reason(data)
+                if reason:
+                    return LinkClosed(f"it closed the link: {reason}")
+                attempt.heard_ms = self._clock.monotonic_ms()
+                if not attempt.stands:
+                    attempt.stands = True
+                    self._stands()
+            return ConnectionFailed("it ended the link without a reason")
+        except Error as error:
+            return error
+        finally:
+            close = getattr(frames, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _watch(self, attempt: _Attempt) -> Error:
+        """Why the call must end although it runs."""
+        while True:
+            if self._fault:
+                return LinkClosed(self._fault)
+            left_ms = attempt.heard_ms + SILENT_MS - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return RequestTimeout(f"it was silent for {SILENT_MS} ms")
+            await self._interrupt.wait(self._interrupt.count, clock=self._clock, timeout_ms=left_ms)
+
+    async def _requests(self, attempt: _Attempt) -> AsyncGenerator[bytes, None]:
+        """What goes out on one call."""
+        yield opening_message(self._opening)
+        while not attempt.over:
+            envelope = self.outbox.in_hand if attempt.stands else None
+            if envelope is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            try:
+                for piece in envelope_pieces(envelope):
+                    yield piece
+                    if attempt.over:
+                        return
+            except MalformedMessage as error:  # a mistake of ours, or a log beyond what 63 bits count
+                log.warning("replication of %s: %s", self._opening.broker_name, error, extra=self._facts())
+            del envelope
+            self.outbox.sent()
+
+    async def _renew(self) -> None:
+        renew = getattr(self._runtime.net, "renew", None)  # nets without connections have nothing to renew
+        if renew is not None:
+            await renew(self.address)
+
+    # -------------------------------------------------------------------------------------------------------- the log
+
+    def _stands(self) -> None:
+        self._wake.set()
+        now_ms = self._clock.monotonic_ms()
+        away_ms = 0 if self._lost_ms is None else now_ms - self._lost_ms
+        log.info(
+            "replication of %s: the link to broker %d at %s stands (%d ms and %d failed tries without it)",
+            self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
+        )  # fmt: skip
+        self._lost_ms, self._told, self.tries = None, False, 0
+
+    def _lost(self, cause: Error) -> None:
+        self.tries += 1
+        if self._lost_ms is None:
+            self._lost_ms = self._clock.monotonic_ms()
+        if not self._told:
+            self._told = True
+            log.warning(
+                "replication of %s: no link to broker %d at %s: %s",
+                self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),
+            )  # fmt: skip
+
+    def _facts(self) -> dict[str, object]:
+        return {"group": self._opening.broker_name, "peer": self.peer, "address": self.address}

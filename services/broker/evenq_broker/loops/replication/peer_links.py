@@ -1,0 +1,141 @@
+"""The links between this broker and the others of its group, in both directions: who owns a `Replica` sends and
+receives by them and knows nothing of the network.
+
+One link leads to each other member (`outgoing_link`), one comes from each (`incoming_links`, read by
+`rpc.replication`). `send` never waits and may lose a message; `on_message` gets the messages of each sender in their
+order, at most once. Nothing here decides: what messages mean is the core's, where they go is the members' table.
+Always true: what peers can make this broker keep is bounded, per link: `outbox` and one message that leaves, and one
+message that comes (`RECORDS_BYTES_MAX`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from evenq_broker.core.replication.messages import Envelope
+from evenq_broker.core.replication.snapshot_files import SnapshotSource
+from evenq_broker.loops.replication.incoming_links import IncomingLinks
+from evenq_broker.loops.replication.outgoing_link import OutgoingLink
+from evenq_broker.loops.wire.replication import Opening
+from evenq_broker.runtime import Runtime
+
+__all__ = ["PeerLinks"]
+
+log = logging.getLogger(__name__)
+
+
+async def _always() -> None:
+    """There is always room."""
+
+
+class PeerLinks:
+    """See the module. A `rpc.replication.replication.ReplicationReceiver`. Belongs to one loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        members: Mapping[int, str],
+        own_id: int,
+        on_message: Callable[[Envelope], None],
+        *,
+        room: Callable[[], Awaitable[None]] = _always,
+        snapshots: SnapshotSource | None = None,
+    ) -> None:
+        """`members`: the brokers of the group by id, with the address at which each is called; the own one may be among
+        them. `room`: waits while this broker has too much in hand to take another message
+        (`bytes_in_hand.BytesInHand`). `snapshots`: what peers may fetch; may be set later.
+        """
+        self._runtime = runtime
+        self.own_id = own_id
+        self.snapshots = snapshots
+        self._on_message, self._room = on_message, room
+        settings = runtime.settings
+        self.group = settings.broker_name
+        self.incoming = IncomingLinks(
+            cluster=settings.cluster,
+            group=self.group,
+            own_id=own_id,
+            members=members,
+            clock=runtime.clock,
+            rng=runtime.rng,
+            on_opened=self._heard_of,
+        )
+        self._links = {
+            peer: OutgoingLink(runtime, Opening(settings.cluster, self.group, own_id, peer), members[peer])
+            for peer in sorted(members)
+            if peer != own_id
+        }
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._closed = False
+        self._strangers: set[int] = set()
+
+    @property
+    def connected(self) -> set[int]:
+        """Ids of the brokers that take messages of this one now."""
+        return {peer for peer, link in self._links.items() if link.connected}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits to be sent, all peers together, without the message that leaves just now."""
+        return sum(link.outbox.bytes for link in self._links.values())
+
+    @property
+    def dropped(self) -> int:
+        """Messages since the start that were not sent, for want of room or of a link."""
+        return sum(link.outbox.dropped for link in self._links.values())
+
+    def start(self) -> None:
+        """Open the links to all others, and keep them."""
+        for peer, link in self._links.items():
+            self._tasks.append(self._runtime.spawn(link.run(), name=f"replication link to broker {peer}"))
+
+    def send(self, to: int, envelope: Envelope) -> bool:
+        """Send a message to a broker; never waits, may lose it. False: it is known already that it is lost. Raises
+        MalformedMessage for one that cannot be sent at all (records of more than `RECORDS_BYTES_MAX`).
+        """
+        link = self._links.get(to)
+        if link is None or self._closed:
+            if link is None and to not in self._strangers:
+                self._strangers.add(to)
+                log.warning(
+                    "replication of %s: broker %d is in the group record and has no address here; known are %s",
+                    self.group, to, sorted(self._links), extra={"group": self.group, "peer": to},
+                )  # fmt: skip
+            return False
+        return link.send(envelope)
+
+    def close_peer(self, broker_id: int, reason: str) -> None:
+        """End the links to and from a broker for what it sent. New ones come after a pause, which grows from 1 s to a
+        minute if it goes on.
+        """
+        link = self._links.get(broker_id)
+        if link is not None:
+            link.close(reason, self.incoming.pause(broker_id, reason))
+
+    async def close(self) -> None:
+        """End all links. Idempotent."""
+        self._closed = True
+        self.incoming.close(f"broker {self.own_id} of group {self.group} ends")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    # ------------------------------------------------------------------------------------ for the calls that are served
+
+    def receive(self, envelope: Envelope) -> None:
+        """A message of a peer."""
+        if not self._closed:
+            self._on_message(envelope)
+
+    async def room(self) -> None:
+        """Wait until one more may come."""
+        await self._room()
+
+    def _heard_of(self, sender: int) -> None:
+        link = self._links.get(sender)
+        if link is not None:
+            link.hurry()

@@ -1,0 +1,332 @@
+"""Drives one replica: tells the core what happened, and carries out what it asks for.
+
+The core decides (`core/replication/replica.py`); here is what it must not know: time, peers, the coordinator, the log's
+files. What concerns the log goes through `ReplicaLog` in the order given; everything else is done at once, bounded: one
+read of the group record, one compare-and-set and one feed for each peer are under way at a time. What is lost on
+the way the core asks for again. Belongs to one loop; its end by itself is `failed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from evenq.errors import Error
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq_broker.core.replication.actions import (
+    Action,
+    AppendEpochStart,
+    AppendRecords,
+    ClosePeer,
+    Committed,
+    CompareAndSet,
+    Fence,
+    HandedOver,
+    PersistEpoch,
+    ReadRecord,
+    RecordTooOld,
+    Reset,
+    Send,
+    SendRecords,
+    Serve,
+    StopServing,
+    Truncate,
+)
+from evenq_broker.core.replication.messages import Envelope
+from evenq_broker.core.replication.record import RecordRefused
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Role
+from evenq_broker.loops.coordinators.coordinator import Coordinator
+
+__all__ = ["LogActions", "PeerSender", "ReplicaDriver"]
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 50
+WATCH_PAUSE_MS = 1_000
+TOO_OLD_LOG_MS = 30_000
+PIECE_BYTES = 1 << 20
+"""Of records in one message, unless one group of them is larger."""
+
+
+class PeerSender(Protocol):
+    """The links to the other brokers of the group."""
+
+    def send(self, to: int, envelope: Envelope) -> object:
+        """Send, or drop. Never waits."""
+        ...
+
+    def close_peer(self, broker_id: int, reason: str) -> None:
+        """End the links with a broker."""
+        ...
+
+    @property
+    def connected(self) -> set[int]:
+        """Who takes messages now."""
+        ...
+
+
+class LogActions(Protocol):
+    """The log's one writer."""
+
+    def do(self, action: PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset) -> None:
+        """Do it behind what was asked for before, then tell the core."""
+        ...
+
+    def serve(self, epoch: int) -> None:
+        """Open the broker as leader of the epoch, behind what was asked for before."""
+        ...
+
+    def stop_serving(self, reason: str) -> None:
+        """Fail what waits for a commit, now; then close the broker."""
+        ...
+
+    def committed(self, end: int) -> None:
+        """All below is committed."""
+        ...
+
+    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        """Whole groups of records from `start`. Raises StoreError, OSError."""
+        ...
+
+
+class ReplicaDriver:
+    """See the module. `log` and `peers` are set before `start`."""
+
+    log: LogActions
+    peers: PeerSender
+
+    def __init__(self, replica: Replica, coordinator: Coordinator, *, clock: Clock, group: str) -> None:
+        """`group`: the broker's name, for log lines."""
+        self.replica = replica
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        """Done with the error when only the end of the process helps."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each event: what may be appended, or who leads, may have changed."""
+        self._coordinator, self._clock, self._group = coordinator, clock, group
+        self._feeds: dict[int, SendRecords] = {}
+        """What each peer is to get next; a peer in here has a task that reads for it."""
+        self._connected: set[int] = set()
+        self._may_append = False
+        self._reading = self._setting = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._drained: asyncio.Future[HandedOver] | None = None
+        self._role = replica.role
+        self._too_old_ms = -TOO_OLD_LOG_MS
+        self._unwritten = ""
+        """Why the group record could not be written last; it is logged once."""
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin with time and the group record. The log was told before (`recovered`)."""
+        self._spawn(self._tick(), name="replica time")
+        self._spawn(self._watch(), name="group record")
+
+    def tell(self, actions: list[Action]) -> None:
+        """Carry out what an event of the replica asked for."""
+        for action in actions:
+            self._carry_out(action)
+        if self.replica.role is not self._role:
+            before, self._role = self._role, self.replica.role
+            if self._role is Role.STARTING:
+                self._connected = set(self.replica.config.members)  # who is not there now was lost
+            log.info(
+                "replica %s: %s, was %s", self._group, self._role, before,
+                extra={"broker": self._group, "epoch": self.replica.max_epoch, "leader": self.replica.leader_id()},
+            )  # fmt: skip
+        may_append = self.replica.may_append()
+        if actions or may_append is not self._may_append:
+            self._may_append = may_append
+            self.on_change()
+
+    def receive(self, envelope: Envelope) -> None:
+        """A message of a peer came."""
+        if not self._closed:
+            self.tell(self.replica.receive(envelope, self._clock.monotonic_ms()))
+
+    async def drain(self) -> HandedOver:
+        """Let another broker take over; ends within `drain_ms` of the timing. Only a leader that serves waits."""
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+            self.tell(self.replica.drain(self._clock.monotonic_ms()))
+        return await asyncio.shield(self._drained)
+
+    async def close(self) -> None:
+        """End all tasks; nothing is carried out any more."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def fail(self, error: BaseException) -> None:
+        """Only the end of the process helps."""
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Send(to, envelope):
+                self.peers.send(to, envelope)
+            case SendRecords():
+                self._feed(action)
+            case PersistEpoch() | AppendEpochStart() | AppendRecords() | Truncate() | Reset():
+                self.log.do(action)
+            case Committed(end):
+                self.log.committed(end)
+            case CompareAndSet():
+                self._set(action)
+            case ReadRecord():
+                self._read()
+            case Serve(epoch):
+                self.log.serve(epoch)
+            case StopServing(reason):
+                log.warning("replica %s leads no more: %s", self._group, reason, extra={"broker": self._group})
+                self.log.stop_serving(reason)
+            case HandedOver():
+                if self._drained is not None and not self._drained.done():
+                    self._drained.set_result(action)
+            case ClosePeer(broker_id, reason):
+                self.peers.close_peer(broker_id, reason)
+            case RecordTooOld(epoch, epoch_seen):
+                self._too_old(epoch, epoch_seen)
+            case Fence(error):
+                self.fail(error)
+
+    # Records for followers.
+
+    def _feed(self, action: SendRecords) -> None:
+        busy = action.to in self._feeds
+        self._feeds[action.to] = action
+        if not busy:
+            self._spawn(self._feed_on(action.to), name=f"records for broker {action.to}")
+
+    async def _feed_on(self, to: int) -> None:
+        """Read and send what the peer is to get, until nothing newer was asked for meanwhile."""
+        action: SendRecords | None = None
+        try:
+            while (newest := self._feeds[to]) is not action:
+                action = newest
+                await self._send_records(action)
+        except Error as error:  # what is missing is asked for again
+            log.warning(
+                "replica %s cannot read records for broker %d: %s", self._group, to, error.message,
+                extra={"broker": self._group, "to": to, "start": newest.start},
+            )  # fmt: skip
+        finally:
+            del self._feeds[to]
+
+    async def _send_records(self, action: SendRecords) -> None:
+        data = b""
+        if action.end > action.start:
+            data = await self.log.read(action.start, action.end, PIECE_BYTES)
+        envelope = self.replica.records(action, action.start + len(data), data)
+        if envelope is not None:
+            self.peers.send(action.to, envelope)
+
+    # The group record.
+
+    def _set(self, action: CompareAndSet) -> None:
+        if not self._setting:  # the core asks again for the one whose answer it does not know
+            self._setting = True
+            self._spawn(self._set_on(action), name="group record, written")
+
+    async def _set_on(self, action: CompareAndSet) -> None:
+        replica = self.replica
+        try:
+            try:
+                seen = await self._coordinator.compare_and_set(action.expected, action.proposed)
+            except (Error, RecordRefused) as error:
+                if str(error) != self._unwritten:
+                    self._unwritten = str(error)
+                    log.warning("group record not written: %s", self._unwritten, extra={"broker": self._group})
+                actions = replica.cas_unknown(action.number)
+            else:
+                self._unwritten = ""
+                now_ms = self._clock.monotonic_ms()
+                if seen is None:
+                    actions = replica.cas_conflict(action.number, None, now_ms)
+                else:
+                    actions = replica.cas_done(action.number, seen, now_ms)
+        finally:
+            self._setting = False
+        self.tell(actions)
+
+    def _read(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._spawn(self._read_on(), name="group record, read")
+
+    async def _read_on(self) -> None:
+        try:
+            seen = await self._coordinator.read()
+        except (Error, RecordRefused) as error:
+            log.debug("group record not read: %s", error)  # the watch says it once
+            return
+        finally:
+            self._reading = False
+        now_ms = self._clock.monotonic_ms()
+        self.tell(self.replica.absent(now_ms) if seen is None else self.replica.observed(seen, now_ms))
+
+    async def _watch(self) -> None:
+        said = ""
+        while True:
+            try:
+                async for seen in self._coordinator.watch():
+                    said = ""
+                    self.tell(self.replica.observed(seen, self._clock.monotonic_ms()))
+            except (Error, RecordRefused) as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("group record cannot be watched: %s", said, extra={"broker": self._group})
+            await self._clock.sleep_ms(WATCH_PAUSE_MS)
+
+    def _too_old(self, epoch: int, epoch_seen: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._too_old_ms >= TOO_OLD_LOG_MS:
+            self._too_old_ms = now_ms
+            log.warning(
+                "the group record is at epoch %d, this broker has acted in epoch %d: it is not used. If this lasts, "
+                "the record was lost or put back from a backup", epoch, epoch_seen,
+                extra={"broker": self._group},
+            )  # fmt: skip
+
+    # Time and tasks.
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep_ms(TICK_MS)
+            now_ms = self._clock.monotonic_ms()
+            before, self._connected = self._connected, self.peers.connected
+            for broker_id in sorted(before - self._connected - {self.replica.config.broker_id}):
+                self.tell(self.replica.lost(broker_id, now_ms))
+            self.tell(self.replica.tick(now_ms))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None:
+        if self._closed:
+            coroutine.close()
+            return
+        task = spawn(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    @property
+    def leads(self) -> bool:
+        """True while this broker serves clients, or is about to."""
+        return self.replica.leads
+
+    @property
+    def in_sync(self) -> bool:
+        """True if this broker and its store stand in the group record, and its log follows it."""
+        replica = self.replica
+        record = replica.record
+        good = replica.role in {Role.FETCHING, Role.STARTING, Role.READY, Role.DRAINING}
+        return good and record is not None and replica.own_pair in record.isr

@@ -1,0 +1,331 @@
+"""The log of one replica and its one writer: a copy while the broker follows, the broker's own store while it leads.
+
+Everything that changes the log stands in one queue and is done in that order, each with its answer to the core; the
+change from following to leading and back is an entry of the same queue, so nobody writes beside it. A leader that was
+deposed is cut off at once (`stop_serving`), before its entry's turn comes: from then on its store appends nothing.
+Always true: the folder is open once, as a `LogCopy` or as a `MessageStore`, and what is confirmed to a peer was synced
+(REPL_SYNC) or written (REPL_MEMORY) before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeAlias
+
+from evenq.errors import Error, HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreError, StoreFull
+from evenq.runtime.clock import Clock
+from evenq.store import MessageStore
+from evenq.store.log_copy import LogCopy
+from evenq.store.record import HEADER_BYTES
+from evenq_broker.core.replication.actions import (
+    Action,
+    AppendEpochStart,
+    AppendRecords,
+    PersistEpoch,
+    Reset,
+    Truncate,
+)
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Mode, Role
+from evenq_broker.loops.replication.identity import ReplicaIdentity
+
+__all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
+
+log = logging.getLogger(__name__)
+
+SYNC_MS = 500
+"""REPL_MEMORY: so often what was written is synced."""
+START_MS = 1_000
+"""Between two looks at where the log begins."""
+SNAPSHOT_MS = 600_000
+"""Between two snapshots that a follower takes from its leader."""
+NO_END = (1 << 62) - 1
+EMPTY_BATCH = b"\x01"
+"""A journal record without operations: what an epoch begins with."""
+
+
+class LeaderTerm(Protocol):
+    """The broker while it leads one epoch."""
+
+    async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
+        """Open store and servers; `attach` is called once the store is open, before anything is appended. May be
+        cancelled, and then leaves nothing behind. Raises what a start of the broker raises.
+        """
+        ...
+
+    async def end(self) -> None:
+        """Close all of it; the store was abandoned. Idempotent."""
+        ...
+
+
+class Pieces(Protocol):
+    """Reads the log's files while the store writes them."""
+
+    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        """Whole groups of records. Raises StoreError, OSError."""
+        ...
+
+
+Entry: TypeAlias = PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset
+Step: TypeAlias = Callable[[], Awaitable[list[Action]]]
+
+
+class ReplicaLog:
+    """See the module."""
+
+    def __init__(
+        self, replica: Replica, identity: ReplicaIdentity, *, open_copy: Callable[[], Awaitable[LogCopy]],
+        pieces: Pieces, term: LeaderTerm, clock: Clock, tell: Callable[[list[Action]], None],
+        fetch: Callable[[int], Awaitable[int]],
+    ) -> None:  # fmt: skip
+        """`open_copy` opens the folder to follow; `tell` carries out actions. `fetch` brings the leader's newest
+        snapshot into the folder, if it holds no more than what is below the given end, and gives where the log began
+        then, or -1 if there was none; it raises Error.
+        """
+        self._replica, self._identity = replica, identity
+        self._open_copy, self._pieces, self._term = open_copy, pieces, term
+        self._clock, self._tell, self._fetch = clock, tell, fetch
+        self._copy: LogCopy | None = None
+        self._store: MessageStore | None = None
+        """Of the term; None before it is open and after it was abandoned."""
+        self._beginning: asyncio.Task[None] | None = None
+        self._entries: deque[Step] = deque()
+        self._wanted = asyncio.Event()
+        self._sync_each = replica.config.mode is Mode.REPL_SYNC
+        self._cut_off = False
+        """The term that is open, or about to, is over."""
+
+    async def open(self) -> None:
+        """Open the copy and tell the core where the log ends. Raises StoreLocked, StoreCorrupted, StoreError."""
+        copy = self._copy = await self._open_copy()
+        if self._identity.is_new and copy.end > copy.start:  # epochs of two logs could have the same numbers
+            self._identity.forget()
+            raise StoreError(
+                "the data folder holds messages of a broker that was alone; the copies of a group begin with empty ones"
+            )
+        entries = tuple(EpochStart(epoch, offset) for epoch, offset in copy.epochs)
+        table = EpochTable(copy.start, entries)
+        self._tell(self._replica.recovered(table, copy.end, self._clock.monotonic_ms()))
+
+    async def run(self) -> None:
+        """Do what was asked for, for ever."""
+        while True:
+            while self._entries:
+                self._tell(await self._entries.popleft()())
+            self._wanted.clear()
+            if not self._entries:
+                await self._wanted.wait()
+
+    async def sync_often(self) -> None:
+        """REPL_MEMORY: sync what was copied now and then, for ever."""
+        while True:
+            await self._clock.sleep_ms(SYNC_MS)
+            copy = self._copy
+            if copy is not None and copy.synced_end < copy.end and not self._entries:
+                self._add(self._synced)
+
+    async def close(self, *, clean: bool) -> None:
+        """Give the folder back. `clean`: all was synced, so the store keeps its identity in REPL_MEMORY, too. `run` has
+        ended.
+        """
+        self.stop_serving("the broker stops")
+        await self._term.end()
+        if self._copy is None and clean:
+            self._copy = await self._open_copy()  # an abandoned store leaves records behind its last sync
+        if self._copy is not None:
+            await self._copy.close()
+            self._copy = None
+            if clean:
+                await asyncio.to_thread(self._identity.mark_clean)
+
+    # What the driver asks for.
+
+    def do(self, action: Entry) -> None:
+        """See LogActions."""
+        self._add(lambda: self._do(action))
+
+    def serve(self, epoch: int) -> None:
+        """See LogActions."""
+        self._cut_off = False
+        self._add(lambda: self._begin_term(epoch))
+
+    def stop_serving(self, reason: str) -> None:
+        """See LogActions."""
+        self._cut_off = True
+        if self._beginning is not None:
+            self._beginning.cancel()
+        store, self._store = self._store, None
+        if store is not None:
+            store.give_up(
+                PersistenceTimeout(f"{reason}; whether the record is kept is not known: look, or send it again")
+            )
+        self._add(self._end_term)
+
+    def committed(self, end: int) -> None:
+        """See LogActions."""
+        if self._store is not None:
+            self._store.commit(min(end, self._store.stats.written_end))
+
+    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        """See LogActions."""
+        if self._copy is not None:
+            return await self._copy.read(start, end, bytes_max)
+        return await self._pieces.read(start, end, bytes_max)
+
+    def look(self) -> None:
+        """Refuse appends, or take them again, as the core says now."""
+        store, replica = self._store, self._replica
+        if store is None:
+            return
+        if replica.may_append():
+            store.refuse(None)
+            return
+        record = replica.record
+        have = replica.copies()
+        least = 0 if record is None else record.min_isr
+        reason = "the broker hands over to another one" if have >= least else f"{have} of {least} copies are in sync"
+        store.refuse(HaNotAvailable(f"nothing is taken now: {reason}; try again"))
+
+    # The entries.
+
+    def _add(self, step: Step) -> None:
+        self._entries.append(step)
+        self._wanted.set()
+
+    async def _do(self, action: Entry) -> list[Action]:
+        replica = self._replica
+        if isinstance(action, PersistEpoch):
+            await asyncio.to_thread(self._identity.persist_epoch, action.epoch)
+            return replica.epoch_persisted(action.epoch)
+        copy = self._copy
+        if copy is None:
+            raise StoreError(f"{type(action).__name__} while the broker leads: only a copy is written from outside")
+        match action:
+            case AppendEpochStart(epoch):
+                start, now_ms = copy.end, self._clock.now_ms()
+                end = await copy.append_epoch_start(epoch, EMPTY_BATCH, now_ms)
+                log.info("epoch %d begins at %d", epoch, start)
+                return await self._also_synced(replica.appended(epoch, end))
+            case AppendRecords():
+                return await self._append(copy, action)
+            case Truncate(end):
+                if end < copy.end:
+                    log.warning("the log is cut from %d to %d: its leader does not have the rest", copy.end, end)
+                await copy.truncate(end)
+                return replica.truncated(end)
+            case Reset(start):
+                log.warning("the log is begun anew at %d: its leader has nothing of it", start)
+                await copy.reset(start)
+                if start:
+                    await self._fetch_for(start)
+                return replica.emptied(start)
+
+    async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
+        records = action.records
+        assert isinstance(records.payload, bytes)
+        try:
+            end = await copy.append(records.payload, start=records.start)
+        except (RecordsDamaged, StoreFull) as error:
+            log.warning("records from %d on are not copied: %s", records.start, error.message)
+            return self._replica.not_copied()
+        actions = self._replica.copied(end)
+        return await self._also_synced(actions) if self._sync_each else actions
+
+    async def _fetch_for(self, start: int) -> None:
+        """A log that does not begin at 0 is of use only with a snapshot. Raises Error: the next start tries again."""
+        if await self._fetch(NO_END) < start:
+            raise StoreError(f"the leader has no snapshot for a log that begins at {start}")
+
+    async def _also_synced(self, actions: list[Action]) -> list[Action]:
+        self._tell(actions)
+        return await self._synced()
+
+    async def _synced(self) -> list[Action]:
+        if self._copy is None:
+            return []
+        return self._replica.synced(await self._copy.sync())
+
+    # Terms.
+
+    async def _begin_term(self, epoch: int) -> list[Action]:
+        if self._cut_off:
+            return []
+        assert self._copy is not None
+        await self._copy.close()
+        self._copy = None
+        self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
+        try:
+            await self._beginning
+        except asyncio.CancelledError:
+            if not self._cut_off:
+                raise
+        finally:
+            self._beginning = None
+        return []
+
+    def _attach(self, store: MessageStore) -> None:
+        replica = self._replica
+        epoch, end = replica.max_epoch, store.stats.written_end
+        if not 0 <= end - replica.end < HEADER_BYTES:
+            raise StoreError(f"the store ends at {end}, its copy ended at {replica.end}")
+        if end > replica.end:  # no header fits into the rest of the file: the store goes on in the next one
+            self._tell([*replica.appended(epoch, end), *replica.synced(end)])
+        self._store = store
+        store.commit(min(replica.hw, replica.end))
+        store.on_written = lambda end: self._tell(replica.appended(epoch, end))
+        store.on_synced = lambda end: self._tell(replica.synced(min(end, replica.end)))
+        self.look()
+
+    async def _end_term(self) -> list[Action]:
+        if self._copy is not None:
+            return []
+        await self._term.end()
+        copy = await self._open_copy()
+        if copy.end > self._replica.end:  # written by the old term's last group, which nobody was told of
+            await copy.truncate(self._replica.end)
+        if copy.end != self._replica.end:
+            raise StoreError(f"the log ends at {copy.end}, {self._replica.end} was written")
+        self._copy = copy
+        return self._replica.synced(await copy.sync())
+
+    async def look_after_start(self) -> None:
+        """Let go what retention let go at the leader, for ever: a leader tells its core, a follower takes a newer
+        snapshot and then drops what lies before the leader's log.
+        """
+        fetched_ms = self._clock.monotonic_ms()
+        while True:
+            await self._clock.sleep_ms(START_MS)
+            store, replica = self._store, self._replica
+            if store is not None:
+                start = store.stats.log_end - store.stats.log_bytes
+                if start > replica.table.start:
+                    self._tell(replica.trimmed(start))
+                fetched_ms = self._clock.monotonic_ms()
+            elif replica.role is Role.FETCHING and self._clock.monotonic_ms() - fetched_ms >= SNAPSHOT_MS:
+                fetched_ms = self._clock.monotonic_ms()
+                await self._take_snapshot()
+
+    async def _take_snapshot(self) -> None:
+        try:
+            start = await self._fetch(self._replica.hw)
+        except Error as error:
+            log.warning("the leader's snapshot is not copied: %s", error.message)
+            return
+        if start > self._replica.table.start:
+            self._add(lambda: self._trim(start))
+
+    async def _trim(self, start: int) -> list[Action]:
+        copy = self._copy
+        if copy is None or start > self._replica.hw:
+            return []
+        await copy.trim(start)
+        return self._replica.trimmed(copy.start) if copy.start > self._replica.table.start else []
+
+    def spawned(self) -> list[Coroutine[Any, Any, None]]:
+        """The loops to run."""
+        loops = [self.run(), self.look_after_start()]
+        return loops if self._sync_each else [*loops, self.sync_often()]

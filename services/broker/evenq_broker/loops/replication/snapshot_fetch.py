@@ -1,0 +1,128 @@
+"""A follower fetches the leader's newest snapshot, file by file, and checks every word of it.
+
+The stream is checked as it comes: names first (they become paths), then that each file follows the one before it, from
+0 to its end without a gap, and that its checksum fits. Anything else, and a stream that ends early, is an error, and
+nothing of what came may be used. Bounded: one piece is held at a time, and a peer that sends nothing for `STALL_MS` is
+given up. The owner of a replica calls it; `rpc.replication` is the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
+from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSink, listing_fault
+from evenq_broker.loops.state.signals import done_within
+from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, Opening
+
+__all__ = ["METHOD", "STALL_MS", "SnapshotRefused", "fetch_snapshot"]
+
+METHOD = "/evenq.v1.Replication/FetchSnapshot"
+STALL_MS = 30_000
+"""The longest time without a piece."""
+
+
+class SnapshotRefused(BadRequest):
+    """What a peer sends is no snapshot; says what is wrong with it."""
+
+
+async def fetch_snapshot(net: Net, address: str, who: Opening, sink: SnapshotSink, *, clock: Clock) -> SnapshotListing:
+    """Put the newest snapshot of the broker `who.receiver` into the sink; what it was. `who.sender` is this broker.
+
+    Raises SnapshotRefused, NotFound (there is none, or a newer one took its place: ask again), TooManyRequests (others
+    fetch just now), ConnectionFailed, RequestTimeout, and whatever the sink raises; the sink is useless then.
+    """
+    request = pb.FetchSnapshotRequest(
+        cluster=who.cluster, broker_name=who.broker_name, sender=who.sender, receiver=who.receiver
+    )
+    async with aclosing(_pieces(net, address, request.SerializeToString(), clock)) as pieces:
+        listing = _listing(await anext(pieces, None), address)
+        await sink.begin(listing)
+        for file in listing.files:
+            await _take(file, pieces, sink, address)
+        if await anext(pieces, None) is not None:
+            raise SnapshotRefused(f"{address} sends more than the {len(listing.files)} files of its snapshot")
+    await sink.done()
+    return listing
+
+
+def _listing(piece: pb.SnapshotPiece | None, address: str) -> SnapshotListing:
+    if piece is None:
+        raise ConnectionFailed(f"{address} ended the snapshot before it began")
+    if not piece.HasField("head"):
+        raise SnapshotRefused(f"{address} sends a snapshot without a head")
+    head = piece.head
+    files = tuple(SnapshotFile(file.name, file.bytes) for file in head.files)
+    listing = SnapshotListing(head.log_offset, head.log_start, files)
+    fault = listing_fault(listing)
+    if fault:
+        raise SnapshotRefused(f"{address} sends {fault}")
+    return listing
+
+
+async def _take(file: SnapshotFile, pieces: AsyncIterator[pb.SnapshotPiece], sink: SnapshotSink, address: str) -> None:
+    """One file, to its checksum."""
+    offset, crc = 0, 0
+    while True:
+        piece = await anext(pieces, None)
+        if piece is None:
+            raise ConnectionFailed(f"{address} ended the snapshot in {file.name}, at {offset} of {file.size} bytes")
+        size = len(piece.data)
+        if (piece.name, piece.offset, piece.total) != (file.name, offset, file.size):
+            raise SnapshotRefused(
+                f"{address} sends {piece.name[:120]!r} of {piece.total} bytes at {piece.offset}, where {file.name} of "
+                f"{file.size} bytes at {offset} had to come"
+            )
+        ends = offset + size == file.size
+        if offset + size > file.size or size > PIECE_BYTES_MAX or (not size and not ends):
+            raise SnapshotRefused(f"{address} sends a piece of {size} bytes of {file.name} at {offset} of {file.size}")
+        if ends != piece.HasField("crc32c"):
+            raise SnapshotRefused(f"{address} sends a checksum of {file.name} elsewhere than at its end")
+        crc = crc32c(piece.data, crc)
+        if ends and piece.crc32c != crc:
+            raise SnapshotRefused(f"{file.name} from {address} has checksum {crc:08x}, sent was {piece.crc32c:08x}")
+        await sink.write(file.name, offset, piece.data)
+        offset += size
+        if ends:
+            return
+
+
+async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> AsyncGenerator[pb.SnapshotPiece, None]:
+    """The stream, decoded. Raises SnapshotRefused, RequestTimeout."""
+    frames = net.stream(address, METHOD, request, timeout_ms=None)
+    try:
+        while True:
+            step = asyncio.ensure_future(_next(frames))
+            try:
+                if not await done_within(step, STALL_MS, clock=clock):
+                    raise RequestTimeout(f"{address} sent nothing of its snapshot for {STALL_MS} ms")
+            finally:
+                step.cancel()
+                await asyncio.wait({step})  # the stream can be closed only when nobody reads it
+            data = step.result()
+            if data is None:
+                return
+            yield _decoded(data, address)
+    finally:
+        close = getattr(frames, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _decoded(data: bytes, address: str) -> pb.SnapshotPiece:
+    try:
+        return pb.SnapshotPiece.FromString(data)
+    except DecodeError as error:
+        raise SnapshotRefused(f"{address} sends {len(data)} bytes that are no piece: {error}") from error
+
+
+async def _next(frames: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(frames, None)

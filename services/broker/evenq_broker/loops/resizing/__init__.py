@@ -1,0 +1,1 @@
+"""Topics that grow and shrink, brokers that drain and leave."""

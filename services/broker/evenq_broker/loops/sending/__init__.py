@@ -1,0 +1,1 @@
+"""Messages that come: once, and at their time."""

@@ -1,0 +1,260 @@
+"""A message that its producer sends again is stored once (wire contract 3.7, checklist 20).
+
+`rpc.sending.send` and `rpc.sending.publishing` claim each message before they store it. A retry is answered like the
+first: at once when that is stored, after it while it is being written; one whose first try failed is stored. A call
+that was broken off in the middle (the producer's deadline, and that is when it tries again) leaves its messages to be
+looked for in the log. After a restart the newest messages of the queues are read back. Across brokers nothing is known,
+as the contract says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evenq.errors import Error, StoreCorrupted
+from evenq.model.names import is_system_topic
+from evenq.runtime.tasks import spawn
+from evenq.store import Append, StoredMessage, TimerAppend
+from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
+from evenq_broker.core.sending.validation import digest_of
+from evenq_broker.core.state.keys import keys_of
+from evenq_broker.core.state.records import encode
+from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+if TYPE_CHECKING:
+    from evenq.model import TopicConfig
+
+__all__ = ["Claim", "Deduplicator"]
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 1_000
+RESTORE_MAX_MS = 2_000
+"""Longest time of a start for reading back what came last."""
+READ_COUNT = 1_000
+READ_BYTES = 4 << 20
+
+Claim = tuple[Key, Append | TimerAppend]
+T = TypeVar("T")
+
+
+class Deduplicator:
+    """The window of one broker, and those who wait for a first try."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger) -> None:
+        settings = runtime.settings
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._window_ms = settings.duplicates_window_ms
+        self.count_max = settings.duplicates_max
+        self.recent = RecentMessages(window_ms=self._window_ms, count_max=self.count_max)
+        self.entries = self.recent.entries
+        self.claim = self.recent.claim
+        self.waits: dict[Key, asyncio.Future[None]] = {}
+        """Those who came while the first try was under way."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def kept(self, key: Key, result: Answer) -> None:
+        """The message is stored."""
+        self.recent.kept(key, result)
+        if self.waits:
+            self.wake(key)
+
+    def failed(self, key: Key) -> None:
+        """The message is not stored."""
+        self.recent.failed(key)
+        if self.waits:
+            self.wake(key)
+
+    async def first(self, key: Key, stored: Append | TimerAppend) -> Answer | None:
+        """For a message that another call claimed: what that was answered. None: its try failed, and now the message
+        is the caller's to store.
+        """
+        while True:
+            known = self.claim(key, stored)
+            if known is stored:
+                return None
+            if isinstance(known, int | bytes):
+                if isinstance(known, int) and isinstance(stored, TimerAppend) and stored.kind == HALF_MESSAGE:
+                    self.recent.entries[key] = stored  # decided before a restart; its name is not known any more
+                    return None
+                self._runtime.stats.topic(topic_of(key)).duplicates += 1
+                return known
+            await self._wait(key)
+
+    def claim_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> bool:
+        """Claim messages that are all new, in one go. False: nothing was claimed, `store` is to look at each."""
+        entries = self.entries
+        while len(entries) + len(keys) > self.count_max and entries:
+            self.recent.make_room()
+        if len(keys) == 1:
+            return entries.setdefault(keys[0], messages[0]) is messages[0]
+        if len(set(keys)) < len(keys) or not entries.keys().isdisjoint(keys):
+            return False
+        entries.update(zip(keys, messages, strict=True))
+        return True
+
+    def kept_all(self, keys: Sequence[Key], messages: Sequence[Append]) -> None:
+        """What `claim_all` claimed is stored."""
+        places = [message.queue_offset << QUEUE_BITS | message.queue_id for message in messages]
+        self.entries.update(zip(keys, places, strict=True))
+        if self.waits:
+            for key in keys:
+                self.wake(key)
+
+    async def store(
+        self,
+        claims: Sequence[Claim],
+        append: Callable[[list[Append | TimerAppend]], Awaitable[None]],
+        result_of: Callable[[Append | TimerAppend], Answer],
+    ) -> list[Answer]:
+        """Store those that are new, with one `append`, all or none; the answers of all in order."""
+        answers: list[Answer | None] = [None] * len(claims)
+        left: Sequence[int] = range(len(claims))
+        while left:
+            known = {at: self.claim(*claims[at]) for at in left}
+            mine = [at for at in left if known[at] is claims[at][1]]
+            if mine:
+                await self._append([claims[at] for at in mine], append)
+                for at in mine:
+                    key, stored = claims[at]
+                    answers[at] = result = result_of(stored)
+                    self.kept(key, result)
+            waiting: list[int] = []
+            for at in left:
+                answer_or_rival = known[at]
+                if isinstance(answer_or_rival, int | bytes):
+                    answers[at] = answer_or_rival
+                    self._runtime.stats.topic(topic_of(claims[at][0])).duplicates += 1
+                elif answer_or_rival is not claims[at][1]:
+                    waiting.append(at)
+            if waiting and not mine:
+                await self._wait(claims[waiting[0]][0])
+            left = waiting
+        return [result for result in answers if result is not None]
+
+    async def _append(
+        self, claims: list[Claim], append: Callable[[list[Append | TimerAppend]], Awaitable[None]]
+    ) -> None:
+        try:
+            await append([stored for _, stored in claims])
+        except BaseException as error:
+            self.broken(claims, error)
+            raise
+
+    def broken(self, claims: Sequence[Claim], error: BaseException) -> None:
+        """Storing the messages ended with an error; if their call was broken off, find out whether they are stored."""
+        if isinstance(error, asyncio.CancelledError):
+            self._spawn(self._look(claims), "look for messages of a call that was broken off")
+        else:
+            for key, _ in claims:
+                self.failed(key)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it to its end, also when the call is broken off meanwhile."""
+        return await asyncio.shield(self._spawn(work, "store a message"))
+
+    def start(self) -> None:
+        """Forget old ids from now on."""
+        self._runtime.spawn(self._forget(), name="forget old message ids")
+
+    async def close(self) -> None:
+        """End what still looks."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    async def _look(self, claims: Sequence[Claim]) -> None:
+        store = self._ledger.store
+        try:
+            await store.append_state(encode([]))  # whatever was queued before it has its outcome afterwards
+        except Error as error:
+            log.info("a state record failed", extra={"error": str(error)})
+        for key, stored in claims:
+            if isinstance(stored, Append) and await self._is_there(stored):
+                self.kept(key, pack_place(stored.queue_id, stored.queue_offset))
+            else:
+                self.failed(key)
+
+    async def _is_there(self, stored: Append) -> bool:
+        if stored.queue_offset < 0:
+            return False
+        try:
+            messages = await self._ledger.store.read_at(stored.topic_id, stored.queue_id, [stored.queue_offset])
+        except StoreCorrupted:
+            return False
+        return [(one.head, one.system) for one in messages] == [(stored.head, stored.system)]
+
+    async def _wait(self, key: Key) -> None:
+        waiting = self.waits.get(key)
+        if waiting is None:
+            waiting = self.waits[key] = asyncio.get_running_loop().create_future()
+        await asyncio.wait({waiting})
+
+    def wake(self, key: Key) -> None:
+        """Whoever waits for it looks again."""
+        waiting = self.waits.pop(key, None)
+        if waiting is not None:
+            waiting.set_result(None)
+
+    async def _forget(self) -> None:
+        clock = self._runtime.clock
+        step_ms = max(10, min(TICK_MS, self._window_ms // 8))
+        while True:
+            self.recent.tick(clock.monotonic_ms())
+            await clock.sleep_ms(step_ms)
+
+    def _spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = spawn(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ------------------------------------------------------------------------------------------------ after a restart
+
+    async def restore(self) -> None:
+        """Read back what the queues got in the last window, as many and for as long as is allowed."""
+        until_ms = self._runtime.clock.monotonic_ms() + RESTORE_MAX_MS
+        since_ms = self._runtime.clock.now_ms() - self._window_ms
+        left = self.count_max
+        for topic in self._catalog.topics.all():
+            if is_system_topic(topic.name):
+                continue
+            for queue_id in range(topic.queues_ever):
+                if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
+                    log.info("not all message ids of before the restart are known", extra={"known": len(self.recent)})
+                    return
+                left -= await self._restore_queue(topic, queue_id, since_ms, left)
+
+    async def _restore_queue(self, topic: TopicConfig, queue_id: int, since_ms: int, most: int) -> int:
+        store, ids = self._ledger.store, (topic.topic_id, queue_id)
+        low, high = store.queue_range(*ids)
+        if low == high:
+            return 0
+        try:
+            at = max(await store.offset_at(*ids, since_ms), high - most)
+            first = at
+            while at < high:
+                batch = await store.read(*ids, at, count_max=READ_COUNT, bytes_max=READ_BYTES)
+                for message in batch.messages:
+                    self._remember(topic, message)
+                if batch.next_offset <= at:
+                    break
+                at = batch.next_offset
+        except StoreCorrupted as error:
+            log.warning("a queue cannot be read back", extra={"topic": topic.name, "error": str(error)})
+            return 0
+        return at - first
+
+    def _remember(self, topic: TopicConfig, message: StoredMessage) -> None:
+        keys = keys_of(message.head, message.system)
+        if keys:
+            key = key_of(keys[-1], digest_of(message.system), topic.topic_id)
+            self.recent.entries[key] = pack_place(message.queue_id, message.queue_offset)

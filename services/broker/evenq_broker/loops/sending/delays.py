@@ -1,0 +1,61 @@
+"""Delayed messages that are due: each becomes an ordinary message of its topic, in the same append as the end of its
+timer, so it is delivered once also across a crash (RD-13 to RD-18).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from evenq.store import Append, StoredTimer, TimerAppend
+from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.staging.rows import STAGED_ROWS
+from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
+from evenq_broker.loops.staging.staging import Staging
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.transactions.transactions import Transactions
+
+__all__ = ["due"]
+
+log = logging.getLogger(__name__)
+
+
+def due(
+    catalog: Catalog,
+    timers: list[StoredTimer],
+    *,
+    transactions: Transactions,
+    staging: Staging,
+    delayed_retries: DelayedRetries,
+) -> list[Append | TimerAppend | None]:
+    """What due timers become: a delayed message its message, a half message its next check
+    (`loops.transactions.transactions`); None for one whose topic was deleted meanwhile.
+    """
+    return [
+        _due(catalog, timer, transactions=transactions, staging=staging, delayed_retries=delayed_retries)
+        for timer in timers
+    ]
+
+
+def _due(
+    catalog: Catalog,
+    timer: StoredTimer,
+    *,
+    transactions: Transactions,
+    staging: Staging,
+    delayed_retries: DelayedRetries,
+) -> Append | TimerAppend | None:
+    if timer.kind == HALF_MESSAGE:
+        return transactions.due(timer)
+    return (
+        staging.due(timer) if timer.kind == STAGED_ROWS else _message(catalog, timer, delayed_retries=delayed_retries)
+    )
+
+
+def _message(catalog: Catalog, timer: StoredTimer, *, delayed_retries: DelayedRetries) -> Append | None:
+    topic = catalog.topics.by_id(timer.topic_id)
+    if topic is None:
+        log.info("a delayed message has no topic any more", extra={"topic_id": timer.topic_id, "due_ms": timer.due_ms})
+        return None
+    delayed_retries.due(timer.topic_id, timer.log_offset)
+    queue_id = timer.queue_id % topic.write_queues
+    return Append(timer.topic_id, queue_id, timer.tag_hash, timer.born_ms, timer.head, timer.system)

@@ -1,0 +1,1 @@
+"""Rows that wait: kept, decided, published."""

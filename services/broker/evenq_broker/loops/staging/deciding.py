@@ -1,0 +1,387 @@
+"""The decisions about batches of staged rows: made once at a query's coordinator, carried to all brokers, asked for by
+those that missed them.
+
+`rpc.staging.staging` begins, decides and abandons; `sweep` goes on with what a crash or an absent broker left: the
+coordinator rolls forward what is decided and not published everywhere, and every broker asks about stagings that nobody
+spoke of. A decision is durable before anybody learns of it, and so is the word that a token shall never win. Nothing is
+dropped without that word, however long the coordinator is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, TooManyRequests
+from evenq.runtime.failpoints import passing
+from evenq.runtime.tasks import spawn
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import staging_pb2
+from evenq_broker.core.staging.decisions import Decisions
+from evenq_broker.core.staging.staged import Batch, StagedRows
+from evenq_broker.core.state.staging_records import (
+    BatchDecided,
+    QueryForgotten,
+    QueryKnown,
+    RolledForward,
+    StagingOp,
+    TokensDropped,
+)
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.staging.name_locks import NameLocks
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["OUTCOME", "ROLL_FORWARD", "Deciding", "Outcome", "StagedHere", "StagingStats"]
+
+log = logging.getLogger(__name__)
+
+ROLL_FORWARD = "/evenq.v1.Staging/RollForward"
+OUTCOME = "/evenq.v1.Staging/Outcome"
+ROLL_MS = 60_000
+"""Deadline of a roll-forward at another broker: it may have much to write."""
+ROLL_WAIT_MS = 20_000
+"""How long a decision's caller waits for brokers to be rolled forward."""
+DROPPED_MAX = 100_000
+QUERY_ID_MAX = 255
+
+
+@dataclass(slots=True)
+class StagingStats:
+    """Counters since the start."""
+
+    staged_rows: int = 0
+    published_rows: int = 0
+    dropped_rows: int = 0
+    dropped_stagings: int = 0
+    decisions: int = 0
+
+
+class StagedHere(Protocol):
+    """The staged rows of this broker, as their decisions need them."""
+
+    stats: StagingStats
+    table: StagedRows
+
+    async def roll_forward(self, batch: Batch, coordinator: str, winners: Collection[str]) -> int: ...
+    async def resolve(self, batch: Batch) -> None: ...
+
+
+class Outcome(NamedTuple):
+    """What a coordinator says of a batch."""
+
+    decided: bool
+    winners: Collection[str]
+    dropped: Collection[str]
+    """Only of an undecided batch: shall never win."""
+
+
+class Deciding:
+    """Queries, and the batches that this broker decides."""
+
+    def __init__(
+        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, staging: StagedHere
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._cluster, self._staging = cluster, staging
+        self.table = Decisions()
+        self._locks = NameLocks()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._silent: Counter[str] = Counter()
+        """Brokers that did not answer, and how often in a row."""
+
+    @property
+    def own(self) -> str:
+        """This broker's name."""
+        return self._runtime.settings.broker_name
+
+    # -- what writers call --------------------------------------------------------------------------------------------
+
+    async def begin(self, query_id: str, batch_id: int, coordinator: str) -> tuple[str, bool]:
+        """The query's coordinator as known here ("": not), and whether that is this broker and decided the batch.
+        `coordinator`: what to keep if none is known; durable then. Raises BadRequest, TooManyRequests.
+        """
+        _check_query(query_id)
+        async with self._locks.of(query_id):  # what is being decided is not told before it is safe
+            query = self.table.queries.get(query_id)
+            now_ms = self._runtime.clock.now_ms()
+            if query is None and coordinator:
+                await self._know(query_id, coordinator, now_ms)
+                query = self.table.queries[query_id]
+            if query is None:
+                return "", False
+            self.table.use(query_id, now_ms)
+            return query.coordinator, query.coordinator == self.own and batch_id <= query.last_batch
+
+    async def decide(self, query_id: str, batch_id: int, winners: Mapping[str, Collection[str]]) -> bool:
+        """Decide a batch, unless it is: durable when it returns. `winners`: token to the brokers that have rows of it.
+        Returns whether it was decided before. Raises PreconditionFailed if a winner was dropped before, or another
+        broker decides for this query.
+        """
+        return bool(await asyncio.shield(self._spawn(self._decide(query_id, batch_id, winners), "decide a batch")))
+
+    async def _decide(self, query_id: str, batch_id: int, winners: Mapping[str, Collection[str]]) -> bool:
+        async with self._locks.of(query_id):
+            query = await self._mine(query_id)
+            if batch_id <= query.last_batch:
+                return True
+            lost = [token for token in winners if token in query.dropped]
+            if lost:
+                raise PreconditionFailed(
+                    f"batch {batch_id} of query {query_id} cannot be decided at broker {self.own}: {len(lost)} of its "
+                    f"{len(winners)} stagings were dropped, after staging.timeout_ms without a decision or by an "
+                    "abort; run the batch again"
+                )
+            limit = self._runtime.settings.staging.decisions_max
+            if self.table.open_count >= limit:
+                raise TooManyRequests(
+                    f"{limit} decided batches wait at broker {self.own} for brokers that are away "
+                    f"(staging.decisions_max): {', '.join(sorted(self.table.behind(query_id)) or ['of other queries'])}"
+                )
+            pairs = tuple((name, token) for token, names in winners.items() for name in names)
+            passing("staging.deciding")
+            await self._record(query_id, BatchDecided(query_id, batch_id, pairs, self._runtime.clock.now_ms()))
+            passing("staging.decided")
+            self._staging.stats.decisions += 1
+            log.info(
+                "decided batch %d of query %s: %d stagings at %s", batch_id, query_id, len(winners),
+                ", ".join(sorted({name for name, _ in pairs})) or "no broker",
+            )  # fmt: skip
+            return False
+
+    async def abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
+        """These shall never win; durable when it returns. True: the batch is decided, nothing is abandoned."""
+        return bool(await asyncio.shield(self._spawn(self._abandon(query_id, batch_id, tokens), "abandon rows")))
+
+    async def _abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
+        async with self._locks.of(query_id):
+            query = await self._mine(query_id)
+            if batch_id <= query.last_batch:
+                return True
+            await self._drop(query_id, batch_id, tokens)
+        self._spawn(self._staging.resolve((query_id, batch_id)), "drop abandoned rows")
+        return False
+
+    async def roll_forward(self, query_id: str) -> list[str]:
+        """Publish the query's decided batches wherever they are not yet; the brokers that are behind after a while."""
+        work = self._spawn(self._roll(query_id), "roll a batch forward")
+        sleeping = self._spawn(self._runtime.clock.sleep_ms(ROLL_WAIT_MS), "wait for a roll-forward")
+        try:
+            await asyncio.wait({work, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+        return sorted(self.table.behind(query_id))
+
+    # -- what brokers ask ---------------------------------------------------------------------------------------------
+
+    async def outcome(
+        self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
+    ) -> Outcome:
+        """What shall become of a broker's stagings. The `expired` of a batch without a decision shall never win from
+        now on; durable when it returns.
+        """
+        work = self._outcome(query_id, batch_id, broker_name, tokens, expired)
+        outcome: Outcome = await asyncio.shield(self._spawn(work, "tell an outcome"))
+        return outcome
+
+    async def _outcome(
+        self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
+    ) -> Outcome:
+        async with self._locks.of(query_id):
+            query = await self._mine(query_id)
+            if batch_id <= query.last_batch:
+                return Outcome(True, self.table.winners(query_id, batch_id, broker_name), ())
+            lost = [token for token in expired if token not in query.dropped]
+            if lost:
+                log.warning(
+                    "batch %d of query %s was not decided in time: %d stagings at broker %s are dropped",
+                    batch_id, query_id, len(lost), broker_name,
+                )  # fmt: skip
+                await self._drop(query_id, batch_id, lost)
+            return Outcome(False, (), [token for token in tokens if token in query.dropped])
+
+    async def outcome_from(
+        self, coordinator: str, batch: tuple[str, int], tokens: Sequence[str], expired: Sequence[str]
+    ) -> Outcome:
+        """The same, asked of the coordinator. Raises ConnectionFailed, RequestTimeout."""
+        query_id, batch_id = batch
+        if coordinator == self.own:
+            return await self.outcome(query_id, batch_id, self.own, tokens, expired)
+        request = staging_pb2.OutcomeRequest(
+            query_id=query_id, batch_id=batch_id, broker_name=self.own, tokens=map(bytes.fromhex, tokens),
+            expired=map(bytes.fromhex, expired),
+        )  # fmt: skip
+        content = await self._cluster.peers.ask(coordinator, OUTCOME, request.SerializeToString())
+        response = staging_pb2.OutcomeResponse.FromString(content)
+        check(response.status)
+        return Outcome(
+            response.decided, [one.hex() for one in response.winners], [one.hex() for one in response.dropped]
+        )
+
+    # -- what goes on by itself ---------------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Carry on with what was left, again and again."""
+        settings, clock = self._runtime.settings.staging, self._runtime.clock
+        while True:
+            for query_id in [query_id for query_id, query in self.table.queries.items() if query.open]:
+                await self._roll(query_id)
+            await self._ask_about_silent(clock.now_ms() - settings.ask_interval_ms)
+            self._forget(clock.now_ms())
+            await clock.sleep_ms(settings.ask_interval_ms)
+
+    def broker_forgotten(self, name: str) -> None:
+        """A broker left for good: its queries may begin anew with another coordinator, and nobody waits for its part of
+        a decided batch.
+        """
+        ops: list[StagingOp] = []
+        for query_id, query in self.table.queries.items():
+            if query.coordinator == name:
+                ops.append(QueryForgotten(query_id))
+            ops += [RolledForward(query_id, batch, name) for batch in self.table.behind(query_id).get(name, ())]
+        for op in ops:
+            self.table.apply(op)
+        if ops:
+            log.warning("broker %s is forgotten, and with it what it decided or was to publish of staged rows", name)
+            self._ledger.journal.record(*ops)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _ask_about_silent(self, before_ms: int) -> None:
+        staging = self._staging
+        silent: set[str] = set()
+        for batch in staging.table.batches():
+            stagings = staging.table.of(batch)
+            coordinator = stagings[0].coordinator if stagings else ""
+            if coordinator in silent or max((one.staged_ms for one in stagings), default=0) > before_ms:
+                continue
+            try:
+                await staging.resolve(batch)
+            except Error as error:
+                silent.add(coordinator)
+                self._missed(coordinator, f"batch {batch[1]} of query {batch[0]} stays undecided", error)
+            else:
+                self._answered(coordinator)
+
+    def _forget(self, now_ms: int) -> None:
+        settings, staging = self._runtime.settings.staging, self._staging
+        idle = self.table.idle(now_ms, memory_ms=settings.memory_ms, job_memory_ms=2 * settings.timeout_ms)
+        gone = [QueryForgotten(query_id) for query_id in idle if not staging.table.has_query(query_id)]
+        for op in gone:
+            self.table.apply(op)
+        if gone:
+            self._ledger.journal.record(*gone)
+
+    # -- rolling forward ----------------------------------------------------------------------------------------------
+
+    async def _roll(self, query_id: str) -> None:
+        async with self._locks.of(query_id):  # so that all of these are safe
+            behind = self.table.behind(query_id)
+        await asyncio.gather(*(self._roll_at(name, query_id, batches) for name, batches in behind.items()))
+
+    async def _roll_at(self, name: str, query_id: str, batches: Sequence[int]) -> None:
+        for batch_id in batches:
+            winners = list(self.table.winners(query_id, batch_id, name))
+            if not winners:
+                continue
+            try:
+                if name == self.own:
+                    await self._staging.roll_forward((query_id, batch_id), self.own, winners)
+                else:
+                    await self._roll_there(name, query_id, batch_id, winners)
+            except Error as error:
+                self._missed(name, f"batch {batch_id} of query {query_id} is decided and not published there", error)
+                return
+            passing("staging.rolled")
+            self._answered(name)
+            op = RolledForward(query_id, batch_id, name)
+            self.table.apply(op)
+            self._ledger.journal.record(op)
+
+    async def _roll_there(self, name: str, query_id: str, batch_id: int, winners: Sequence[str]) -> None:
+        view = self._catalog.routes.broker(name)
+        if view is None:
+            raise ConnectionFailed(f"broker {name!r} is not alive: no nameserver tells of it")
+        request = staging_pb2.RollForwardRequest(
+            query_id=query_id, batch_id=batch_id, coordinator=self.own, winners=map(bytes.fromhex, winners)
+        )
+        content = await self._runtime.net.unary(
+            self._cluster.peers.address_of(view), ROLL_FORWARD, request.SerializeToString(), timeout_ms=ROLL_MS
+        )
+        check(staging_pb2.RollForwardResponse.FromString(content).status)
+
+    def _missed(self, name: str, what: str, error: Error) -> None:
+        self._silent[name] += 1
+        if self._silent[name] == 1:
+            log.warning("%s: broker %s does not answer (%s); asked again until it does", what, name, error.message)
+
+    def _answered(self, name: str) -> None:
+        missed = self._silent.pop(name, 0)
+        if missed:
+            log.info("broker %s answers about staged rows again, after %d tries", name, missed)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _mine(self, query_id: str) -> Any:
+        """The query, which is this broker's to decide. Raises PreconditionFailed."""
+        _check_query(query_id)
+        query = self.table.queries.get(query_id)
+        if query is None:  # forgotten, or its beginning never came here
+            await self._know(query_id, self.own, self._runtime.clock.now_ms())
+            query = self.table.queries[query_id]
+        if query.coordinator != self.own:
+            raise PreconditionFailed(f"broker {query.coordinator} decides for query {query_id}, not {self.own}; ask it")
+        return query
+
+    async def _know(self, query_id: str, coordinator: str, now_ms: int) -> None:
+        limit = self._runtime.settings.staging.queries_max
+        if len(self.table) >= limit:
+            raise TooManyRequests(
+                f"broker {self.own} remembers {limit} queries (staging.queries_max), and query {query_id} is one more"
+            )
+        await self._record(query_id, QueryKnown(query_id, coordinator, now_ms))
+
+    async def _drop(self, query_id: str, batch_id: int, tokens: Collection[str]) -> None:
+        query = self.table.queries[query_id]
+        if len(query.dropped) + len(tokens) > DROPPED_MAX:
+            raise TooManyRequests(f"query {query_id} abandoned {DROPPED_MAX} stagings of batches without a decision")
+        await self._record(query_id, TokensDropped(query_id, batch_id, tuple(tokens)))
+
+    async def _record(self, query_id: str, op: StagingOp) -> None:
+        # Memory and log change in one step; others see it only behind the query's lock, when it is safe.
+        saved = self.table.saved(query_id)
+        self.table.apply(op)
+        try:
+            await asyncio.shield(self._ledger.journal.record(op))
+        except Error:
+            self.table.restore(query_id, saved)
+            raise
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = spawn(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def later(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Do it beside the caller; an error of ours is logged."""
+        self._spawn(work, name)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Error):
+            log.error("staged rows: %s failed", task.get_name(), exc_info=error)
+
+
+def _check_query(query_id: str) -> None:
+    if not query_id or len(query_id) > QUERY_ID_MAX or not query_id.isprintable():
+        raise BadRequest(f"the query id {query_id[:64]!r} is empty, not printable or over {QUERY_ID_MAX} characters")

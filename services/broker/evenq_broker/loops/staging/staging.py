@@ -1,0 +1,388 @@
+"""Staged rows at this broker: kept invisible, published when their batch is decided, dropped when they lost.
+
+`rpc.staging.staging` stages; `loops.staging.deciding` says what was decided and asks about what nobody spoke of. A
+block is one timer of the store, so it is durable, survives restarts and is moved before retention lets its file go.
+Publishing is one group of the log: the messages, the end of the blocks and the record that says so, all or nothing;
+what is published or dropped is not there any more, so doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from evenq.errors import BadRequest, Error, StoreCorrupted, TooManyRequests
+from evenq.model import TopicConfig
+from evenq.runtime.failpoints import passing
+from evenq.runtime.tasks import spawn
+from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
+from evenq_broker.core.staging.rows import STAGED_ROWS, block_of, messages_of, token_and_sequence
+from evenq_broker.core.staging.staged import Batch, Block, StagedRows
+from evenq_broker.core.staging.staged import Staging as Staged
+from evenq_broker.core.state.records import encode
+from evenq_broker.core.state.staging_records import STAGING_KINDS, StagedEnded, StagedMoved, StagedPut, StagingOp
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.staging.deciding import Deciding, StagingStats
+from evenq_broker.loops.staging.name_locks import NameLocks
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Origin", "Staging"]
+
+log = logging.getLogger(__name__)
+
+DUE_TIMEOUTS = 2
+"""The timer of a block fires after so many time limits: then one that no record tells of goes, and one that is still
+undecided is written again.
+"""
+READS_MAX = 3
+OVER_MAX = 10_000
+"""Tokens remembered that are published or dropped here: a late call of theirs stages nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose rows they are."""
+
+    query_id: str
+    batch_id: int
+    partition_id: int
+    attempt_id: int
+    token: str
+    sequence: int
+    coordinator: str
+
+
+class Staging:
+    """The staged rows of one broker, and with `deciding` the decisions about them."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self.table = StagedRows()
+        self.stats = StagingStats()
+        self.deciding = Deciding(runtime, catalog, ledger, cluster=cluster, staging=self)
+        self._settings = runtime.settings.staging
+        ledger.keeps(dict.fromkeys(STAGING_KINDS, self.apply), self.dump)
+        self._writing: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """Blocks on their way to the disk, by token and sequence."""
+        self._over: dict[str, None] = {}
+        self._locks = NameLocks()
+        self._turn = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def apply(self, op: StagingOp) -> None:
+        """Take in an operation of the journal."""
+        self.table.apply(op)
+        self.deciding.table.apply(op)
+
+    def dump(self) -> list[StagingOp]:
+        """The state as operations."""
+        return [*self.deciding.table.dump(), *self.table.dump()]
+
+    def start(self) -> None:
+        """Follow what retention moves, and look after what nobody spoke of."""
+        self._ledger.store.timers.on_moved = self._moved
+        self._runtime.spawn(self.deciding.sweep(), name="staged rows")
+
+    async def close(self) -> None:
+        """End what is under way; the next start goes on with it."""
+        await self.deciding.close()
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
+
+    # -- staging ------------------------------------------------------------------------------------------------------
+
+    async def stage(self, origin: Origin, topic: TopicConfig, block: TimerAppend, rows: int) -> None:
+        """Keep a block; durable when it returns. Raises BadRequest for a query that has too much staged already,
+        TooManyRequests when all queries have, and what the store raises.
+        """
+        key = origin.token, origin.sequence
+        writing = self._writing.get(key)
+        if writing is None:
+            if self.table.block(*key) is not None or origin.token in self._over:
+                return
+            size = len(block.system)
+            self._must_fit(origin.query_id, topic.name, size)
+            writing = self._writing[key] = spawn(self._put(origin, topic, block, rows, size), name="stage rows")
+            writing.add_done_callback(lambda task: self._written(key, task))
+        await asyncio.shield(writing)  # also if the call is broken off: its retry waits for the same
+
+    async def _put(self, origin: Origin, topic: TopicConfig, block: TimerAppend, rows: int, size: int) -> None:
+        now_ms = self._runtime.clock.now_ms()
+        block.due_ms = now_ms + DUE_TIMEOUTS * self._settings.timeout_ms
+        stored = self._ledger.store.append((), timers=(block,))
+        number = block.log_offset
+        put = StagedPut(
+            number, number, origin.query_id, origin.batch_id, origin.partition_id, origin.attempt_id, origin.token,
+            origin.sequence, origin.coordinator, topic.topic_id, rows, size, now_ms,
+        )  # fmt: skip
+        self.table.apply(put)
+        recorded = self._ledger.journal.record(put)
+        try:
+            await stored
+        except Error:
+            self.table.end([number])
+            self._ledger.journal.record(StagedEnded((number,)))
+            raise
+        await recorded
+        self.stats.staged_rows += rows
+        passing("staging.staged")
+
+    def _written(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
+        del self._writing[key]
+        if not task.cancelled():
+            task.exception()
+
+    def _must_fit(self, query_id: str, topic: str, size: int) -> None:
+        settings, name = self._settings, self._runtime.settings.broker_name
+        of_query = self.table.query_bytes(query_id) + size
+        if of_query > settings.query_bytes_max:
+            raise BadRequest(
+                f"query {query_id} has {self.table.query_bytes(query_id)} bytes staged for topic {topic} at broker "
+                f"{name}, the limit is {settings.query_bytes_max} (staging.query_bytes_max): write less in one batch "
+                "(maxOffsetsPerTrigger of the source), raise the limit, or write with delivery=atLeastOnce"
+            )
+        if self.table.bytes + size > settings.bytes_max:
+            raise TooManyRequests(
+                f"{self.table.bytes} bytes are staged at broker {name}, the limit is {settings.bytes_max} "
+                "(staging.bytes_max): retry when other queries have decided their batches"
+            )
+
+    # -- what was decided ---------------------------------------------------------------------------------------------
+
+    async def roll_forward(self, batch: Batch, coordinator: str, winners: Collection[str]) -> int:
+        """A batch is decided: publish the winners that are here, drop the others. Returns the rows published now;
+        durable then. Earlier batches of the query go first. Raises what the store or their coordinator raises.
+        """
+        async with self._locks.of(batch[0]):
+            for earlier in self.table.batches_before(batch):
+                await self._resolve(earlier)
+            return await self._settle(batch, coordinator, winners)
+
+    async def resolve(self, batch: Batch) -> None:
+        """Ask what became of a batch, and do it. Raises what the coordinator's silence or the store raises."""
+        async with self._locks.of(batch[0]):
+            await self._resolve(batch)
+
+    def broker_forgotten(self, name: str) -> None:
+        """A broker left for good: nobody can say any more what became of the batches that it decided."""
+        self.deciding.broker_forgotten(name)
+        for batch in self.table.batches():
+            if any(staging.coordinator == name for staging in self.table.of(batch)):
+                self.deciding.later(self._drop_of(batch, name), "drop rows of a forgotten coordinator")
+
+    async def _drop_of(self, batch: Batch, coordinator: str) -> None:
+        async with self._locks.of(batch[0]):
+            mine = [staging for staging in self.table.of(batch) if staging.coordinator == coordinator]
+            await self._drop(mine, f"broker {coordinator}, which decides about them, is forgotten")
+
+    async def _resolve(self, batch: Batch) -> None:
+        limit_ms = self._runtime.clock.now_ms() - self._settings.timeout_ms
+        for coordinator in sorted({staging.coordinator for staging in self.table.of(batch)}):
+            mine = [staging for staging in self.table.of(batch) if staging.coordinator == coordinator]
+            expired = [staging.token for staging in mine if staging.staged_ms <= limit_ms]
+            outcome = await self.deciding.outcome_from(coordinator, batch, [one.token for one in mine], expired)
+            if outcome.decided:
+                await self._settle(batch, coordinator, outcome.winners)
+            else:
+                lost = [staging for staging in mine if staging.token in outcome.dropped]
+                await self._drop(lost, "nobody decided in time, or its task failed")
+
+    async def _settle(self, batch: Batch, coordinator: str, winners: Collection[str]) -> int:
+        mine = [staging for staging in self.table.of(batch) if staging.coordinator == coordinator]
+        blocks = [block for staging in mine if staging.token in winners for block in staging.in_order()]
+        published = await self._publish_all(list(_groups(blocks, self._settings.group_bytes)))
+        if published:
+            log.info(
+                "published %d staged rows of query %s, batch %d, decided at broker %s", published, *batch, coordinator
+            )
+        await self._drop([staging for staging in mine if staging.token not in winners], "another attempt won")
+        return published
+
+    async def _publish_all(self, groups: Sequence[Sequence[Block]]) -> int:
+        """One group of the log after the other. While one is packed and written, the next one is read."""
+        published = 0
+        ahead: asyncio.Task[list[StoredTimer]] | None = None
+        try:
+            for at, group in enumerate(groups, 1):
+                frames = await (self._frames(group) if ahead is None else ahead)
+                ahead = spawn(self._frames(groups[at]), name="read staged rows") if at < len(groups) else None
+                published += await self._publish(group, frames)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+        return published
+
+    async def _publish(self, blocks: Sequence[Block], frames: Sequence[StoredTimer]) -> int:
+        """One group of the log."""
+        now_ms = self._runtime.clock.now_ms()
+        messages = _Messages()
+        for block, frame in zip(blocks, frames, strict=True):
+            topic = self._catalog.topics.by_id(block.put.topic_id)
+            if topic is None:
+                log.warning(
+                    "%d rows of query %s, batch %d are dropped: their topic was deleted",
+                    block.put.rows, block.put.query_id, block.put.batch_id,
+                )  # fmt: skip
+                continue
+            self._turn += 1
+            messages.add(frame, topic, self._turn % topic.write_queues, now_ms)
+            await self._runtime.clock.sleep_ms(0)
+        gone = [block for block in blocks if self.table.by_number(block.put.number) is None]
+        assert not gone, "only the holder of the query's lock ends its blocks"
+        numbers = tuple(block.put.number for block in blocks)
+        passing("staging.publishing")
+        await self._ended(numbers, messages)
+        passing("staging.published")
+        for topic_id, sizes in messages.sizes():
+            self._runtime.stats.topic(topic_id).came(sizes)
+        self.stats.published_rows += len(messages)
+        return len(messages)
+
+    async def _ended(self, numbers: tuple[int, ...], messages: _Messages | None = None) -> None:
+        """End blocks, and what becomes of them, in one group; memory and log change in the same step."""
+        ids = [block.timer_id for number in numbers if (block := self.table.by_number(number)) is not None]
+        self._ledger.journal.flush()  # what was recorded of them before must stand before their end
+        new = messages if messages is not None else _Messages()
+        stored = self._ledger.store.append(
+            new.entries, state=encode([StagedEnded(numbers)]), timers=new.timers, ended=ids, blocks=new.blocks
+        )
+        undo = self.table.end(numbers)
+        for put in undo:
+            self._over[put.token] = None
+        while len(self._over) > OVER_MAX:
+            del self._over[next(iter(self._over))]
+        stored.add_done_callback(lambda done: self._taken_back(done, undo))  # also when the caller is gone by then
+        await asyncio.shield(stored)
+
+    def _taken_back(self, done: asyncio.Future[None], puts: Sequence[StagedPut]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            for put in puts:
+                self.table.apply(put)
+                self._over.pop(put.token, None)
+            self._ledger.journal.record(*puts)
+
+    async def _drop(self, stagings: Sequence[Staged], why: str) -> None:
+        for staging in stagings:
+            rows = staging.rows
+            await self._ended(tuple(block.put.number for block in staging.in_order()))
+            self.stats.dropped_rows += rows
+            self.stats.dropped_stagings += 1
+            log.info(
+                "dropped %d staged rows of query %s, batch %d, partition %d, attempt %d: %s",
+                rows, staging.query_id, staging.batch_id, staging.partition_id, staging.attempt_id, why,
+            )  # fmt: skip
+
+    async def _frames(self, blocks: Sequence[Block]) -> list[StoredTimer]:
+        """What the log has of them. Retention may move a block between two looks. Raises StoreCorrupted."""
+        timers: list[StoredTimer | None] = [None] * len(blocks)
+        for _ in range(READS_MAX):
+            missing = [at for at, frame in enumerate(timers) if frame is None]
+            frames = await self._ledger.store.read_timers([blocks[at].timer_id for at in missing])
+            for at, frame in zip(missing, frames, strict=True):
+                if frame is not None and _is_of(frame, blocks[at].put):
+                    timers[at] = frame
+            if None not in timers:
+                break
+        for block, frame in zip(blocks, timers, strict=True):
+            if frame is None:
+                put = block.put
+                raise StoreCorrupted(
+                    f"no whole block of staged rows at log offset {block.timer_id}: {put.rows} rows of query "
+                    f"{put.query_id}, batch {put.batch_id}, partition {put.partition_id} cannot be published"
+                )
+        return [frame for frame in timers if frame is not None]
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def due(self, timer: StoredTimer) -> TimerAppend | None:
+        """A block that nothing became of for long: kept on if it is known, else nothing."""
+        token, sequence = token_and_sequence(timer)
+        block = self.table.block(token.hex(), sequence)
+        if block is None:
+            return None
+        due_ms = self._runtime.clock.now_ms() + DUE_TIMEOUTS * self._settings.timeout_ms
+        again = TimerAppend(
+            timer.topic_id, timer.queue_id, timer.tag_hash, due_ms=due_ms, kind=STAGED_ROWS, born_ms=timer.born_ms,
+            head=timer.head, system=timer.system,
+        )  # fmt: skip
+        asyncio.get_running_loop().call_soon(self._renewed, block.put.number, again)  # it gets its place right now
+        return again
+
+    def _renewed(self, number: int, timer: TimerAppend) -> None:
+        # If its group finds the disk full, the timer fires once more and gets another place.
+        if timer.log_offset >= 0 and self.table.by_number(number) is not None:
+            op = StagedMoved(number, timer.log_offset)
+            self.table.apply(op)
+            self._ledger.journal.record(op)
+
+    def _moved(self, moved: Iterable[tuple[int, TimerAppend]]) -> asyncio.Future[None] | None:
+        """Blocks were written again; `moved` says where they were."""
+        ops = []
+        for before, timer in moved:
+            if timer.kind != STAGED_ROWS or timer.log_offset < 0:
+                continue
+            token, sequence = token_and_sequence(timer)
+            block = self.table.block(token.hex(), sequence)
+            if block is not None and block.timer_id == before:
+                ops.append(StagedMoved(block.put.number, timer.log_offset))
+        for op in ops:
+            self.table.apply(op)
+        return self._ledger.journal.record(*ops) if ops else None
+
+
+class _Messages:
+    """What the staged blocks of one group become: blocks for the store up to the first one that has a row with a
+    delivery time to come; from there on single messages and timers, so that the order stays.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[AppendBlock] = []
+        self.entries: list[Append] = []
+        self.timers: list[TimerAppend] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks)) + len(self.entries) + len(self.timers)
+
+    def add(self, frame: StoredTimer, topic: TopicConfig, queue_id: int, now_ms: int) -> None:
+        """The rows of one more block; `queue_id` takes those that have no queue of their own."""
+        if not self.entries and not self.timers:  # the log has blocks before messages
+            block = block_of(frame, topic, queue_id=queue_id, now_ms=now_ms)
+            if block is not None:
+                self.blocks.append(block)
+                return
+        for message in messages_of(frame, topic, queue_id=queue_id, now_ms=now_ms):
+            if isinstance(message, Append):
+                self.entries.append(message)
+            else:
+                self.timers.append(message)
+
+    def sizes(self) -> Iterator[tuple[int, list[int]]]:
+        """Bytes of the messages that are stored now, topic by topic."""
+        for block in self.blocks:
+            yield block.topic_id, block.sizes()
+        by_topic: dict[int, list[int]] = {}
+        for entry in self.entries:
+            by_topic.setdefault(entry.topic_id, []).append(len(entry.head) + len(entry.system))
+        yield from by_topic.items()
+
+
+def _groups(blocks: Sequence[Block], bytes_max: int) -> Iterable[list[Block]]:
+    group: list[Block] = []
+    size = 0
+    for block in blocks:
+        if group and size + block.put.size > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(block)
+        size += block.put.size
+    if group:
+        yield group
+
+
+def _is_of(timer: StoredTimer, put: StagedPut) -> bool:
+    return timer.kind == STAGED_ROWS and token_and_sequence(timer) == (bytes.fromhex(put.token), put.sequence)

@@ -1,0 +1,1 @@
+"""The broker's state on disk: opening, journal, and waiting for a change."""

@@ -1,0 +1,333 @@
+"""The topics and consumer groups of one broker: made, changed and deleted HERE; durable when a call returns.
+
+What the whole cluster makes together is `loops.cluster.topics`. Parts that keep something about a topic or group listen
+for its end (`on_topic_gone`, `on_group_gone`) instead of being known here. Always true: an id is never given twice, and
+a name that is gone from the tables has no progress left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from operator import attrgetter
+
+from evenq.errors import Forbidden, GroupNotFound, IllegalGroup, IllegalTopic, TooManyRequests, TopicNotFound
+from evenq.model import (
+    EVEN_BALANCE,
+    MIXED_KINDS,
+    BalancePolicy,
+    GroupConfig,
+    MessageType,
+    Permission,
+    StartFrom,
+    TopicConfig,
+)
+from evenq.model.names import RESERVED_TOPICS, group_problem, is_system_topic, topic_problem
+from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
+from evenq_broker.core.cluster.routes import RouteTable
+from evenq_broker.core.state.name_table import NameTable
+from evenq_broker.core.state.records import DrainPut, GroupPut, GroupRemoved, KeyPut, Op, TopicPut, TopicRemoved
+from evenq_broker.core.state.uids import TopicUids, local_uid, queue_uid
+from evenq_broker.loops.state.changes import Changes
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Catalog"]
+
+_DELETED_MS = 1  # a deleted topic's messages need not wait for anything
+
+
+class Catalog:
+    """What one broker has to offer."""
+
+    def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
+        self._runtime, self._ledger = runtime, ledger
+        self.topics: NameTable[TopicConfig] = NameTable(attrgetter("topic_id"))
+        self.groups: NameTable[GroupConfig] = NameTable(attrgetter("group_id"))
+        self.routes = RouteTable()
+        """Where topics are in the cluster, as the nameservers say."""
+        self.uids = TopicUids(runtime.rng)
+        self.changes = Changes()
+        """What others are told of it all."""
+        self.draining = False
+        """True: no new messages are taken, what there is is read to its end (`loops.resizing.resizing`). Durable."""
+        self.made_ms: dict[str, int] = {}
+        """When topics were made here, ms since the epoch, since this process started: who waited for one reads it
+        whole (`loops.progress.starting`).
+        """
+        self._topic_gone: list[Callable[[TopicConfig], None]] = []
+        self._group_gone: list[Callable[[GroupConfig], None]] = []
+        self._group_changed: list[Callable[[GroupConfig], None]] = []
+        ledger.keeps(
+            {
+                KeyPut: self._ids_taken,
+                DrainPut: self._drain_put,
+                TopicPut: lambda op: self.topics.put(op.topic),
+                GroupPut: lambda op: self.groups.put(op.group),
+                TopicRemoved: lambda op: self._forget_topic(op.topic_id),
+                GroupRemoved: lambda op: self._forget_group(op.group_id),
+            },
+            self._dump,
+        )
+
+    # ------------------------------------------------------------------------------------------------ listeners
+
+    def on_topic_gone(self, listener: Callable[[TopicConfig], None]) -> None:
+        """Call `listener` when a topic was deleted here, also in the replay of the journal."""
+        self._topic_gone.append(listener)
+
+    def on_group_gone(self, listener: Callable[[GroupConfig], None]) -> None:
+        """Call `listener` when a group was deleted here, also in the replay of the journal."""
+        self._group_gone.append(listener)
+
+    def on_group_changed(self, listener: Callable[[GroupConfig], None]) -> None:
+        """Call `listener` when a group was made or its settings changed here."""
+        self._group_changed.append(listener)
+
+    # ------------------------------------------------------------------------------------------------ topics
+
+    def opened(self) -> None:
+        """The journal was replayed: topics of a journal without uids get one, the same at each start until something
+        of the topic is written.
+        """
+        for topic in self.topics.all():
+            if not topic.uid:
+                self.topics.put(replace(topic, uid=local_uid(self._ledger.key, topic.topic_id) * 2))
+
+    def retention_ms(self, topic_id: int) -> int | None:
+        """How long the store keeps a topic's messages, ms; None: as long as any, 0: for ever."""
+        topic = self.topics.by_id(topic_id)
+        return topic.retention_ms if topic is not None else _DELETED_MS
+
+    def may_make(self, name: str) -> None:
+        """Raises IllegalTopic, Forbidden or TopicNotFound if a first message to this topic would not make it."""
+        self._check_topic_name(name)
+        self.must_belong_here(name)
+        if not self._made_by_use(name):
+            raise self.no_topic(name)
+
+    def read_topic(self, name: str) -> TopicConfig:
+        """The topic, for a reader, who never makes one. Raises IllegalTopic, TopicNotFound, Forbidden."""
+        topic = self.topics.get(name)
+        if topic is None:
+            self._check_topic_name(name)
+            self.must_belong_here(name)
+            raise self.no_topic(name)
+        return topic
+
+    def must_belong_here(self, name: str) -> None:
+        """Raises Forbidden for a topic that somebody gave to other brokers."""
+        at = self.routes.route(name)
+        if any(one.counts.chosen for one in at):
+            names = ", ".join(one.broker.name for one in at)
+            own = self._runtime.settings.broker_name
+            raise Forbidden(f"topic {name} is not on broker {own}, it was given to {names}; ask for its route again")
+
+    def no_topic(self, name: str) -> TopicNotFound:
+        """What is said of a topic that does not exist."""
+        if is_system_topic(name) or name.startswith("%"):
+            return TopicNotFound(f"topic {name!r} is made by the broker when needed; nothing was stored in it yet")
+        by_use = "its first message makes it, or " if self._made_by_use(name) else ""
+        return TopicNotFound(
+            f"no topic {name!r} on broker {self._runtime.settings.broker_name}; {by_use}create it with "
+            f"`evenq topic create {name}`"
+        )
+
+    def _made_by_use(self, name: str) -> bool:
+        return self._runtime.settings.auto_create_topics and not is_system_topic(name) and not name.startswith("%")
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        message_type: MessageType = MessageType.NORMAL,
+        queues: int = 0,
+        retention_ms: int | None = None,
+        chosen: bool = False,
+        uid: str = "",
+        system: bool = False,
+    ) -> TopicConfig:
+        """Create or widen a topic HERE; durable when it returns. An existing one is never narrowed and keeps its type,
+        or becomes MIXED.
+
+        `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
+        somebody chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new one.
+        Raises IllegalTopic and TooManyRequests (table full).
+        """
+        self._check_topic_name(name, system=system)
+        old = self.topics.get(name)
+        count = queues or (old.write_queues if old else self.default_queues(message_type))
+        if not 1 <= count <= 4096:
+            raise IllegalTopic(f"topic {name} asks for {count} queues, the range is 1 to 4096")
+        kept_ms = _retention(old, retention_ms)
+        if old is not None:
+            mixes = message_type is MessageType.MIXED and old.message_type in MIXED_KINDS
+            message_type = MessageType.MIXED if mixes else old.message_type
+        if old is None and len(self.topics) >= self._runtime.settings.topics_max:
+            raise TooManyRequests(f"this broker has {len(self.topics)} topics, the limit is topics_max")
+        topic = TopicConfig(
+            name=name,
+            topic_id=old.topic_id if old else self.topics.next_id(),
+            message_type=message_type,
+            read_queues=max(count, old.read_queues if old else 0),
+            write_queues=max(count, old.write_queues if old else 0),
+            permission=old.permission if old else Permission.READ_WRITE,
+            widest=old.queues_ever if old else 0,
+            retention_ms=kept_ms,
+            chosen=chosen or (old is not None and old.chosen),
+            uid=old.uid if old else self.uids.shared([uid]),
+        )
+        if old is not None and replace(topic, widest=old.widest) == old:
+            return old
+        self.topics.put(topic)
+        if old is None:
+            self.made_ms[name] = self._runtime.clock.now_ms()
+        self.changes.facts_changed(topic=name)
+        await self._ledger.journal.record(TopicPut(topic))
+        return topic
+
+    def queue_uid(self, topic: TopicConfig) -> str:
+        """What the offsets of this topic's queues HERE count; see `core.state.uids`."""
+        return queue_uid(topic.uid, self._ledger.key, topic.topic_id)
+
+    def default_queues(self, message_type: MessageType) -> int:
+        """Queues per broker of a topic of this kind that is made without a number."""
+        if message_type is MessageType.LITE:
+            return 1  # every lite topic has a queue of its own; this one is for the route
+        return (
+            self._runtime.settings.priority_levels
+            if message_type is MessageType.PRIORITY
+            else self._runtime.settings.default_queues
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic HERE, with every group's progress on it; durable when it returns. Unknown: nothing."""
+        topic = self.topics.get(name)
+        self.made_ms.pop(name, None)
+        if topic is None:
+            return
+        self._forget_topic(topic.topic_id)
+        self.changes.facts_changed(topic=name)
+        await self._ledger.journal.record(TopicRemoved(topic.topic_id))
+
+    # ------------------------------------------------------------------------------------------------ groups
+
+    async def ensure_group(self, name: str) -> GroupConfig:
+        """The group, created if that is allowed. Raises IllegalGroup and GroupNotFound."""
+        group = self.groups.get(name)
+        if group is not None:
+            return group
+        problem = group_problem(name)
+        if problem:
+            raise IllegalGroup(problem)
+        if not self._runtime.settings.auto_create_groups:
+            raise GroupNotFound(
+                f"no consumer group {name!r} on broker {self._runtime.settings.broker_name}; "
+                f"create it with `evenq group create {name}`"
+            )
+        return await self.create_group(name)
+
+    async def create_group(
+        self,
+        name: str,
+        *,
+        ordered: bool | None = None,
+        max_attempts: int = 0,
+        strategy: str | None = None,
+        start_from: StartFrom | None = None,
+        retry: RetryPolicy | None = None,
+        balance: BalancePolicy | None = None,
+        revised_ms: int = 0,
+    ) -> GroupConfig:
+        """Create a group HERE, or change an existing one; durable when it returns.
+
+        What is not told (None, 0) stays as it is, or is the default for a new group. `strategy`: empty takes it away.
+        `revised_ms`: when an operator asked for it (`GroupConfig`); 0: none did.
+        """
+        problem = group_problem(name)
+        if problem:
+            raise IllegalGroup(problem)
+        old = self.groups.get(name)
+        if old is None and len(self.groups) >= self._runtime.settings.groups_max:
+            raise TooManyRequests(f"this broker has {len(self.groups)} groups, the limit is groups_max")
+        try:
+            group = GroupConfig(
+                name=name,
+                group_id=old.group_id if old else self.groups.next_id(),
+                ordered=(old.ordered if old else False) if ordered is None else ordered,
+                max_attempts=max_attempts
+                or (old.max_attempts if old else self._runtime.settings.default_group_max_attempts),
+                start_from=start_from
+                or (old.start_from if old else StartFrom(self._runtime.settings.default_start_from)),
+                strategy=(old.strategy if old else "") if strategy is None else strategy,
+                retry=retry or (old.retry if old else CLASSIC_RETRY),
+                balance=balance or (old.balance if old else EVEN_BALANCE),
+                revised_ms=max(revised_ms, old.revised_ms if old else 0),
+            )
+        except ValueError as error:
+            raise IllegalGroup(str(error)) from error
+        if group != old:
+            self.groups.put(group)
+            if old is None or replace(old, revised_ms=group.revised_ms) != group:
+                self.changes.facts_changed(group=name)
+                for listener in self._group_changed:
+                    listener(group)
+            await self._ledger.journal.record(GroupPut(group))
+        return group
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group HERE, with its progress; durable when it returns. Unknown: nothing."""
+        group = self.groups.get(name)
+        if group is None:
+            return
+        self._forget_group(group.group_id)
+        self.changes.facts_changed(group=name)
+        await self._ledger.journal.record(GroupRemoved(group.group_id))
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _forget_topic(self, topic_id: int) -> None:
+        topic = self.topics.by_id(topic_id)
+        if topic is not None:
+            self.topics.remove(topic.name)
+        self._ledger.progress.forget_topic(topic_id)
+        if topic is not None:
+            for listener in self._topic_gone:
+                listener(topic)
+
+    def _forget_group(self, group_id: int) -> None:
+        group = self.groups.by_id(group_id)
+        if group is not None:
+            self.groups.remove(group.name)
+        self._ledger.progress.forget_group(group_id)
+        if group is not None:
+            for listener in self._group_gone:
+                listener(group)
+
+    def _ids_taken(self, op: KeyPut) -> None:
+        self.topics.reserve(op.next_topic_id)
+        self.groups.reserve(op.next_group_id)
+
+    def _drain_put(self, op: DrainPut) -> None:
+        self.draining = op.on
+
+    def _dump(self) -> Iterator[Op]:
+        yield KeyPut(self._ledger.key, self.topics.next_id(), self.groups.next_id())
+        if self.draining:
+            yield DrainPut(on=True)
+        yield from map(TopicPut, self.topics.all())
+        yield from map(GroupPut, self.groups.all())
+
+    def _check_topic_name(self, name: str, *, system: bool = False) -> None:
+        problem = topic_problem(name)
+        if problem is None and name in RESERVED_TOPICS and not system:
+            problem = f"the topic name {name!r} is reserved for the broker; choose another one"
+        if problem:
+            raise IllegalTopic(problem)
+
+
+def _retention(old: TopicConfig | None, asked_ms: int | None) -> int | None:
+    """What a topic's retention becomes when somebody asks for `asked_ms` (see `Catalog.create_topic`)."""
+    if asked_ms is None:
+        return old.retention_ms if old else None
+    return None if asked_ms < 0 else asked_ms

@@ -1,0 +1,169 @@
+"""What one broker keeps: the message store, the journal of its state in the same log, and every group's progress.
+
+A part whose state must survive registers it with `keeps`: how a snapshot holds it, and how a record of it is replayed.
+So this module knows no part, and a part's records are read where they are made. Always true: nothing is replayed after
+`open`, and a snapshot holds all that the log before it said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from evenq.runtime.failpoints import passing
+from evenq.store import FlushMode, MessageStore, StoreOptions
+from evenq.store.disk import Disk
+from evenq_broker.core.delivery import counts as delivery_counts
+from evenq_broker.core.delivery.progress import Progress
+from evenq_broker.core.diagnosis.trace import Trace
+from evenq_broker.core.sending.recalls import Recalls
+from evenq_broker.core.state.handles import KEY_BYTES, Handles
+from evenq_broker.core.state.keys import keys_of
+from evenq_broker.core.state.records import (
+    Acked,
+    Committed,
+    Counted,
+    Delivered,
+    Invisible,
+    KeyPut,
+    Op,
+    Unsubscribed,
+    decode,
+    encode,
+)
+from evenq_broker.core.transactions.half_messages import TransactionIds
+from evenq_broker.loops.state.journal import Journal
+from evenq_broker.runtime import Runtime
+from evenq_broker.settings import StoreSettings
+
+__all__ = ["Ledger", "store_options"]
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """The durable half of one broker."""
+
+    store: MessageStore
+    """Open between `open` and `close`."""
+    handles: Handles
+    """Makes and reads receipt handles, by `key`; from `open` on."""
+    recalls: Recalls
+    """The same for delayed messages."""
+    transaction_ids: TransactionIds
+    """The same for half messages."""
+
+    def __init__(self, runtime: Runtime, *, disk: Disk | None = None) -> None:
+        """`disk` stands in for the data folder; None: the folder of the settings."""
+        self._runtime = runtime
+        self._disk = disk
+        settings = runtime.settings
+        self.progress = Progress(inflight_max=settings.inflight_max)
+        self.trace = Trace(settings.trace_bytes, now_ms=runtime.clock.now_ms()) if settings.trace_bytes else None
+        """What happened to messages lately; None = not remembered."""
+        self.journal = Journal(runtime, self.trace, self._state)
+        self.key = b""
+        """Signs receipt handles, recall handles and transaction ids: 32 bytes, from the journal, or made with the
+        store.
+        """
+        self._dumps: list[Callable[[], Iterable[Op]]] = []
+        self._replays: dict[type[Op], list[Callable[[Any], None]]] = {}
+        for kind in (Acked, Committed, Delivered, Invisible):
+            self._replays[kind] = [self.progress.apply]
+        self._replays[Counted] = [lambda op: delivery_counts.apply(self.progress, op)]
+        self._replays[Unsubscribed] = [lambda op: self.progress.forget(op.group_id, op.topic_id)]
+        self._replays[KeyPut] = [self._key_put]
+
+    def keeps(
+        self,
+        replays: Mapping[type[Any], Callable[[Any], None]],
+        dump: Callable[[], Iterable[Op]] | None = None,
+    ) -> None:
+        """A part's durable state: what is done with each kind of its records, and what of it a snapshot holds.
+
+        Snapshots hold the parts in the order of these calls, before the groups' progress; a record that several parts
+        want goes to them in that order.
+        """
+        if dump is not None:
+            self._dumps.append(dump)
+        for kind, replay in replays.items():
+            self._replays.setdefault(kind, []).append(replay)
+
+    async def open(self, topic_retention_ms: Callable[[int], int | None]) -> int:
+        """Open the store and replay. Raises StoreLocked, StoreCorrupted and what else `MessageStore.open` says.
+
+        `topic_retention_ms`: how long the messages of a topic id are kept, ms; None: as long as any, 0: for ever.
+        Gives how far, in ms, the clock was set back since the last start; `Runtime.now_ms` goes on from the log's time.
+        """
+        settings, leadership = self._runtime.settings, self._runtime.leadership
+        self.store = await MessageStore.open(
+            settings.store.path,
+            store_options(settings.store),
+            clock=self._runtime.clock,
+            disk=self._disk,
+            broker_name=settings.broker_name,
+            on_state=lambda _, record: self.replay(record),
+            on_snapshot=self.replay,
+            snapshot_of=self._state,
+            topic_retention_ms=topic_retention_ms,
+            keys_of=keys_of if settings.store.message_index else None,
+            epoch=leadership.epoch,
+            replicated=leadership.attach is not None,
+        )
+        if leadership.attach is not None:
+            leadership.attach(self.store)
+        self.journal.begin(self.store)
+        delivery_counts.restored(self.progress)
+        passing("opening.restored")
+        ahead_ms = self._catch_up()  # before anything is written: the log's last time must be the old process's
+        if not self.key:
+            self.key = self._runtime.rng.randbytes(KEY_BYTES)
+            passing("opening.key_made")
+            await self.journal.record(KeyPut(self.key))
+            passing("opening.key_safe")
+        self.handles = Handles(settings.broker_name, self.key)
+        self.recalls = Recalls(settings.broker_name, self.key)
+        self.transaction_ids = TransactionIds(settings.broker_name, self.key)
+        return ahead_ms
+
+    async def close(self) -> None:
+        """Write what waits and a last snapshot, close the store. Idempotent; also right when `open` failed."""
+        await self.journal.close()
+        if hasattr(self, "store"):
+            await self.store.close()
+
+    def replay(self, record: bytes) -> None:
+        """Take in one record of the journal, or a snapshot. Raises StoreCorrupted."""
+        for op in decode(record):
+            for replay in self._replays[type(op)]:
+                replay(op)
+
+    def _state(self) -> bytes:
+        """The whole state, as a snapshot holds it. The store asks for it when the log has grown."""
+        parts = [op for dump in self._dumps for op in dump()]
+        return encode([*parts, *self.progress.dump(), *delivery_counts.dump(self.progress)])
+
+    def _key_put(self, op: KeyPut) -> None:
+        self.key = op.key
+
+    def _catch_up(self) -> int:
+        # The old process's deadlines were made by a clock that was set back since (a machine without a battery starts
+        # in 1970): without this, what was in flight would wait for as long as the clock lost.
+        ahead_ms = self.store.last_store_ms - self._runtime.now_ms()
+        if ahead_ms <= 0:
+            return 0
+        log.warning(
+            "the clock was set back since the last start; deadlines go on from the log's time",
+            extra={"behind_ms": ahead_ms},
+        )
+        self._runtime.skip_ms(ahead_ms)
+        return ahead_ms
+
+
+def store_options(settings: StoreSettings) -> StoreOptions:
+    """The settings that are options of the store have its names."""
+    names = {field.name for field in fields(StoreOptions)} - {"flush"}
+    shared = {name: getattr(settings, name) for name in StoreSettings.model_fields if name in names}
+    return StoreOptions(flush=FlushMode(settings.flush), **shared)

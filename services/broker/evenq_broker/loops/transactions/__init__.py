@@ -1,0 +1,1 @@
+"""Half messages: stored, asked about, ended."""

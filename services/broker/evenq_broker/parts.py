@@ -1,0 +1,61 @@
+"""The parts of a broker by name, for the two places that gather from all of them: its calls and its metrics.
+
+Everything else takes the parts that it needs, by name. `broker.py` makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.diagnosis.backlog import Backlog
+from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.loops.assignment.grants import Grants
+from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
+from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.dead_letters.mover import DeadLetterMover
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.groups.settings import GroupSettings
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.polls.cluster_polls import ClusterPolls
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.sending.dedup import Deduplicator
+from evenq_broker.loops.staging.staging import Staging
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.transactions.transactions import Transactions
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Parts"]
+
+
+class Parts(Protocol):
+    """What `broker.Broker` is made of."""
+
+    runtime: Runtime
+    catalog: Catalog
+    ledger: Ledger
+    cluster: ClusterLink
+    cluster_catalog: ClusterCatalog
+    membership: Membership
+    clients: ConnectedClients
+    sessions: Sessions
+    group_settings: GroupSettings
+    long_polls: LongPolls
+    cluster_polls: ClusterPolls
+    grants: Grants
+    rebalancer: RebalancerLink | None
+    """None: there is none in the cluster."""
+    lite: Lites
+    transactions: Transactions
+    staging: Staging
+    deduplicator: Deduplicator | None
+    """What producers sent lately; None: a retry is one more message."""
+    dead_letter_mover: DeadLetterMover
+    delayed_retries: DelayedRetries
+    stuck_queues: StuckQueues
+    backlog: Backlog
+    """How old the oldest unread messages are and how many wait for a retry, as `loops.diagnosis.watching` last saw."""

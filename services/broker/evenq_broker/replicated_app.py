@@ -1,0 +1,328 @@
+"""A broker that is one copy of its group, as an object: follows, leads for terms, and follows again.
+
+It listens for the other copies at a port of its own, all the time. Clients are served by a `BrokerApp` that lives for
+one term of leadership: it opens the log where the copy ended and is closed when another broker leads. So a failover is,
+for clients, the restart of a broker at another address, with the same name and the same log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from evenq.errors import NotFound
+from evenq.model import Listener
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.runtime.tasks import spawn
+from evenq.serving.auth import Auth
+from evenq.serving.edges import EDGES, Edges
+from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers
+from evenq.serving.metrics import exposition
+from evenq.serving.page import MetricsPage
+from evenq.store import MessageStore
+from evenq.store.disk import RealDisk
+from evenq.store.jobs import Jobs
+from evenq.store.log_copy import LogCopy
+from evenq.store.log_pieces import LogPieces
+from evenq_broker.app import BrokerApp
+from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
+from evenq_broker.loops.coordinators.places import RecordPlace, record_place
+from evenq_broker.loops.replication.identity import ReplicaIdentity
+from evenq_broker.loops.replication.peer_links import PeerLinks
+from evenq_broker.loops.replication.replica_driver import ReplicaDriver
+from evenq_broker.loops.replication.replica_log import ReplicaLog
+from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
+from evenq_broker.loops.replication.snapshots import FolderSnapshots, IncomingSnapshot
+from evenq_broker.loops.state.ledger import store_options
+from evenq_broker.loops.wire.replication import Opening
+from evenq_broker.metrics import constant_labels
+from evenq_broker.replication_metrics import replication_metrics
+from evenq_broker.rpc.replication.replication import replication_rpcs
+from evenq_broker.runtime import Leadership, Runtime
+from evenq_broker.settings import Settings
+
+__all__ = ["ReplicatedApp"]
+
+log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 2 << 20
+"""Of one message between copies; larger groups of records come in pieces."""
+SEGMENT_BYTES = 64 << 20
+"""Of a log file, where the settings do not say: the same for all copies, whatever volume each has."""
+RETRY_MS = 500
+MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
+
+
+class ReplicatedApp:
+    """The program as an object. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net, edges: Edges = EDGES) -> None:
+        self.settings = settings
+        self._clock, self._rng, self._net, self._edges = clock, rng, net, edges
+        self._segment_bytes = settings.store.segment_bytes or SEGMENT_BYTES
+        self._auth = Auth(settings.auth, clock=clock, plain=settings.tls.certificate is None)
+        self._term: BrokerApp | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._place: RecordPlace | None = None
+        self._driver: ReplicaDriver | None = None
+        self._log: ReplicaLog | None = None
+        self._links: PeerLinks | None = None
+        self._servers: GrpcServers | None = None
+        self._page: MetricsPage | None = None
+        self._pieces: _Pieces | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._closed = False
+
+    @property
+    def port(self) -> int:
+        """The port that clients are served at; 0 while the broker follows."""
+        return self._term.port if self._term is not None else 0
+
+    @property
+    def metrics_port(self) -> int:
+        """The HTTP port of metrics and health; 0 if there is none."""
+        return self._page.port if self._page is not None else 0
+
+    @property
+    def driver(self) -> ReplicaDriver:
+        """Of the replica; after `start`."""
+        assert self._driver is not None
+        return self._driver
+
+    async def start(self) -> None:
+        """Follow, or lead, from now on. Raises StoreLocked, StoreCorrupted, StoreError, PortInUse, SettingsError; then
+        nothing of it is left running.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        settings, clock = self.settings, self._clock
+        folder = settings.store.path
+        assert folder is not None, "the settings ask for a folder"
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        replica = await self._replica(folder)
+        self._place = place = record_place(settings.replication, folder, clock=clock, rng=self._rng)
+        driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
+        own_id = settings.replication.broker_id
+        self._runtime = runtime = Runtime(settings, clock=clock, rng=self._rng, net=self._auth.net(self._net))
+        runtime.begin(())
+        links = PeerLinks(
+            runtime, settings.replication.addresses, own_id, driver.receive, snapshots=FolderSnapshots(RealDisk(folder))
+        )
+        driver.peers = self._links = links
+        self._pieces = _Pieces(LogPieces(RealDisk(folder), self._segment_bytes))
+        self._log = driver.log = ReplicaLog(
+            replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
+            clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
+        )  # fmt: skip
+        driver.on_change = self._log.look
+        await self._log.open()
+        await self._listen(links)
+        self._page = await self._edges.open_page(
+            host=settings.host,
+            port=settings.metrics_port,
+            metrics=self._metrics,
+            ready=lambda: not self._why_not_ready(),
+            why=self._why_not_ready,
+            queues=self._queue_metrics,
+        )
+        links.start()
+        assert runtime.failed is not None
+        runtime.failed.add_done_callback(lambda failed: None if failed.cancelled() else driver.fail(failed.result()))
+        driver.start()
+        for loop in self._log.spawned():
+            task = spawn(loop, name="replica log")
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+        log.info(
+            "broker %d of group %s follows or leads", own_id, settings.broker_name,
+            extra={"broker": settings.broker_name, "members": settings.replication.members},
+        )  # fmt: skip
+
+    async def wait(self) -> None:
+        """Until only the end of the process helps; then raises what says why."""
+        raise await asyncio.shield(self.driver.failed)
+
+    async def close(self) -> None:
+        """Hand over to another broker if this one leads, then end. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        driver, replica_log = self._driver, self._log
+        whole = driver is not None and not driver.failed.done()
+        if driver is not None and whole and driver.leads:
+            handed = await driver.drain()
+            if handed.leader == NO_LEADER:
+                log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
+        if driver is not None:
+            await driver.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if replica_log is not None:
+            await replica_log.close(clean=whole)
+        if self._pieces is not None:
+            self._pieces.close()
+        if self._links is not None:
+            await self._links.close()
+        if self._servers is not None:
+            await self._servers.stop(0)
+        if self._page is not None:
+            await self._page.close()
+        if self._place is not None:
+            await self._place.close()
+        await self._auth.close()
+
+    # The term of leadership (LeaderTerm).
+
+    async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
+        """See LeaderTerm."""
+        term = self._term = BrokerApp(
+            self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
+            leadership=Leadership(epoch, attach),
+        )  # fmt: skip
+        await term.start()
+        watch = spawn(self._watch(term), name="term of leadership")
+        watch.add_done_callback(self._ended)
+        self._tasks.append(watch)
+
+    def _term_settings(self) -> Settings:
+        """With copies that count once they are synced, the leader's own counts like that, too: each group is synced."""
+        settings = self.settings
+        if settings.replication.mode == "memory":
+            return settings
+        return settings.model_copy(update={"store": settings.store.model_copy(update={"flush": "sync"})})
+
+    async def end(self) -> None:
+        """See LeaderTerm. Goes on to its end also when who waits for it is cancelled."""
+        term = self._term
+        if term is None:
+            return
+        if self._ending is None:
+            self._ending = spawn(term.close(drain_ms=0), name="end of a term")
+        await asyncio.shield(self._ending)
+        self._term = self._ending = None
+
+    async def _watch(self, term: BrokerApp) -> None:
+        """A loop of the broker failed. If its term is over it may: its store appends nothing any more."""
+        try:
+            await term.wait()
+        except Exception:
+            if self._term is term and self.driver.leads:
+                raise
+
+    # Parts.
+
+    async def _replica(self, folder: Path) -> Replica:
+        settings = self.settings.replication
+        mode = MODES[settings.mode]
+        members = tuple(sorted(settings.addresses))
+        self._identity = identity = await asyncio.to_thread(
+            ReplicaIdentity.load, folder, cluster=self.settings.cluster, broker_id=settings.broker_id, mode=mode
+        )
+        config = ReplicationConfig(
+            cluster=self.settings.cluster,
+            broker_id=settings.broker_id,
+            members=members,
+            min_isr=settings.min_in_sync,
+            founds=settings.broker_id == members[0],
+            mode=mode,
+            timing=Timing(
+                renew_ms=settings.renew_ms,
+                suspect_ms=settings.suspect_ms,
+                lag_ms=settings.lag_ms,
+                retry_ms=min(settings.renew_ms, RETRY_MS),
+                drain_ms=max(1, self.settings.drain_ms),
+            ),
+        )
+        return Replica(config, store_id=identity.store_id, epoch_seen=identity.epoch, session=self._rng.getrandbits(62))
+
+    async def _open_copy(self) -> LogCopy:
+        settings = self.settings
+        return await LogCopy.open(
+            settings.store.path,
+            store_options(settings.store),
+            broker_name=settings.broker_name,
+            segment_bytes=self._segment_bytes,
+        )
+
+    def _metrics(self) -> bytes:
+        of_term = [] if self._term is None else self._term.metrics()
+        return exposition([*of_term, *replication_metrics(self.driver.replica)], constant_labels(self._runtime))
+
+    def _queue_metrics(self) -> Callable[[], bytes]:
+        return self._term.queue_metrics() if self._term is not None else lambda: b""
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.driver.fail(error)
+
+    async def _fetch_snapshot(self, end: int) -> int:
+        """See ReplicaLog. Raises Error."""
+        settings, leader = self.settings, self.driver.replica.leader_id()
+        folder, address = settings.store.path, settings.replication.addresses.get(leader)
+        if address is None or folder is None:
+            return -1
+        sink = IncomingSnapshot(RealDisk(folder), origin=address)
+        who = Opening(settings.cluster, settings.broker_name, settings.replication.broker_id, leader)
+        try:
+            listing = await fetch_snapshot(self._runtime.net, address, who, sink, clock=self._clock)
+        except NotFound:
+            return -1
+        if listing.log_offset > end:
+            return -1
+        await sink.install()
+        return listing.log_start
+
+    def _why_not_ready(self) -> str:
+        if self._closed:
+            return "it stops"
+        if self._term is not None:
+            return self._term.why_not_ready()
+        if self.driver.leads:
+            return "it begins to lead"
+        return "" if self.driver.in_sync else "it is not in sync with its group"
+
+    async def _listen(self, links: PeerLinks) -> None:
+        settings = self.settings
+        own = settings.replication.addresses[settings.replication.broker_id]
+        port = settings.replication.port or int(own.rpartition(":")[2])
+        encrypted = settings.tls.peers
+        self._auth.start()
+        self._servers = await open_grpc_servers(
+            self._auth.rpcs(replication_rpcs(links)),
+            [ListenAddress(Listener("replication", tls=encrypted), settings.replication.host or settings.host, port)],
+            settings.tls, clock=self._clock, options=GrpcServerOptions(receive_bytes_max=REQUEST_BYTES_MAX),
+            edges=self._edges,
+        )  # fmt: skip
+
+
+class _Pieces:
+    """Reads the log's files on a thread of its own while the store writes them."""
+
+    def __init__(self, pieces: LogPieces) -> None:
+        self._pieces = pieces
+        self._jobs = Jobs(threads=1, name="evenq-replication-read", threaded=True)
+
+    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        """See Pieces."""
+        return await self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._jobs.close()
+        self._pieces.close()

@@ -1,0 +1,391 @@
+"""The calls of `apache.rocketmq.v2.Admin` about groups: subscriptions, clients, how far behind, moving them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from evenq.errors import BadRequest, ConnectionFailed, Error, GroupNotFound, PreconditionFailed
+from evenq.model import GroupConfig, TopicConfig
+from evenq.serving.rpc import Rpc, RpcContext
+from evenq.wire.convert import duration_ms_of, ms_of, set_duration_ms, set_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
+from evenq_broker.core.delivery.progress import QueueProgress
+from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.state.records import Unsubscribed
+from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.translation import filter_of
+from evenq_broker.rpc.access import ADMIN_V2, rpc
+from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.clients.client_list import clients_everywhere
+from evenq_broker.rpc.cluster.forwarding import MARK
+from evenq_broker.rpc.groups.offsets import reset_everywhere
+from evenq_broker.runtime import Runtime
+
+__all__ = ["client_info", "others", "rpcs"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+_SQL = 1  # evenq.v1.Filter.SQL
+_M = TypeVar("_M", bound=Message)
+
+
+def rpcs(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    *,
+    cluster: ClusterLink,
+    membership: Membership,
+    clients: ConnectedClients,
+    sessions: Sessions,
+    long_polls: LongPolls,
+    lite: Lites,
+    stuck_queues: StuckQueues,
+) -> list[Rpc]:
+    """The calls of this module."""
+    groups = _Groups(
+        runtime,
+        catalog,
+        ledger,
+        cluster=cluster,
+        membership=membership,
+        clients=clients,
+        sessions=sessions,
+        long_polls=long_polls,
+        lite=lite,
+        stuck_queues=stuck_queues,
+    )
+    a = admin_pb2
+    unary = [
+        ("ListSubscription", groups.list_subscriptions, a.ListSubscriptionResponse),
+        ("DescribeSubscription", groups.describe_subscriptions, a.DescribeSubscriptionResponse),
+        ("DeleteSubscription", groups.delete_subscription, a.DeleteSubscriptionResponse),
+        ("DescribeGroupAccumulation", groups.accumulation, a.DescribeGroupAccumulationResponse),
+        ("ListConsumerConnection", groups.connections, a.ListConsumerConnectionResponse),
+        ("ResetGroupOffset", groups.reset, a.ResetGroupOffsetResponse),
+        ("QueryTimeSpan", groups.time_span, a.QueryTimeSpanResponse),
+    ]
+    return [rpc(ADMIN_V2 + name, handler, response) for name, handler, response in unary]
+
+
+async def others(
+    method: str, request: bytes, context: RpcContext, response: type[_M], *, cluster: ClusterLink
+) -> list[_M]:
+    """What the other brokers answer; nothing for a call that is itself such a question. Who fails is left out."""
+    return (await others_and_silent(method, request, context, response, cluster=cluster))[0]
+
+
+async def others_and_silent(
+    method: str, request: bytes, context: RpcContext, response: type[_M], *, cluster: ClusterLink
+) -> tuple[list[_M], list[str]]:
+    """The same, and the names of brokers that do not answer or are missing, ascending."""
+    if MARK in context.headers:
+        return [], []
+    answers = await cluster.peers.ask_peers(ADMIN_V2 + method, request, metadata={MARK: "1"})
+    silent = {name for name, result in answers if isinstance(result, Error)}
+    responses = [response.FromString(result) for _, result in answers if not isinstance(result, Error)]
+    known = [one for one in responses if one.status.code == definition_pb2.OK]  # type: ignore[attr-defined]  # each has one
+    return known, sorted({*silent, *cluster.known.out_of_reach()})
+
+
+def client_info(summary: evenq_pb2.ClientSummary) -> admin_pb2.ClientInfo:
+    """The protocol's words for a client; the hostname is what SDKs put in front of their ids."""
+    return admin_pb2.ClientInfo(
+        client_id=summary.client_id,
+        version=summary.version,
+        language=summary.language,
+        hostname=summary.client_id.partition("@")[0],
+        message_model=admin_pb2.CLUSTERING,
+    )
+
+
+class _Groups:
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        *,
+        cluster: ClusterLink,
+        membership: Membership,
+        clients: ConnectedClients,
+        sessions: Sessions,
+        long_polls: LongPolls,
+        lite: Lites,
+        stuck_queues: StuckQueues,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._cluster, self._membership, self._clients = cluster, membership, clients
+        self._sessions, self._long_polls, self._lite = sessions, long_polls, lite
+        self._stuck_queues = stuck_queues
+
+    # ------------------------------------------------------------------------------------------------ subscriptions
+
+    async def list_subscriptions(self, data: bytes, context: RpcContext) -> bytes:
+        """Those of living members; then what groups once read and nobody reads now (as this broker knows it)."""
+        request = parsed(admin_pb2.ListSubscriptionRequest, data, context)
+        topic, group = request.topic.name, request.group.name
+        response = admin_pb2.ListSubscriptionResponse(status=OK)
+        seen: set[tuple[str, str]] = set()
+        for _, info in await self._subscribed(group, topic):
+            key = (info.group.name, info.topic.name)
+            if key not in seen:
+                response.subscription_info.append(info)
+            seen.add(key)
+        for queue in self._ledger.progress.queues():
+            reader, read = (
+                self._catalog.groups.by_id(queue.group_id),
+                self._catalog.topics.by_id(queue.topic_id),
+            )
+            if reader is None or read is None or (reader.name, read.name) in seen:
+                continue
+            if group in {"", reader.name} and topic in {"", read.name}:
+                seen.add((reader.name, read.name))
+                info = response.subscription_info.add(message_model=admin_pb2.CLUSTERING, subscription_consistency=True)
+                info.group.name, info.topic.name = reader.name, read.name
+                info.expression.type, info.expression.expression = definition_pb2.TAG, "*"
+        return response.SerializeToString()
+
+    async def describe_subscriptions(self, data: bytes, context: RpcContext) -> bytes:
+        """One entry per client and topic."""
+        request = parsed(admin_pb2.DescribeSubscriptionRequest, data, context)
+        group = request.group.name
+        response = admin_pb2.DescribeSubscriptionResponse(status=OK)
+        for summary, info in await self._subscribed(group, request.topic.name):
+            response.client_subscription_info.add(client_info=client_info(summary), subscription_info=info)
+        return response.SerializeToString()
+
+    async def delete_subscription(self, data: bytes, context: RpcContext) -> bytes:
+        """Forget a group's progress on a topic, on all brokers. Raises PreconditionFailed while somebody reads it."""
+        request = parsed(admin_pb2.DeleteSubscriptionRequest, data, context)
+        group, topic = request.group.name, request.topic.name
+        if MARK not in context.headers:
+            reading = await self._subscribed(group, topic)
+            if reading:
+                raise PreconditionFailed(
+                    f"{len(reading)} members of group {group} read topic {topic}, among them "
+                    f"{reading[0][0].client_id}; stop them first"
+                )
+        known, read = self._catalog.groups.get(group), self._catalog.topics.get(topic)
+        if known is not None and read is not None and read.topic_id in self._ledger.progress.topics_of(known.group_id):
+            self._ledger.progress.forget(known.group_id, read.topic_id)
+            self._long_polls.wake_topic(read.topic_id)
+            await self._ledger.journal.record(Unsubscribed(known.group_id, read.topic_id))
+        elsewhere = await others(
+            "DeleteSubscription", data, context, admin_pb2.DeleteSubscriptionResponse, cluster=self._cluster
+        )
+        if MARK not in context.headers and len(elsewhere) < len(self._cluster.peers.all()):
+            raise ConnectionFailed("done here, but not every broker answered; do it again when they do")
+        if known is None and MARK not in context.headers and not elsewhere:
+            raise _unknown(group)
+        return admin_pb2.DeleteSubscriptionResponse(status=OK).SerializeToString()
+
+    async def _subscribed(
+        self, group: str, topic: str
+    ) -> list[tuple[evenq_pb2.ClientSummary, admin_pb2.SubscriptionInfo]]:
+        clients = (
+            await clients_everywhere(
+                self._runtime,
+                self._ledger,
+                group,
+                cluster=self._cluster,
+                membership=self._membership,
+                clients=self._clients,
+            )
+        ).clients
+        filters: dict[tuple[str, str], set[tuple[int, str]]] = {}
+        subscriptions: list[tuple[evenq_pb2.ClientSummary, admin_pb2.SubscriptionInfo]] = []
+        for client in clients:
+            for entry in client.subscriptions:
+                if topic not in {"", entry.topic}:
+                    continue
+                expression = filter_of(entry.filter)
+                info = admin_pb2.SubscriptionInfo(online=True, message_model=admin_pb2.CLUSTERING)
+                info.group.name, info.topic.name = client.group, entry.topic
+                info.expression.type = definition_pb2.SQL if entry.filter.type == _SQL else definition_pb2.TAG
+                info.expression.expression = expression.expression
+                set_ms(info.last_update_timestamp, entry.version or client.joined_ms)
+                filters.setdefault((client.group, entry.topic), set()).add(
+                    (info.expression.type, info.expression.expression)
+                )
+                subscriptions.append((client, info))
+        for client, info in subscriptions:
+            info.subscription_consistency = len(filters[client.group, info.topic.name]) == 1
+        return subscriptions
+
+    async def connections(self, data: bytes, context: RpcContext) -> bytes:
+        """The group's living members, of both protocols."""
+        request = parsed(admin_pb2.ListConsumerConnectionRequest, data, context)
+        group, topic = request.group.name, request.topic.name
+        response = admin_pb2.ListConsumerConnectionResponse(status=OK)
+        for client in (
+            await clients_everywhere(
+                self._runtime,
+                self._ledger,
+                group,
+                cluster=self._cluster,
+                membership=self._membership,
+                clients=self._clients,
+            )
+        ).clients:
+            reads = {entry.topic for entry in client.subscriptions}
+            if not topic or not reads or topic in reads:
+                response.client_info.append(client_info(client))
+        if not response.client_info and not await self._is_known(group):
+            raise _unknown(group)
+        return response.SerializeToString()
+
+    async def _is_known(self, group: str) -> bool:
+        if self._catalog.groups.get(group) is not None:
+            return True
+        request = evenq_pb2.DescribeGroupRequest(group=group, local=True).SerializeToString()
+        answers = await self._cluster.peers.ask_peers("/evenq.v1.Admin/DescribeGroup", request)
+        responses = [
+            evenq_pb2.DescribeGroupResponse.FromString(one) for _, one in answers if not isinstance(one, Error)
+        ]
+        return any(one.status.code == definition_pb2.OK for one in responses)
+
+    # ------------------------------------------------------------------------------------------------ progress
+
+    async def accumulation(self, data: bytes, context: RpcContext) -> bytes:
+        """In flight, ready, and the age of the oldest message not delivered yet, by topic and in all; while brokers are
+        away the status says so: it is at least so much.
+        """
+        request = parsed(admin_pb2.DescribeGroupAccumulationRequest, data, context)
+        name = request.group.name
+        topics = {topic.name for topic in request.topics}
+        group = self._catalog.groups.get(name)
+        response = admin_pb2.DescribeGroupAccumulationResponse(status=OK)
+        if group is not None:
+            await self._accumulate(group, topics, response)
+        responses, silent = await others_and_silent(
+            "DescribeGroupAccumulation",
+            data,
+            context,
+            admin_pb2.DescribeGroupAccumulationResponse,
+            cluster=self._cluster,
+        )
+        if silent:
+            response.status.message = f"at least: what {', '.join(silent)} has cannot be looked at"
+        if group is None and not responses:
+            raise _unknown(name)
+        for other in responses:
+            _add(response.accumulation, other.accumulation)
+            for topic, figures in other.topic_accumulation.items():
+                _add(response.topic_accumulation[topic], figures)
+        return response.SerializeToString()
+
+    async def _accumulate(
+        self, group: GroupConfig, topics: set[str], response: admin_pb2.DescribeGroupAccumulationResponse
+    ) -> None:
+        for topic, queue in self._read_by(group, topics):
+            low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
+            start = max(queue.next, low)
+            figures = admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation(
+                inflight_messages=len(queue.pending), ready_messages=max(0, high - start)
+            )
+            figures.accumulation = figures.inflight_messages + figures.ready_messages
+            times = await self._times(queue, [start, max(queue.committed - 1, low)])
+            if start in times and start < high:
+                set_duration_ms(figures.deliver_delay_time, max(0, self._runtime.clock.now_ms() - times[start]))
+            figures.last_consume_timestamp = times.get(queue.committed - 1, 0)
+            _add(response.accumulation, figures)
+            _add(response.topic_accumulation[topic.name], figures)
+
+    async def time_span(self, data: bytes, context: RpcContext) -> bytes:
+        """When the oldest, the newest and the next message to consume of each queue were stored."""
+        request = parsed(admin_pb2.QueryTimeSpanRequest, data, context)
+        name = request.group.name
+        topics = {topic.name for topic in request.topics}
+        group = self._catalog.groups.get(name)
+        response = admin_pb2.QueryTimeSpanResponse(status=OK)
+        for topic, queue in self._read_by(group, topics) if group is not None else ():
+            low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
+            times = await self._times(queue, [low, high - 1, queue.committed])
+            span = response.queue_time_span_list.add(
+                min_timestamp=times.get(low, 0),
+                max_timestamp=times.get(high - 1, 0),
+                consume_timestamp=times.get(queue.committed, times.get(high - 1, 0)),
+            )
+            behind = queue.committed < high and queue.committed in times
+            span.delay_time_ms = max(0, self._runtime.clock.now_ms() - times[queue.committed]) if behind else 0
+            span.message_queue.topic.name, span.message_queue.id = topic.name, queue.queue_id
+            span.message_queue.broker.name = self._runtime.settings.broker_name
+        responses = await others("QueryTimeSpan", data, context, admin_pb2.QueryTimeSpanResponse, cluster=self._cluster)
+        if group is None and not responses:
+            raise _unknown(name)
+        for other in responses:
+            response.queue_time_span_list.extend(other.queue_time_span_list)
+        return response.SerializeToString()
+
+    async def reset(self, data: bytes, context: RpcContext) -> bytes:
+        """Move a live group to a time, on all brokers. Raises ConnectionFailed if one of them has not done it."""
+        request = parsed(admin_pb2.ResetGroupOffsetRequest, data, context)
+        if not request.HasField("reset_timestamp"):
+            raise BadRequest("the request names no reset_timestamp; give the time to go to")
+        reset = evenq_pb2.ResetOffsetsRequest(
+            group=request.group.name,
+            topic=request.topic.name,
+            to=evenq_pb2.TIMESTAMP,
+            value=max(0, ms_of(request.reset_timestamp)),
+        )
+        failed = [
+            move
+            for move in (
+                await reset_everywhere(
+                    self._runtime,
+                    self._catalog,
+                    self._ledger,
+                    reset,
+                    cluster=self._cluster,
+                    membership=self._membership,
+                    sessions=self._sessions,
+                    long_polls=self._long_polls,
+                    lite=self._lite,
+                    stuck_queues=self._stuck_queues,
+                )
+            ).moves
+            if move.error
+        ]
+        if failed:
+            missing = "; ".join(f"{move.queue.broker_name}: {move.error}" for move in failed)
+            raise ConnectionFailed(f"group {reset.group} is moved, but not on every broker ({missing}); do it again")
+        return admin_pb2.ResetGroupOffsetResponse(status=OK).SerializeToString()
+
+    def _read_by(self, group: GroupConfig, topics: set[str]) -> Iterable[tuple[TopicConfig, QueueProgress]]:
+        for queue in self._ledger.progress.queues():
+            topic = self._catalog.topics.by_id(queue.topic_id)
+            if queue.group_id == group.group_id and topic is not None and (not topics or topic.name in topics):
+                yield topic, queue
+
+    async def _times(self, queue: QueueProgress, offsets: Sequence[int]) -> dict[int, int]:
+        valid = sorted({offset for offset in offsets if offset >= 0})
+        messages = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, valid)
+        return {message.queue_offset: message.store_ms for message in messages}
+
+
+def _unknown(group: str) -> GroupNotFound:
+    return GroupNotFound(f"no consumer group {group!r}; create it with `evenq group create {group}`")
+
+
+def _add(
+    total: admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation,
+    more: admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation,
+) -> None:
+    total.inflight_messages += more.inflight_messages
+    total.ready_messages += more.ready_messages
+    total.accumulation += more.accumulation
+    if more.HasField("deliver_delay_time"):
+        longest = max(duration_ms_of(total.deliver_delay_time), duration_ms_of(more.deliver_delay_time))
+        set_duration_ms(total.deliver_delay_time, longest)
+    total.last_consume_timestamp = max(total.last_consume_timestamp, more.last_consume_timestamp)

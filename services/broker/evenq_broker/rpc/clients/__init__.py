@@ -1,0 +1,1 @@
+"""Signs of life, telemetry, and the list of clients."""

@@ -1,0 +1,1 @@
+"""Any broker answers for all: routes, forwarding, scaling."""

@@ -1,0 +1,1 @@
+"""Receives, acks, pulls and blocks of both protocols."""

@@ -1,0 +1,224 @@
+"""`evenq.v1.Data`: offsets of members that keep their own progress, counts of their deliveries, messages given back.
+
+Commits and acks share one progress (OF-1, OF-2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq.errors import (
+    BadRequest,
+    PreconditionFailed,
+)
+from evenq.model import GroupConfig, MessageQueue, TopicConfig
+from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
+from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.dead_letters.letter import Reason
+from evenq_broker.core.delivery.counts import COUNTS_MAX, FINISHED
+from evenq_broker.core.state.marks import mark_of, marks_asked
+from evenq_broker.core.state.records import Committed
+from evenq_broker.loops.dead_letters.letters import bury
+from evenq_broker.loops.dead_letters.retries import attempts_before, retry_later
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.progress.counting import counted
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.translation import generation_of, queue_message
+from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.delivery.named_queues import NamedQueues, out_of_range
+from evenq_broker.runtime import Runtime
+
+__all__ = ["QUEUES_MAX", "MemberProgress"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+QUEUES_MAX = 4_096
+
+
+class MemberProgress:
+    """The calls about progress."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        *,
+        sessions: Sessions,
+        long_polls: LongPolls,
+        delayed_retries: DelayedRetries,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._sessions, self._long_polls, self._delayed_retries = sessions, long_polls, delayed_retries
+        self._named = NamedQueues(runtime, catalog)
+
+    # ------------------------------------------------------------------------------------------------ offsets
+
+    async def query_offsets(self, data: bytes, context: RpcContext) -> bytes:
+        request = parsed(data_pb2.QueryOffsetsRequest, data)
+        queues = self._queues(request)
+        known = list(request.known_max)
+        if known and len(known) != len(queues):
+            raise BadRequest(f"{len(known)} known_max for {len(queues)} queues; give one per queue, or none")
+        if request.wait_ms > 0:
+            store = self._ledger.store
+            ends = known or [store.queue_range(topic.topic_id, queue.queue_id)[1] for topic, queue in queues]
+            watched = [(t.topic_id, q.queue_id, end) for (t, q), end in zip(queues, ends, strict=True)]
+            left_ms = self._named.until_ms(request.wait_ms, context) - self._runtime.clock.monotonic_ms()
+            if left_ms > 0:
+                await self._long_polls.for_growth(watched, left_ms)
+        group = self._catalog.groups.get(request.group) if request.group else None
+        response = data_pb2.QueryOffsetsResponse(status=OK)
+        for (topic, queue), mark_at in zip(queues, marks_asked(request.mark_at, len(queues)), strict=True):
+            offsets = await self._offsets(topic, queue, group, request.timestamp_ms)
+            offsets.mark = await self._mark(topic, queue, mark_at) if mark_at > 0 else ""
+            response.offsets.append(offsets)
+        return response.SerializeToString()
+
+    async def _mark(self, topic: TopicConfig, queue: MessageQueue, offset: int) -> str:
+        """Of the message before an offset; empty: it is not there."""
+        await self._runtime.clock.sleep_ms(0)  # a read from memory does not give way
+        messages = await self._ledger.store.read_at(topic.topic_id, queue.queue_id, [offset - 1])
+        return "".join(mark_of(one.store_ms, one.head, one.system) for one in messages)
+
+    async def _offsets(
+        self, topic: TopicConfig, queue: MessageQueue, group: GroupConfig | None, timestamp_ms: int
+    ) -> data_pb2.QueueOffsets:
+        ids = (topic.topic_id, queue.queue_id)
+        low, high = self._ledger.store.queue_range(*ids)
+        committed = None if group is None else self._ledger.progress.committed(group.group_id, *ids)
+        at = await self._ledger.store.offset_at(*ids, timestamp_ms) if timestamp_ms > 0 else -1
+        return data_pb2.QueueOffsets(
+            queue=queue_message(queue),
+            min_offset=low,
+            max_offset=high,
+            committed=-1 if committed is None else committed,
+            timestamp_offset=at,
+            uid=self._catalog.queue_uid(topic),
+            young=group is not None and committed is None and low == 0 < high and self._in_memory(*ids),
+        )
+
+    def _in_memory(self, topic_id: int, queue_id: int) -> bool:
+        """Whether the queue's first message can be read without the disk (RB-46)."""
+        return self._ledger.store.read_hot(topic_id, queue_id, 0, count_max=1, bytes_max=1, tag_hashes=None) is not None
+
+    def _queues(self, request: data_pb2.QueryOffsetsRequest) -> list[tuple[TopicConfig, MessageQueue]]:
+        if len(request.queues) > QUEUES_MAX:
+            raise BadRequest(f"{len(request.queues)} queues in one call, the limit is {QUEUES_MAX}; ask in parts")
+        if request.queues or not request.topic:
+            return [self._named.readable(queue) for queue in request.queues]
+        own = self._runtime.settings.broker_name
+        topic = self._named.topic(request.topic)
+        return [(topic, MessageQueue(topic.name, own, queue_id)) for queue_id in range(topic.read_queues)]
+
+    async def commit_offsets(self, data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(data_pb2.CommitOffsetsRequest, data)
+        if len(request.offsets) > QUEUES_MAX:
+            raise BadRequest(f"{len(request.offsets)} queues in one call, the limit is {QUEUES_MAX}; commit in parts")
+        group = await self._catalog.ensure_group(request.group)
+        generation = generation_of(request.generation)
+        positions = [(*self._named.readable(entry.queue), entry.offset) for entry in request.offsets]
+        refused: PreconditionFailed | None = None
+        for position in list(positions):
+            topic, queue, offset = position
+            try:
+                self._sessions.locking.must_hold(group.name, request.client_id, queue, generation, commits=True)
+            except PreconditionFailed as error:  # what is still its own is kept all the same
+                refused = error
+                positions.remove(position)
+                continue
+            low, high = self._ledger.store.queue_range(topic.topic_id, queue.queue_id)
+            if not 0 <= offset <= high:
+                raise out_of_range(offset, low, high)
+        waits = [
+            self.commit(group, topic, queue, request.client_id, offset, allow_backward=request.allow_backward)
+            for topic, queue, offset in positions
+        ]
+        for wait in waits:
+            if wait is not None:
+                await wait
+        if refused is not None:
+            raise refused
+        return data_pb2.CommitOffsetsResponse(status=OK).SerializeToString()
+
+    def commit(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        queue: MessageQueue,
+        client_id: str,
+        offset: int,
+        *,
+        allow_backward: bool = False,
+    ) -> asyncio.Future[None] | None:
+        """Move the progress; done when that is durable, None: it did not move, or does not count."""
+        fences = self._sessions.fences
+        if fences and fences.ignores(group.name, queue, client_id, now_ms=self._runtime.clock.monotonic_ms()):
+            return None  # an operator moved the group, and this member has not begun again yet
+        queue_key = (group.group_id, topic.topic_id, queue.queue_id)
+        if not self._ledger.progress.commit(*queue_key, offset, allow_backward=allow_backward):
+            return None
+        return self._ledger.journal.record(Committed(*queue_key, offset, reset=allow_backward))
+
+    # ------------------------------------------------------------------------------------------------ deliveries
+
+    async def count_deliveries(self, data: bytes, _context: RpcContext) -> bytes:
+        """What the holder of a queue says of deliveries that begin, or that it leaves unfinished."""
+        request = parsed(data_pb2.CountDeliveriesRequest, data)
+        topic, queue = self._named.readable(request.queue)
+        group = self._named.group(request.group)
+        if len(request.counts) > COUNTS_MAX:
+            raise BadRequest(f"{len(request.counts)} deliveries in one call, the limit is {COUNTS_MAX}; count in parts")
+        deliveries = {count.offset: FINISHED if count.finished else count.deliveries for count in request.counts}
+        wrong = [offset for offset, number in deliveries.items() if offset < 0 or not 1 <= number <= FINISHED]
+        if wrong or request.given_until < 0:
+            raise BadRequest(
+                f"offset {(*wrong, request.given_until)[0]} or its count of deliveries is out of range: offsets begin "
+                f"at 0, counts are 1 to {FINISHED - 1}"
+            )
+        locking = self._sessions.locking
+        locking.must_hold(group.name, request.client_id, queue, generation_of(request.generation), owner=True)
+        progress = self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
+        if progress is None:
+            raise PreconditionFailed(f"group {group.name} has no offset on queue {queue} yet; commit its start first")
+        record = counted(self._ledger, progress, deliveries, given_until=request.given_until)
+        if record is not None:
+            await record
+        return data_pb2.CountDeliveriesResponse(status=OK).SerializeToString()
+
+    # ------------------------------------------------------------------------------------------------ send back
+
+    async def send_back(self, data: bytes, _context: RpcContext) -> bytes:
+        """RD-5: to the dead-letter topic, or as a delayed copy to the retry topic."""
+        request = parsed(data_pb2.SendBackRequest, data)
+        topic, queue = self._named.readable(request.queue)
+        group = self._named.group(request.group)
+        position = (group, topic, queue.queue_id, request.queue_offset)
+        progress = self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
+        counts = {} if progress is None else progress.counts
+        counted_before = counts.get(request.queue_offset, 0) % FINISHED
+        attempts = max(request.attempts, counted_before, await attempts_before(self._ledger, *position))
+        over = request.delay_level < 0 or attempts >= group.max_attempts
+        if over:
+            reason = Reason.ATTEMPTS if attempts >= group.max_attempts else Reason.SENT_BACK
+            done = await bury(
+                self._runtime, self._catalog, self._ledger, *position, attempts=max(0, attempts), reason=reason
+            )
+        else:
+            done = await retry_later(
+                self._runtime,
+                self._catalog,
+                self._ledger,
+                *position,
+                level=request.delay_level,
+                attempts=max(1, attempts),
+                delayed_retries=self._delayed_retries,
+            )
+        if not done:
+            low, high = self._ledger.store.queue_range(topic.topic_id, queue.queue_id)
+            raise out_of_range(request.queue_offset, low, high)
+        self._runtime.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
+        return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()

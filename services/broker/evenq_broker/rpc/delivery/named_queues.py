@@ -1,0 +1,68 @@
+"""Which queue, topic or group a call of `evenq.v1.Data` names, and how long it may wait here."""
+
+from __future__ import annotations
+
+from evenq.errors import (
+    BadRequest,
+    GroupNotFound,
+    IllegalOffset,
+    TopicNotFound,
+)
+from evenq.model import GroupConfig, MessageQueue, TopicConfig
+from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.evenq.v1 import common_pb2
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.rpc.sending.publishing import must_be_here
+from evenq_broker.runtime import Runtime
+
+__all__ = ["NamedQueues", "out_of_range"]
+
+
+class NamedQueues:
+    """Reads the names of one broker's calls."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog) -> None:
+        self._runtime, self._catalog = runtime, catalog
+
+    def group(self, name: str) -> GroupConfig:
+        """Raises GroupNotFound."""
+        group = self._catalog.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"no consumer group {name!r}; create it with `evenq group create {name}`")
+        return group
+
+    def topic(self, name: str) -> TopicConfig:
+        """Raises TopicNotFound."""
+        topic = self._catalog.topics.get(name)
+        if topic is None:
+            own = self._runtime.settings.broker_name
+            raise TopicNotFound(f"no topic {name!r} on broker {own}; create it with `evenq topic create {name}`")
+        return topic
+
+    def readable(self, named: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
+        """A queue of this broker, also a closed one. Raises TopicNotFound, BadRequest, and as `must_be_here`."""
+        must_be_here(self._runtime, named)
+        topic = self.topic(named.topic)
+        if not 0 <= named.queue_id < topic.queues_ever:  # offsets of a closed queue are still told and committed
+            raise BadRequest(
+                f"topic {topic.name} has queues 0 to {topic.read_queues - 1} on this broker, not {named.queue_id}"
+            )
+        return topic, MessageQueue(topic.name, self._runtime.settings.broker_name, named.queue_id)
+
+    def until_ms(self, wait_ms: int, context: RpcContext) -> int:
+        """Monotonic ms until which a call that asks for `wait_ms` is parked."""
+        settings = self._runtime.settings
+        now_ms = self._runtime.clock.monotonic_ms()
+        until_ms = now_ms + min(max(wait_ms, 0), settings.poll_max_ms)
+        if context.deadline_ms is not None:
+            until_ms = min(until_ms, context.deadline_ms - settings.poll_margin_ms)
+        return until_ms
+
+
+def out_of_range(offset: int, low: int, high: int) -> IllegalOffset:
+    """What is said of an offset that the queue cannot have."""
+    return IllegalOffset(
+        f"offset {offset} is outside {low} to {high}, what the queue holds; read on at {low}, or wait at {high}",
+        min_offset=low,
+        max_offset=high,
+    )

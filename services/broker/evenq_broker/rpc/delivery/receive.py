@@ -1,0 +1,365 @@
+"""ReceiveMessage (wire contract 3.9, 5): pop for a group from all queues of this broker, or wait until there is
+something.
+
+Retries first, then fresh messages, queue after queue in turn. Frames: status, messages, delivery_timestamp; an empty
+poll is the one frame MESSAGE_NOT_FOUND. Whatever the caller did not take to the last frame goes back to its queue at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from evenq.errors import Error, Forbidden, IllegalInvisibleTime, MessageNotFound, TopicNotFound
+from evenq.model import NO_GENERATION, GroupConfig, MessageQueue, MessageType, Permission, TopicConfig
+from evenq.serving.rpc import Frames, RpcContext
+from evenq.wire.convert import duration_ms_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.delivery.attempts import Attempt, Attempts
+from evenq_broker.core.delivery.filters import MessageFilter, message_filter
+from evenq_broker.core.delivery.progress import QueueProgress
+from evenq_broker.core.polls.poll_table import ANY
+from evenq_broker.core.state.frames import field, varint
+from evenq_broker.loops.assignment.grants import Grants
+from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.delivery.ending import hold
+from evenq_broker.loops.delivery.taking import Batch, MessageTaker
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.polls.cluster_polls import ClusterPolls
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
+from evenq_broker.rpc.cluster.forwarding import forward_stream, owner_of
+from evenq_broker.rpc.lite.lite import LiteReceiving
+from evenq_broker.rpc.polls.fetching import Fetched, fetch
+from evenq_broker.runtime import Runtime
+
+__all__ = ["Receiving"]
+
+_PUSH = 2  # ClientType.PUSH_CONSUMER
+_SIMPLE = 3
+_PIECE_BYTES = 128 << 10
+"""Messages of so many bytes together leave in one piece; of more, one after another as the client reads."""
+_SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
+
+
+@dataclass(frozen=True, slots=True)
+class _Receive:
+    """One request, understood."""
+
+    group: GroupConfig
+    topic: TopicConfig
+    queue_id: int
+    count: int
+    message_filter: MessageFilter
+    invisible_ms: int
+    """How long without an answer; 0 with `client_id`: as long as the client lives."""
+    client_id: str
+    poll_until_ms: int
+    auto_renew: bool
+    attempt_id: str
+
+
+class Receiving:
+    """The handler of ReceiveMessage."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        popping: MessageTaker,
+        *,
+        cluster: ClusterLink,
+        clients: ConnectedClients,
+        sessions: Sessions,
+        long_polls: LongPolls,
+        cluster_polls: ClusterPolls,
+        grants: Grants,
+        lite: Lites,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._cluster, self._clients, self._sessions = cluster, clients, sessions
+        self._long_polls, self._cluster_polls, self._grants = long_polls, cluster_polls, grants
+        self._lite = lite
+        self._popping = popping
+        self._lite_receiving = LiteReceiving(runtime, catalog, popping, cluster=cluster)
+        settings = runtime.settings
+        self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
+
+    async def receive(self, data: bytes, context: RpcContext) -> AsyncIterator[Frames]:
+        """The frames of one answer."""
+        request = parsed(service_pb2.ReceiveMessageRequest, data, context)
+        if self._runtime.closing:  # not through this broker either: the ack might not find its way any more
+            await hold(self._runtime, self._poll_ms(request, context))
+            yield _NOTHING
+            return
+        address = (
+            None
+            if self._is_everywhere(request)
+            else owner_of(
+                self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
+            )
+        )
+        if address is not None:
+            async for frame in forward_stream(self._runtime, address, data, context):
+                yield frame
+            return
+        try:
+            receive = await self._understand(request, context)
+            batch = await self._take(receive, request, context)
+        except Error as error:
+            if request.auto_renew:
+                # Go polls again 20 ms after any error: hold it back (wire contract 3.9).
+                await self._runtime.clock.sleep_ms(self._hold_ms(context))
+            if not is_public(error):
+                raise
+            yield field(1, status_frame(error, context.language))
+            return
+        if batch is None:
+            yield _NOTHING
+            return
+        if isinstance(batch, Fetched):
+            async for frame in batch.frames():
+                yield frame
+            self._remember(receive, source=batch.source)
+            return
+        complete = False
+        try:
+            if batch.payload_bytes <= _PIECE_BYTES:
+                yield [OK_STATUS, *batch.frames, _delivery_time(self._runtime.clock.now_ms())]
+            else:
+                yield OK_STATUS
+                for frame in batch.frames:
+                    yield frame
+                yield _delivery_time(self._runtime.clock.now_ms())
+            complete = True
+            self._remember(receive, held=batch.held)
+            if self._ledger.trace is not None and receive.client_id and not receive.auto_renew:
+                self._trace(receive, batch)
+        finally:
+            if not complete:
+                self._popping.give_back(batch)
+
+    def _is_everywhere(self, request: service_pb2.ReceiveMessageRequest) -> bool:
+        """True if the answer is what any broker has (`rpc.lite.lite`), whichever one is named."""
+        topic = self._catalog.topics.get(request.message_queue.topic.name)
+        return topic is not None and topic.message_type is MessageType.LITE and not request.auto_renew
+
+    def _trace(self, receive: _Receive, batch: Batch) -> None:
+        # The journal names the client only where its life holds the delivery.
+        assert self._ledger.trace is not None
+        held = [(queue.queue_id, offset, number) for queue, offset, number in batch.held]
+        self._ledger.trace.taken(
+            self._runtime.now_ms(), receive.client_id, receive.group.group_id, receive.topic.topic_id, held
+        )
+
+    # ------------------------------------------------------------------------------------------------ lost answers
+
+    def _remember(
+        self, receive: _Receive, *, held: Sequence[tuple[QueueProgress, int, int]] = (), source: str = ""
+    ) -> None:
+        if receive.attempt_id:
+            attempt = Attempt(
+                receive.group.group_id, receive.topic.topic_id, self._runtime.now_ms(), tuple(held), source
+            )
+            self._attempts.remember(receive.client_id, receive.attempt_id, attempt)
+
+    async def _again(
+        self, receive: _Receive, request: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        """The batch of this attempt, if its answer got lost on the way (wire contract 5.5)."""
+        attempt = self._attempts.recall(
+            receive.client_id,
+            receive.attempt_id,
+            receive.group.group_id,
+            receive.topic.topic_id,
+            self._runtime.now_ms(),
+        )
+        if attempt is None:
+            return None
+        if attempt.source:
+            return await fetch(self._runtime, self._catalog, attempt.source, request, context, cluster=self._cluster)
+        return await self._popping.again(
+            receive.group,
+            receive.topic,
+            attempt.held,
+            invisible_ms=receive.invisible_ms,
+            client_id=receive.client_id if receive.auto_renew else "",
+        )
+
+    async def _take(
+        self, receive: _Receive, request: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        if receive.topic.message_type is not MessageType.LITE or receive.auto_renew:
+            return await self._pop(receive, request, context)
+
+        async def here(until_ms: int) -> Batch | Fetched | None:
+            return await self._pop(replace(receive, poll_until_ms=until_ms), request, context)
+
+        return await self._lite_receiving.receive(
+            receive.group, receive.topic, request, context, here=here, until_ms=receive.poll_until_ms
+        )
+
+    def _granted(self, receive: _Receive) -> bool:
+        """True if the client may wait for the queue it names (wire contract 6.3). Raises PreconditionFailed for a
+        member of our own SDK that does not hold it (OC-18).
+        """
+        if receive.queue_id == ANY:
+            return True
+        queue = MessageQueue(receive.topic.name, self._runtime.settings.broker_name, receive.queue_id)
+        self._sessions.locking.must_hold(receive.group.name, receive.client_id, queue, NO_GENERATION)
+        return self._grants.may(receive.group, receive.topic, receive.client_id, receive.queue_id)
+
+    def _lite_queues(self, receive: _Receive) -> list[int] | None:
+        if receive.topic.message_type is not MessageType.LITE:
+            return None
+        return self._lite.queues_of(receive.client_id, receive.group, receive.topic)
+
+    async def _pop(
+        self, receive: _Receive, request: service_pb2.ReceiveMessageRequest, context: RpcContext
+    ) -> Batch | Fetched | None:
+        if receive.attempt_id:
+            again = await self._again(receive, request, context)
+            if again is not None:
+                return again
+        for _ in range(_SPIN_MAX):
+            if not self._granted(receive):
+                await self._long_polls.until_owned(
+                    receive.topic.topic_id,
+                    receive.queue_id,
+                    deadline_ms=receive.poll_until_ms,
+                    client_id=receive.client_id,
+                )
+                return None
+            queues = self._lite_queues(receive)
+            batch = await self._popping.pop(
+                receive.group,
+                receive.topic,
+                queue_id=receive.queue_id,
+                queues=queues,
+                count=receive.count,
+                message_filter=receive.message_filter,
+                invisible_ms=receive.invisible_ms,
+                client_id=receive.client_id if receive.auto_renew else "",
+                until_ms=receive.poll_until_ms,
+            )
+            if batch is not None:
+                return batch
+            if self._runtime.now_ms() >= receive.poll_until_ms:
+                return None
+            source = await self._long_polls.for_messages(
+                receive.group.group_id,
+                receive.topic.topic_id,
+                queue_id=receive.queue_id,
+                queues=queues,
+                deadline_ms=receive.poll_until_ms,
+                client_id=receive.client_id,
+                push=receive.auto_renew,
+            )
+            if source is None:
+                return None
+            if source:
+                fetched = await fetch(self._runtime, self._catalog, source, request, context, cluster=self._cluster)
+                self._cluster_polls.fetched(
+                    receive.group, receive.topic, push=receive.auto_renew, source=source, found=fetched is not None
+                )
+                if fetched is not None:
+                    return fetched
+            topic = self._catalog.topics.by_id(receive.topic.topic_id)
+            if topic is None:
+                raise TopicNotFound(f"topic {receive.topic.name} was deleted")
+            if topic is not receive.topic:  # it has other queues since this call waits
+                receive = replace(receive, topic=topic)
+        return None
+
+    async def _joined(
+        self, request: service_pb2.ReceiveMessageRequest, context: RpcContext, group_name: str
+    ) -> GroupConfig:
+        """The group; its client is a member from now on."""
+        group = self._catalog.groups.get(group_name) or await self._catalog.ensure_group(group_name)
+        if context.client_id:
+            kind = _PUSH if request.auto_renew else _SIMPLE
+            client = self._clients.table.seen(context.client_id, self._runtime.now_ms(), group=group_name)
+            self._sessions.seen_v2(context, group_name, client.client_type or kind, None)
+        return group
+
+    async def _understand(self, request: service_pb2.ReceiveMessageRequest, context: RpcContext) -> _Receive:
+        settings = self._runtime.settings
+        topic_name, group_name = request.message_queue.topic.name, request.group.name
+        topic = self._catalog.topics.get(topic_name)
+        if topic is None:
+            if self._catalog.groups.get(group_name) is not None or settings.auto_create_groups:
+                # Who waits for a topic reads it from its first message.
+                await self._joined(request, context, group_name)
+            topic = self._catalog.read_topic(topic_name)
+        if topic.permission is not Permission.READ_WRITE and not topic.permission.readable:
+            raise Forbidden(
+                f"topic {topic.name} has no readable queue on this broker; its permission is {topic.permission.name}"
+            )
+        group = await self._joined(request, context, group_name)
+        queue_id = request.message_queue.id
+        return _Receive(
+            group=group,
+            topic=topic,
+            queue_id=_queue(queue_id, topic, push=request.auto_renew),
+            count=min(max(request.batch_size, 1), settings.receive_batch_max),
+            message_filter=message_filter(
+                request.filter_expression.expression, is_sql=request.filter_expression.type == definition_pb2.SQL
+            ),
+            invisible_ms=self._invisible(request),
+            client_id=context.client_id,
+            poll_until_ms=self._runtime.now_ms() + self._poll_ms(request, context),
+            auto_renew=request.auto_renew,
+            attempt_id=request.attempt_id if context.client_id else "",
+        )
+
+    def _invisible(self, request: service_pb2.ReceiveMessageRequest) -> int:
+        settings = self._runtime.settings
+        if request.auto_renew or not request.HasField("invisible_duration"):
+            return settings.invisible_default_ms
+        invisible_ms = duration_ms_of(request.invisible_duration)
+        if not 1 <= invisible_ms <= settings.invisible_max_ms:
+            raise IllegalInvisibleTime(
+                f"the invisible duration is {invisible_ms} ms, the range is 1 to {settings.invisible_max_ms} ms"
+            )
+        return invisible_ms
+
+    def _poll_ms(self, request: service_pb2.ReceiveMessageRequest, context: RpcContext) -> int:
+        settings = self._runtime.settings
+        left_ms = self._left_ms(context)
+        if request.HasField("long_polling_timeout"):
+            poll_ms = max(0, duration_ms_of(request.long_polling_timeout))
+        else:
+            poll_ms = settings.poll_default_ms
+        return max(0, min(poll_ms, settings.poll_max_ms, poll_ms if left_ms is None else left_ms))
+
+    def _left_ms(self, context: RpcContext) -> int | None:
+        if context.deadline_ms is None:
+            return None
+        return context.deadline_ms - self._runtime.clock.monotonic_ms() - self._runtime.settings.poll_margin_ms
+
+    def _hold_ms(self, context: RpcContext) -> int:
+        left_ms = self._left_ms(context)
+        hold_ms = self._runtime.settings.error_hold_ms
+        return hold_ms if left_ms is None else max(0, min(hold_ms, left_ms))
+
+
+def _queue(queue_id: int, topic: TopicConfig, *, push: bool) -> int:
+    # A real queue id is honoured for push consumers only: simple ones name any queue (wire contract 6.3). The queues of
+    # a PRIORITY topic are its levels, and everybody takes the highest first; those of a LITE topic are in no route.
+    whole = not push or topic.message_type in {MessageType.PRIORITY, MessageType.LITE}
+    return ANY if whole or not 0 <= queue_id < topic.read_queues else queue_id
+
+
+def _delivery_time(now_ms: int) -> bytes:
+    seconds, rest = divmod(now_ms, 1000)
+    moment = b"\x08" + varint(seconds) + (b"\x10" + varint(rest * 1_000_000) if rest else b"")
+    return field(3, moment)
+
+
+_NOTHING = field(1, status_frame(MessageNotFound("no new message")))

@@ -1,0 +1,1 @@
+"""Questions of operators: groups, messages, traces."""

@@ -1,0 +1,245 @@
+"""`evenq.v1.Admin/DiagnoseGroup`: what is wrong with a group, over all brokers and by what the rebalancer says.
+
+The broker asked gathers a part from each broker and the rebalancer's explanation, each with a deadline, and judges
+(`core.diagnosis.diagnosis`). What a hand-over looks like for a moment is looked at twice. Who does not answer is a
+finding of its own: half a diagnosis never looks like a healthy group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq.errors import BadRequest, Error, GroupNotFound
+from evenq.serving.rpc import Rpc, RpcContext
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, diagnosis_pb2
+from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.diagnosis.diagnosis import findings
+from evenq_broker.core.diagnosis.findings import TRANSIENT, Finding
+from evenq_broker.core.diagnosis.group_facts import EVERYBODY, Decided, GroupFacts
+from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.diagnosis.parts import decided_of, part_here, part_of
+from evenq_broker.runtime import Runtime
+
+__all__ = ["diagnose", "rpcs"]
+
+METHOD = "/evenq.v1.Admin/DiagnoseGroup"
+EXPLAIN = "/evenq.v1.Assignment/Explain"
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+WATCH_MS = 1_500
+WATCH_MS_MAX = 10_000
+STUCK_MS_MAX = 86_400_000
+FINDINGS_MAX = 1_000
+
+
+def rpcs(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    *,
+    cluster: ClusterLink,
+    membership: Membership,
+    sessions: Sessions,
+    rebalancer: RebalancerLink | None,
+    delayed_retries: DelayedRetries,
+    stuck_queues: StuckQueues,
+) -> list[Rpc]:
+    """The call of this module."""
+
+    async def diagnose_group(data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(diagnosis_pb2.DiagnoseGroupRequest, data)
+        if request.local:
+            part = await part_here(
+                runtime,
+                catalog,
+                ledger,
+                request.group,
+                cluster=cluster,
+                membership=membership,
+                sessions=sessions,
+                delayed_retries=delayed_retries,
+                stuck_queues=stuck_queues,
+            )
+            return diagnosis_pb2.DiagnoseGroupResponse(status=OK, part=part).SerializeToString()
+        return (
+            await diagnose(
+                runtime,
+                catalog,
+                ledger,
+                request,
+                cluster=cluster,
+                membership=membership,
+                sessions=sessions,
+                rebalancer=rebalancer,
+                delayed_retries=delayed_retries,
+                stuck_queues=stuck_queues,
+            )
+        ).SerializeToString()
+
+    return [rpc(METHOD, diagnose_group, diagnosis_pb2.DiagnoseGroupResponse)]
+
+
+async def diagnose(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    request: diagnosis_pb2.DiagnoseGroupRequest,
+    *,
+    cluster: ClusterLink,
+    membership: Membership,
+    sessions: Sessions,
+    rebalancer: RebalancerLink | None,
+    delayed_retries: DelayedRetries,
+    stuck_queues: StuckQueues,
+) -> diagnosis_pb2.DiagnoseGroupResponse:
+    """Raises GroupNotFound, BadRequest for times out of range."""
+    if not 0 <= request.watch_ms <= WATCH_MS_MAX:
+        raise BadRequest(f"watch_ms is {request.watch_ms}, the range is 0 (the default) to {WATCH_MS_MAX}")
+    if not 0 <= request.stuck_ms <= STUCK_MS_MAX:
+        raise BadRequest(f"stuck_ms is {request.stuck_ms}, the range is 0 (the setting) to {STUCK_MS_MAX}")
+    facts = await _look(
+        runtime,
+        catalog,
+        ledger,
+        request,
+        cluster=cluster,
+        membership=membership,
+        sessions=sessions,
+        rebalancer=rebalancer,
+        delayed_retries=delayed_retries,
+        stuck_queues=stuck_queues,
+    )
+    problems = findings(facts)
+    if any(one.kind in TRANSIENT for one in problems):
+        before = facts
+        await runtime.clock.sleep_ms(request.watch_ms or WATCH_MS)
+        facts = await _look(
+            runtime,
+            catalog,
+            ledger,
+            request,
+            cluster=cluster,
+            membership=membership,
+            sessions=sessions,
+            rebalancer=rebalancer,
+            delayed_retries=delayed_retries,
+            stuck_queues=stuck_queues,
+        )
+        problems = findings(facts, before)
+    return diagnosis_pb2.DiagnoseGroupResponse(
+        status=OK,
+        findings=[_message(one) for one in problems[:FINDINGS_MAX]],
+        decides=_who_decides(facts),
+        members=len(facts.members),
+        queues=len(facts.queues),
+        brokers=[part.broker_name for part in facts.brokers],
+        silent=sorted(facts.silent),
+    )
+
+
+async def _look(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    request: diagnosis_pb2.DiagnoseGroupRequest,
+    *,
+    cluster: ClusterLink,
+    membership: Membership,
+    sessions: Sessions,
+    rebalancer: RebalancerLink | None,
+    delayed_retries: DelayedRetries,
+    stuck_queues: StuckQueues,
+) -> GroupFacts:
+    local_request = diagnosis_pb2.DiagnoseGroupRequest(group=request.group, local=True).SerializeToString()
+    own, answers, (decided, problem) = await asyncio.gather(
+        part_here(
+            runtime,
+            catalog,
+            ledger,
+            request.group,
+            cluster=cluster,
+            membership=membership,
+            sessions=sessions,
+            delayed_retries=delayed_retries,
+            stuck_queues=stuck_queues,
+        ),
+        cluster.peers.ask_peers(METHOD, local_request),
+        _explained(runtime, request.group, rebalancer=rebalancer),
+    )
+    parts, silent = [own], {}
+    for name, result in answers:
+        try:
+            parts.append(_part(result))
+        except Error as error:
+            silent[name] = error.message
+    known = [part for part in parts if part.known]
+    if not known and not any(part.members for part in parts):
+        raise GroupNotFound(f"no consumer group {request.group!r} on any broker; see `evenq group list`")
+    return GroupFacts(
+        group=request.group,
+        strategy=known[0].strategy if known else "",
+        ordered=any(part.ordered for part in known),
+        brokers=tuple(sorted(map(part_of, parts), key=lambda part: part.broker_name)),
+        silent=silent,
+        rebalancer=runtime.settings.rebalancer,
+        decided=decided,
+        rebalancer_problem=problem,
+        stuck_ms=request.stuck_ms or runtime.settings.stuck_ms,
+    )
+
+
+def _part(result: bytes | Error) -> diagnosis_pb2.GroupPart:
+    if isinstance(result, Error):
+        raise result
+    response = diagnosis_pb2.DiagnoseGroupResponse.FromString(result)
+    check(response.status)
+    return response.part
+
+
+async def _explained(runtime: Runtime, group: str, *, rebalancer: RebalancerLink | None) -> tuple[Decided | None, str]:
+    """What the rebalancer says of the group, and why it says nothing if it should."""
+    link = rebalancer
+    if link is None:
+        return None, ""
+    request = assignment_pb2.ExplainRequest(group=group).SerializeToString()
+    try:
+        data = await link.forward(EXPLAIN, request, runtime.settings.peer_timeout_ms)
+        response = assignment_pb2.ExplainResponse.FromString(data)
+        check(response.status)
+    except GroupNotFound:
+        return None, ""  # nobody has told it of the group yet
+    except Error as error:
+        return None, error.message
+    return decided_of(response, now_ms=runtime.clock.now_ms()), ""
+
+
+def _who_decides(facts: GroupFacts) -> str:
+    strategy = facts.strategy or "no strategy"
+    if facts.rebalancer_problem:
+        return f"no rebalancer answers: brokers repeat its last decisions, then compute by {strategy}"
+    if facts.decided is None:
+        return f"no rebalancer: brokers and members compute by {strategy}"
+    decides_by = facts.decided.strategy or facts.strategy
+    if not decides_by or any(one.owner == EVERYBODY for one in facts.decided.queues):
+        return "the rebalancer gives all queues to every member: the group has no strategy"
+    return f"the rebalancer decides by {decides_by}"
+
+
+def _message(finding: Finding) -> diagnosis_pb2.Finding:
+    return diagnosis_pb2.Finding(
+        kind=finding.kind,
+        severity=finding.severity,
+        subject=finding.subject,
+        seen=finding.seen,
+        fix=finding.fix,
+        command=finding.command,
+    )

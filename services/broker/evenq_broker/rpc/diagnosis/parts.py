@@ -1,0 +1,283 @@
+"""Between a group as this broker sees it, its wire form (`GroupPart`), and the facts that `core.diagnosis.diagnosis`
+judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evenq.model import GroupConfig, MessageQueue, MessageType, TopicConfig
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
+from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.diagnosis.group_facts import BrokerPart, Decided, GivenQueue, LostBroker, MemberAt, QueueAt, Told
+from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
+from evenq_broker.core.groups.members import MemberTally, Protocol
+from evenq_broker.core.groups.membership import Membership
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.resizing.resizing import unfinished
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.translation import (
+    counts_of,
+    counts_of_entry,
+    entry_of,
+    generation_of,
+    group_settings,
+    member_message,
+    member_of,
+    queue_message,
+    queue_of,
+)
+from evenq_broker.rpc.diagnosis.group_troubles import deliveries_of, retries_of
+from evenq_broker.runtime import Runtime
+
+__all__ = ["decided_of", "part_here", "part_of"]
+
+QUEUES_MAX = 20_000
+STRANDED_MAX = 1_000
+TOLD_MAX = 20_000
+SLICE = 500
+
+
+async def part_here(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    name: str,
+    *,
+    cluster: ClusterLink,
+    membership: Membership,
+    sessions: Sessions,
+    delayed_retries: DelayedRetries,
+    stuck_queues: StuckQueues,
+) -> diagnosis_pb2.GroupPart:
+    """What this broker tells of the group, in slices between other work."""
+    group, tallies = catalog.groups.get(name), membership.members.tallies(name)
+    part = diagnosis_pb2.GroupPart(
+        broker_name=runtime.settings.broker_name,
+        known=group is not None,
+        duplicates=sessions.duplicates.get(name, 0),
+    )
+    now_ms = runtime.clock.now_ms()
+    for one in cluster.known.brokers.missing():
+        part.lost.add(
+            name=one.name, gone_ms=max(0, now_ms - one.gone_ms), unread=one.unread, dead_letters=one.dead_letters
+        )
+    part.members.extend(_member(runtime, tally) for tally in tallies)
+    part.told.extend(_assignments(name, tallies, membership=membership))
+    if group is None:
+        return part
+    given_back, timed_out, part.delivered = deliveries_of(runtime, group)
+    part.failed, part.retries_waiting = (
+        given_back + timed_out,
+        retries_of(catalog, ledger, group, delayed_retries=delayed_retries),
+    )
+    part.strategy, part.ordered = group.strategy, group.ordered
+    part.settings.CopyFrom(group_settings(group))
+    for topic in _topics(catalog, ledger, group, tallies):
+        counts = counts_of(runtime.settings.broker_name, topic, draining=catalog.draining)
+        part.topics.append(entry_of(topic.name, counts))
+        part.stranded.extend(
+            _stranded(runtime, catalog, ledger, group, topic, membership=membership)[
+                : STRANDED_MAX - len(part.stranded)
+            ]
+        )
+        for queue_id in range(topic.read_queues if topic.permission.readable else 0):
+            if len(part.queues) >= QUEUES_MAX:
+                return part
+            part.queues.append(
+                _queue(runtime, ledger, group, topic, queue_id, membership=membership, stuck_queues=stuck_queues)
+            )
+            if len(part.queues) % SLICE == 0:
+                await runtime.clock.sleep_ms(1)
+    return part
+
+
+def _stranded(
+    runtime: Runtime,
+    catalog: Catalog,
+    ledger: Ledger,
+    group: GroupConfig,
+    topic: TopicConfig,
+    *,
+    membership: Membership,
+) -> list[diagnosis_pb2.QueueState]:
+    """Queues that the group cannot read and has not finished. Those that are written and not read yet are the topic's
+    trouble, not the group's.
+    """
+    unread = topic.closed if topic.permission.readable else range(topic.queues_ever)
+    closed = [one for one in unread if not topic.permission.readable or one >= topic.write_queues]
+    return [
+        diagnosis_pb2.QueueState(queue=queue_message(one.queue), committed=-1, lag=one.lag, inflight=one.inflight)
+        for one in unfinished(runtime, catalog, ledger, topic, closed, membership=membership)
+        if one.group == group.name
+    ]
+
+
+def _topics(catalog: Catalog, ledger: Ledger, group: GroupConfig, tallies: Iterable[MemberTally]) -> list[TopicConfig]:
+    """Topics here that the group has read, or that its members subscribe; those of lite messages have no owners."""
+    read = [catalog.topics.by_id(topic_id) for topic_id in ledger.progress.topics_of(group.group_id)]
+    subscribed = {one.topic for tally in tallies for one in tally.member.subscriptions}
+    topics = {topic.name: topic for topic in (*read, *map(catalog.topics.get, subscribed)) if topic is not None}
+    return [topics[name] for name in sorted(topics) if topics[name].message_type is not MessageType.LITE]
+
+
+def _member(runtime: Runtime, tally: MemberTally) -> diagnosis_pb2.MemberState:
+    left_ms = tally.deadline_ms - runtime.clock.monotonic_ms()
+    return diagnosis_pb2.MemberState(
+        member=member_message(tally.member),
+        age_ms=max(0, runtime.clock.now_ms() - tally.member.joined_ms),
+        silent_ms=min(tally.lease_ms, max(0, tally.lease_ms - left_ms)),
+        lease_ms=tally.lease_ms,
+        lost=tally.suspended,
+    )
+
+
+def _assignments(
+    group: str, tallies: Iterable[MemberTally], *, membership: Membership
+) -> Iterable[diagnosis_pb2.ToldQueues]:
+    """What members without locks were told to read, as far as it is told queue by queue."""
+    rows = 0
+    for tally in tallies:
+        if tally.member.protocol is not Protocol.V2:
+            continue
+        for topic, assignment in membership.answers.told(group, tally.member.client_id).items():
+            queues = [queue_message(queue) for queue in assignment.queues if queue.queue_id >= 0]
+            rows += len(queues)
+            if rows > TOLD_MAX:
+                return
+            generation = common_pb2.Generation(epoch=assignment.epoch, counter=assignment.counter)
+            yield diagnosis_pb2.ToldQueues(
+                client_id=tally.member.client_id, topic=topic, generation=generation, queues=queues
+            )
+
+
+def _queue(
+    runtime: Runtime,
+    ledger: Ledger,
+    group: GroupConfig,
+    topic: TopicConfig,
+    queue_id: int,
+    *,
+    membership: Membership,
+    stuck_queues: StuckQueues,
+) -> diagnosis_pb2.QueueState:
+    queue_key = (group.group_id, topic.topic_id, queue_id)
+    queue = MessageQueue(topic.name, runtime.settings.broker_name, queue_id)
+    now_ms = runtime.clock.monotonic_ms()
+    state = diagnosis_pb2.QueueState(
+        queue=queue_message(queue), holder=membership.locks.holder(group.name, queue), committed=-1
+    )
+    progress = ledger.progress.queue(*queue_key)
+    if progress is None:
+        return state
+    low, high = ledger.store.queue_range(topic.topic_id, queue_id)
+    state.committed = progress.committed
+    state.lag = ledger.progress.lag(*queue_key, low, high)
+    state.inflight = len(progress.pending)
+    state.unmoved_ms = stuck_queues.unmoved_ms(queue_key, progress.committed, now_ms=now_ms)
+    head = progress.pending.get(progress.committed)
+    state.head_attempt = 0 if head is None else head.attempt
+    back = stuck_queues.back(queue_key, now_ms=now_ms)
+    if back is not None and progress.committed < back.from_offset:
+        state.back_from, state.back_to, state.back_ms = back.from_offset, back.to_offset, now_ms - back.at_ms
+    return state
+
+
+# ------------------------------------------------------------------------------------------------- from the wire
+
+
+def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
+    """What a broker told."""
+    return BrokerPart(
+        broker_name=part.broker_name,
+        members=tuple(
+            MemberAt(
+                member=member_of(
+                    one.member,
+                    joined_ms=one.member.joined_ms,
+                    address=one.member.address,
+                    protocol=Protocol(one.member.protocol or Protocol.V2),
+                ),
+                age_ms=one.age_ms,
+                silent_ms=one.silent_ms,
+                lease_ms=one.lease_ms,
+                lost=one.lost,
+            )
+            for one in part.members
+        ),
+        queues=tuple(
+            QueueAt(
+                queue=queue_of(one.queue),
+                holder=one.holder,
+                committed=one.committed,
+                lag=one.lag,
+                inflight=one.inflight,
+                unmoved_ms=one.unmoved_ms,
+                head_attempt=one.head_attempt,
+                back_from=one.back_from if one.HasField("back_from") else -1,
+                back_to=one.back_to,
+                back_ms=one.back_ms,
+            )
+            for one in part.queues
+        ),
+        told=tuple(
+            Told(one.client_id, one.topic, generation_of(one.generation), tuple(map(queue_of, one.queues)))
+            for one in part.told
+        ),
+        counts={entry.name: counts_of_entry(part.broker_name, entry) for entry in part.topics},
+        stranded=tuple(QueueAt(queue=queue_of(one.queue), lag=one.lag) for one in part.stranded),
+        settings=_settings_of(part.settings) if part.HasField("settings") else {},
+        revised_ms=part.settings.revised_ms,
+        duplicates=part.duplicates,
+        lost=tuple(LostBroker(one.name, one.gone_ms, one.unread, one.dead_letters) for one in part.lost),
+        retries_waiting=part.retries_waiting,
+        failed=part.failed,
+        delivered=part.delivered,
+    )
+
+
+def _settings_of(settings: groups_pb2.GroupSettings) -> dict[str, str]:
+    """As `evenq group create` names them."""
+    retry = [
+        settings.retry.kind,
+        *settings.retry.delays_ms,
+        settings.retry.initial_ms,
+        settings.retry.max_ms,
+        settings.retry.multiplier,
+    ]
+    balance = [
+        settings.balance.weight,
+        settings.balance.moves_max,
+        settings.balance.hold_ms,
+        settings.balance.hold_lag_max,
+    ]
+    return {
+        "strategy": settings.strategy,
+        "max_attempts": str(settings.max_attempts),
+        "ordered": "yes" if settings.ordered else "no",
+        "start_from": settings.start_from,
+        "retry": " ".join(str(one) for one in retry if one),
+        "balance": " ".join(str(one) for one in balance if one) or "EVEN",
+    }
+
+
+def decided_of(response: assignment_pb2.ExplainResponse, *, now_ms: int) -> Decided:
+    """What the rebalancer told. `now_ms`: since the epoch."""
+    return Decided(
+        strategy=response.strategy,
+        queues=tuple(
+            GivenQueue(
+                queue=queue_of(one.queue),
+                owner=one.owner,
+                age_ms=max(0, now_ms - one.since_ms),
+                held=one.state == "HELD",
+                owner_zone=one.owner_zone,
+                broker_zone=one.broker_zone,
+            )
+            for one in response.queues
+        ),
+        idle={one.client_id: one.reason for one in response.idle},
+        problems=tuple(response.problems),
+    )

@@ -1,0 +1,1 @@
+"""Sessions, locks and offsets of groups."""

@@ -1,0 +1,1 @@
+"""What lite topics need of all brokers."""

@@ -1,0 +1,322 @@
+"""SyncLiteSubscription, and what a LITE topic needs of all its brokers (wire contract 2.7, 3.14, 5.6).
+
+A subscription told to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
+lite topic. A simple consumer asks one broker for ever, so a receive looks at all of them: at one of them first, another
+one each time, then it waits for all at once. Waiting takes nothing at the others; what two gave at the same moment is
+given back by one of them, uncounted. When brokers of the topic come or go meanwhile, it begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from evenq.errors import BadRequest, ClientIdRequired, Error, IllegalLiteTopic, IllegalTopic
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq.runtime.tasks import spawn
+from evenq.serving.rpc import RpcContext
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.lite.lite_topics import lite_problem
+from evenq_broker.core.lite.subscriptions import Action, Subscriber
+from evenq_broker.loops.clients.connected import ConnectedClients
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.delivery.taking import Batch, MessageTaker
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.rpc.answers import OK_STATUS, parsed
+from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
+from evenq_broker.rpc.polls.fetching import Fetched, fetch
+from evenq_broker.runtime import Runtime
+
+__all__ = ["LiteReceiving", "LiteSyncing", "owner_elsewhere"]
+
+log = logging.getLogger(__name__)
+
+READY_METHOD = "/evenq.v1.Peers/LiteReady"
+
+Took = Batch | Fetched | None
+
+
+class LiteSyncing:
+    """The handler of SyncLiteSubscription."""
+
+    def __init__(
+        self, runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink, clients: ConnectedClients, lite: Lites
+    ) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self._cluster, self._clients, self._lite = cluster, clients, lite
+
+    async def sync(self, data: bytes, context: RpcContext) -> bytes:
+        """Add to, take from or replace what a client wants of one parent topic, at every broker."""
+        request = parsed(service_pb2.SyncLiteSubscriptionRequest, data, context)
+        if not context.client_id:
+            raise ClientIdRequired("a lite subscription belongs to a client; send the header x-mq-client-id")
+        if int(request.action) not in list(map(int, Action)):
+            raise BadRequest(
+                f"action {request.action} is unknown; the actions are 0 (PARTIAL_ADD) to 3 (COMPLETE_REMOVE)"
+            )
+        names = _names(request, context.language)
+        self._must_be_legal(request, names)
+        name = request.topic.name
+        topic = self._catalog.topics.get(name)
+        if topic is None and MARK not in context.headers and self._catalog.routes.route(name):
+            return await self._elsewhere(name, data, context)
+        topic = topic or self._catalog.read_topic(name)
+        if topic.message_type is not MessageType.LITE:
+            raise IllegalTopic(
+                f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "
+                "`evenq topic create NAME --type lite`"
+            )
+        group = await self._catalog.ensure_group(request.group.name)
+        who = Subscriber(context.client_id, group.name, topic.name)
+        self._clients.table.seen(context.client_id, self._runtime.now_ms(), group=group.name)
+        start = request.offset_option if request.HasField("offset_option") else None
+        await self._lite.sync(who, Action(request.action), names, start)
+        if MARK not in context.headers:
+            await self._to_all(topic.name, data, context)
+        return OK_STATUS
+
+    async def _elsewhere(self, topic: str, request: bytes, context: RpcContext) -> bytes:
+        # This broker came after the topic was made, so it does not carry it.
+        answers = await self._to_all(topic, request, context)
+        errors = [result for result in answers if result is not None]
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        return OK_STATUS
+
+    async def _to_all(self, topic: str, request: bytes, context: RpcContext) -> list[Error | None]:
+        peers = [at.broker.name for at in self._catalog.routes.route(topic)]
+        return await asyncio.gather(*(self._pass_on(peer, request, context) for peer in peers))
+
+    def _must_be_legal(self, request: service_pb2.SyncLiteSubscriptionRequest, names: list[str]) -> None:
+        if Action(request.action) in {Action.PARTIAL_REMOVE, Action.COMPLETE_REMOVE}:
+            return
+        for name in names:
+            problem = lite_problem(name, self._runtime.settings.lite_topic_size_max)
+            if problem:
+                raise IllegalLiteTopic(problem)
+
+    async def _pass_on(self, peer: str, request: bytes, context: RpcContext) -> Error | None:
+        # A broker that is away hears it within 30 s: clients repeat their whole set.
+        address = owner_of(self._runtime, self._catalog, peer, context, cluster=self._cluster)
+        if address is None:
+            return None
+        try:
+            reply = await forward(self._runtime, address, request, context)
+            check(service_pb2.SyncLiteSubscriptionResponse.FromString(reply).status)
+        except Error as error:
+            log.warning("lite subscription not passed on", extra={"peer": peer, "error": str(error)})
+            return error
+        return None
+
+
+def _names(request: service_pb2.SyncLiteSubscriptionRequest, language: str) -> list[str]:
+    names = list(request.lite_topic_set)
+    if (
+        language == "PYTHON"
+        and int(request.action) == Action.PARTIAL_ADD
+        and len(names) > 1
+        and set(map(len, names)) == {1}
+    ):
+        return ["".join(names)]  # 5.1.2 subscribes to one name at a time and sends its letters
+    return names
+
+
+def owner_elsewhere(
+    runtime: Runtime,
+    catalog: Catalog,
+    topic: TopicConfig,
+    name: str,
+    context: RpcContext,
+    *,
+    cluster: ClusterLink,
+    lite: Lites,
+) -> str:
+    """The other broker that a message for this lite topic belongs to; "" = it is stored here."""
+    if MARK in context.headers or lite_problem(name, runtime.settings.lite_topic_size_max):
+        return ""
+    owner = lite.owner(topic.name, name)
+    return "" if owner_of(runtime, catalog, owner, context, cluster=cluster) is None else owner
+
+
+class _Places:
+    """The brokers of a topic, as receives look at them."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.moved = asyncio.Event()
+        """They are others now."""
+
+
+class LiteReceiving:
+    """Receives of simple consumers on LITE topics, over all brokers."""
+
+    def __init__(self, runtime: Runtime, catalog: Catalog, popping: MessageTaker, *, cluster: ClusterLink) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self._cluster = cluster
+        self._popping = popping
+        self._turn = 0
+        self._places: dict[str, _Places] = {}
+        self._watching = False
+
+    async def receive(
+        self,
+        group: GroupConfig,
+        topic: TopicConfig,
+        request: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        *,
+        here: Callable[[int], Awaitable[Batch | Fetched | None]],
+        until_ms: int,
+    ) -> Took:
+        """What any broker has. `here` takes from this one, waiting until the time given."""
+        if MARK in context.headers:
+            return await here(until_ms)
+        who = Subscriber(context.client_id, group.name, topic.name)
+        while True:
+            places = self._places_of(topic.name)
+            taken = await self._round(places, who, request, context, here, until_ms)
+            if taken is not None or not places.moved.is_set() or self._runtime.now_ms() >= until_ms:
+                return taken
+
+    async def _round(
+        self,
+        places: _Places,
+        who: Subscriber,
+        request: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        here: Callable[[int], Awaitable[Took]],
+        until_ms: int,
+    ) -> Took:
+        own = self._runtime.settings.broker_name
+        names = [own, *(name for name in places.names if name != own)]
+        self._turn += 1
+        first = names[self._turn % len(names)]
+        now_ms = self._runtime.now_ms()
+        taken = await (
+            here(now_ms)
+            if first == own
+            else fetch(self._runtime, self._catalog, first, request, context, cluster=self._cluster)
+        )
+        if taken is not None or until_ms <= now_ms:
+            rest = [] if taken is not None else [name for name in names if name != first]
+            return taken or await self._first(rest, who, request, context, here, now_ms)
+        return await self._first(names, who, request, context, here, until_ms, moved=places.moved)
+
+    def _places_of(self, topic: str) -> _Places:
+        names = tuple(at.broker.name for at in self._catalog.routes.route(topic))
+        known = self._places.get(topic)
+        if known is None or known.names != names:
+            if known is not None:
+                known.moved.set()
+            known = self._places[topic] = _Places(names)
+        if not self._watching:
+            self._watching = True
+            self._runtime.spawn(self._watch(), name="places of lite topics")
+        return known
+
+    async def _watch(self) -> None:
+        changes = self._catalog.changes.routes
+        while True:
+            seen = changes.count
+            for topic, known in list(self._places.items()):
+                if known.names != tuple(at.broker.name for at in self._catalog.routes.route(topic)):
+                    del self._places[topic]
+                    known.moved.set()
+            await changes.wait(seen, clock=self._runtime.clock)
+
+    async def _first(
+        self,
+        places: list[str],
+        who: Subscriber,
+        request: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        here: Callable[[int], Awaitable[Took]],
+        until_ms: int,
+        *,
+        moved: asyncio.Event | None = None,
+    ) -> Took:
+        own = self._runtime.settings.broker_name
+        over = spawn(moved.wait(), name="lite receive moves") if moved is not None else None
+        tasks = [
+            spawn(
+                _run(here(until_ms) if name == own else self._from(name, who, request, context, until_ms)),
+                name=f"lite receive at {name}",
+            )
+            for name in places
+        ]
+        waiting = set(tasks)
+        taken: Took = None
+        try:
+            while waiting and taken is None and (over is None or not over.done()):
+                done, _ = await asyncio.wait(
+                    waiting if over is None else {*waiting, over}, return_when=asyncio.FIRST_COMPLETED
+                )
+                waiting -= done
+                results = [task.result() for task in tasks if task in done]
+                taken = next((one for one in results if one is not None), None)
+        finally:
+            if over is not None:
+                over.cancel()
+            for task in tasks:
+                task.cancel()
+                task.add_done_callback(partial(self._let_go, taken))
+        return taken
+
+    async def _from(
+        self,
+        peer: str,
+        who: Subscriber,
+        request: service_pb2.ReceiveMessageRequest,
+        context: RpcContext,
+        until_ms: int,
+    ) -> Took:
+        pause_ms = 0
+        while self._catalog.routes.broker(peer) is not None:
+            if until_ms > self._runtime.now_ms() and not await self._ready(
+                peer, who, until_ms - self._runtime.now_ms()
+            ):
+                return None
+            taken = await fetch(self._runtime, self._catalog, peer, request, context, cluster=self._cluster)
+            if taken is not None or self._runtime.now_ms() >= until_ms:
+                return taken
+            pause_ms = min(max(2 * pause_ms, 10), 1_000)  # somebody was faster
+            await self._runtime.clock.sleep_ms(pause_ms)
+        return None
+
+    async def _ready(self, peer: str, who: Subscriber, wait_ms: int) -> bool:
+        view = self._catalog.routes.broker(peer)
+        if view is None:
+            return False
+        request = peers_pb2.LiteReadyRequest(
+            client_id=who.client_id, group=who.group, topic=who.parent, wait_ms=wait_ms
+        ).SerializeToString()
+        limit_ms = wait_ms + self._runtime.settings.peer_timeout_ms
+        try:
+            response = peers_pb2.LiteReadyResponse.FromString(
+                await self._runtime.net.unary(
+                    self._cluster.peers.address_of(view), READY_METHOD, request, timeout_ms=limit_ms
+                )
+            )
+            check(response.status)
+        except Error as error:
+            log.info("a peer tells nothing of lite topics", extra={"peer": peer, "error": str(error)})
+            return False
+        return response.ready
+
+    def _let_go(self, taken: Took, task: asyncio.Task[Took]) -> None:
+        took = None if task.cancelled() or task.exception() is not None else task.result()
+        if took is taken:
+            return
+        if isinstance(took, Batch):
+            self._popping.give_back(took)
+        elif took is not None:
+            took.give_back()
+
+
+async def _run(work: Awaitable[Took]) -> Took:
+    return await work

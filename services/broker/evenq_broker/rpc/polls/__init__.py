@@ -1,0 +1,1 @@
+"""Polls that other brokers wake."""

@@ -1,0 +1,49 @@
+"""`evenq.v1.Peers`: what brokers say to each other about parked polls, settings of groups, and what clients want of
+lite topics.
+
+The work is that of `loops.polls.cluster_polls`, `loops.groups.settings` and `loops.lite.lite_topics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.lite.subscriptions import Subscriber
+from evenq_broker.loops.groups.settings import GroupSettings
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.polls.cluster_polls import ClusterPolls
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
+
+__all__ = ["rpcs"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+
+
+def rpcs(*, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSettings) -> list[Rpc]:
+    """The calls of this module."""
+
+    def interest(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
+        return cluster_polls.serve(requests)
+
+    async def settings_of_groups(data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(peers_pb2.GroupSettingsRequest, data)
+        return group_settings.answer(request).SerializeToString()
+
+    async def lite_subscriptions(_request: bytes, _context: RpcContext) -> bytes:
+        return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=lite.told()).SerializeToString()
+
+    async def lite_ready(data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(peers_pb2.LiteReadyRequest, data)
+        who = Subscriber(request.client_id, request.group, request.topic)
+        return peers_pb2.LiteReadyResponse(status=OK, ready=await lite.ready(who, request.wait_ms)).SerializeToString()
+
+    return [
+        rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
+        rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, Kind.BIDI),
+        rpc("/evenq.v1.Peers/GroupSettings", settings_of_groups, peers_pb2.GroupSettingsResponse),
+        rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions, peers_pb2.LiteSubscriptionsResponse),
+    ]

@@ -1,0 +1,1 @@
+"""What the brokers of one group ask each other."""

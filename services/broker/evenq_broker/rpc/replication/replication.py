@@ -1,0 +1,179 @@
+"""`evenq.v1.Replication`: what the other brokers of a group send here, and the snapshot that they may fetch.
+
+`replication_rpcs` needs no `Broker`: a broker that follows serves these calls and no other. Messages of one link reach
+`receive` one by one, in their order, and the link is not read while the receiver has no room, so that its sender waits.
+What is not a message ends its link with the reason; a mistake of ours ends it as every failed call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from crc32c import crc32c
+
+from evenq.errors import BadRequest, NotFound, TooManyRequests
+from evenq.runtime.tasks import spawn
+from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
+from evenq_broker.core.replication.messages import Envelope
+from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSource, listing_fault
+from evenq_broker.loops.replication.incoming_links import IncomingLink, IncomingLinks, LinkRefused
+from evenq_broker.loops.wire.replication import (
+    PIECE_BYTES_MAX,
+    STANDS,
+    MalformedMessage,
+    MessageReader,
+    Opening,
+    closed_event,
+)
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
+
+__all__ = ["FETCHES_MAX", "ReplicationReceiver", "replication_rpcs"]
+
+FETCHES_MAX = 2
+"""Snapshots that are sent at once."""
+
+
+class ReplicationReceiver(Protocol):
+    """Whom the calls are served for; `loops.replication.peer_links.PeerLinks` is one."""
+
+    @property
+    def incoming(self) -> IncomingLinks:
+        """The links of senders."""
+
+    @property
+    def snapshots(self) -> SnapshotSource | None:
+        """Files that may be fetched; None: there are none."""
+
+    def receive(self, envelope: Envelope) -> None:
+        """One message. Must not wait."""
+
+    async def room(self) -> None:
+        """Wait until one more message may be received."""
+
+
+def replication_rpcs(receiver: ReplicationReceiver) -> list[Rpc]:
+    """The calls of this module."""
+    fetching = _Fetching(receiver)
+
+    def link(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        return _link(receiver, requests, context.peer)
+
+    def fetch_snapshot(data: bytes, _context: RpcContext) -> AsyncIterator[bytes]:
+        return fetching.serve(data)
+
+    return [
+        rpc("/evenq.v1.Replication/Link", link, pb.LinkEvent, Kind.BIDI),
+        rpc("/evenq.v1.Replication/FetchSnapshot", fetch_snapshot, pb.SnapshotPiece, Kind.SERVER_STREAM),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- links
+
+
+async def _link(receiver: ReplicationReceiver, requests: AsyncIterator[bytes], peer: str) -> AsyncIterator[bytes]:
+    """The answers of one link."""
+    links = receiver.incoming
+    try:
+        link = links.arrived(peer)
+    except LinkRefused as refused:
+        yield closed_event(str(refused))
+        return
+    reading = spawn(_read(receiver, link, requests), name=f"replication from {peer}")
+    try:
+        while not (reason := await link.news()):
+            if link.opened:
+                yield STANDS
+        if reading.done() and not reading.cancelled():
+            reading.result()
+        yield closed_event(reason)
+    finally:
+        links.left(link)
+        reading.cancel()
+        await asyncio.wait({reading})
+
+
+async def _read(receiver: ReplicationReceiver, link: IncomingLink, requests: AsyncIterator[bytes]) -> None:
+    """Everything that comes on one link, until it is closed."""
+    links, reader = receiver.incoming, MessageReader()
+    try:
+        async for data in requests:
+            if link.reason:
+                return
+            envelope = reader.feed(data)
+            if not link.opened:
+                assert reader.opening is not None
+                links.opened(link, reader.opening)
+            if envelope is not None:
+                if envelope.sender != link.sender:
+                    raise MalformedMessage(f"a message of broker {envelope.sender} on the link of broker {link.sender}")
+                receiver.receive(envelope)
+                del envelope
+                await receiver.room()
+    except (LinkRefused, MalformedMessage) as error:
+        links.refuse(link, str(error))
+    finally:
+        link.close("the sender ended the link")
+
+
+# --------------------------------------------------------------------------------------------------------- snapshots
+
+
+class _Fetching:
+    """Sends snapshots, a few at a time."""
+
+    def __init__(self, receiver: ReplicationReceiver) -> None:
+        self._receiver = receiver
+        self._running = 0
+
+    async def serve(self, data: bytes) -> AsyncIterator[bytes]:
+        """The pieces of the newest snapshot. Raises BadRequest, NotFound, TooManyRequests."""
+        request = parsed(pb.FetchSnapshotRequest, data)
+        opening = Opening(request.cluster, request.broker_name, request.sender, request.receiver)
+        fault = self._receiver.incoming.fault_of(opening)
+        if fault:
+            raise BadRequest(fault)
+        if self._running >= FETCHES_MAX:
+            raise TooManyRequests(f"{FETCHES_MAX} snapshots are sent at once, the maximum; ask again")
+        self._running += 1
+        try:
+            source = self._receiver.snapshots
+            listing = await source.newest() if source is not None else None
+            if source is None or listing is None:
+                raise NotFound("this broker has no snapshot yet")
+            fault = listing_fault(listing)
+            if fault:
+                raise NotFound(f"this broker's snapshot cannot be sent: {fault}")
+            yield _head(listing)
+            for file in listing.files:
+                async for piece in _pieces(source, file):
+                    yield piece
+        finally:
+            self._running -= 1
+
+
+def _head(listing: SnapshotListing) -> bytes:
+    files = [pb.SnapshotFile(name=file.name, bytes=file.size) for file in listing.files]
+    head = pb.SnapshotHead(log_offset=listing.log_offset, log_start=listing.log_start, files=files)
+    return pb.SnapshotPiece(head=head).SerializeToString()
+
+
+async def _pieces(source: SnapshotSource, file: SnapshotFile) -> AsyncIterator[bytes]:
+    """One file. Raises NotFound if it has changed meanwhile."""
+    offset, crc = 0, 0
+    while True:
+        size = min(PIECE_BYTES_MAX, file.size - offset)
+        data = await source.read(file.name, offset, size) if size else b""
+        if len(data) != size:
+            raise NotFound(f"{file.name} has no {size} bytes at {offset} any more; fetch the newest snapshot again")
+        crc = crc32c(data, crc)
+        piece = pb.SnapshotPiece(name=file.name, offset=offset, data=data, total=file.size)
+        offset += size
+        if offset == file.size:
+            piece.crc32c = crc
+        yield piece.SerializeToString()
+        if offset == file.size:
+            return

@@ -1,0 +1,1 @@
+"""Messages that come, from both protocols."""

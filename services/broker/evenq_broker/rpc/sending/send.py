@@ -1,0 +1,482 @@
+"""SendMessage (wire contract 3.7): one message or many of one topic, answered when they are as safe as the flush mode
+says.
+
+The hot path of producers: one parse, one append, one future, an answer made of bytes. A verdict stands at both levels,
+because some SDKs read only the status of the response and others only those of the entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, cast
+
+from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests
+from evenq.model import MessageType, TopicConfig
+from evenq.model.names import is_system_topic
+from evenq.serving.rpc import RpcContext
+from evenq.store import Append, TimerAppend
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
+from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
+from evenq_broker.core.sending.validation import Limits, checked
+from evenq_broker.core.state.frames import field, near, varint
+from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
+from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.sending.dedup import Deduplicator
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.transactions.transactions import Transactions
+from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
+from evenq_broker.rpc.cluster.forwarding import forward, owner_of
+from evenq_broker.rpc.lite.lite import owner_elsewhere
+from evenq_broker.rpc.sending.homes import Homes
+from evenq_broker.runtime import Runtime
+
+if TYPE_CHECKING:
+    from evenq_broker.loops.sending.dedup import Claim, Deduplicator
+
+__all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable", "type_of"]
+
+
+_OWNED = frozenset({MessageType.FIFO, MessageType.MIXED, MessageType.LITE})
+"""Types of topics whose messages may belong to one broker of the cluster."""
+
+
+def limits_of(runtime: Runtime) -> Limits:
+    """What the settings say about one message."""
+    settings = runtime.settings
+    return Limits(
+        body_bytes_max=settings.body_bytes_max,
+        properties_max=settings.properties_max,
+        properties_bytes_max=settings.properties_bytes_max,
+        delay_max_ms=settings.delay_max_ms,
+        first_check_ms=settings.transaction_first_check_ms,
+        lite_topic_size_max=settings.lite_topic_size_max,
+        store_host=runtime.addresses[0].target if runtime.addresses else "",
+    )
+
+
+def must_be_open(topic: str) -> None:
+    """Raises Forbidden for a topic that only the broker itself writes to."""
+    if is_system_topic(topic):
+        raise Forbidden(f"only the broker writes to {topic}; send to the topic its messages came from")
+
+
+def must_be_writable(runtime: Runtime, catalog: Catalog, topic: TopicConfig) -> None:
+    """Raises QueueClosed for a topic whose permission does not let anybody send, and at a broker that is drained."""
+    if catalog.draining:
+        raise QueueClosed(
+            f"broker {runtime.settings.broker_name} is being drained and takes no messages; send to another one of the "
+            f"topic's route, or open it with `evenq broker resume {runtime.settings.broker_name}`"
+        )
+    if not topic.permission.writable:
+        raise QueueClosed(
+            f"topic {topic.name} has no writable queue on this broker; its permission is {topic.permission.name}"
+        )
+
+
+class Sending:
+    """The handler of SendMessage."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        catalog: Catalog,
+        ledger: Ledger,
+        *,
+        cluster: ClusterLink,
+        cluster_catalog: ClusterCatalog,
+        lite: Lites,
+        transactions: Transactions,
+        deduplicator: Deduplicator | None,
+    ) -> None:
+        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._cluster, self._cluster_catalog, self._lite = cluster, cluster_catalog, lite
+        self._transactions = transactions
+        self._once = deduplicator
+        self._homes = Homes(runtime, catalog, self.send, cluster=cluster)
+        self._turn = 0
+
+    def plain(self, request: bytes) -> PlainSend | None:
+        """The request without protobuf, if it is as usual (`core.sending.plain_sends`)."""
+        return self._plain_sends.read(request)
+
+    async def send(self, data: bytes, context: RpcContext) -> bytes:
+        """Store the messages; one entry for each, in order."""
+        if context.plain is not None:
+            plain = cast("PlainSend", context.plain)
+            open_topic = self._plain_topic(plain)
+            if open_topic is not None:
+                return await self._send_plain(plain, open_topic, context)
+        request = parsed(service_pb2.SendMessageRequest, data, context)
+        messages = request.messages
+        try:
+            topic = await self._topic(request)
+            if topic.message_type in _OWNED:
+                if topic.message_type is MessageType.LITE:
+                    response = await self._at_owners(request, data, topic, context)
+                else:
+                    response = await self._homes.elsewhere(request, topic, data, context)
+                if response is not None:
+                    return response
+            if self._catalog.draining or not topic.permission.writable:
+                return await self._passed_on(data, topic, context)
+            if len(messages) == 1:
+                message_id = messages[0].system_properties.message_id.encode()
+                stored = self.check(messages[0], topic)
+                once, key = self._once, b""
+                if once is not None:  # `key_of`, `claim` and `kept` by hand: each call costs as much as the work in it
+                    key = message_id + stored.system[self._limits.digest] + stored.topic_id.to_bytes(4, "big")
+                    if len(once.entries) >= once.count_max:
+                        once.recent.make_room()
+                    if once.entries.setdefault(key, stored) is not stored:
+                        first_answer = await once.first(key, stored)
+                        if first_answer is not None:
+                            return OK_STATUS + _repeated_entry(message_id, first_answer)
+                if isinstance(stored, TimerAppend):
+                    return OK_STATUS + await self._send_timer(key, message_id, stored, topic, context)
+                try:
+                    await self._ledger.store.append((stored,))
+                except BaseException as error:
+                    if once is not None:
+                        once.broken([(key, stored)], error)
+                    raise
+                if once is not None:
+                    once.entries[key] = stored.queue_offset << QUEUE_BITS | stored.queue_id
+                    if once.waits:
+                        once.wake(key)
+                self._count(topic, (stored,))
+                return OK_STATUS + _ok_entry(message_id, stored.queue_offset)
+            return await self._send_many(request, topic, context)
+        except Error as error:
+            if not messages or not is_public(error):
+                raise
+            status = status_frame(error, context.language)
+            again = parsed(service_pb2.SendMessageRequest, data).messages  # a check uses its message up
+            return _refused(status, [message.system_properties.message_id.encode() for message in again])
+
+    # ------------------------------------------------------------------------------------------------ plain messages
+
+    def _plain_topic(self, plain: PlainSend) -> TopicConfig | None:
+        """The topic that takes them, here and now; None: the full path has more to ask or to say."""
+        topic = self._catalog.topics.get(plain.topic)
+        if (
+            topic is None
+            or topic.message_type is not MessageType.NORMAL
+            or self._catalog.draining
+            or not topic.permission.writable
+            or len(plain.entries) > self._runtime.settings.send_batch_max
+            or is_system_topic(plain.topic)
+        ):
+            return None
+        return topic
+
+    async def _send_plain(self, plain: PlainSend, topic: TopicConfig, context: RpcContext) -> bytes:
+        """As `send` does it, for messages that are checked."""
+        entries, message_ids, once = plain.entries, plain.message_ids, self._once
+        topic_id, queues = topic.topic_id, topic.write_queues
+        for entry in entries:
+            entry.topic_id = topic_id
+            if not 0 < entry.queue_id < queues:
+                self._turn += 1
+                entry.queue_id = self._turn % queues
+        try:
+            if once is None:
+                await self._ledger.store.append(entries)
+            else:
+                suffix = topic_id.to_bytes(4, "big")
+                keys = [key + suffix for key in plain.keys]
+                if not once.claim_all(keys, entries):
+                    first_answers = await self._claimed_one_by_one(once, keys, entries, topic)
+                    return OK_STATUS + b"".join(map(_repeated_entry, message_ids, first_answers))
+                try:
+                    await self._ledger.store.append(entries)
+                except BaseException as error:
+                    once.broken(list(zip(keys, entries, strict=True)), error)
+                    raise
+                once.kept_all(keys, entries)
+        except Error as error:
+            if not is_public(error):
+                raise
+            return _refused(status_frame(error, context.language), message_ids)
+        self._count(topic, entries)
+        return OK_STATUS + b"".join(
+            [_ok_entry(name, entry.queue_offset) for name, entry in zip(message_ids, entries, strict=True)]
+        )
+
+    async def _claimed_one_by_one(
+        self, once: Deduplicator, keys: list[bytes], entries: list[Append], topic: TopicConfig
+    ) -> list[Answer]:
+        async def append(new: list[Append | TimerAppend]) -> None:
+            await self._append(new)
+            self._count(topic, new)
+
+        return await once.store(list(zip(keys, entries, strict=True)), append, _place_of)
+
+    # ------------------------------------------------------------------------------------------------ all others
+
+    async def _send_timer(
+        self, key: Key, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        """A delayed or a half message; its entry of the answer."""
+        if self._once is None:
+            return await self._store_timer(message_id, stored, topic, context)
+        return await self._once.finish(self._timer_once(self._once, key, message_id, stored, topic, context))
+
+    async def _store_timer(
+        self, message_id: bytes, stored: TimerAppend, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        if stored.kind == HALF_MESSAGE:
+            name = await self._transactions.begin(stored, context.client_id)
+            return field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
+        await self._ledger.store.append((), timers=(stored,))
+        self._count(topic, (stored,))
+        return self._delayed_entry(message_id, stored)
+
+    async def _timer_once(
+        self,
+        once: Deduplicator,
+        key: Key,
+        message_id: bytes,
+        stored: TimerAppend,
+        topic: TopicConfig,
+        context: RpcContext,
+    ) -> bytes:
+        try:
+            entry = await self._store_timer(message_id, stored, topic, context)
+        except BaseException:
+            once.failed(key)
+            raise
+        once.kept(key, entry)
+        return entry
+
+    async def _send_many(
+        self, request: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
+    ) -> bytes:
+        ids, verdicts = self._checked(request, topic, context)
+        good = [verdict for verdict in verdicts if not isinstance(verdict, bytes)]
+        if good and self._once is not None:
+            entries = await self._many_once(self._once, ids, verdicts, topic)
+        else:
+            if good:
+                await self._append(good)
+                self._count(topic, good)
+            entries = [self._entry_of(verdict, message_id) for message_id, verdict in zip(ids, verdicts, strict=True)]
+        if len(good) == len(ids):
+            return OK_STATUS + b"".join(entries)
+        bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
+        alike = not good and len({code_of(status) for status in bad}) == 1
+        return field(1, bad[0] if alike else several()) + b"".join(entries)
+
+    async def _many_once(
+        self, once: Deduplicator, ids: list[bytes], verdicts: list[Append | TimerAppend | bytes], topic: TopicConfig
+    ) -> list[bytes]:
+        digest = self._limits.digest
+        claims: list[Claim] = []
+        names: dict[int, bytes] = {}
+        for message_id, verdict in zip(ids, verdicts, strict=True):
+            if not isinstance(verdict, bytes):
+                names[id(verdict)] = message_id
+                claims.append((key_of(message_id, verdict.system[digest], verdict.topic_id), verdict))
+
+        async def append(new: list[Append | TimerAppend]) -> None:
+            await self._append(new)
+            self._count(topic, new)
+
+        def answer_of(stored: Append | TimerAppend) -> Answer:
+            if isinstance(stored, Append):
+                return pack_place(stored.queue_id, stored.queue_offset)
+            return self._delayed_entry(names[id(stored)], stored)
+
+        work = once.store(claims, append, answer_of)
+        timers = any(isinstance(verdict, TimerAppend) for verdict in verdicts)
+        answers = iter(await (once.finish(work) if timers else work))
+        return [
+            _entry(verdict, message_id) if isinstance(verdict, bytes) else _repeated_entry(message_id, next(answers))
+            for message_id, verdict in zip(ids, verdicts, strict=True)
+        ]
+
+    async def _append(self, messages: list[Append | TimerAppend]) -> None:
+        timers = [one for one in messages if isinstance(one, TimerAppend)]
+        if timers:
+            await self._ledger.store.append([one for one in messages if isinstance(one, Append)], timers=timers)
+        else:
+            await self._ledger.store.append(messages)  # type: ignore[arg-type]  # without timers all are Append
+
+    def _entry_of(self, verdict: Append | TimerAppend | bytes, message_id: bytes) -> bytes:
+        if isinstance(verdict, Append):
+            return _ok_entry(message_id, verdict.queue_offset)
+        return _entry(verdict, message_id) if isinstance(verdict, bytes) else self._delayed_entry(message_id, verdict)
+
+    def _delayed_entry(self, message_id: bytes, timer: TimerAppend) -> bytes:
+        handle = self._ledger.recalls.make(timer.topic_id, timer.log_offset, timer.due_ms, message_id.decode())
+        return field(2, OK_STATUS + field(2, message_id) + field(5, handle.encode()))
+
+    def _checked(
+        self, request: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext
+    ) -> tuple[list[bytes], list[Append | TimerAppend | bytes]]:
+        """Id and verdict of each message: ready for the store, or the encoded `Status` of its error."""
+        first_topic = definition_pb2.Resource()
+        first_topic.CopyFrom(request.messages[0].topic)
+        ids: list[bytes] = []
+        verdicts: list[Append | TimerAppend | bytes] = []
+        for message in request.messages:
+            _must_be_one_topic(message, first_topic)
+            ids.append(message.system_properties.message_id.encode())
+            try:
+                stored = self.check(message, topic)
+                if isinstance(stored, TimerAppend) and stored.kind == HALF_MESSAGE:
+                    raise BadRequest("a transaction is one message; send each transaction message by itself")
+                verdicts.append(stored)
+            except Error as error:
+                verdicts.append(status_frame(error, context.language))
+        return ids, verdicts
+
+    def check(self, message: definition_pb2.Message, topic: TopicConfig) -> Append | TimerAppend:
+        """The message ready for the store, with its queue."""
+        if topic.message_type is MessageType.LITE:
+            name = message.system_properties.lite_topic
+            stored = checked(message, topic, self._limits, now_ms=self._runtime.clock.now_ms())
+            stored.queue_id = self._lite.place(topic, name)
+            return stored
+        stored = checked(message, topic, self._limits, now_ms=self._runtime.clock.now_ms())
+        self._choose_queue(stored, topic)
+        return stored
+
+    async def _at_owners(
+        self, request: service_pb2.SendMessageRequest, data: bytes, topic: TopicConfig, context: RpcContext
+    ) -> bytes | None:
+        """The answer of the brokers that own the lite topics; None: they are all this one's."""
+        names = (message.system_properties.lite_topic for message in request.messages)
+        owners = [
+            owner_elsewhere(self._runtime, self._catalog, topic, name, context, cluster=self._cluster, lite=self._lite)
+            for name in names
+        ]
+        if not any(owners):
+            return None
+        if len(set(owners)) == 1:
+            address = owner_of(self._runtime, self._catalog, owners[0], context, cluster=self._cluster)
+            assert address is not None
+            return await forward(self._runtime, address, data, context)
+        for message in request.messages:
+            _must_be_one_topic(message, request.messages[0].topic)
+        singles = [service_pb2.SendMessageRequest(messages=[one]).SerializeToString() for one in request.messages]
+        answers = await asyncio.gather(*(self.send(single, context) for single in singles))
+        entries = [service_pb2.SendMessageResponse.FromString(part).entries[0] for part in answers]
+        codes = {entry.status.code for entry in entries}
+        response = service_pb2.SendMessageResponse(entries=entries)
+        response.status.ParseFromString(several()) if len(codes) > 1 else response.status.CopyFrom(entries[0].status)
+        return response.SerializeToString()
+
+    async def _passed_on(self, request: bytes, topic: TopicConfig, context: RpcContext) -> bytes:
+        """This broker takes no messages for the topic, another one may: SDKs keep a route for half a minute, and some
+        try the same broker again (TQ-14). Raises Forbidden if there is none.
+        """
+        names = [at.broker.name for at in self._catalog.routes.route(topic.name) if at.counts.permission.writable]
+        self._turn += 1
+        address = (
+            owner_of(self._runtime, self._catalog, names[self._turn % len(names)], context, cluster=self._cluster)
+            if names
+            else None
+        )
+        if address is not None:
+            return await forward(self._runtime, address, request, context)
+        must_be_writable(self._runtime, self._catalog, topic)
+        raise Forbidden(f"topic {topic.name} is closed for writing; ask for the route again")
+
+    def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
+        if stored.queue_id < 0:
+            self._turn += 1
+            stored.queue_id = self._turn % topic.write_queues
+
+    @cached_property
+    def _limits(self) -> Limits:
+        return limits_of(self._runtime)
+
+    @cached_property
+    def _plain_sends(self) -> PlainSends:
+        return PlainSends(self._limits)
+
+    async def _topic(self, request: service_pb2.SendMessageRequest) -> TopicConfig:
+        messages = request.messages
+        if not messages:
+            raise MessageCorrupted("the request holds no message; send at least one")
+        if len(messages) > self._runtime.settings.send_batch_max:
+            raise TooManyRequests(
+                f"the request holds {len(messages)} messages, the limit is {self._runtime.settings.send_batch_max}; "
+                "send fewer at once"
+            )
+        resource = messages[0].topic
+        name = resource.name
+        topic = self._catalog.topics.get(name)
+        if topic is None:
+            must_be_open(name)  # before it is made
+            for message in messages:
+                _must_be_one_topic(message, resource)
+            topic = await self._cluster_catalog.ensure_topic(name, message_type=type_of(messages[0]))
+        must_be_open(topic.name)
+        return topic
+
+    def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:
+        sizes = [len(entry.head) + len(entry.system) for entry in stored]
+        self._runtime.stats.topic(topic.topic_id).came(sizes)
+
+
+def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:
+    topic = message.topic  # type: ignore[attr-defined]  # a v2 Message
+    if topic != resource:
+        raise MessageCorrupted(
+            f"the request holds messages of topics {resource.name!r} and {topic.name!r}; send one topic at a time"
+        )
+
+
+def type_of(message: object) -> MessageType:
+    """What a message is: a topic made by its first message takes such ones."""
+    system = message.system_properties  # type: ignore[attr-defined]  # a v2 Message
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
+    if system.message_type == definition_pb2.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("lite_topic") or system.message_type == definition_pb2.LITE:
+        return MessageType.LITE
+    if system.HasField("priority") or system.message_type == definition_pb2.PRIORITY:
+        return MessageType.PRIORITY
+    return MessageType.FIFO if system.HasField("message_group") else MessageType.NORMAL
+
+
+def _refused(status: bytes, message_ids: Sequence[bytes]) -> bytes:
+    """The answer to a request of which nothing is stored."""
+    return b"".join((field(1, status), *(_entry(status, message_id) for message_id in message_ids)))
+
+
+def _place_of(stored: Append | TimerAppend) -> int:
+    assert isinstance(stored, Append), "plain messages have no timers"
+    return pack_place(stored.queue_id, stored.queue_offset)
+
+
+def _repeated_entry(message_id: bytes, first: Answer) -> bytes:
+    """The entry that the first try got."""
+    return first if isinstance(first, bytes) else _ok_entry(message_id, unpack_place(first)[1])
+
+
+def _ok_entry(message_id: bytes, offset: int) -> bytes:
+    encoded = near(offset)
+    return b"".join((_ok_head(len(message_id), len(encoded)), message_id, b"\x20", encoded))
+
+
+@lru_cache(1024)
+def _ok_head(id_bytes: int, offset_bytes: int) -> bytes:
+    """What stands before the message id in the entry of a message that is stored."""
+    inside = _OK_AND_NAME + varint(id_bytes)
+    return b"\x12" + varint(len(inside) + id_bytes + 1 + offset_bytes) + inside
+
+
+_OK_AND_NAME = OK_STATUS + b"\x12"
+
+
+def _entry(status: bytes, message_id: bytes) -> bytes:
+    return field(2, field(1, status) + field(2, message_id))

@@ -1,0 +1,1 @@
+"""Staged rows of sinks that are exactly once."""

@@ -1,0 +1,151 @@
+"""`evenq.v1.Staging`: rows that become messages batch by batch, for sinks that are exactly once.
+
+The rows are kept by `loops.staging.staging`, the decisions made by `loops.staging.deciding`; here requests are read and
+checked.
+"""
+
+from __future__ import annotations
+
+from evenq.errors import BadRequest, NotImplementedYet
+from evenq.model import MessageType, TopicConfig
+from evenq.serving.rpc import Rpc, RpcContext
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import staging_pb2
+from evenq_broker.core.sending.validation import Limits
+from evenq_broker.core.staging.rows import TOKEN_BYTES, Passed, build, rows_of
+from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
+from evenq_broker.loops.staging.staging import Origin, Staging
+from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.rpc.access import rpc
+from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable
+from evenq_broker.runtime import Runtime
+
+__all__ = ["rpcs"]
+
+OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+SERVICE = "/evenq.v1.Staging/"
+
+
+class StagingCalls:
+    """The handlers."""
+
+    def __init__(
+        self, runtime: Runtime, catalog: Catalog, *, cluster_catalog: ClusterCatalog, staging: Staging
+    ) -> None:
+        self._runtime, self._catalog = runtime, catalog
+        self._cluster_catalog, self._staging = cluster_catalog, staging
+        self._limits: Limits | None = None
+        self._passed: Passed | None = None
+        """Of the topic that was written to last."""
+
+    async def begin(self, data: bytes, _context: RpcContext) -> bytes:
+        """What this broker knows of a query."""
+        request = parsed(staging_pb2.BeginRequest, data)
+        _must_name_topics(request.topics)
+        deciding = self._staging.deciding
+        coordinator, decided = await deciding.begin(request.query_id, request.batch_id, request.coordinator)
+        return staging_pb2.BeginResponse(status=OK, coordinator=coordinator, decided=decided).SerializeToString()
+
+    async def stage(self, data: bytes, _context: RpcContext) -> bytes:
+        """Keep a block of rows."""
+        request = parsed(staging_pb2.StageRequest, data)
+        if not request.query_id or not request.coordinator or request.sequence < 0 or request.batch_id < 0:
+            raise BadRequest(
+                "staged rows need a query id, a coordinator, and a batch id and sequence of 0 or more; ask Begin first"
+            )
+        token = _token(request.token)
+        must_be_open(request.topic)
+        topic = self._catalog.topics.get(request.topic) or await self._cluster_catalog.ensure_topic(request.topic)
+        must_be_writable(self._runtime, self._catalog, topic)
+        _must_take_rows(topic)
+        if self._limits is None:
+            self._limits = limits_of(self._runtime)
+        rows = rows_of(request.rows, self._limits)
+        now_ms = self._runtime.clock.now_ms()
+        if self._passed is None or self._passed.topic is not topic:
+            self._passed = Passed(topic)
+        block = build(
+            rows,
+            topic,
+            self._limits,
+            token=request.token,
+            sequence=request.sequence,
+            now_ms=now_ms,
+            passed=self._passed,
+        )
+        origin = Origin(
+            query_id=request.query_id, batch_id=request.batch_id, partition_id=request.partition_id,
+            attempt_id=request.attempt_id, token=token, sequence=request.sequence, coordinator=request.coordinator,
+        )  # fmt: skip
+        await self._staging.stage(origin, topic, block, rows.count)
+        return staging_pb2.StageResponse(
+            status=OK, query_bytes=self._staging.table.query_bytes(request.query_id)
+        ).SerializeToString()
+
+    async def decide(self, data: bytes, _context: RpcContext) -> bytes:
+        """Decide a batch and roll it forward."""
+        request = parsed(staging_pb2.DecideRequest, data)
+        _must_name_topics(request.topics)
+        winners = {_token(winner.token): list(winner.brokers) for winner in request.winners}
+        deciding = self._staging.deciding
+        already = await deciding.decide(request.query_id, request.batch_id, winners)
+        behind = await deciding.roll_forward(request.query_id)
+        return staging_pb2.DecideResponse(status=OK, already=already, behind=behind).SerializeToString()
+
+    async def abandon(self, data: bytes, _context: RpcContext) -> bytes:
+        """Take stagings back."""
+        request = parsed(staging_pb2.AbandonRequest, data)
+        _must_name_topics(request.topics)
+        tokens = list(map(_token, request.tokens))
+        decided = await self._staging.deciding.abandon(request.query_id, request.batch_id, tokens)
+        return staging_pb2.AbandonResponse(status=OK, decided=decided).SerializeToString()
+
+    async def roll_forward(self, data: bytes, _context: RpcContext) -> bytes:
+        """A coordinator tells a decision."""
+        request = parsed(staging_pb2.RollForwardRequest, data)
+        rows = await self._staging.roll_forward(
+            (request.query_id, request.batch_id), request.coordinator, frozenset(map(_token, request.winners))
+        )
+        return staging_pb2.RollForwardResponse(status=OK, rows=rows).SerializeToString()
+
+    async def outcome(self, data: bytes, _context: RpcContext) -> bytes:
+        """A broker asks for a decision."""
+        request = parsed(staging_pb2.OutcomeRequest, data)
+        tokens, expired = (list(map(_token, listed)) for listed in (request.tokens, request.expired))
+        outcome = await self._staging.deciding.outcome(
+            request.query_id, request.batch_id, request.broker_name, tokens, expired
+        )
+        return staging_pb2.OutcomeResponse(
+            status=OK, decided=outcome.decided, winners=map(bytes.fromhex, outcome.winners),
+            dropped=map(bytes.fromhex, outcome.dropped),
+        ).SerializeToString()  # fmt: skip
+
+
+def _token(token: bytes) -> str:
+    if len(token) != TOKEN_BYTES:
+        raise BadRequest(f"the token of a staging has {len(token)} bytes, it must be {TOKEN_BYTES} random ones")
+    return token.hex()
+
+
+def _must_name_topics(topics: object) -> None:
+    if not topics:
+        raise BadRequest("the request names no topic; name those that the query writes to")
+
+
+def _must_take_rows(topic: TopicConfig) -> None:
+    if topic.message_type is MessageType.LITE:
+        raise NotImplementedYet(f"topic {topic.name} takes LITE messages, which cannot be staged; send them")
+
+
+def rpcs(runtime: Runtime, catalog: Catalog, *, cluster_catalog: ClusterCatalog, staging: Staging) -> list[Rpc]:
+    """The calls of this module."""
+    calls = StagingCalls(runtime, catalog, cluster_catalog=cluster_catalog, staging=staging)
+    return [
+        rpc(SERVICE + "Begin", calls.begin, staging_pb2.BeginResponse),
+        rpc(SERVICE + "Stage", calls.stage, staging_pb2.StageResponse),
+        rpc(SERVICE + "Decide", calls.decide, staging_pb2.DecideResponse),
+        rpc(SERVICE + "Abandon", calls.abandon, staging_pb2.AbandonResponse),
+        rpc(SERVICE + "RollForward", calls.roll_forward, staging_pb2.RollForwardResponse),
+        rpc(SERVICE + "Outcome", calls.outcome, staging_pb2.OutcomeResponse),
+    ]

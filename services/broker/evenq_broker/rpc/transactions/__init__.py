@@ -1,0 +1,1 @@
+"""EndTransaction, and checks of producers elsewhere."""

@@ -1,0 +1,102 @@
+"""What every part of the broker runs on: its settings, time, chance, network, counters, and tasks that live as long.
+
+Made by the composition root, handed to every part by name. Belongs to one event loop.
+Always true: `now_ms` never jumps while the process lives; a task of `spawn` that ends unasked ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evenq.errors import Error
+from evenq.model import BrokerAddress
+from evenq.model.delay_levels import DelayLevels
+from evenq.runtime.clock import Clock
+from evenq.runtime.net import Net
+from evenq.runtime.tasks import spawn
+from evenq.store import MessageStore
+from evenq_broker.settings import Settings
+from evenq_broker.stats import Stats
+
+__all__ = ["ONE_COPY", "Leadership", "Runtime"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """As what a broker serves: the only copy, or the leader of an epoch of its group."""
+
+    epoch: int = 1
+    """In each record of the log and in routes."""
+    attach: Callable[[MessageStore], None] | None = None
+    """Told of the store before anything is appended: from then on it commits. None: there is one copy."""
+
+
+ONE_COPY = Leadership()
+
+
+class Runtime:
+    """One broker's surroundings."""
+
+    def __init__(
+        self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net, leadership: Leadership = ONE_COPY
+    ) -> None:
+        self.settings = settings
+        self.leadership = leadership
+        self.clock, self.rng, self.net = clock, rng, net
+        self.stats = Stats()
+        self.started_ms = clock.now_ms()
+        """Wall time of the start, ms since the epoch."""
+        self.failed: asyncio.Future[BaseException] | None = None
+        """Done with the error when a loop that should never end did, or the store is poisoned; the process then ends.
+        None before `begin`.
+        """
+        self.addresses: tuple[BrokerAddress, ...] = ()
+        """What clients are told, the default listener first; empty before `begin`."""
+        self.closing = False
+        """True: the broker ends, no message is handed out any more."""
+        self.delay_levels = DelayLevels.parse(settings.delay_levels)
+        """What a message that was given back waits (RD-9)."""
+        self._zero_ms = self.started_ms - clock.monotonic_ms()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def now_ms(self) -> int:
+        """Ms since the epoch that never jump while the process lives: for deadlines that are also journalled (D10)."""
+        return self._zero_ms + self.clock.monotonic_ms()
+
+    def skip_ms(self, ahead_ms: int) -> None:
+        """Let `now_ms` go on that much later: the clock was set back while the broker was down."""
+        self._zero_ms += ahead_ms
+
+    def begin(self, addresses: Sequence[BrokerAddress]) -> None:
+        """The servers listen at these addresses; from now on an end that nobody asked for is told by `failed`."""
+        self.addresses = tuple(addresses)
+        self.failed = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: Error | BaseException) -> None:
+        """Only a restart helps: end the process with this."""
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(error)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Start a loop that lives as long as the broker; its unexpected end ends the process (`failed`)."""
+        task = spawn(coroutine, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        """End the tasks."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)

@@ -1,0 +1,87 @@
+"""Decoded messages as Arrow columns: the path for blocks that `pyspark_evenq.records` does not take apart at once.
+
+Called by `records` and `scanning`. pyarrow is imported by the first block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark_evenq.arrow_schema import Column, arrow_schema
+from pyspark_evenq.extra_columns import EXTRA_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from evenq.model.queue import MessageQueue
+    from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message
+
+__all__ = ["batch_of"]
+
+MICROS_MAX = (1 << 63) - 1
+
+
+def batch_of(messages: Sequence[Message], queue: MessageQueue, columns: tuple[Column, ...]) -> pa.RecordBatch:
+    """Messages of one queue as rows. All batches of one column set share one schema object."""
+    import pyarrow as pa
+
+    schema = arrow_schema(columns)
+    arrays = [
+        pa.array(_COLUMNS[column.name](messages, queue), type=field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    if not arrays:  # count() with an empty schema: rows without columns
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), type=pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _micros(timestamp: Any) -> int:
+    # A producer's clock may say anything; what no column can hold is the nearest that it can.
+    micros = int(timestamp.seconds) * 1_000_000 + int(timestamp.nanos) // 1_000
+    return min(max(micros, -MICROS_MAX), MICROS_MAX)
+
+
+def _tags(messages: Sequence[Message], _queue: MessageQueue) -> list[str | None]:
+    return [
+        properties.tag if properties.HasField("tag") else None
+        for properties in (message.system_properties for message in messages)
+    ]
+
+
+def _groups(messages: Sequence[Message], _queue: MessageQueue) -> list[str | None]:
+    return [
+        properties.message_group if properties.HasField("message_group") else None
+        for properties in (message.system_properties for message in messages)
+    ]
+
+
+def _store_times(messages: Sequence[Message], _queue: MessageQueue) -> list[int | None]:
+    return [
+        _micros(properties.store_timestamp) if properties.HasField("store_timestamp") else None
+        for properties in (message.system_properties for message in messages)
+    ]
+
+
+def _born_times(messages: Sequence[Message], _queue: MessageQueue) -> list[int | None]:
+    return [
+        _micros(properties.born_timestamp) if properties.HasField("born_timestamp") else None
+        for properties in (message.system_properties for message in messages)
+    ]
+
+
+_COLUMNS: dict[str, Callable[[Sequence[Message], MessageQueue], list[Any]]] = {
+    "topic": lambda messages, queue: [queue.topic] * len(messages),
+    "brokerName": lambda messages, queue: [queue.broker_name] * len(messages),
+    "queueId": lambda messages, queue: [queue.queue_id] * len(messages),
+    "queueOffset": lambda messages, _: [message.system_properties.queue_offset for message in messages],
+    "messageId": lambda messages, _: [message.system_properties.message_id for message in messages],
+    "tag": _tags,
+    "keys": lambda messages, _: [list(message.system_properties.keys) for message in messages],
+    "messageGroup": _groups,
+    "body": lambda messages, _: [message.body for message in messages],
+    "properties": lambda messages, _: [list(message.user_properties.items()) for message in messages],
+    "bornTimestamp": _born_times,
+    "storeTimestamp": _store_times,
+    **EXTRA_COLUMNS,
+}

@@ -1,0 +1,70 @@
+"""The last steps of `evenq up`: wait until clients are served, make the topics, say what to type next."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from evenq.cli.topics import create_topic
+from evenq.cli.up_plan import HOST, Plan
+from evenq.client.async_admin import Admin
+from evenq.errors import BadRequest, Error, RequestTimeout
+from evenq.runtime.clock import Clock
+
+__all__ = ["announce", "make_topics", "wait_served"]
+
+READY_MS_MAX = 30_000
+
+
+async def wait_served(admin: Admin, *, brokers: int, clock: Clock) -> None:
+    """Wait until the access point knows all brokers and the rebalancer. Raises RequestTimeout after 30 s."""
+    deadline_ms = clock.monotonic_ms() + READY_MS_MAX
+    seen = "nothing"
+    while True:
+        try:
+            view = await admin.describe_cluster()
+            answering = sum(broker.answered for broker in view.brokers)
+            seen = f"{answering} of {brokers} brokers, rebalancer {'answers' if view.rebalancer_answers else 'silent'}"
+            if answering >= brokers and view.rebalancer_answers:
+                return
+        except BadRequest:
+            raise
+        except Error as error:
+            seen = str(error)
+        if clock.monotonic_ms() > deadline_ms:
+            raise RequestTimeout(f"the cluster is not whole after {READY_MS_MAX} ms: {seen}")
+        await clock.sleep_ms(10)
+
+
+async def make_topics(admin: Admin, plan: Plan) -> None:
+    """Create the topics of the command line."""
+    for topic in plan.topics:
+        await create_topic(admin, topic.name, queues=topic.queues, message_type=topic.message_type)
+
+
+def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str, ca: Path | None = None) -> None:
+    """Print the line `ready ...` and what to type next; `ca`: with TLS, the authority's file."""
+    kept = f"data in {plan.data}" if plan.data is not None else "data in memory"
+    sys.stdout.write(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})\n")
+    quoted = f"'{endpoint}'" if ";" in endpoint else endpoint
+    option = "" if endpoint == f"{HOST}:8081" else f" --endpoint {quoted}"
+    lines = [
+        f"evenq topic create orders --queues 8{option}",
+        f"evenq produce orders --body hello{option}",
+        f"evenq consume orders --group billing --from first --max 1{option}",
+        f"evenq group show billing{option}",
+    ]
+    if ca is not None:
+        from evenq.cli.up_tls import how_to
+
+        target = endpoint.removeprefix("evenqs://")
+        lines = [*how_to(ca, target), "", *(line.removesuffix(option) for line in lines)]
+    if metrics_port > 0:
+        lines.append(f"curl http://{HOST}:{metrics_port}/metrics")
+    width = max(map(len, lines))
+    title = " Now type in another terminal (Ctrl-C here stops evenq) "
+    width = max(width, len(title))
+    sys.stdout.write("╭" + title.center(width + 2, "─") + "╮\n")
+    sys.stdout.writelines(f"│ {line:<{width}} │\n" for line in lines)
+    sys.stdout.write("╰" + "─" * (width + 2) + "╯\n")
+    sys.stdout.flush()

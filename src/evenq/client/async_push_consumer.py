@@ -1,0 +1,182 @@
+"""The asyncio push consumer, `evenq.aio.PushConsumer`, and what it shares with the sync one.
+
+async with evenq.aio.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}):
+    await asyncio.Event().wait()
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Self
+
+from evenq.allocation import Strategy
+from evenq.client.core.lifetime import Lifetime
+from evenq.client.core.user_functions import check_function
+from evenq.client.faces import AsyncFace, SdkClient, awaited
+from evenq.client.loops.pushing import Pushing
+from evenq.client.loops.user_code import reporter
+from evenq.client.options import PushOptions
+from evenq.client.plans import check_callbacks, filters, push_plan
+from evenq.client.wiring import ClientContext, new_client_id, pushing_parts
+from evenq.errors import Error
+from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
+from evenq.wire.credentials import Credentials
+from evenq.wire.tls import Tls
+
+__all__ = ["Listener", "OnError", "OnRebalance", "PushClient", "PushConsumer"]
+
+Listener = Callable[[Sequence[ReceivedMessage]], object]
+"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again; a
+`Retry` names those that are not done. Anything else: all are done. With asyncio a coroutine function (or a plain, fast
+function), else a plain one, which runs in a thread."""
+OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
+"""Hears of gained queues before their first message, of lost ones after their last."""
+OnError = Callable[[Error], object]
+"""Hears once of each error that trying again cannot help: a missing topic, a missing grant."""
+
+
+class PushClient(SdkClient):
+    """A push consumer, as both faces have it."""
+
+    _awaited_by: ClassVar[str] = ""
+    """What takes a coroutine function, where this face takes none."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        listener: Listener,
+        subscriptions: Mapping[str, str | FilterExpression],
+        endpoint: str = "",
+        model: MessageModel | str = MessageModel.CLUSTERING,
+        assignment: str = "auto",
+        strategy: str | Strategy = "AVG",
+        consume_threads: int = 20,
+        start_from: StartFrom | str | None = None,
+        start_timestamp_ms: int | str = 0,
+        ordered: bool = False,
+        on_rebalance: OnRebalance | None = None,
+        on_error: OnError | None = None,
+        options: PushOptions | None = None,
+        client_id: str = "",
+        credentials: Credentials | None = None,
+        tls: Tls | bool | None = None,
+        context: ClientContext | None = None,
+    ) -> None:
+        """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
+
+        `assignment`: `auto` follows the group's own strategy on the server if it has one, also one it gets later, and
+        else divides with `strategy` in every member; `client` always divides, `server` always asks.
+        `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
+        None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are taken, and the time may be a
+        text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener; with asyncio it is the number of its calls
+        at a time. `ordered`: one call at a time per queue, in offset order; a failed message holds its queue (OC-15).
+        `on_error` hears, in a thread of its own (with asyncio in the loop), once of each error that trying again cannot
+        help (TopicNotFound, Forbidden, Unauthorized ...); None: it is logged as one. The consumer keeps trying, and
+        goes on once the topic or the grant is there.
+        """
+        self._plan = push_plan(
+            group=group, subscriptions=subscriptions, model=model, assignment=assignment, strategy=strategy,
+            consume_threads=consume_threads, start_from=start_from, start_timestamp_ms=start_timestamp_ms,
+            options=options, ordered=ordered,
+        )  # fmt: skip
+        check_function("listener", listener, "messages", awaited_by=self._awaited_by)
+        check_callbacks(on_rebalance, on_error, awaited_by=self._awaited_by)
+        self._context = ClientContext.of(context, credentials, endpoint=endpoint, tls=tls)
+        self.client_id = client_id or new_client_id(self._context.clock)
+        self._listener = listener
+        self._on_rebalance = on_rebalance
+        self._on_error = on_error
+        self._lifetime = Lifetime(group)
+
+    def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
+        """One topic more. All members of a group should have the same subscriptions (RG-8)."""
+        pushing, parsed = self._running(), filters({topic: expression})[topic]
+        self._soon(lambda: pushing.subscribe(topic, parsed))
+
+    def unsubscribe(self, topic: str) -> None:
+        """One topic less: its queues are handed over (RB-5)."""
+        pushing = self._running()
+        self._soon(lambda: pushing.unsubscribe(topic))
+
+    def pause(self) -> None:
+        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
+        have them: a member that joins gets its share (CS-9).
+        """
+        pushing = self._running()
+        self._soon(lambda: pushing.pause(paused=True))
+
+    def resume(self) -> None:
+        """Go on."""
+        pushing = self._running()
+        self._soon(lambda: pushing.pause(paused=False))
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues this member reads now, sorted."""
+        return self._in_loop(self._pushing.owned) if self._lifetime.running else []
+
+    @property
+    def balanced(self) -> bool:
+        """True if this member knows its share of every topic and reads exactly that; the moment to say "ready"."""
+        return self._lifetime.running and self._pushing.balanced
+
+    def _open(self) -> None:
+        self._calls, self._pushing = pushing_parts(
+            self._context,
+            self.client_id,
+            self._plan,
+            run_listener=self._listen,
+            tell=None if self._on_rebalance is None else partial(self._notify, self._on_rebalance),
+            report=None if self._on_error is None else reporter(partial(self._notify, self._on_error)),
+        )
+        self._pushing.start()
+        self._lifetime.started = True
+
+    async def _shut(self) -> None:
+        await self._pushing.close()
+        await self._context.let_go(self._calls.net)
+
+    def _running(self) -> Pushing:
+        self._lifetime.check_running()
+        return self._pushing
+
+    @abstractmethod
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        """Call the listener."""
+
+    @abstractmethod
+    async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
+        """Call one of the user's callbacks."""
+
+
+class PushConsumer(AsyncFace, PushClient):
+    """One member of a consumer group; see `evenq.PushConsumer`. `consume_threads` is the number of listener calls
+    at a time.
+    """
+
+    async def start(self) -> Self:
+        """Join the group and begin to read; returns at once, queues come as they are granted. Starting twice is an
+        error.
+        """
+        self._lifetime.check_new()
+        self._open()
+        return self
+
+    async def close(self) -> None:
+        """Leave the group: finish what listeners hold (at most `options.drain_ms`), commit, let the queues go. Closing
+        twice is no error.
+        """
+        if self._lifetime.end():
+            await self._shut()
+
+    async def __aenter__(self) -> Self:
+        return self if self._lifetime.started else await self.start()
+
+    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+        return await awaited(self._listener, messages)
+
+    async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:
+        return await awaited(callback, *arguments)

@@ -1,0 +1,68 @@
+"""Tells the user's `on_rebalance` which queues came and went, in order and gathered.
+
+A gained queue is told before its first message, a lost one after its last message and before its lock is let go, so
+what the callback writes down never overlaps with what the next owner writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from evenq.model import MessageQueue
+from evenq.runtime.tasks import spawn
+
+__all__ = ["RebalanceCallback", "RebalanceListener"]
+
+log = logging.getLogger(__name__)
+
+RebalanceCallback = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], Awaitable[object]]
+
+
+class RebalanceListener:
+    """One call of the callback at a time."""
+
+    def __init__(self, tell: RebalanceCallback | None) -> None:
+        self._tell = tell
+        self._gained: list[MessageQueue] = []
+        self._lost: list[MessageQueue] = []
+        self._done: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def gained(self, queue: MessageQueue) -> None:
+        """Returns once the callback has heard of it."""
+        if self._tell is not None:
+            self._gained.append(queue)
+            await asyncio.shield(self._next())
+
+    async def lost(self, queue: MessageQueue) -> None:
+        """Returns once the callback has heard of it. A queue whose gain nobody heard of is not told at all."""
+        if self._tell is None:
+            return
+        if queue in self._gained:
+            self._gained.remove(queue)
+            return
+        self._lost.append(queue)
+        await asyncio.shield(self._next())
+
+    def _next(self) -> asyncio.Future[None]:
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        if self._task is None or self._task.done():
+            self._task = spawn(self._run(), name="evenq-notices")
+        return self._done
+
+    async def _run(self) -> None:
+        assert self._tell is not None
+        while self._done is not None:
+            heard, self._done = self._done, None
+            gained, self._gained = sorted(self._gained), []
+            lost, self._lost = sorted(self._lost), []
+            try:
+                if gained or lost:
+                    await self._tell(gained, lost)
+            except Exception:
+                log.exception("on_rebalance failed for %d gained and %d lost queues", len(gained), len(lost))
+            finally:
+                heard.set_result(None)

@@ -1,0 +1,97 @@
+"""What the owner of a log with copies asks of its store, beside what every owner does: the part of `MessageStore` for
+the leader of a broker group (docs/internals/replication.md).
+
+The owner hears what is written and synced, asks the copies, and says what is committed; until then no sender is
+answered and nothing is shown. It may have everything refused for a while, and give the log up when it was deposed.
+On the loop only. Callbacks may call `commit` at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from evenq.errors import Error, PersistenceTimeout
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+from evenq.store.appender import Appender
+from evenq.store.flusher import Flusher
+from evenq.store.log_state import LogState
+
+__all__ = ["LeaderSide"]
+
+
+class LeaderSide:
+    """Mixed into `MessageStore`, which makes the parts."""
+
+    _appender: Appender
+    _clock: Clock
+    _flusher: Flusher
+    _state: LogState
+
+    @property
+    def on_written(self) -> Callable[[int], None]:
+        """Called on the loop with `stats.written_end` after each group that was written and waits for its commit; of a
+        replicated store only.
+        """
+        return self._appender.on_written
+
+    @on_written.setter
+    def on_written(self, callback: Callable[[int], None]) -> None:
+        self._appender.on_written = callback
+
+    @property
+    def on_synced(self) -> Callable[[int], None]:
+        """Called on the loop with the log offset up to which the disk confirmed, whenever it has moved: behind
+        `on_written` if each group is synced, else after the syncs in the background.
+        """
+        return self._state.on_synced
+
+    @on_synced.setter
+    def on_synced(self, callback: Callable[[int], None]) -> None:
+        self._state.on_synced = callback
+
+    def commit(self, end: int) -> None:
+        """Every in-sync copy has all below this log offset, any one: the groups that end there or before are answered
+        and shown. A lower offset than before changes nothing, neither does a call after the store has stopped. Raises
+        AssertionError for an offset behind what is written here: a leader never commits what it does not have.
+        """
+        self._appender.commit(end)
+
+    async def sync_written(self) -> int:
+        """Bring all that is written now to disk, committed or not. Returns the log offset behind it, at least; what
+        waits for the writer is not in it. Raises StoreFull, StorePoisoned, and what `abandon` was given.
+        """
+        return await self._flusher.sync()
+
+    def refuse(self, error: Error | None) -> None:
+        """Refuse every append of messages, blocks, timers and state with such an error from now on, before anything is
+        written; None takes them again. What was appended before goes on. Timers fire later meanwhile.
+        """
+        self._state.refuse(error)
+
+    def give_up(self, error: Error) -> None:
+        """The first half of `MessageStore.abandon`, at once: from now on nothing is appended, committed or answered but
+        with such an error. `close` gives the rest back.
+        """
+        self._state.abandon(error)
+
+    async def _settle_within(self, wait_ms: int) -> None:
+        """Wait for commits, `wait_ms` at most; who waits longer learns that the record may or may not survive."""
+        if wait_ms > 0 and self._appender.assigned_end > self._state.stats.log_end:
+            tasks = [
+                spawn(self._appender.settled(), name="store-settled"),
+                spawn(self._clock.sleep_ms(wait_ms), name="store-close-limit"),
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        self._appender.leave(
+            PersistenceTimeout(
+                f"not every in-sync copy confirmed the record within {wait_ms} ms of the broker's stop: it may or may "
+                "not be stored, send it again"
+            )
+        )

@@ -1,0 +1,77 @@
+"""A replicated broker group of real processes on loopback, for tests: its record in a file, its copies in folders."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from evenq.testing import LocalCluster
+from evenq.testing.node import Node
+
+__all__ = ["figure", "group", "in_sync", "leader_of"]
+
+FAST = {
+    "REPLICATION__RENEW_MS": "200",
+    "REPLICATION__SUSPECT_MS": "1000",
+    "REPLICATION__LAG_MS": "1000",
+    "DRAIN_MS": "2000",
+    "ROUTE_SETTLE_MS": "0",  # the nameserver has just started, too; where it has run for long nobody waits
+}
+
+
+@contextmanager
+def group(folder: Path, *, brokers: int = 3, mode: str = "sync", **settings: str) -> Iterator[LocalCluster]:
+    """Brokers of one group, and a nameserver."""
+    shared = {"REPLICATION__MODE": mode, **FAST, **settings}
+    with LocalCluster(replicas=brokers, rebalancer=False, folder=folder, broker_settings=shared) as cluster:
+        yield cluster
+
+
+def _page(node: Node, name: str) -> str:
+    """One of its pages; empty while it does not answer, or says that it is not ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/{name}", timeout=2) as response:
+            return str(response.read().decode())
+    except (OSError, urllib.error.URLError):
+        return ""
+
+
+def _metrics(node: Node) -> dict[str, float]:
+    lines = [line.rpartition(" ") for line in _page(node, "metrics").splitlines() if line[:1] != "#"]
+    series = {name: float(value) for name, _, value in lines}
+    assert len(series) == len(lines), "a series stands twice on one page"
+    return series
+
+
+def figure(node: Node, name: str, *marks: str) -> float:
+    """One series of its page; -1 without it."""
+    found = [
+        value for key, value in _metrics(node).items() if key.startswith(f"{name}{{") and all(m in key for m in marks)
+    ]
+    return found[0] if found else -1.0
+
+
+def leader_of(cluster: LocalCluster, *, within_s: float = 30.0) -> Node:
+    """Who serves; waits for it."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        for node in cluster.brokers:
+            if node.alive and figure(node, "evenq_broker_replica_role", 'role="ready"') == 1 and _page(node, "readyz"):
+                return node
+        time.sleep(0.05)
+    raise AssertionError(
+        f"no leader within {within_s} s: " + "\n".join(node.log_text()[-2_000:] for node in cluster.brokers)
+    )
+
+
+def in_sync(cluster: LocalCluster, count: int, *, within_s: float = 60.0) -> None:
+    """Wait until so many copies are in sync, as the leader says."""
+    end = time.monotonic() + within_s
+    while figure(leader_of(cluster), "evenq_broker_replicas_in_sync") < count:
+        if time.monotonic() > end:
+            raise AssertionError(f"not {count} copies in sync within {within_s} s")
+        time.sleep(0.1)

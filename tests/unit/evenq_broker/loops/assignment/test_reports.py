@@ -1,0 +1,123 @@
+"""What is told of a broker, and how much work that is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.assignment.local import Answer
+from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.loops.assignment import reports as module
+from evenq_broker.loops.assignment.reports import BrokerReports
+
+from evenq.model import Generation, MessageQueue
+from evenq.wire.stubs.evenq.v1 import assignment_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def report(data: bytes) -> assignment_pb2.BrokerReport:
+    return assignment_pb2.BrokerReport.FromString(data)
+
+
+def encode(facts: BrokerReports) -> int:
+    """All slices; how many it took."""
+    facts.prepare()
+    slices = 1
+    while facts.encode_some():
+        slices += 1
+    return slices
+
+
+async def stocked(stage: Any, *, groups: int, queues: int) -> Any:
+    """A broker with groups of one member that holds all queues."""
+    broker = await stage.broker("a")
+    for number in range(groups):
+        group = f"g{number}"
+        broker.membership.members.join(group, Member(client_id="x", protocol=Protocol.EVENQ), now_ms=0, lease_ms=10**6)
+        for queue_id in range(queues):
+            broker.membership.locks.acquire(group, "x", MessageQueue("t", "a", queue_id), Generation(1, 2))
+    return broker
+
+
+def test_only_named_groups_are_looked_at_again_and_only_changed_ones_told(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stocked(stage, groups=3, queues=1)
+        facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
+        encode(facts)
+        assert {group.group for group in report(facts.everything(0)).groups} == {"g0", "g1", "g2"}
+        for group in ("g0", "g1"):
+            broker.membership.members.join(
+                group, Member(client_id="y", protocol=Protocol.EVENQ), now_ms=0, lease_ms=10**6
+            )
+        facts.changed(group="g1")
+        facts.changed(group="g2")
+        assert [group.group for group in report(facts.changes(1)).groups] == ["g1"], "g0 was not named, g2 is the same"
+        assert facts.changes(2) == b""
+        facts.changed()
+        assert [group.group for group in report(facts.changes(3)).groups] == ["g0"]
+        broker.membership.members.leave("g2", "x")
+        facts.changed(group="g2")
+        assert list(report(facts.changes(4)).groups_gone) == ["g2"]
+        assert facts.changes(5) == b""
+
+    run(story)
+
+
+def test_holders_are_encoded_in_slices_and_again_only_where_they_changed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLICE_ROWS", 10)
+
+    async def story(stage: Any) -> None:
+        broker = await stocked(stage, groups=5, queues=12)
+        facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
+        assert encode(facts) > 5
+        assert sum(len(group.held) for group in report(facts.everything(0)).groups) == 60
+        assert encode(facts) == 1
+        broker.membership.answers.keep("g0", "t", "x", Answer((MessageQueue("t", "b", 3),), "STICKY", 1, 9))
+        broker.membership.answers.keep("g1", "t", "x", Answer((MessageQueue("t", "b", 3),), "AVG"))
+        encode(facts)
+        told = {group.group: group.held for group in report(facts.everything(0)).groups}
+        assert (told["g0"][12].queue.broker_name, told["g0"][12].generation.counter) == ("b", 9)
+        assert len(told["g1"]) == 12, "what was computed here is nobody's decision"
+
+    run(story)
+
+
+def test_what_finds_no_room_in_the_first_report_follows_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS_MAX", 20)
+
+    async def story(stage: Any) -> None:
+        broker = await stocked(stage, groups=4, queues=12)
+        facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
+        encode(facts)
+        first = report(facts.everything(0))
+        assert len(first.groups) == 4, "all members at once"
+        told = {group.group for group in first.groups if group.held}
+        assert len(told) == 1
+        rounds = 0
+        while facts.next_ms() == 0:
+            more = report(facts.changes(rounds))
+            told |= {group.group for group in more.groups if group.held}
+            rounds += 1
+            assert rounds < 10
+        assert told == {"g0", "g1", "g2", "g3"}
+        assert facts.changes(99) == b""
+
+    run(story)
+
+
+def test_a_large_report_is_followed_by_silence_that_grows_with_it(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stocked(stage, groups=1, queues=1_000)
+        facts = BrokerReports(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership)
+        encode(facts)
+        facts.everything(0)
+        assert facts.silence_ms == 1_001 // module.ROWS_PER_MS
+        facts.changed(group="nobody")
+        facts.changes(1)
+        assert facts.silence_ms == 0
+
+    run(story)

@@ -1,0 +1,101 @@
+"""Telemetry streams: nobody waits for a client, and the newest stream of a client gets the commands."""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq_broker.loops.clients.streams import DEAF_MS, STREAMS_PER_CLIENT, Stream, Streams
+
+from evenq.runtime.clock import FakeClock
+from evenq.runtime.tasks import spawn
+
+
+def made(commands_max: int = 2) -> tuple[Streams, FakeClock]:
+    clock = FakeClock()
+    return Streams(clock, commands_max=commands_max), clock
+
+
+def publishing(streams: Streams, client_id: str, *topics: str) -> Stream:
+    stream = streams.open(client_id)
+    assert streams.publish(stream, topics) == sorted(topics)
+    return stream
+
+
+def test_commands_come_in_order_and_what_is_left_comes_after_the_end() -> None:
+    async def story() -> None:
+        stream = made()[0].open("c")
+        assert stream.push(b"1")
+        assert stream.push(b"2")
+        assert not stream.push(b"3"), "no room"
+        stream.end()
+        assert not stream.push(b"4")
+        assert await stream.take() == [b"1", b"2"]
+        assert await stream.take() == []
+
+    asyncio.run(story())
+
+
+def test_a_client_that_does_not_read_loses_its_stream() -> None:
+    async def story() -> None:
+        streams, clock = made(commands_max=1)
+        stream = streams.open("c")
+        stream.push(b"1")
+        await clock.advance(DEAF_MS)
+        assert not stream.push(b"2")
+        assert not stream.ended
+        await clock.advance(1)
+        assert not stream.push(b"2")
+        assert stream.ended
+
+    asyncio.run(story())
+
+
+def test_an_answer_waits_until_the_last_one_was_taken() -> None:
+    async def story() -> None:
+        stream = made()[0].open("c")
+        await stream.answer(b"1")
+        second = spawn(stream.answer(b"2"), name="second")
+        await asyncio.sleep(0)
+        assert not second.done()
+        assert await stream.take() == [b"1"]
+        await second
+        assert await stream.take() == [b"2"]
+
+    asyncio.run(story())
+
+
+def test_the_sender_comes_first_then_others_in_turns_each_with_its_newest_stream() -> None:
+    streams, _ = made()
+    old = publishing(streams, "sender", "t")
+    new = publishing(streams, "sender", "t")
+    others = [publishing(streams, name, "t", "u") for name in ("x", "y")]
+    publishing(streams, "stranger", "u")
+    assert streams.producers("t", first="sender") in ([new, old, *others], [new, old, *reversed(others)])
+    firsts = {streams.producers("t")[0].client_id for _ in range(8)}
+    assert firsts == {"sender", "x", "y"}
+    streams.close(new)
+    assert streams.producers("t", first="sender")[0] is old
+
+
+def test_a_client_that_said_goodbye_is_not_asked_until_it_speaks_again() -> None:
+    streams, _ = made()
+    stream = publishing(streams, "c", "t")
+    streams.retire("c")
+    assert streams.producers("t") == []
+    assert streams.publish(stream, ["t"]) == ["t"]
+    assert streams.publish(stream, ["t", "u"]) == ["u"]
+    assert streams.publish(stream, ["t"]) == []
+    assert streams.producers("u") == []
+    assert streams.producers("t") == [stream]
+
+
+def test_a_client_has_a_few_streams_at_most_and_a_closed_one_leaves_nothing() -> None:
+    streams, _ = made()
+    opened = [streams.open("c") for _ in range(STREAMS_PER_CLIENT + 1)]
+    assert opened[0].ended
+    assert len(streams) == STREAMS_PER_CLIENT
+    assert streams.push("c", b"1")
+    assert not streams.push("nobody", b"1")
+    for stream in opened:
+        streams.close(stream)
+    assert len(streams) == 0

@@ -1,0 +1,55 @@
+"""The mark by which a broker refuses a record from a backup: what it keeps, and where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from evenq_broker.core.replication.record import Pair, RecordRefused, first_record
+from evenq_broker.loops.coordinators.coordinator import RecordWentBack
+from evenq_broker.loops.coordinators.epoch_mark import EpochMark
+
+FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
+SECOND = FIRST.elected(0)
+
+
+def test_a_higher_epoch_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    mark = EpochMark(tmp_path / "mark")
+    mark.accept(FIRST, "x")
+    mark.accept(SECOND, "x")
+    for one in (mark, EpochMark(tmp_path / "mark")):
+        with pytest.raises(RecordWentBack, match=r"record x is at epoch 0, version 1; .* seen epoch 1, version 2"):
+            one.accept(FIRST, "x")
+        with pytest.raises(RecordWentBack, match="record x is gone; this broker has seen epoch 1"):
+            one.accept(None, "x")
+        assert one.is_over(FIRST)
+        assert one.is_over(None)
+        assert not one.is_over(SECOND)
+
+
+def test_an_older_version_of_the_same_epoch_is_refused_while_the_process_runs(tmp_path: Path) -> None:
+    mark = EpochMark(tmp_path / "mark")
+    mark.accept(SECOND, "x")
+    mark.accept(SECOND.renewed(), "x")
+    with pytest.raises(RecordWentBack, match="version 2; this broker has seen epoch 1, version 3"):
+        mark.accept(SECOND, "x")
+    EpochMark(tmp_path / "mark").accept(SECOND, "x")  # renewals are not worth a sync
+
+
+def test_what_goes_back_is_not_proposed(tmp_path: Path) -> None:
+    mark = EpochMark(tmp_path / "mark")
+    mark.check_proposal(FIRST)
+    mark.accept(SECOND, "x")
+    mark.check_proposal(SECOND.renewed())
+    with pytest.raises(RecordRefused, match="epoch 0, version 9 is not written: this broker has seen epoch 1"):
+        mark.check_proposal(replace(FIRST, version=9))
+
+
+def test_nothing_seen_is_no_mark_and_nonsense_is_refused(tmp_path: Path) -> None:
+    mark = EpochMark(tmp_path / "mark")
+    mark.accept(None, "x")
+    assert not mark.is_over(None)
+    (tmp_path / "mark").write_text("seven\n")
+    with pytest.raises(RecordRefused, match="must hold an epoch and a version"):
+        mark.accept(FIRST, "x")

@@ -1,0 +1,295 @@
+"""The group record in a real etcd: compaction, backups, users, TLS, restarts, and endpoints that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.replication.record import Pair, RecordRefused, first_record
+from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
+from evenq_broker.loops.coordinators.etcd import EtcdStore, EtcdUser, endpoints_of, etcd_net
+from evenq_broker.loops.coordinators.remote import RemoteTiming
+from evenq_proofs.cluster_binaries import BUILD_SECONDS, wait_for
+from evenq_proofs.etcd import Etcd
+
+from evenq.errors import SettingsError
+from evenq.testing.certificates import Authority
+from evenq.testing.free_ports import FreePorts
+from evenq.wire.net import GrpcNet
+from evenq.wire.tls import Tls
+
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 60)
+FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
+SHORT = RemoteTiming(total_ms=3_000, silence_ms=20_000, retry_ms_max=200)
+
+
+def base(text: str | bytes) -> str:
+    return base64.b64encode(text if isinstance(text, bytes) else text.encode()).decode()
+
+
+class Interrupted:
+    """A net that does something of the test just before the first watch begins, and counts them."""
+
+    def __init__(self, net: GrpcNet, before: Any) -> None:
+        self._net, self._before = net, before
+        self.watches = 0
+
+    async def unary(
+        self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
+    ) -> bytes:
+        return await self._net.unary(address, method, request, timeout_ms=timeout_ms, metadata=metadata)
+
+    async def stream(self, *arguments: Any, **more: Any) -> AsyncIterator[bytes]:
+        self.watches += 1
+        if self.watches == 1:
+            await self._before()
+        stream = self._net.stream(*arguments, **more)
+        try:
+            async for frame in stream:
+                yield frame
+        finally:
+            await stream.aclose()
+
+
+def test_a_watch_whose_place_was_compacted_away_reads_again(etcd: Etcd, coordinators: Any) -> None:
+    nets: list[Interrupted] = []
+
+    async def scenario() -> None:
+        a = coordinators.on_etcd(etcd.endpoints)
+        seen = await a.compare_and_set(None, FIRST)
+        newest: list[Any] = [seen]
+
+        async def meanwhile() -> None:
+            for _ in range(3):
+                newest.append(await a.compare_and_set(newest[-1], newest[-1].record.renewed()))
+            await asyncio.to_thread(etcd.gateway, "kv/compaction", {"revision": int(newest[-1].token)})
+
+        def wrapped(net: GrpcNet) -> Interrupted:
+            nets.append(Interrupted(net, meanwhile))
+            return nets[0]
+
+        watch = coordinators.on_etcd(etcd.endpoints, wrapped=wrapped).watch()
+        assert await anext(watch) == seen
+        assert await asyncio.wait_for(anext(watch), 20) == newest[-1], "by reading again"
+        later = await a.compare_and_set(newest[-1], newest[-1].record.elected(0))
+        assert await asyncio.wait_for(anext(watch), 20) == later
+        assert nets[0].watches == 2, "the second watch began behind the compaction"
+        await watch.aclose()
+
+    coordinators.run(scenario)
+
+
+def test_an_older_record_that_was_put_back_is_refused_by_who_saw_the_higher_epoch(
+    etcd: Etcd, coordinators: Any
+) -> None:
+    async def scenario() -> None:
+        a, b = coordinators.on_etcd(etcd.endpoints, broker="a"), coordinators.on_etcd(etcd.endpoints, broker="b")
+        key = base(coordinators.key)
+        first = await a.compare_and_set(None, FIRST)
+        backup: Any = await asyncio.to_thread(etcd.gateway, "kv/range", {"key": key})
+        second = await a.compare_and_set(first, FIRST.elected(0))
+        await b.read()
+        await asyncio.to_thread(etcd.gateway, "kv/put", {"key": key, "value": backup["kvs"][0]["value"]})
+        said = f"group record {coordinators.key} of etcd at 127.0.0.1:.* is at epoch 0, version 1; .* seen epoch 1"
+        for one in (a, b, coordinators.on_etcd(etcd.endpoints, broker="a")):  # the last one: a restarted broker
+            with pytest.raises(RecordWentBack, match=said):
+                await one.read()
+            with pytest.raises(RecordWentBack):
+                await one.compare_and_set(first, FIRST.elected(1))
+            with pytest.raises(RecordWentBack):
+                await anext(one.watch())
+        assert await a.compare_and_set(second, second.record.renewed()) is None
+        await asyncio.to_thread(etcd.gateway, "kv/deleterange", {"key": key})
+        with pytest.raises(RecordWentBack, match="is gone; this broker has seen epoch 1"):
+            await a.compare_and_set(None, FIRST)
+
+    coordinators.run(scenario)
+
+
+def test_a_key_that_is_deleted_ends_the_watch_by_name(etcd: Etcd, coordinators: Any) -> None:
+    async def scenario() -> None:
+        a = coordinators.on_etcd(etcd.endpoints)
+        await a.compare_and_set(None, FIRST)
+        watch = a.watch()
+        await anext(watch)
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.to_thread(etcd.gateway, "kv/deleterange", {"key": base(coordinators.key)})
+        with pytest.raises(RecordWentBack, match="is gone"):
+            await asyncio.wait_for(waiting, 20)
+
+    coordinators.run(scenario)
+
+
+@pytest.mark.parametrize(("value", "said"), [("no record", "is no JSON"), ("x" * 20_000, "is over 16384 bytes")])
+def test_a_key_that_holds_something_else_is_refused_by_name(
+    etcd: Etcd, coordinators: Any, value: str, said: str
+) -> None:
+    async def scenario() -> None:
+        await asyncio.to_thread(etcd.gateway, "kv/put", {"key": base(coordinators.key), "value": base(value)})
+        with pytest.raises(RecordRefused, match=f"{coordinators.key} of etcd at .* {said}"):
+            await coordinators.on_etcd(etcd.endpoints).read()
+
+    coordinators.run(scenario)
+
+
+def test_an_endpoint_where_nobody_listens_costs_a_try_and_none_at_all_is_unknown(etcd: Etcd, coordinators: Any) -> None:
+    with FreePorts() as ports:
+        dead = f"http://127.0.0.1:{ports.take()}"
+
+        async def scenario() -> None:
+            a = coordinators.on_etcd(f"{dead},{etcd.endpoints}")
+            seen = await a.compare_and_set(None, FIRST)
+            assert seen is not None
+            watch = a.watch()
+            assert await anext(watch) == seen
+            await watch.aclose()
+            alone = coordinators.on_etcd(dead, timing=SHORT)
+            began = time.monotonic()
+            with pytest.raises(
+                CoordinatorUnknown, match=rf"cannot be read: no etcd answers at {dead[7:]} .*client URL"
+            ):
+                await alone.read()
+            with pytest.raises(CoordinatorUnknown, match="cannot be written"):
+                await alone.compare_and_set(seen, FIRST.elected(0))
+            assert time.monotonic() - began < 20
+
+        coordinators.run(scenario)
+
+
+@pytest.mark.slow  # an etcd of its own that is killed
+def test_a_watch_goes_on_after_etcd_was_killed_and_started_again(tmp_path: Path, coordinators: Any) -> None:
+    with Etcd(tmp_path / "etcd") as own:
+
+        async def scenario() -> None:
+            a, b = coordinators.on_etcd(own.endpoints), coordinators.on_etcd(own.endpoints)
+            seen = await a.compare_and_set(None, FIRST)
+            watch = b.watch()
+            assert await anext(watch) == seen
+            waiting = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0.3)  # the watch stands
+            await asyncio.to_thread(own.members[0].kill)
+            own.members[0].start()
+            await asyncio.to_thread(own.wait_healthy)
+            later = await a.compare_and_set(seen, FIRST.elected(0))
+            assert later is not None
+            assert await asyncio.wait_for(waiting, 20) == later
+            await watch.aclose()
+
+        coordinators.run(scenario)
+
+
+@pytest.mark.slow  # waits until etcd's token is over
+def test_a_login_is_made_anew_when_its_token_is_over_and_a_wrong_one_is_said(tmp_path: Path, coordinators: Any) -> None:
+    with Etcd(tmp_path / "etcd", arguments=("--auth-token-ttl", "1")) as own:
+        prefix = base(coordinators.key)
+        user = EtcdUser("broker", "a-secret")
+        for call, fields in (
+            ("auth/user/add", {"name": "root", "password": "r"}),
+            ("auth/role/add", {"name": "root"}),
+            ("auth/user/grant", {"user": "root", "role": "root"}),
+            ("auth/user/add", {"name": "broker", "password": "a-secret"}),
+            ("auth/user/add", {"name": "stranger", "password": "s"}),
+            ("auth/role/add", {"name": "group"}),
+            ("auth/role/grant", {"name": "group", "perm": {"permType": "READWRITE", "key": prefix}}),
+            ("auth/user/grant", {"user": "broker", "role": "group"}),
+        ):
+            own.gateway(call, dict(fields))
+
+        async def scenario() -> None:
+            a = coordinators.on_etcd(own.endpoints, user=user)
+            seen = await a.compare_and_set(None, FIRST)  # users are not in force yet
+            await asyncio.to_thread(own.gateway, "auth/enable", {})
+            seen = await a.compare_and_set(seen, seen.record.renewed())
+            assert seen is not None
+            watch = a.watch()
+            assert await anext(watch) == seen
+            await asyncio.sleep(3.5)  # etcd looks for tokens that are over now and then
+            seen = await a.compare_and_set(seen, seen.record.elected(0))
+            assert seen is not None
+            assert await asyncio.wait_for(anext(watch), 20) == seen
+            await watch.aclose()
+            for wrong, said in (
+                (EtcdUser("broker", "not-this"), "refuses the login: authentication failed"),
+                (EtcdUser("stranger", "s"), "forbids Range: permission denied; give the user a role"),
+                (None, "wants a login for Range: user name is empty; give a user and a password"),
+            ):
+                with pytest.raises(CoordinatorUnknown, match=said) as caught:
+                    await coordinators.on_etcd(own.endpoints, user=wrong).read()
+                assert "not-this" not in str(caught.value)
+
+        coordinators.run(scenario)
+    assert "a-secret" not in repr(user)
+
+
+@pytest.mark.slow  # an etcd of its own
+def test_etcd_is_spoken_to_with_tls_and_a_certificate_of_the_clients(tmp_path: Path, coordinators: Any) -> None:
+    authority = Authority(tmp_path / "authority")
+    server, client = authority.sign("etcd", hosts=["127.0.0.1"]), authority.sign("broker")
+    files = ("--cert-file", server.certificate, "--key-file", server.key, "--trusted-ca-file", authority.ca)
+    arguments = (*map(str, files), "--client-cert-auth")
+    with Etcd(tmp_path / "etcd", arguments=arguments, scheme="https") as own:
+
+        async def scenario() -> None:
+            tls = Tls(ca=authority.ca, certificate=client.certificate, key=client.key)
+            good = coordinators.on_etcd(own.endpoints, tls=tls)
+            end = time.monotonic() + 40
+            while True:
+                try:
+                    assert await good.read() is None
+                    break
+                except CoordinatorUnknown:
+                    assert time.monotonic() < end, own.members[0].log()
+            seen = await good.compare_and_set(None, FIRST)
+            watch = good.watch()
+            assert await anext(watch) == seen
+            await watch.aclose()
+            for bad in (Tls(ca=authority.ca), Tls(ca=Authority(tmp_path / "other").ca)):
+                with pytest.raises(CoordinatorUnknown, match=r"of etcd at 127\.0\.0\.1"):
+                    await coordinators.on_etcd(own.endpoints, tls=bad, timing=SHORT).read()
+
+        coordinators.run(scenario)
+
+
+@pytest.mark.slow  # an etcd of its own that stands still
+def test_a_server_that_is_paused_is_unknown_in_bounded_time(tmp_path: Path, coordinators: Any) -> None:
+    with Etcd(tmp_path / "etcd") as own:
+
+        async def scenario() -> None:
+            a = coordinators.on_etcd(own.endpoints, timing=SHORT)
+            seen = await a.compare_and_set(None, FIRST)
+            own.members[0].pause()
+            try:
+                began = time.monotonic()
+                with pytest.raises(CoordinatorUnknown, match=f"{coordinators.key} of etcd"):
+                    await a.compare_and_set(seen, FIRST.elected(0))
+                assert 2.5 < time.monotonic() - began < 20
+            finally:
+                own.members[0].resume()
+            wait_for(lambda: own.members[0].running, "etcd")
+            now = await coordinators.on_etcd(own.endpoints).read()
+            assert now.record in {FIRST, FIRST.elected(0)}, "unknown means either"
+
+        coordinators.run(scenario)
+
+
+def test_endpoints_are_client_urls() -> None:
+    assert endpoints_of("http://a:2379, https://b:2379/ ,c:1") == ("evenq://a:2379", "evenqs://b:2379", "c:1")
+    for wrong in ("", "a", "ftp://a:1", ",".join(["a:1"] * 10)):
+        with pytest.raises(SettingsError, match="etcd"):
+            endpoints_of(wrong)
+
+
+def test_a_key_has_its_limits() -> None:
+    async def scenario() -> None:
+        net = etcd_net()
+        for wrong in ("", "x" * 1_025):
+            with pytest.raises(SettingsError, match="give 1 to 1024"):
+                EtcdStore(net, ("a:1",), wrong)
+        await net.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,163 @@
+"""What one receive takes: retries before fresh messages, never more than asked, and nothing that nobody saw is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.polls.poll_table import ANY
+
+from evenq.errors import StoreCorrupted
+from evenq.model import StartFrom
+from evenq.store import Append
+from tests.unit.evenq_broker.takers import taker_of
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+class Reader:
+    """A group on a topic with `queues` queues of three messages each."""
+
+    def __init__(self, stage: Any, broker: Any, group: Any, topic: Any) -> None:
+        self.stage, self.broker, self.group, self.topic = stage, broker, group, topic
+        self.popping = taker_of(broker)
+
+    async def pop(self, *, queue_id: int = ANY, count: int = 32, invisible_ms: int = 1_000, client: str = "") -> Any:
+        return await self.stage.during(
+            self.popping.pop(
+                self.group, self.topic, queue_id=queue_id, count=count, invisible_ms=invisible_ms,
+                client_id=client,
+            )
+        )  # fmt: skip
+
+    def places(self, batch: Any) -> list[tuple[int, int]]:
+        return [(queue.queue_id, offset) for queue, offset, _ in batch.held]
+
+
+async def reader(stage: Any, *, queues: int = 1, start: StartFrom = StartFrom.FIRST, **settings: Any) -> Reader:
+    broker = await stage.broker(**settings)
+    topic = await stage.during(broker.catalog.create_topic("t", queues=queues))
+    group = await stage.during(broker.catalog.create_group("g", start_from=start))
+    for queue_id in range(queues):
+        entries = [Append(topic.topic_id, queue_id, 0, 0, b"\x1a\x00"[:0], b"") for _ in range(3)]
+        await stage.during(broker.ledger.store.append(entries))
+    return Reader(stage, broker, group, topic)
+
+
+def test_never_more_than_asked_and_each_message_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, queues=2)
+        batches = [await one.pop(count=4), await one.pop(count=4)]
+        assert [len(batch.frames) for batch in batches] == [4, 2]
+        assert len({place for batch in batches for place in one.places(batch)}) == 6
+        assert await one.pop() is None
+
+    run(story)
+
+
+def test_retries_come_before_fresh_messages_with_the_next_attempt(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage)
+        first = await one.pop(count=2, invisible_ms=100)
+        await stage.clock.advance(101)
+        again = await one.pop(count=3)
+        assert one.places(first) == [(0, 0), (0, 1)]
+        assert one.places(again) == [(0, 0), (0, 1), (0, 2)]
+        queue = one.broker.ledger.progress.queue(one.group.group_id, one.topic.topic_id, 0)
+        assert [queue.pending[offset].attempt for offset in range(3)] == [2, 2, 1]
+        assert one.broker.runtime.stats.group_topic(one.group.group_id, one.topic.topic_id).redeliveries == 2
+
+    run(story)
+
+
+def test_what_is_given_back_comes_again_as_if_it_had_not_been_seen(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage)
+        one.popping.give_back(await one.pop())
+        queue = one.broker.ledger.progress.queue(one.group.group_id, one.topic.topic_id, 0)
+        again = await one.pop()
+        assert one.places(again) == [(0, 0), (0, 1), (0, 2)]
+        assert {entry.attempt for entry in queue.pending.values()} == {1}
+
+    run(story)
+
+
+def test_a_take_that_breaks_off_leaves_nothing_behind(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, queues=2)
+        hot, calls = one.broker.ledger.store.read_hot, []
+
+        def breaks(*place: Any, **how: Any) -> Any:
+            calls.append(place)
+            if len(calls) == 2:
+                raise asyncio.CancelledError
+            return hot(*place, **how)
+
+        one.broker.ledger.store.read_hot = breaks
+        with pytest.raises(asyncio.CancelledError):
+            await one.popping.pop(one.group, one.topic, queue_id=ANY, count=32, invisible_ms=1_000, client_id="")
+        one.broker.ledger.store.read_hot = hot
+        assert len((await one.pop()).frames) == 6, "what the first queue gave was seen by nobody"
+
+    run(story)
+
+
+def test_a_group_that_begins_at_the_end_sees_what_comes_later_only(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, start=StartFrom.LAST)
+        assert await one.pop() is None
+        await stage.during(one.broker.ledger.store.append([Append(one.topic.topic_id, 0, 0, 0, b"", b"")]))
+        assert one.places(await one.pop()) == [(0, 3)]
+
+    run(story)
+
+
+def test_a_message_over_its_attempts_is_buried_and_the_rest_goes_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, default_group_max_attempts=1)
+        await one.pop(count=1, invisible_ms=100)
+        await stage.clock.advance(101)
+        rest = await one.pop()
+        assert one.places(rest) == [(0, 1), (0, 2)]
+        await stage.until(lambda: one.broker.catalog.topics.get("%DLQ%g") is not None)
+        await stage.until(lambda: one.broker.runtime.stats.group_topic(1, 1).dead_letters == 1)
+
+    run(story)
+
+
+def test_the_groups_limit_of_unfinished_messages_is_reached_and_holds(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, inflight_max=2)
+        assert len((await one.pop()).frames) == 2
+        assert await one.pop() is None
+        queue = one.broker.ledger.progress.queue(one.group.group_id, one.topic.topic_id, 0)
+        one.broker.ledger.progress.finish(queue, 0)
+        assert one.places(await one.pop()) == [(0, 2)]
+
+    run(story)
+
+
+def test_a_record_that_cannot_be_read_keeps_the_other_queues_from_nobody(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        one = await reader(stage, queues=2)
+        store = one.broker.ledger.store
+        hot = store.read_hot
+
+        def damaged(topic_id: int, queue_id: int, *args: Any, **options: Any) -> Any:
+            if queue_id == 1:
+                raise StoreCorrupted("a file is damaged")
+            return hot(topic_id, queue_id, *args, **options)
+
+        store.read_hot = damaged  # the disk's fault, where the store would tell it
+        got: list[tuple[int, int]] = []
+        for _ in range(2):  # the turn begins with either queue
+            try:
+                batch = await one.pop()
+            except StoreCorrupted:
+                continue
+            got += one.places(batch) if batch is not None else []
+        assert got == [(0, 0), (0, 1), (0, 2)]
+        with pytest.raises(StoreCorrupted):
+            await one.pop(queue_id=1)
+
+    run(story)

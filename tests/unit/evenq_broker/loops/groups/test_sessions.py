@@ -1,0 +1,422 @@
+"""What sessions do beyond the promises in tests/spec/test_cluster.py: v2 members, mailboxes."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.loops.groups.mailbox import Session
+from evenq_broker.metrics import broker_metrics, constant_labels
+from evenq_broker.settings import StoreSettings
+
+from evenq.errors import ConnectionFailed, DuplicateClientId, PreconditionFailed
+from evenq.model import Generation, MessageQueue, Subscription
+from evenq.model.session_events import AssignmentChanged, BrokerLeaving, MembersChanged, QueueWanted, SettingsChanged
+from evenq.serving.metrics import exposition
+from evenq.serving.rpc import RpcContext
+from evenq.wire.stubs.evenq.v1 import common_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+PUSH_CONSUMER, PRODUCER = 2, 1
+
+
+def context(client_id: str) -> RpcContext:
+    return RpcContext("/x", [("x-mq-client-id", client_id), ("x-mq-language", "java")], "127.0.0.1:1", None)
+
+
+def ids(broker: Any, group: str) -> list[str]:
+    return [member.client_id for member in broker.membership.members.members(group)]
+
+
+def test_a_v2_consumer_is_a_member_until_its_silence_or_its_goodbye(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        broker.sessions.seen_v2(context("x"), "g", PUSH_CONSUMER, [Subscription("t")])
+        broker.sessions.seen_v2(context("y"), "g", PUSH_CONSUMER, None)
+        assert ids(broker, "g") == ["x", "y"]
+        assert broker.membership.members.members("g")[0].language == "JAVA"
+        await stage.clock.advance(100_000)
+        broker.sessions.seen_v2(context("x"), "g", PUSH_CONSUMER, None)
+        await stage.clock.advance(100_000)
+        assert ids(broker, "g") == ["x"]
+        assert broker.membership.members.members("g")[0].subscriptions == (Subscription("t"),), (
+            "kept when a call does not tell"
+        )
+        broker.sessions.left_v2("x")
+        assert ids(broker, "g") == []
+
+    run(story)
+
+
+def test_producers_and_calls_without_a_client_id_are_no_members(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        broker.sessions.seen_v2(context("x"), "g", PRODUCER)
+        broker.sessions.seen_v2(context(""), "g", PUSH_CONSUMER)
+        assert ids(broker, "g") == []
+
+    run(story)
+
+
+def test_a_v2_call_of_an_evenq_member_leaves_its_session_alone(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        broker.sessions.seen_v2(context("x"), "g", PUSH_CONSUMER, [Subscription("t")])
+        assert broker.membership.members.members("g")[0].protocol is Protocol.EVENQ
+
+    run(story)
+
+
+def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        session, queue = Session("g", "x"), MessageQueue("t", "a", 0)
+        for counter in (1, 3, 2):
+            session.assignment_changed("t", Generation(1, counter), 0)
+            session.members_changed(0)
+            session.queue_wanted(queue, 0)
+        mail = await session.take(broker.sessions)
+        assert mail == [MembersChanged(()), AssignmentChanged("t", Generation(1, 3)), QueueWanted(queue)]
+        session.end()
+        assert await session.take(broker.sessions) == []
+
+    run(story)
+
+
+def test_members_that_begin_to_divide_by_themselves_are_told_who_they_are(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        group, session = await stage.during(broker.catalog.create_group("g", strategy="STICKY")), Session("g", "x")
+        session.members_changed(0, soon=False)
+        session.settings_changed(group, 0)
+        assert await session.take(broker.sessions) == [MembersChanged(()), SettingsChanged(group)]
+
+    run(story)
+
+
+def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_changed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        session = broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        for strategy in ("AVG", "STICKY"):
+            await stage.during(broker.catalog.create_group("g", strategy=strategy))
+        session.assignment_changed("t", Generation(1, 3), 0)
+        (settings, assignment) = await session.take(broker.sessions)
+        assert settings == SettingsChanged(broker.catalog.groups.get("g")), (
+            "the newest, before decisions that hang on it"
+        )
+        assert settings.settings.strategy == "STICKY"
+        await stage.during(broker.catalog.create_group("g", strategy=""))
+        (settings,) = await session.take(broker.sessions)
+        assert settings.settings.strategy == "", "none at all"
+        await stage.during(broker.catalog.create_group("g", strategy="STICKY"))
+        await session.take(broker.sessions)
+        assert isinstance(assignment, AssignmentChanged)
+        await stage.during(broker.catalog.create_group("g", strategy="STICKY"))
+        session.queue_wanted(MessageQueue("t", "a", 0), 0)
+        assert await session.take(broker.sessions) == [QueueWanted(MessageQueue("t", "a", 0))]
+
+    run(story)
+
+
+def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_asked_for_takes_it_back() -> None:
+    def after(*changes: tuple[int, str | None]) -> Any:
+        session = Session("g", "x")
+        for counter, strategy in changes:
+            share = None if strategy is None else common_pb2.Share(strategy=strategy)
+            session.assignment_changed("t", Generation(1, counter) if counter else Generation(), 0, share)
+        news = asyncio.run(session.take(SimpleNamespace(members=list)))
+        return news[0] if len(news) == 1 else news
+
+    assert after((1, "a"), (2, "b")).share.strategy == "b"
+    assert after((2, "b"), (1, "a")) == AssignmentChanged("t", Generation(1, 2), common_pb2.Share(strategy="b"))
+    assert after((2, "b"), (1, None)) == AssignmentChanged("t", Generation(1, 2))
+    assert after((2, None), (2, "b")).share is None
+    told = [
+        AssignmentChanged("t", Generation(1, 3), common_pb2.Share(strategy="c")),
+        AssignmentChanged("t", Generation()),
+    ]
+    assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == told, "a changed route is told beside it"
+
+
+def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothing_urgent(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions = broker.sessions
+        session = Session("g", "x")
+        session.members_changed(5, soon=False)
+        session.assignment_changed("t", Generation(1, 1), 6, soon=False)
+        assert session.waiting_since_ms is None
+        session.late(7)
+        assert await session.take(sessions) == [MembersChanged(()), AssignmentChanged("t", Generation(1, 1))]
+        session.late(8)
+        assert session.waiting_since_ms is None, "nothing is left"
+        session.members_changed(9, soon=False)
+        session.queue_wanted(MessageQueue("t", "a", 0), 10)
+        session.assignment_changed("t", Generation(1, 2), 11, soon=False)
+        assert await session.take(sessions) == [
+            AssignmentChanged("t", Generation(1, 2)),
+            QueueWanted(MessageQueue("t", "a", 0)),
+        ]
+        session.late(12)
+        assert await session.take(sessions) == [MembersChanged(())]
+        session.late(13)
+        assert session.waiting_since_ms is None
+        session.members_changed(14, soon=False)
+        session.members_changed(15)
+        assert await session.take(sessions) == [MembersChanged(())]
+        session.late(16)
+        assert session.waiting_since_ms is None, "told with what was urgent"
+
+    run(story)
+
+
+@pytest.mark.parametrize(("members", "sweeps"), [(3, 1), (32, 1), (100, 10), (400, 40)])
+def test_who_need_not_know_soon_hears_of_others_in_parts_that_cost_little(
+    run: Run, monkeypatch: pytest.MonkeyPatch, members: int, sweeps: int
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions = broker.sessions
+        monkeypatch.setattr(sessions, "_decided", lambda _group: True)
+        joined = [sessions.join("g", Member(client_id=f"c{n}", protocol=Protocol.EVENQ)) for n in range(members)]
+        told = [0]
+        for _ in range(sweeps):
+            await stage.clock.advance(250)
+            told.append(sum(session.waiting_since_ms is not None for session in joined))
+        parts = [after - before for before, after in itertools.pairwise(told)]
+        assert told[-1] == members - 1, "the last that joined knows all"
+        assert max(parts) * members <= 4 * 1_024, parts
+
+    run(story)
+
+
+def test_a_changed_route_tells_the_members_that_read_the_topic(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        sessions = broker.sessions
+        reader, other = (
+            sessions.join("g", Member(client_id=topic, protocol=Protocol.EVENQ, subscriptions=(Subscription(topic),)))
+            for topic in ("t", "u")
+        )
+        await reader.take(sessions)
+        await stage.during(broker.catalog.create_topic("t", queues=3))
+        (news,) = await stage.during(reader.take(sessions))
+        assert news.topic == "t"
+        assert other.waiting_since_ms is None
+
+    run(story)
+
+
+def test_a_newer_stream_of_the_same_member_ends_the_older_one(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, me = broker.sessions, Member(client_id="x", protocol=Protocol.EVENQ)
+        old = sessions.join("g", me)
+        new = sessions.join("g", me)
+        assert old.ended
+        sessions.broken(old)
+        await stage.clock.advance(5_000)
+        assert not new.ended
+        assert ids(broker, "g") == ["x"]
+
+    run(story)
+
+
+def test_a_restarted_broker_keeps_queues_for_members_that_come_back(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        first = await stage.broker("a", store=store)
+        kept, dropped = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+        for client_id, queue in (("x", kept), ("y", dropped)):
+            first.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
+            assert await stage.during(first.sessions.locking.lock("g", client_id, [queue], wait_ms=0)) == [True]
+        await stage.during(first.close())
+        second = await stage.broker("a", store=store)
+        sessions = second.sessions
+        session = sessions.join("g", Member(client_id="z", protocol=Protocol.EVENQ))
+        assert await stage.during(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, False]
+        returned = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        readers = [asyncio.ensure_future(_read(one, sessions)) for one in (session, returned)]
+        for _ in range(4):
+            await stage.clock.advance(3_000)
+            sessions.beat(session)
+            sessions.beat(returned)
+        assert await stage.during(sessions.locking.lock("g", "z", [kept, dropped], wait_ms=0)) == [False, True]
+        session.end()
+        returned.end()
+        await asyncio.gather(*readers)
+
+    run(story)
+
+
+def test_a_second_living_client_with_the_same_id_is_refused_named_and_counted(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.catalog.create_group("g"))
+        sessions = broker.sessions
+        first = Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.1")
+        twin = Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.2")
+        session = sessions.join("g", first, incarnation=1)
+        with pytest.raises(DuplicateClientId, match=r"'x' is taken in group g: another living member at 10\.0\.0\.1"):
+            sessions.join("g", twin, incarnation=2)
+        assert not session.ended
+        assert sessions.duplicates == {"g": 1}
+        text = exposition(broker_metrics(broker), constant_labels(broker.runtime)).decode()
+        assert 'consumer_group="g"' in next(
+            line for line in text.splitlines() if line.startswith("evenq_duplicate_client_ids_total{")
+        )
+        sessions.join("h", twin, incarnation=2)
+        assert not sessions.join("g", first, incarnation=1).ended, "a client that comes back is no twin"
+
+    run(story)
+
+
+def test_a_client_that_starts_again_takes_the_place_of_its_broken_or_silent_self(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, me = broker.sessions, Member(client_id="x", protocol=Protocol.EVENQ)
+        broken = sessions.join("g", me, incarnation=1)
+        sessions.broken(broken)
+        silent = sessions.join("g", me, incarnation=2)
+        await stage.clock.advance(2 * broker.runtime.settings.session_beat_interval_ms + 1)
+        assert not sessions.join("g", me, incarnation=3).ended
+        assert silent.ended
+        assert sessions.duplicates == {}
+
+    run(story)
+
+
+def test_clients_that_tell_no_incarnation_are_believed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, me = broker.sessions, Member(client_id="x", protocol=Protocol.EVENQ)
+        old = sessions.join("g", me)
+        sessions.join("g", me, incarnation=1)
+        assert old.ended
+        assert not sessions.join("g", me).ended
+
+    run(story)
+
+
+def test_a_v2_member_whose_stream_is_lost_goes_after_a_short_grace(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(client_grace_ms=1_000, client_lost_ms=4_000)
+        for client_id in ("dead", "calls", "polls"):
+            broker.clients.table.seen(client_id, broker.runtime.now_ms())
+            broker.sessions.seen_v2(context(client_id), "g", PUSH_CONSUMER, [Subscription("t")])
+        until_ms = broker.runtime.now_ms() + 60_000
+        poll = asyncio.ensure_future(broker.long_polls.for_messages(1, 1, deadline_ms=until_ms, client_id="polls"))
+        await stage.clock.advance(0)
+        for client_id in ("dead", "calls", "polls"):
+            broker.sessions.stream_lost_v2(client_id)
+        await stage.clock.advance(500)
+        assert ids(broker, "g") == ["calls", "dead", "polls"]
+        broker.sessions.touched_v2("calls")
+        await stage.until(lambda: ids(broker, "g") == ["calls", "polls"], limit_ms=1_000)
+        assert broker.clients.table.get("dead") is not None, "what it holds may be acknowledged yet"
+        await stage.clock.advance(5_000)
+        assert broker.clients.table.get("dead") is None
+        assert ids(broker, "g") == ["calls", "polls"]
+        assert not poll.done()
+        broker.long_polls.end_client("polls")
+        assert await poll is None
+
+    run(story)
+
+
+def test_a_member_that_moved_to_another_network_keeps_its_queues(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, queue = broker.sessions, MessageQueue("t", "a", 0)
+        old = sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ, address="10.0.0.1"), incarnation=7)
+        assert await stage.during(sessions.locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        moved = Member(client_id="x", protocol=Protocol.EVENQ, address="192.168.0.1")
+        new = sessions.join("g", moved, incarnation=7)  # while the old connection looks open
+        sessions.broken(old)
+        await stage.clock.advance(5_000)
+        assert broker.membership.locks.holder("g", queue) == "x"
+        assert broker.membership.members.members("g")[0].address == "192.168.0.1"
+        sessions.broken(new)
+        await stage.until(lambda: broker.membership.locks.holder("g", queue) == "", limit_ms=1_500)
+
+    run(story)
+
+
+def test_a_holder_that_never_lets_go_loses_the_queue_to_a_newer_decision(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(revoke_ms=20_000)
+        sessions, queue = broker.sessions, MessageQueue("t", "a", 0)
+        lines = [sessions.join("g", Member(client_id=name, protocol=Protocol.EVENQ)) for name in ("old", "new")]
+        readers = [asyncio.ensure_future(_read(line, sessions)) for line in lines]
+        lock = sessions.locking.lock
+        assert await stage.during(lock("g", "old", [queue], wait_ms=0, generation=Generation(1, 1)))
+        granted, waited_ms = False, -broker.runtime.clock.monotonic_ms()
+        while not granted:
+            for line in lines:
+                sessions.beat(line)
+            (granted,) = await stage.during(lock("g", "new", [queue], wait_ms=3_000, generation=Generation(1, 2)))
+            await stage.clock.advance(500)
+        assert 20_000 <= waited_ms + broker.runtime.clock.monotonic_ms() <= 25_000
+        with pytest.raises(PreconditionFailed, match="'new' holds it"):
+            sessions.locking.must_hold("g", "old", queue, Generation(1, 1), commits=True)
+        for line in lines:
+            line.end()
+        await asyncio.gather(*readers)
+
+    run(story)
+
+
+def test_a_closing_broker_waits_until_members_have_let_go_and_grants_nothing_more(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, queue = broker.sessions, MessageQueue("t", "a", 0)
+        one = sessions.join("g", Member(client_id="one", protocol=Protocol.EVENQ), hands_over=True)
+        sessions.join("g", Member(client_id="two", protocol=Protocol.EVENQ), hands_over=True)
+        assert await stage.during(sessions.locking.lock("g", "one", [queue], wait_ms=0)) == [True]
+        waiting = asyncio.ensure_future(sessions.locking.lock("g", "two", [queue], wait_ms=60_000))
+        await stage.clock.advance(5)
+        closing = asyncio.ensure_future(sessions.hand_over(10_000))
+        await stage.clock.advance(1_000)
+        assert waiting.result() == [False], "nobody gets what the broker will not read out any more"
+        assert BrokerLeaving(10_000) in await one.take(sessions)
+        assert not closing.done()
+        with pytest.raises(ConnectionFailed, match="broker a is closing"):
+            await sessions.locking.lock("g", "two", [queue], wait_ms=0)
+        with pytest.raises(ConnectionFailed, match="broker a is closing"):
+            sessions.join("g", Member(client_id="three", protocol=Protocol.EVENQ))
+        sessions.locking.must_hold("g", "one", queue, Generation(), commits=True)
+        sessions.locking.unlock("g", "one", [queue])
+        await stage.clock.advance(5)
+        assert closing.done()
+        assert broker.membership.locks.holder("g", queue) == ""
+
+    run(story)
+
+
+@pytest.mark.parametrize(("hands_over", "waits_ms"), [(True, 2_000), (False, 0)])
+def test_a_closing_broker_waits_no_longer_than_its_drain_and_not_for_older_clients(
+    run: Run, hands_over: bool, waits_ms: int
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        sessions, queue = broker.sessions, MessageQueue("t", "a", 0)
+        sessions.join("g", Member(client_id="slow", protocol=Protocol.EVENQ), hands_over=hands_over)
+        assert await stage.during(sessions.locking.lock("g", "slow", [queue], wait_ms=0)) == [True]
+        began_ms = stage.clock.monotonic_ms()
+        await stage.during(sessions.hand_over(2_000))
+        assert waits_ms <= stage.clock.monotonic_ms() - began_ms <= waits_ms + 20
+        assert broker.membership.locks.holder("g", queue) == "slow", "it is still its own after the restart"
+
+    run(story)
+
+
+async def _read(session: Session, sessions: Any) -> None:
+    while await session.take(sessions):
+        pass

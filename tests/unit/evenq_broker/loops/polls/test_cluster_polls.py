@@ -1,0 +1,272 @@
+"""A receive that waits at one broker is answered with a message of another (wire contract 3.9, checklist 31)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from evenq_broker.core.cluster.routes import BrokerView
+
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+V2 = "/apache.rocketmq.v2.MessagingService/"
+
+
+def know(*brokers: Any) -> None:
+    """Let all brokers know each other, as a nameserver would."""
+    views = [
+        BrokerView(
+            name=b.runtime.settings.broker_name, addresses=b.runtime.addresses, incarnation=b.cluster.own.incarnation
+        )
+        for b in brokers
+    ]
+    for broker in brokers:
+        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
+        broker.cluster.routes_changed()
+
+
+async def pair(stage: Any, *names: str, **settings: Any) -> list[Any]:
+    """Brokers with topic `t`, one queue each, that know each other and whose lines are open."""
+    brokers = [await stage.broker(name, default_queues=1, **settings) for name in names or ("a", "b")]
+    for broker in brokers:
+        await stage.during(broker.catalog.create_topic("t"))
+    know(*brokers)
+    await stage.until(lambda: all(len(b.cluster_polls._listeners) == len(brokers) - 1 for b in brokers))
+    return brokers
+
+
+def receiving(
+    stage: Any, broker: str = "a", *, client: str = "c", poll_ms: int = 10_000, queue_id: int = -1, **fields: Any
+) -> asyncio.Task[list[Any]]:
+    request = service_pb2.ReceiveMessageRequest(batch_size=fields.pop("batch", 32), **fields)
+    request.group.name, request.message_queue.topic.name = "g", "t"
+    request.message_queue.id = queue_id
+    request.message_queue.broker.name = broker
+    set_duration_ms(request.long_polling_timeout, poll_ms)
+    set_duration_ms(request.invisible_duration, 30_000)
+    headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
+
+    async def collect() -> list[Any]:
+        stream = stage.net.stream(
+            f"{broker}:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=headers
+        )
+        answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
+
+    return asyncio.ensure_future(collect())
+
+
+async def send(stage: Any, broker: str, count: int = 1) -> None:
+    request = service_pb2.SendMessageRequest()
+    for number in range(count):
+        message = request.messages.add(body=b"hello")
+        message.topic.name = "t"
+        message.system_properties.message_id = f"id{number}"
+    await stage.ask("SendMessage", request, service_pb2.SendMessageResponse, broker=broker)
+
+
+async def settled(stage: Any) -> None:
+    """Let everything that was begun come to rest."""
+    await stage.clock.advance(600)
+
+
+def test_31_a_poll_at_one_broker_is_answered_with_the_message_of_another(run: Run) -> None:
+    """Checklist 31."""
+
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        waiting = receiving(stage)
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        began_ms = stage.clock.monotonic_ms()
+        await send(stage, "b")
+        [got] = await stage.during(waiting)
+        assert stage.clock.monotonic_ms() - began_ms <= 20
+        handle = got.system_properties.receipt_handle
+        assert handle.startswith("e1.b.")
+        assert (a.cluster_polls.fetches, a.cluster_polls.fetches_empty) == (1, 0)
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = "g", "t"
+        ack.entries.add(message_id="id0", receipt_handle=handle)
+        answer = await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse, broker="a")
+        assert answer.status.code == 20000
+        assert (
+            b.ledger.progress.inflight(b.catalog.groups.get("g").group_id, b.catalog.topics.get("t").topic_id, 0) == 0
+        )
+
+    run(story)
+
+
+def test_31_a_poll_parked_after_the_message_came_is_answered_at_once(run: Run) -> None:
+    """Checklist 31: a backlog elsewhere is no reason to wait either."""
+
+    async def story(stage: Any) -> None:
+        await pair(stage, default_start_from="FIRST")
+        await send(stage, "b", 3)
+        got = [await stage.during(receiving(stage, batch=1)) for _ in range(3)]
+        assert sorted(message.system_properties.message_id for [message] in got) == ["id0", "id1", "id2"]
+        assert stage.clock.monotonic_ms() < 1_500
+
+    run(story)
+
+
+def test_a_group_that_waits_at_one_broker_has_begun_at_all(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        assert await stage.during(receiving(stage, poll_ms=100)) == []
+        await send(stage, "b")  # after the first receive: it must not be missed
+        [got] = await stage.during(receiving(stage, poll_ms=2_000))
+        assert got.system_properties.receipt_handle.startswith("e1.b.")
+        assert b.catalog.groups.get("g") is not None
+
+    run(story)
+
+
+def test_one_message_wakes_one_poll_and_who_polls_there_comes_first(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b, c = await pair(stage, "a", "b", "c")
+        far = [receiving(stage, "a", client=f"f{number}") for number in range(5)]
+        near = receiving(stage, "b", client="near")
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1 and len(b.long_polls.table) == 1)
+        await send(stage, "b")
+        assert len(await stage.during(near)) == 1
+        await settled(stage)
+        assert not any(task.done() for task in far)
+        assert a.cluster_polls.fetches == 0
+        await send(stage, "b")
+        await stage.until(lambda: any(task.done() for task in far))
+        await settled(stage)
+        assert sum(task.done() for task in far) == 1
+        await send(stage, "c", 3)
+        await stage.until(lambda: sum(task.done() for task in far) == 2)
+        for task in far:
+            task.cancel()
+        await asyncio.gather(*far, return_exceptions=True)
+        await settled(stage)
+        for broker in (a, b, c):
+            assert not broker.cluster_polls.waiters
+            broker.long_polls.table.check()
+
+    run(story)
+
+
+def test_a_real_queue_is_never_answered_from_elsewhere_and_a_push_poll_only_when_nobody_is_nearer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        queue = receiving(stage, "a", auto_renew=True, poll_ms=700, queue_id=0)
+        await stage.until(lambda: len(a.long_polls.table) == 1)
+        push = receiving(stage, "a", client="p", auto_renew=True)
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        began_ms = stage.clock.monotonic_ms()
+        await send(stage, "b")
+        [got] = await stage.during(push)
+        assert stage.clock.monotonic_ms() - began_ms >= 50
+        assert got.system_properties.receipt_handle.startswith("e1.b.")
+        assert await stage.during(queue) == []
+
+    run(story)
+
+
+def test_a_cancelled_receive_lets_another_one_have_the_message(run: Run) -> None:
+    """Checklist 33, over brokers."""
+
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        first = receiving(stage, "a", client="one")
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        second = receiving(stage, "a", client="two")
+        await stage.until(lambda: len(a.long_polls.table) == 2)
+        ready = a.long_polls.ready_elsewhere
+
+        def cancel_then(*args: Any, **options: Any) -> bool:
+            woke: bool = ready(*args, **options)
+            first.cancel()
+            return woke
+
+        a.cluster_polls.on_elsewhere = cancel_then
+        await send(stage, "b")
+        [got] = await stage.during(second)
+        assert got.system_properties.delivery_attempt == 1
+
+    run(story)
+
+
+def test_a_peer_that_ends_or_does_not_know_the_call_is_not_waited_on_and_comes_back(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        waiting = receiving(stage)
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        stage.net.stop("b:8081")
+        await stage.until(lambda: not b.cluster_polls.waiters)
+        await settled(stage)
+        assert not waiting.done()
+        stage.net.serve("b:8081", [one for one in b.rpcs() if "Peers" not in one.method])
+        await stage.clock.advance(3_000)
+        assert not waiting.done()
+        stage.net.serve("b:8081", b.rpcs())
+        await stage.until(lambda: len(b.cluster_polls.waiters) == 1)
+        await send(stage, "b")
+        assert len(await stage.during(waiting)) == 1
+        a.catalog.routes.snapshot("nameserver", "n", [], stage.clock.monotonic_ms())
+        a.cluster.routes_changed()
+        await stage.until(lambda: not a.cluster_polls._lines)
+
+    run(story)
+
+
+def test_parked_polls_send_nothing_at_rest(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        waiting = [receiving(stage, "a", client=str(number), poll_ms=30_000) for number in range(50)]
+        await stage.until(lambda: len(a.long_polls.table) == 50)
+        await settled(stage)
+        assert b.cluster_polls.waiters.waits(next(iter(b.cluster_polls.waiters.wants("t"))))
+        looks = a.cluster_polls._news.count
+        await stage.clock.advance(10_000)
+        assert a.cluster_polls._news.count == looks
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(story)
+
+
+def test_one_request_settles_messages_of_several_brokers(run: Run) -> None:
+    """Contract 3.10: one entry for each, in order, and one verdict over all."""
+
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage, default_start_from="FIRST")
+        for name in ("a", "b"):
+            await send(stage, name)
+        handles = []
+        for _ in range(2):
+            [got] = await stage.during(receiving(stage, batch=1))
+            handles.append(got.system_properties.receipt_handle)
+        assert {handle[:5] for handle in handles} == {"e1.a.", "e1.b."}
+
+        async def ack(*texts: str) -> Any:
+            request = service_pb2.AckMessageRequest()
+            request.group.name, request.topic.name = "g", "t"
+            for text in texts:
+                request.entries.add(message_id=text[-3:], receipt_handle=text)
+            return await stage.ask("AckMessage", request, service_pb2.AckMessageResponse, broker="a")
+
+        for _ in range(2):
+            answer = await ack(*handles)
+            assert answer.status.code == 20000
+            assert [(entry.status.code, entry.receipt_handle) for entry in answer.entries] == [
+                (20000, handle) for handle in handles
+            ]
+        mixed = await ack(handles[1], "nonsense", handles[0])
+        assert mixed.status.code == 30000
+        assert [entry.status.code for entry in mixed.entries] == [20000, 40013, 20000]
+        stage.net.stop("b:8081")
+        gone = await ack(*handles)
+        assert sorted(entry.status.code == 20000 for entry in gone.entries) == [False, True]
+        for broker in (a, b):
+            group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+            assert broker.ledger.progress.inflight(group.group_id, topic.topic_id, 0) == 0
+
+    run(story)

@@ -1,0 +1,91 @@
+"""Who a data folder is in its group: R3 (the epoch is synced) and R10 (another disk is another store)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from evenq_broker.core.replication.rules import Mode
+from evenq_broker.loops.replication import identity
+from evenq_broker.loops.replication.identity import FILE, ReplicaIdentity, must_be_alone
+
+from evenq.errors import StoreError
+
+
+def loaded(folder: Path, mode: Mode = Mode.REPL_SYNC, *, cluster: str = "c", broker_id: int = 1) -> ReplicaIdentity:
+    return ReplicaIdentity.load(folder, cluster=cluster, broker_id=broker_id, mode=mode)
+
+
+def test_a_folder_keeps_its_store_id_and_its_highest_epoch(tmp_path: Path) -> None:
+    first = loaded(tmp_path)
+    first.persist_epoch(7)
+    first.persist_epoch(5)
+    again = loaded(tmp_path)
+    assert (again.store_id, again.epoch) == (first.store_id, 7)
+
+
+def test_an_empty_folder_is_another_store(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    assert loaded(tmp_path).store_id != loaded(tmp_path / "new").store_id
+
+
+@pytest.mark.parametrize(
+    ("clean", "boot", "same"),
+    [(True, "later", True), (False, "now", True), (False, "later", False), (False, "", False)],
+)
+def test_in_memory_mode_an_unclean_stop_of_the_machine_makes_another_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool, boot: str, same: bool
+) -> None:
+    monkeypatch.setattr(identity, "_boot_id", lambda: "now")
+    first = loaded(tmp_path, Mode.REPL_MEMORY)
+    first.persist_epoch(3)
+    if clean:
+        first.mark_clean()
+    monkeypatch.setattr(identity, "_boot_id", lambda: boot)
+    again = loaded(tmp_path, Mode.REPL_MEMORY)
+    assert (again.store_id == first.store_id) is same
+    assert again.epoch == 3
+    monkeypatch.setattr(identity, "_boot_id", lambda: "even later")
+    assert loaded(tmp_path, Mode.REPL_MEMORY).store_id != again.store_id, "the clean mark holds for one start"
+
+
+@pytest.mark.parametrize(("cluster", "broker_id"), [("other", 1), ("c", 2)])
+def test_a_folder_of_another_cluster_or_broker_is_refused(tmp_path: Path, cluster: str, broker_id: int) -> None:
+    loaded(tmp_path)
+    with pytest.raises(StoreError, match=r"broker 1 of cluster 'c'.*give the broker its own folder"):
+        loaded(tmp_path, cluster=cluster, broker_id=broker_id)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"cluster": 1}', "x" * 5_000])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(StoreError, match=FILE):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"store_id": "short"}, {"epoch": -1}, {"epoch": "3"}, {"cluster": None}])
+def test_fields_that_no_broker_wrote_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    loaded(tmp_path)
+    path = tmp_path / FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(StoreError):
+        loaded(tmp_path)
+
+
+def test_only_the_first_start_in_a_folder_is_new_and_it_can_be_taken_back(tmp_path: Path) -> None:
+    first = loaded(tmp_path)
+    assert first.is_new
+    assert not loaded(tmp_path).is_new
+    first.forget()
+    first.mark_clean()
+    assert not (tmp_path / FILE).exists()
+    assert loaded(tmp_path).is_new
+
+
+def test_a_broker_without_copies_keeps_out_of_the_folder_of_a_group(tmp_path: Path) -> None:
+    must_be_alone(None)
+    must_be_alone(tmp_path)
+    loaded(tmp_path)
+    with pytest.raises(StoreError, match=r"one copy of a broker group.*replication\.\*"):
+        must_be_alone(tmp_path)

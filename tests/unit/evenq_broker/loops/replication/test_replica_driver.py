@@ -1,0 +1,345 @@
+"""Three drivers with logs of bytes in memory and a shared record: elections, copies, commits, hand-over, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from evenq_broker.core.replication.actions import (
+    AppendEpochStart,
+    AppendRecords,
+    PersistEpoch,
+    Reset,
+    SendRecords,
+    Truncate,
+)
+from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.messages import Envelope, Records
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import InvariantBroken, ReplicationConfig, Role, Timing
+from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
+from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
+from evenq_broker.loops.replication.replica_driver import ReplicaDriver
+
+from evenq.errors import StoreError
+from evenq.runtime.clock import FakeClock
+
+TIMING = Timing(renew_ms=200, suspect_ms=1_000, backoff_ms=100, lag_ms=500, retry_ms=100, drain_ms=2_000)
+
+
+class Coordinator(MemoryCoordinator):
+    """May be away."""
+
+    away = False
+    reads = 0
+
+    async def read(self) -> Seen | None:
+        self.reads += 1
+        self._check()
+        return await super().read()
+
+    async def compare_and_set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
+        self._check()
+        return await super().compare_and_set(expected, proposed)
+
+    async def watch(self) -> AsyncIterator[Seen]:
+        self._check()
+        async for seen in super().watch():
+            self._check()
+            yield seen
+
+    def _check(self) -> None:
+        if self.away:
+            raise CoordinatorUnknown("the coordinator is away")
+
+
+class Member:
+    """One broker: its log, which every write reaches at once, and its driver."""
+
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world, self.id = world, broker_id
+        config = ReplicationConfig(
+            cluster="c", broker_id=broker_id, members=(0, 1, 2), founds=broker_id == 0, timing=TIMING
+        )
+        replica = Replica(config, store_id=str(broker_id) * 32, epoch_seen=0, session=broker_id + 1)
+        self.coordinator = Coordinator(world.shared)
+        self.driver = ReplicaDriver(replica, self.coordinator, clock=world.clock, group="broker-a")
+        self.driver.log, self.driver.peers = self, self
+        self.data = b""
+        self.end_committed = 0
+        self.serves = 0
+        self.stopped: list[str] = []
+        self.closed_peers: list[int] = []
+        self.reads = 0
+        self.hold_reads = asyncio.Event()
+        self.hold_reads.set()
+
+    @property
+    def replica(self) -> Replica:
+        return self.driver.replica
+
+    def start(self) -> None:
+        self.driver.tell(self.replica.recovered(EpochTable(), 0, self.world.clock.monotonic_ms()))
+        self.driver.start()
+
+    def append(self, data: bytes) -> None:
+        self.data += data
+        self.driver.tell(self.replica.appended(self.replica.max_epoch, len(self.data)))
+        self.driver.tell(self.replica.synced(len(self.data)))
+
+    # LogActions.
+
+    def do(self, action: PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset) -> None:
+        replica, tell = self.replica, self.driver.tell
+        match action:
+            case PersistEpoch(epoch):
+                tell(replica.epoch_persisted(epoch))
+            case AppendEpochStart(epoch):
+                self.data += b"E"
+                tell(replica.appended(epoch, len(self.data)))
+                tell(replica.synced(len(self.data)))
+            case AppendRecords(records):
+                assert isinstance(records.payload, bytes)
+                self.data += records.payload
+                tell(replica.copied(len(self.data)))
+                tell(replica.synced(len(self.data)))
+            case Truncate(end):
+                self.data = self.data[:end]
+                tell(replica.truncated(end))
+            case Reset(start):
+                assert start == 0, "no log begins later"
+                self.data = b""
+                tell(replica.emptied(0))
+
+    def serve(self, epoch: int) -> None:
+        self.serves = epoch
+
+    def stop_serving(self, reason: str) -> None:
+        self.stopped.append(reason)
+
+    def committed(self, end: int) -> None:
+        self.end_committed = end
+
+    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        self.reads += 1
+        await self.hold_reads.wait()
+        return self.data[start : min(end, start + bytes_max)]
+
+    # PeerSender.
+
+    def send(self, to: int, envelope: Envelope) -> None:
+        if (self.id, to) not in self.world.cut:
+            asyncio.get_running_loop().call_soon(self.world.members[to].driver.receive, envelope)
+
+    @property
+    def connected(self) -> set[int]:
+        return {other for other in range(3) if other != self.id and other not in self.world.gone}
+
+    def close_peer(self, broker_id: int, reason: str) -> None:
+        del reason
+        self.closed_peers.append(broker_id)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.shared = SharedRecord()
+        self.cut: set[tuple[int, int]] = set()
+        self.gone: set[int] = set()
+        self.members = [Member(self, number) for number in range(3)]
+
+    def isolate(self, broker_id: int) -> None:
+        """No message of its own arrives, nor any for it."""
+        for other in range(3):
+            self.cut |= {(broker_id, other), (other, broker_id)}
+
+    @property
+    def leader(self) -> Member | None:
+        leaders = [member for member in self.members if member.replica.role is Role.READY]
+        return max(leaders, key=lambda member: member.replica.max_epoch) if leaders else None
+
+    async def led(self) -> Member:
+        await self.clock.until(lambda: self.leader is not None)
+        assert self.leader is not None
+        return self.leader
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def body() -> None:
+        world = World()
+        for member in world.members:
+            member.start()
+        try:
+            await story(world)
+            for member in world.members:
+                assert not member.driver.failed.done(), member.driver.failed
+        finally:
+            for member in world.members:
+                await member.driver.close()
+
+    asyncio.run(body())
+
+
+def test_a_new_group_founds_itself_and_commits_what_all_in_sync_have() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        assert leader.id == 0
+        assert leader.serves == leader.replica.max_epoch == 1
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        leader.append(b"one")
+        await world.clock.until(lambda: leader.end_committed == len(leader.data))
+        await world.clock.until(lambda: all(member.end_committed == leader.end_committed for member in world.members))
+        assert {member.data for member in world.members} == {b"Eone"}
+
+    play(story)
+
+
+def test_a_silent_leader_is_replaced_and_stops_when_it_hears_of_it() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        old.append(b"both")
+        await world.clock.until(lambda: all(member.end_committed == len(old.data) for member in world.members))
+        world.isolate(old.id)
+        old.coordinator.away = True
+        old.append(b"lost")
+        await world.clock.until(lambda: world.leader not in (None, old))
+        new = world.leader
+        assert new is not None
+        assert new.replica.max_epoch == 2
+        assert not old.stopped
+        old.coordinator.away = False
+        world.cut.clear()
+        await world.clock.until(lambda: old.data == new.data and old.replica.role is Role.FETCHING)
+        assert old.stopped
+        assert old.data == b"EbothE", "what nobody else had is cut"
+
+    play(story)
+
+
+def test_a_drain_lets_another_broker_lead_within_a_moment() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        begun_ms = world.clock.monotonic_ms()
+        handing = asyncio.ensure_future(old.driver.drain())
+        await world.clock.until(handing.done)
+        assert handing.result().leader not in (old.id, NO_LEADER)
+        assert world.clock.monotonic_ms() - begun_ms < TIMING.suspect_ms
+        assert (await old.driver.drain()) is handing.result(), "asking again gives the same answer"
+
+    play(story)
+
+
+def test_a_drain_that_nobody_takes_ends_in_time() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        world.isolate(old.id)
+        for member in world.members:
+            member.coordinator.away = member is not old
+        begun_ms = world.clock.monotonic_ms()
+        handing = asyncio.ensure_future(old.driver.drain())
+        await world.clock.until(handing.done)
+        assert handing.result().leader == NO_LEADER
+        assert world.clock.monotonic_ms() - begun_ms <= TIMING.drain_ms + 500
+
+    play(story)
+
+
+def test_a_copy_whose_link_broke_holds_nobody_up() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        world.isolate(2)
+        world.gone.add(2)
+        begun_ms = world.clock.monotonic_ms()
+        leader.append(b"on")
+        await world.clock.until(lambda: leader.end_committed == len(leader.data))
+        assert world.clock.monotonic_ms() - begun_ms < TIMING.lag_ms / 2
+        world.gone.clear()
+        world.cut.clear()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+
+    play(story)
+
+
+def test_a_coordinator_that_is_away_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        for member in world.members:
+            member.coordinator.away = True
+        await world.clock.advance(200)
+        caplog.clear()
+        leader.append(b"meanwhile")
+        await world.clock.until(lambda: leader.end_committed == len(leader.data))
+        await world.clock.advance(10_000)
+        assert world.leader is leader
+        watched = [record for record in caplog.records if "cannot be watched" in record.message]
+        assert len(watched) <= len(world.members)
+        assert len([record for record in caplog.records if "not written" in record.message]) <= len(world.members)
+        for member in world.members:
+            member.coordinator.away = False
+        version = world.shared.seen.record.version  # type: ignore[union-attr]
+        await world.clock.until(lambda: world.shared.seen.record.version > version)  # type: ignore[union-attr]
+
+    play(story)
+
+
+def test_one_read_for_each_peer_is_under_way_and_the_newest_wish_is_the_next() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        leader.append(b"x" * 100)
+        await world.clock.advance(1_000)
+        leader.hold_reads.clear()
+        before = leader.reads
+        sent: list[tuple[int, int]] = []
+        leader.send = lambda _, envelope: sent.append((envelope.body.start, envelope.body.end))  # type: ignore[method-assign]
+        for start in (1, 2, 3):
+            leader.driver.tell([SendRecords(1, start, 10)])
+            await asyncio.sleep(0)
+        assert leader.reads == before + 1
+        leader.hold_reads.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert leader.reads == before + 2
+        assert sent == [(1, 10), (3, 10)]
+
+    play(story)
+
+
+def test_records_that_cannot_be_read_are_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        good = leader.read
+        failures = 0
+
+        async def bad(start: int, end: int, bytes_max: int) -> bytes:
+            nonlocal failures
+            failures += 1
+            if failures < 4:
+                raise StoreError("the file is damaged")
+            return await good(start, end, bytes_max)
+
+        leader.read = bad  # type: ignore[method-assign]
+        leader.append(b"after damage")
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
+        assert "cannot read records" in caplog.text
+
+    play(story)
+
+
+def test_a_broken_invariant_ends_the_process() -> None:
+    async def body() -> None:
+        world = World()
+        leader = world.members[0]
+        leader.start()
+        leader.driver.tell(leader.replica.synced(10**9))
+        assert leader.driver.failed.done()
+        assert isinstance(leader.driver.failed.result(), InvariantBroken)
+        assert leader.replica.role is Role.CRASHED
+        await leader.driver.close()
+        leader.driver.receive(Envelope("c", 1, "1" * 32, 2, 1, Records(0, 0, 0, (), 0, 0, b"")))
+
+    asyncio.run(body())

@@ -1,0 +1,267 @@
+"""A retry of a producer at the same broker is stored once (checklist 20): v2 and evenq.v1, each kind of message, while
+the first try is under way, after it failed or was broken off, and after a restart."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.sending.plain_sends import PlainSends
+
+from evenq.errors import StoreFull, TooManyRequests
+from evenq.model import MessageType
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
+WINDOW = {"duplicates_window_ms": 60_000}
+
+
+@pytest.fixture(autouse=True, params=["from its bytes", "by the full path"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain messages are read in both ways."""
+    if request.param == "by the full path":
+        monkeypatch.setattr(PlainSends, "read", lambda self, request: None)
+        monkeypatch.setattr(PlainSends, "read_block", lambda self, request: None)
+
+
+def request(*ids: str, body: bytes = b"x", topic: str = "t") -> service_pb2.SendMessageRequest:
+    made = service_pb2.SendMessageRequest()
+    for message_id in ids:
+        message = made.messages.add(body=body)
+        message.topic.name = topic
+        message.system_properties.message_id = message_id
+        message.system_properties.born_timestamp.seconds = 1_700_000_000
+    return made
+
+
+async def send(stage: Any, told: service_pb2.SendMessageRequest) -> Any:
+    return await stage.ask("SendMessage", told, service_pb2.SendMessageResponse)
+
+
+def stored(broker: Any, topic: str = "t") -> int:
+    config = broker.catalog.topics.get(topic)
+    return sum(broker.ledger.store.queue_range(config.topic_id, queue)[1] for queue in range(config.write_queues))
+
+
+def duplicates(broker: Any, topic: str = "t") -> int:
+    return int(broker.runtime.stats.topic(broker.catalog.topics.get(topic).topic_id).duplicates)
+
+
+def block(*ids: str, queue_id: int = 0) -> data_pb2.PublishRequest:
+    made = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=queue_id))
+    for message_id in ids:
+        system = made.messages.add(body=b"x").system_properties
+        system.message_id = message_id
+        system.born_timestamp.seconds = 1_700_000_000
+    return made
+
+
+async def publish(stage: Any, told: data_pb2.PublishRequest) -> Any:
+    return await stage.call("/evenq.v1.Data/Publish", told, data_pb2.PublishResponse)
+
+
+def test_a_retry_gets_the_first_answer_and_is_counted(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        first = await send(stage, request("one"))
+        await send(stage, request("two"))
+        again = await send(stage, request("one"))
+        assert again == first
+        assert (stored(broker), duplicates(broker), broker.runtime.stats.messages_in) == (2, 1, 2)
+
+    run(story)
+
+
+def test_another_topic_or_another_body_is_no_retry(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await send(stage, request("one"))
+        await send(stage, request("one", topic="u"))
+        await send(stage, request("one", body=b"y"))
+        assert (stored(broker), stored(broker, "u"), duplicates(broker)) == (2, 1, 0)
+
+    run(story)
+
+
+def test_ids_that_differ_anywhere_are_other_messages(run: Run) -> None:
+    """Ids of one process begin and end alike: the window must know them whole."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        ids = ["01AABBCCDD0000000001FFFF", "01AABBCCDD0000000002FFFF", "01AABBCCDD0000000101FFFF", "01AA", "FFFF"]
+        for message_id in ids:
+            await send(stage, request(message_id))
+        assert (stored(broker), duplicates(broker)) == (len(ids), 0)
+        await publish(stage, block(*(f"02{one}" for one in ids)))
+        assert (stored(broker), duplicates(broker)) == (2 * len(ids), 0)
+
+    run(story)
+
+
+def test_without_a_window_each_try_is_a_message(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_window_ms=0)
+        for _ in range(3):
+            await send(stage, request("one"))
+        assert broker.deduplicator is None
+        assert stored(broker) == 3
+
+    run(story)
+
+
+def test_after_the_window_it_is_a_new_message(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_window_ms=1_000)
+        await send(stage, request("one"))
+        await stage.clock.advance(800)
+        await send(stage, request("one"))
+        assert stored(broker) == 1
+        await stage.clock.advance(1_200)
+        await send(stage, request("one"))
+        assert stored(broker) == 2
+
+    run(story)
+
+
+def test_retries_that_come_while_the_first_is_written_wait_for_its_answer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        answers = await asyncio.gather(*(asyncio.ensure_future(send(stage, request("one"))) for _ in range(5)))
+        assert all(answer == answers[0] for answer in answers)
+        assert (stored(broker), duplicates(broker)) == (1, 4)
+
+    run(story)
+
+
+def test_a_retry_of_a_failed_try_is_stored(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await send(stage, request("before"))
+        broker.ledger.store._state.set_full(StoreFull("the broker's disk is 95% full"))
+        assert (await send(stage, request("one"))).status.code == definition_pb2.TOO_MANY_REQUESTS
+        broker.ledger.store._state.set_full(None)
+        assert (await send(stage, request("one"))).status.code == definition_pb2.OK
+        assert (stored(broker), duplicates(broker)) == (2, 0)
+
+    run(story)
+
+
+def test_a_retry_that_waited_for_a_try_that_failed_is_stored_by_itself(run: Run, monkeypatch: Any) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        append, late = broker.ledger.store.append, asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(type(broker.ledger.store), "append", lambda self, *args, **kwargs: late)
+        first, second = (asyncio.ensure_future(send(stage, request("one"))) for _ in range(2))
+        await stage.until(lambda: bool(broker.deduplicator.waits))
+        monkeypatch.setattr(type(broker.ledger.store), "append", lambda self, *args, **kwargs: append(*args, **kwargs))
+        late.set_exception(TooManyRequests("the first one fails"))
+        assert (await first).status.code == definition_pb2.TOO_MANY_REQUESTS
+        assert (await second).status.code == definition_pb2.OK
+        assert stored(broker) == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("way", ["v2", "evenq.v1"])
+def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Run, way: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        method, told = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
+        [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
+        from evenq.serving.rpc import RpcContext
+
+        context = RpcContext(method, (), "test", None)
+        context.plain = rpc.plain and rpc.plain(told.SerializeToString())
+        call = asyncio.ensure_future(rpc.handler(told.SerializeToString(), context))
+        await asyncio.sleep(0)
+        call.cancel()
+        if way == "v2":
+            assert (await send(stage, request("one"))).entries[0].offset == 0
+        else:
+            assert list((await publish(stage, block("one"))).offsets) == [0]
+        assert (stored(broker), duplicates(broker)) == (1, 1)
+
+    run(story)
+
+
+def test_fifo_delayed_and_half_messages_are_stored_once_too(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=4, message_type=MessageType.MIXED))
+        fifo, delayed, half = request("fifo"), request("delayed"), request("half")
+        fifo.messages[0].system_properties.message_group = "g"
+        due = stage.clock.now_ms() + 60_000
+        delayed.messages[0].system_properties.delivery_timestamp.seconds = due // 1000
+        half.messages[0].system_properties.message_type = definition_pb2.TRANSACTION
+        for told in (fifo, delayed, half):
+            first = await send(stage, told)
+            assert first.status.code == definition_pb2.OK
+            assert await send(stage, told) == first, "with its transaction id, its recall handle"
+        assert (stored(broker), duplicates(broker)) == (1, 3)
+        assert broker.ledger.store.stats.timers == 2
+
+    run(story)
+
+
+def test_a_list_with_old_and_new_messages_gets_each_its_answer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=1, **WINDOW)
+        await send(stage, request("a", "b"))
+        answer = await send(stage, request("b", "c", "c", "a", ""))
+        told = [(entry.message_id, entry.status.code, entry.offset) for entry in answer.entries]
+        ok = definition_pb2.OK
+        assert told[:4] == [("b", ok, 1), ("c", ok, 2), ("c", ok, 2), ("a", ok, 0)]
+        assert answer.entries[4].status.code == definition_pb2.ILLEGAL_MESSAGE_ID
+        assert (stored(broker), duplicates(broker)) == (3, 3)
+
+    run(story)
+
+
+def test_a_block_that_comes_again_is_answered_with_its_old_places(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=2))
+        first = await publish(stage, block("a", "b"))
+        assert (first.first_offset, list(first.offsets)) == (0, [])
+        again = await publish(stage, block("a", "b", "c", queue_id=1))
+        assert list(zip(again.queue_ids, again.offsets, strict=True)) == [(0, 0), (0, 1), (1, 0)]
+        assert (stored(broker), duplicates(broker)) == (3, 2)
+
+    run(story)
+
+
+def test_what_came_just_before_a_restart_is_known_after_it(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        settings = {"store": {"path": tmp_path}, **WINDOW}
+        broker = await stage.broker(**settings)
+        await send(stage, request("old"))
+        await stage.clock.advance(61_000)
+        first = await send(stage, request("one"))
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        broker = await stage.broker(**settings)
+        assert await send(stage, request("one")) == first
+        assert len(broker.deduplicator.recent) == 1, "only what the window holds is read back"
+        await send(stage, request("old"))
+        assert (stored(broker), duplicates(broker)) == (3, 1)
+
+    run(story)
+
+
+def test_no_more_ids_are_kept_than_the_setting_says(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(duplicates_max=8, **WINDOW)
+        for number in range(20):
+            await send(stage, request(f"id{number}"))
+        assert len(broker.deduplicator.recent) == 8
+        await send(stage, request("id0"))
+        await send(stage, request("id19"))
+        assert stored(broker) == 21
+
+    run(story)

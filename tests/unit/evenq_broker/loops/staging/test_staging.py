@@ -1,0 +1,504 @@
+"""Staged rows in one broker and in two: invisible, then published once or dropped, across restarts and silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.settings import StagingSettings, StoreSettings
+
+from evenq.errors import BadRequest, PreconditionFailed, StoreFull, TooManyRequests
+from evenq.model import MessageType
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import staging_pb2
+from tests.unit.evenq_broker.loops.state.test_retention import files_go, minutes_pass, publish
+from tests.unit.evenq_broker.staged import ABANDON, BEGIN, DECIDE, STAGE, block, decide, named, stage
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def begun(stage_: Any, broker: str = "a", **request: Any) -> Any:
+    asked = staging_pb2.BeginRequest(query_id="q", topics=["t"], **request)
+    return await stage_.call(BEGIN, asked, staging_pb2.BeginResponse, broker)
+
+
+async def staged(scene: Any, rows: Any, *, at: str = "a", **more: Any) -> Any:
+    return await scene.call(STAGE, stage(rows, **more), staging_pb2.StageResponse, at)
+
+
+async def decided(scene: Any, winners: Any, *, at: str = "a", **more: Any) -> Any:
+    return await scene.call(DECIDE, decide(winners, **more), staging_pb2.DecideResponse, at)
+
+
+async def bodies(scene: Any, broker: Any, topic: str = "t") -> list[str]:
+    found = broker.catalog.topics.get(topic)
+    read: list[Any] = []
+    for queue_id in range(found.write_queues):
+        low, high = broker.ledger.store.queue_range(found.topic_id, queue_id)
+        read += await scene.during(broker.ledger.store.read_at(found.topic_id, queue_id, list(range(low, high))))
+    return [definition_pb2.Message.FromString(message.head).body.decode() for message in read]
+
+
+async def one(scene: Any, **settings: Any) -> Any:
+    broker = await scene.broker(poll_default_ms=1, **settings)
+    await scene.during(broker.catalog.create_topic("t", queues=1))
+    return broker
+
+
+def test_staged_rows_are_invisible_until_their_batch_is_decided_and_then_come_in_order(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="a")
+        await staged(scene, block(["three", "four"]), sequence=1)
+        await staged(scene, block(["one", "two"]), sequence=0)
+        await staged(scene, block(["five"]), token="b", partition=1)
+        assert await bodies(scene, broker) == []
+        assert broker.staging.table.rows == 5
+        await decided(scene, {"a": ["a"], "b": ["a"]})
+        assert await bodies(scene, broker) == ["one", "two", "three", "four", "five"]
+        assert (broker.staging.table.rows, broker.staging.table.bytes) == (0, 0)
+        broker.staging.table.check()
+
+    run(story)
+
+
+def test_a_batch_is_decided_once_and_losers_are_dropped(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await staged(scene, block(["won"]), token="a")
+        await staged(scene, block(["lost"]), token="b")
+        assert not (await decided(scene, {"a": ["a"]})).already
+        assert (await decided(scene, {"b": ["a"]})).already
+        assert await bodies(scene, broker) == ["won"]
+        assert broker.staging.stats.dropped_stagings == 1
+        assert (await begun(scene, batch_id=0)).decided
+        assert not (await begun(scene, batch_id=1)).decided
+
+    run(story)
+
+
+def test_a_block_that_is_staged_twice_counts_once_also_when_it_comes_after_the_decision(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        for _ in range(2):
+            await staged(scene, block(["one"]))
+        await decided(scene, {"a": ["a"]})
+        await staged(scene, block(["one"]))
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == ["one"]
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_staged_rows_and_decisions_survive_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": StoreSettings(path=tmp_path)}
+        broker = await one(scene, **settings)
+        await begun(scene, coordinator="a")
+        await staged(scene, block(["zero"]))
+        await decided(scene, {"a": ["a"]})
+        await staged(scene, block(["one"]), batch=1, token="b")
+        await staged(scene, block(["lost"]), batch=1, token="c")
+        for _ in range(2):  # once from the log, once from a snapshot
+            await scene.during(broker.close())
+            scene.brokers.remove(broker)
+            broker = await scene.broker(poll_default_ms=1, **settings)
+            broker.staging.table.check()
+            assert broker.staging.table.rows == 2
+            assert (await begun(scene, batch_id=0)).decided
+        await decided(scene, {"b": ["a"]}, batch=1)
+        assert await bodies(scene, broker) == ["zero", "one"]
+
+    run(story)
+
+
+def test_a_decision_that_a_crash_left_is_carried_out_by_the_next_start(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": StoreSettings(path=tmp_path)}
+        broker = await one(scene, **settings)
+        await staged(scene, block(["one"]))
+        await scene.during(broker.staging.deciding.decide("q", 0, {named("a").hex(): ["a"]}))
+        assert await bodies(scene, broker) == []
+        await scene.during(broker.close())
+        scene.brokers.remove(broker)
+        broker = await scene.broker(poll_default_ms=1, **settings)
+        await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
+        assert await bodies(scene, broker) == ["one"]
+
+    run(story)
+
+
+def test_rows_without_a_decision_are_dropped_after_their_time_and_can_never_win_then(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(timeout_ms=20_000))
+        await staged(scene, block(["late"]))
+        await scene.until(lambda: broker.staging.table.rows == 0)
+        assert scene.clock.monotonic_ms() >= 20_000
+        with pytest.raises(PreconditionFailed, match="were dropped"):
+            await decided(scene, {"a": ["a"]})
+        await staged(scene, block(["again"]), token="b")
+        await decided(scene, {"b": ["a"]})
+        assert await bodies(scene, broker) == ["again"]
+
+    run(story)
+
+
+def test_abandoned_rows_are_dropped_and_those_of_a_decided_batch_are_not(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await staged(scene, block(["no"]), token="a")
+        await staged(scene, block(["yes"]), token="b")
+        asked = staging_pb2.AbandonRequest(query_id="q", topics=["t"], tokens=[named("a")])
+        assert not (await scene.call(ABANDON, asked, staging_pb2.AbandonResponse)).decided
+        await scene.until(lambda: broker.staging.table.rows == 1)
+        await decided(scene, {"b": ["a"]})
+        asked = staging_pb2.AbandonRequest(query_id="q", topics=["t"], tokens=[named("b")])
+        assert (await scene.call(ABANDON, asked, staging_pb2.AbandonResponse)).decided
+        assert await bodies(scene, broker) == ["yes"]
+
+    run(story)
+
+
+def test_a_query_and_all_queries_have_limits_that_say_what_to_do(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene, staging=StagingSettings(query_bytes_max=3_000, bytes_max=4_000))
+        await staged(scene, block(["x" * 2_500]))
+        with pytest.raises(BadRequest, match=r"staging.query_bytes_max.*maxOffsetsPerTrigger"):
+            await staged(scene, block(["x" * 2_500]), sequence=1)
+        with pytest.raises(TooManyRequests, match=r"staging.bytes_max"):
+            await staged(scene, block(["x" * 2_500]), query="other", token="o")
+
+    run(story)
+
+
+def test_a_batch_larger_than_a_group_is_published_group_by_group_in_order(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(group_bytes=1_000))
+        wanted = [f"{number} {'x' * 300}" for number in range(20)]
+        for sequence, body in enumerate(wanted):
+            await staged(scene, block([body]), sequence=sequence)
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == wanted
+
+    run(story)
+
+
+def test_delayed_rows_become_timers_and_priority_rows_find_their_queue(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.catalog.create_topic("late", queues=1, message_type=MessageType.DELAY))
+        await scene.during(broker.catalog.create_topic("urgent", queues=3, message_type=MessageType.PRIORITY))
+        due_ms = scene.clock.now_ms() + 5_000
+        await staged(scene, block(["tick"], delivery_ms=[due_ms]), topic="late")
+        await staged(scene, block(["low", "high"], priorities=[-1, 2]), topic="urgent", sequence=1)
+        await decided(scene, {"a": ["a"]}, topics=["late", "urgent"])
+        assert await bodies(scene, broker, "urgent") == ["low", "high"]
+        assert broker.ledger.store.queue_range(broker.catalog.topics.get("urgent").topic_id, 2) == (0, 1)
+        assert await bodies(scene, broker, "late") == []
+        await scene.until(
+            lambda: broker.ledger.store.queue_range(broker.catalog.topics.get("late").topic_id, 0) == (0, 1)
+        )
+        assert scene.clock.now_ms() >= due_ms
+
+    run(story)
+
+
+def test_rows_with_a_delivery_time_do_not_change_the_order_of_those_around_them(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await scene.broker(poll_default_ms=1)
+        await scene.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.MIXED))
+        later_ms = scene.clock.now_ms() + 5_000
+        await staged(scene, block(["1", "2"]), sequence=0)
+        await staged(scene, block(["3", "later", "4"], delivery_ms=[0, later_ms, 0]), sequence=1)
+        await staged(scene, block(["5"]), sequence=2)
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == ["1", "2", "3", "4", "5"]
+        assert broker.staging.stats.published_rows == 6
+        await scene.until(lambda: broker.ledger.store.queue_range(broker.catalog.topics.get("t").topic_id, 0)[1] == 6)
+        assert (await bodies(scene, broker))[-1] == "later"
+
+    run(story)
+
+
+def test_rows_keep_what_they_say_of_themselves(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        rows = block(
+            ["b1", "b2", "b3"], tags=["x", "", "ü"], keys=[["k1", "k2"], [], ["k3"]],
+            properties=[{"p": "v", "q": ""}, {}, {"ä": "ö"}], first_row=7,
+        )  # fmt: skip
+        await staged(scene, rows)
+        await decided(scene, {"a": ["a"]})
+        topic = broker.catalog.topics.get("t").topic_id
+        found = await scene.during(broker.ledger.store.read_at(topic, 0, [0, 1, 2]))
+        heads = [definition_pb2.Message.FromString(one.head) for one in found]
+        systems = [definition_pb2.SystemProperties.FromString(one.system) for one in found]
+        assert [dict(one.user_properties) for one in heads] == [{"p": "v", "q": ""}, {}, {"ä": "ö"}]
+        assert [one.topic.name for one in heads] == ["t"] * 3
+        assert [one.tag for one in systems] == ["x", "", "ü"]
+        assert [list(one.keys) for one in systems] == [["k1", "k2"], [], ["k3"]]
+        assert len({one.message_id for one in systems}) == 3
+        assert all(
+            len(one.message_id) == 34 and one.message_id.endswith(f"{7 + at:X}") for at, one in enumerate(systems)
+        )
+        by_key = await scene.during(broker.ledger.store.find(topic, b"k3"))
+        assert [one.queue_offset for one in by_key] == [2]
+
+    run(story)
+
+
+def test_a_row_that_cannot_be_a_message_fails_its_block_and_is_named(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        with pytest.raises(BadRequest, match="row 11: the message body is empty"):
+            await staged(scene, block(["fine", ""], first_row=10))
+        with pytest.raises(BadRequest, match=r"row 0: .*tag 'a.b'"):
+            await staged(scene, block(["fine"], tags=["a|b"]))
+        with pytest.raises(BadRequest, match="row 0: topic t takes NORMAL messages, this one is FIFO"):
+            await staged(scene, block(["fine"], groups=["g"]))
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_two_brokers_publish_one_decision_and_one_that_was_away_follows(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1)
+        await scene.during(second.catalog.create_topic("t", queues=1))
+        near(first, second)
+        await staged(scene, block(["at a"]))
+        await staged(scene, block(["at b"]), at="b")
+        away = first.catalog.routes.broker
+        first.catalog.routes.broker = lambda name: None if name == "b" else away(name)
+        assert list((await decided(scene, {"a": ["a", "b"]})).behind) == ["b"]
+        assert await bodies(scene, first) == ["at a"]
+        assert await bodies(scene, second) == []
+        await staged(scene, block(["next at b"]), at="b", batch=1, token="n")
+        first.catalog.routes.broker = away
+        await decided(scene, {"n": ["b"]}, batch=1)
+        assert await bodies(scene, second) == ["at b", "next at b"]
+        assert first.staging.deciding.table.open_count == 0
+
+    run(story)
+
+
+def test_a_broker_that_hears_of_a_later_batch_first_asks_about_the_earlier_one(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1)
+        await scene.during(second.catalog.create_topic("t", queues=1))
+        near(first, second)
+        await staged(scene, block(["earlier"]), at="b")
+        await staged(scene, block(["later"]), at="b", batch=1, token="n")
+        for batch, token in ((0, "a"), (1, "n")):
+            await scene.during(first.staging.deciding.decide("q", batch, {named(token).hex(): ["b"]}))
+        await scene.during(second.staging.roll_forward(("q", 1), "a", [named("n").hex()]))
+        assert await bodies(scene, second) == ["earlier", "later"]
+
+    run(story)
+
+
+def test_a_broker_that_missed_a_decision_asks_for_it_itself(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1)
+        await scene.during(second.catalog.create_topic("t", queues=1))
+        near(first, second)
+        await staged(scene, block(["at b"]), at="b")
+        await staged(scene, block(["lost"]), at="b", token="l")
+        first.catalog.routes.broker = lambda _: None  # it cannot tell
+        await decided(scene, {"a": ["b"]})
+        await scene.until(lambda: second.staging.table.rows == 0)
+        assert await bodies(scene, second) == ["at b"]
+        assert second.staging.stats.dropped_rows == 1
+
+    run(story)
+
+
+def test_retention_moves_staged_rows_and_takes_neither_them_nor_what_was_published(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": retaining(tmp_path)}
+        broker = await one(scene, **settings)
+        await begun(scene, coordinator="a")
+        await staged(scene, block([f"row {number}" for number in range(50)]))
+        before = [block.timer_id for block in broker.staging.table.of(("q", 0))[0].in_order()]
+        await publish(scene, "t", 30)
+        await files_go(scene, broker)
+        await minutes_pass(scene, lambda: broker.ledger.store.timers.pinned_before() != before[0])
+        assert [block.timer_id for block in broker.staging.table.of(("q", 0))[0].in_order()] != before
+        for restarting in (True, False):
+            if restarting:
+                await scene.during(broker.close())
+                scene.brokers.remove(broker)
+                broker = await scene.broker(poll_default_ms=1, **settings)
+        deleted = broker.ledger.store.stats.deleted_files
+        await decided(scene, {"a": ["a"]})
+        found = [body for body in await bodies(scene, broker) if body.startswith("row")]
+        assert found == [f"row {number}" for number in range(50)]
+        assert broker.ledger.store.timers.pinned_before() is None
+        assert broker.ledger.store.stats.deleted_files == deleted
+
+    run(story)
+
+
+def test_a_block_that_no_record_tells_of_goes_by_itself(run: Run) -> None:
+    """A kill between the timer and its record: the task was never answered."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(timeout_ms=5_000))
+        await staged(scene, block(["unknown"]))
+        broker.staging.table.end([broker.staging.table.of(("q", 0))[0].in_order()[0].put.number])
+        assert broker.ledger.store.timers.stats.pending == 1
+        await scene.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+        assert await bodies(scene, broker) == []
+
+    run(story)
+
+
+def test_staged_rows_whose_coordinator_is_silent_are_kept_beyond_their_time(run: Run) -> None:
+    """Their timer fires meanwhile, and is written again."""
+
+    async def story(scene: Any) -> None:
+        first = await one(scene)
+        second = await scene.broker("b", poll_default_ms=1, staging=StagingSettings(timeout_ms=5_000))
+        await scene.during(second.catalog.create_topic("t", queues=1))
+        near(first, second)
+        there = second.catalog.routes.broker
+        second.catalog.routes.broker = lambda _: None
+        await staged(scene, block(["kept"]), at="b")
+        await scene.during(scene.clock.sleep_ms(30_000))
+        assert second.staging.table.rows == 1
+        [known] = second.staging.table.of(("q", 0))[0].in_order()
+        assert known.timer_id != known.put.number
+        first.catalog.routes.broker = lambda _: None
+        await decided(scene, {"a": ["b"]})
+        second.catalog.routes.broker = there
+        await scene.until(lambda: second.staging.table.rows == 0)
+        assert await bodies(scene, second) == ["kept"]
+
+    run(story)
+
+
+def test_a_broker_that_is_not_the_coordinator_refuses_to_decide(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene)
+        await begun(scene, coordinator="other")
+        assert (await begun(scene, coordinator="mine")).coordinator == "other"
+        with pytest.raises(PreconditionFailed, match="broker other decides for query q"):
+            await decided(scene, {"a": ["a"]})
+
+    run(story)
+
+
+def test_queries_that_write_nothing_are_forgotten_jobs_first(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene, staging=StagingSettings(timeout_ms=2_000, memory_ms=20_000, ask_interval_ms=100))
+        table = broker.staging.deciding.table
+        await decided(scene, {}, query="q")
+        await decided(scene, {}, query="job-1")
+        await scene.until(lambda: list(table.queries) == ["q"])
+        await scene.until(lambda: not table.queries)
+        assert scene.clock.monotonic_ms() >= 20_000
+
+    run(story)
+
+
+def test_a_forgotten_coordinator_lets_its_queries_begin_anew_and_its_rows_go(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="gone")
+        await staged(scene, block(["lost"]), coordinator="gone")
+        await staged(scene, block(["mine"]), query="other", token="b")
+        await decided(scene, {"b": ["a", "gone"]}, query="other")
+        assert broker.staging.deciding.table.open_count == 1
+        broker.staging.broker_forgotten("gone")
+        await scene.until(lambda: broker.staging.table.rows == 0)
+        assert broker.staging.deciding.table.open_count == 0
+        assert (await begun(scene, coordinator="a")).coordinator == "a"
+        assert await bodies(scene, broker) == ["mine"]
+
+    run(story)
+
+
+def test_rows_of_a_topic_that_was_deleted_meanwhile_go_with_it(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.catalog.create_topic("short", queues=1))
+        await staged(scene, block(["gone"]), topic="short")
+        await staged(scene, block(["stays"]), sequence=1)
+        await scene.during(broker.catalog.delete_topic("short"))
+        await decided(scene, {"a": ["a"]})
+        assert await bodies(scene, broker) == ["stays"]
+        assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_what_a_full_disk_refuses_stays_staged_and_undecided(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await staged(scene, block(["one"]))
+        append, append_state = broker.ledger.store.append, broker.ledger.store.append_state
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise StoreFull("no space")
+
+        await begun(scene, coordinator="a")
+        broker.ledger.store.append_state = refuse
+        with pytest.raises(TooManyRequests, match="no space"):
+            await decided(scene, {"a": ["a"]})
+        broker.ledger.store.append_state = append_state
+        assert not (await begun(scene, batch_id=0)).decided
+
+        def failing(*_: Any, **__: Any) -> Any:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(StoreFull("no space"))
+            return future
+
+        broker.ledger.store.append = failing
+        assert list((await decided(scene, {"a": ["a"]})).behind) == ["a"]
+        assert broker.staging.table.rows == 1
+        broker.staging.table.check()
+        broker.ledger.store.append = append
+        await scene.until(lambda: broker.staging.deciding.table.open_count == 0)
+        assert await bodies(scene, broker) == ["one"]
+
+    run(story)
+
+
+def test_what_a_broker_remembers_is_bounded(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene, staging=StagingSettings(queries_max=2, decisions_max=1))
+        await begun(scene, coordinator="a")
+        await staged(scene, block(["at b"]))
+        await decided(scene, {"x": ["b"]})  # nobody knows broker b
+        with pytest.raises(TooManyRequests, match=r"1 decided batches wait .*staging.decisions_max.*: b"):
+            await decided(scene, {"y": ["a"]}, batch=1)
+        asked = staging_pb2.BeginRequest(query_id="second", topics=["t"], coordinator="a")
+        await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
+        asked.query_id = "third"
+        with pytest.raises(TooManyRequests, match=r"staging.queries_max"):
+            await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
+
+    run(story)
+
+
+def retaining(folder: Path) -> StoreSettings:
+    return StoreSettings(
+        path=folder, disk_free_min_bytes=0, disk_used_max_ratio=1, disk_clean_ratio=1, segment_bytes=1 << 16,
+        cache_bytes=0, retention_ms=1_000, retention_hour=-1,
+    )  # fmt: skip
+
+
+def near(*brokers: Any) -> None:
+    """Let brokers find each other without a nameserver."""
+    from types import SimpleNamespace
+
+    for broker in brokers:
+        broker.catalog.routes.broker = lambda name: SimpleNamespace(name=name)
+        broker.cluster.peers.address_of = lambda view: f"{view.name}:8081"

@@ -1,0 +1,96 @@
+"""Topics and groups: widened, never narrowed, gone with all that belongs to them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from evenq.errors import (
+    IllegalGroup,
+    IllegalTopic,
+    TooManyRequests,
+)
+from evenq.model import MessageQueue, MessageType, StartFrom
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def test_a_topic_is_widened_but_never_narrowed_and_keeps_its_type(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=4)
+        made = await stage.during(broker.catalog.create_topic("t", message_type=MessageType.FIFO))
+        assert (made.read_queues, made.write_queues) == (4, 4)
+        for queues, expected in ((8, 8), (2, 8), (0, 8)):
+            wider = await stage.during(broker.catalog.create_topic("t", queues=queues))
+            assert (wider.write_queues, wider.topic_id, wider.message_type) == (expected, 1, MessageType.FIFO)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("name", "queues", "told"),
+    [
+        ("a b", 1, "holds a character"),
+        ("", 1, "is empty"),
+        ("t", 4097, "the range is 1 to 4096"),
+        ("TBW102", 1, "reserved"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(run: Run, name: str, queues: int, told: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        with pytest.raises(IllegalTopic, match=told):
+            await stage.during(broker.catalog.create_topic(name, queues=queues))
+        assert len(broker.catalog.topics) == 0
+
+    run(story)
+
+
+def test_the_limits_of_topics_and_groups_are_reached_and_told(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(topics_max=1, groups_max=1)
+        await stage.during(broker.catalog.create_topic("t"))
+        await stage.during(broker.catalog.create_group("g"))
+        with pytest.raises(TooManyRequests, match="topics_max"):
+            await stage.during(broker.catalog.create_topic("u"))
+        with pytest.raises(TooManyRequests, match="groups_max"):
+            await stage.during(broker.catalog.create_group("h"))
+        await stage.during(broker.catalog.create_topic("t", queues=9))
+        await stage.during(broker.catalog.create_group("g", ordered=True))
+        await stage.during(broker.catalog.delete_topic("t"))
+        assert (await stage.during(broker.catalog.create_topic("u"))).topic_id == 2
+
+    run(story)
+
+
+def test_a_group_takes_the_settings_defaults_and_may_be_changed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_group_max_attempts=5, default_start_from="FIRST")
+        made = await stage.during(broker.catalog.ensure_group("g"))
+        assert (made.max_attempts, made.start_from, made.ordered) == (5, StartFrom.FIRST, False)
+        changed = await stage.during(broker.catalog.create_group("g", ordered=True, max_attempts=9))
+        assert (changed.group_id, changed.ordered, changed.max_attempts) == (made.group_id, True, 9)
+        with pytest.raises(IllegalGroup, match="the range is 1 to 1000"):
+            await stage.during(broker.catalog.create_group("g", max_attempts=1_001))
+
+    run(story)
+
+
+def test_a_deleted_group_takes_progress_counters_and_locks_along(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        group = await stage.during(broker.catalog.create_group("g"))
+        broker.ledger.progress.start(group.group_id, 1, 0, 0)
+        broker.runtime.stats.group_topic(group.group_id, 1).acks += 1
+        queue = MessageQueue("t", "a", 0)
+        broker.membership.locks.acquire("g", "c", queue)
+        assert broker.membership.locks.counts() == {"g": 1}
+        for _ in range(2):
+            await stage.during(broker.catalog.delete_group("g"))
+        assert broker.ledger.progress.topics_of(group.group_id) == []
+        assert broker.runtime.stats.group_topics == {}
+        assert broker.membership.locks.counts() == {}
+        again = await stage.during(broker.catalog.create_group("g"))
+        assert again.group_id != group.group_id
+
+    run(story)

@@ -1,0 +1,117 @@
+"""What clients see when the store lets old messages go: risen minimum offsets, never an error or a wrong lag."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.settings import StoreSettings
+
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+BODY = b"x" * 20_000
+
+
+def settings(folder: Path) -> StoreSettings:
+    return StoreSettings(
+        path=folder, disk_free_min_bytes=0, disk_used_max_ratio=1, disk_clean_ratio=1, segment_bytes=1 << 16,
+        cache_bytes=0, retention_ms=1_000, retention_hour=-1,
+    )  # fmt: skip
+
+
+async def publish(stage: Any, topic: str, count: int) -> None:
+    for number in range(count):
+        request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic=topic, broker_name="a", queue_id=0))
+        request.messages.add(body=b"%d " % number + BODY).system_properties.message_id = f"{topic}{number}"
+        await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
+
+
+async def receive(stage: Any) -> list[Any]:
+    request = service_pb2.ReceiveMessageRequest(batch_size=4)
+    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
+    request.invisible_duration.seconds = 600
+    request.filter_expression.type, request.filter_expression.expression = definition_pb2.TAG, "*"
+    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
+    return [frame.message.system_properties for frame in frames if frame.HasField("message")]
+
+
+async def minutes_pass(stage: Any, state: Callable[[], bool]) -> None:
+    """Until the state holds; the store's threads have a moment after each second."""
+    for _ in range(500):
+        if state():
+            return
+        await stage.clock.advance(1_000)
+        await asyncio.sleep(0.002)
+    raise AssertionError("the state did not come")
+
+
+async def files_go(stage: Any, broker: Any) -> None:
+    """Log files are gone."""
+    await minutes_pass(stage, lambda: broker.ledger.store.stats.deleted_files > 0)
+
+
+async def described(stage: Any) -> Any:
+    request = admin_pb2.DescribeGroupRequest(group="g", local=True)
+    return (await stage.call("/evenq.v1.Admin/DescribeGroup", request, admin_pb2.DescribeGroupResponse)).queues[0]
+
+
+def test_a_group_goes_on_where_messages_begin_and_its_lag_counts_only_them(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(store=settings(tmp_path))
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        await stage.during(broker.catalog.create_group("g", start_from="FIRST"))
+        await publish(stage, "t", 30)
+        held = await receive(stage)
+        assert [at.queue_offset for at in held] == [0, 1, 2, 3]
+        await files_go(stage, broker)
+        low, high = broker.ledger.store.queue_range(1, 0)
+        assert 4 < low < high == 30
+        found = await described(stage)
+        assert (found.lag, found.inflight) == (high - low + 4, 4), "what it holds, and what there is"
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = "g", "t"
+        for at in held:
+            ack.entries.add(message_id=at.message_id, receipt_handle=at.receipt_handle)
+        assert (await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)).status.code == 20000
+        assert [at.queue_offset for at in await receive(stage)] == list(range(low, min(low + 4, high)))
+        await stage.during(broker.close())
+        again = await stage.broker(store=settings(tmp_path))
+        assert again.ledger.store.queue_range(1, 0) == (low, high)
+
+    run(story)
+
+
+@pytest.mark.parametrize("retention_ms", [0, 86_400_000])
+def test_a_topic_that_keeps_longer_holds_the_files_that_it_is_in(run: Run, tmp_path: Path, retention_ms: int) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(store=settings(tmp_path))
+        await stage.during(broker.catalog.create_topic("long", queues=1, retention_ms=retention_ms))
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        await publish(stage, "t", 10)
+        await publish(stage, "long", 10)
+        await publish(stage, "t", 10)
+        await files_go(stage, broker)
+        await minutes_pass(stage, lambda: broker.ledger.store.queue_range(2, 0)[0] >= 7)
+        assert broker.ledger.store.queue_range(1, 0) == (0, 10)
+        assert broker.ledger.store.queue_range(2, 0)[0] in range(7, 11), "the files before it are gone"
+
+    run(story)
+
+
+def test_a_topic_that_keeps_shorter_frees_the_disk_of_a_store_that_keeps_for_ever(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(store=settings(tmp_path).model_copy(update={"retention_ms": 0}))
+        await stage.during(broker.catalog.create_topic("short", queues=1, retention_ms=60_000))
+        await stage.during(broker.catalog.create_topic("t", queues=1))
+        await publish(stage, "short", 20)
+        await publish(stage, "t", 3)
+        await publish(stage, "short", 10)
+        await files_go(stage, broker)
+        assert broker.ledger.store.queue_range(1, 0) == (30, 30)
+        assert broker.ledger.store.queue_range(2, 0) == (0, 3), "what the other topic keeps is there"
+        assert broker.ledger.store.stats.deleted_files >= 5
+
+    run(story)

@@ -1,0 +1,232 @@
+"""What each kind of client, in each language, is told to be (wire contract 4.3, 4.4)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.rpc.clients.telemetry import settings_reply
+
+from evenq.errors import BadRequest
+from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
+from evenq.serving.rpc import RpcContext
+from evenq.wire.convert import duration_ms_of
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+LANGUAGES = ("JAVA", "GO", "PYTHON", "CPP", "DOTNET", "RUST", "HTTP")
+PUSH, SIMPLE = definition_pb2.PUSH_CONSUMER, definition_pb2.SIMPLE_CONSUMER
+LITE = definition_pb2.LITE_PUSH_CONSUMER
+
+
+def consumer(client_type: int = PUSH, group: str = "g") -> definition_pb2.Settings:
+    settings = definition_pb2.Settings(client_type=client_type)  # type: ignore[arg-type]  # a number of the enum
+    settings.subscription.group.name = group
+    settings.subscription.subscriptions.add().topic.name = "t"
+    return settings
+
+
+def reply(broker: Any, told: definition_pb2.Settings, language: str = "JAVA") -> definition_pb2.Settings:
+    context = RpcContext("m", [("x-mq-client-id", "c"), ("x-mq-language", language)], "127.0.0.1:1", None)
+    command = service_pb2.TelemetryCommand.FromString(settings_reply(broker.runtime, broker.catalog, told, context))
+    assert command.status.code == definition_pb2.OK
+    return command.settings
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_push_consumer_gets_a_policy_that_its_language_understands(run: Run, language: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        policy = reply(broker, consumer(), language).backoff_policy
+        assert policy.max_attempts == 17
+        if language == "HTTP":  # Node.js reads seconds as milliseconds
+            assert policy.exponential_backoff.initial.seconds == 10_000
+            assert policy.exponential_backoff.multiplier == 2
+            assert policy.exponential_backoff.max.seconds == 2 * 3_600_000
+        else:
+            assert list(map(duration_ms_of, policy.customized_backoff.next)) == CLASSIC_RETRY.pauses_ms(16)
+
+    run(story)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_groups_own_policy_is_told_in_the_words_of_each_language(run: Run, language: str) -> None:
+    """Wire contract 4.4; checklist 43 for Node.js."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        grows = RetryPolicy(kind=RetryKind.EXPONENTIAL, initial_ms=1_500, max_ms=5_000, multiplier=3.0)
+        listed = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(200, 2_500, 2_500))
+        await stage.during(broker.catalog.create_group("grows", retry=grows, max_attempts=6))
+        await stage.during(broker.catalog.create_group("listed", retry=listed))
+        policy = reply(broker, consumer(group="grows"), language).backoff_policy
+        assert policy.max_attempts == 6
+        if language in {"PYTHON", "CPP"}:
+            pauses = list(map(duration_ms_of, policy.customized_backoff.next))
+            assert pauses == ([2_000, 5_000, 5_000] if language == "PYTHON" else [1_500, 4_500, 5_000])
+        else:
+            scale = 1_000 if language == "HTTP" else 1
+            assert duration_ms_of(policy.exponential_backoff.initial) == 1_500 * scale
+            assert duration_ms_of(policy.exponential_backoff.max) == 5_000 * scale
+            assert policy.exponential_backoff.multiplier == 3.0
+        policy = reply(broker, consumer(group="listed"), language).backoff_policy
+        if language == "HTTP":
+            assert policy.exponential_backoff.initial.seconds == 200
+            assert policy.exponential_backoff.max.seconds == 2_500
+        else:
+            pauses = list(map(duration_ms_of, policy.customized_backoff.next))
+            assert pauses == ([1_000, 3_000] if language == "PYTHON" else [200, 2_500])
+
+    run(story)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_producer_always_gets_an_exponential_policy_and_a_body_limit(run: Run, language: str) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(body_bytes_max=5_000)
+        told = definition_pb2.Settings(client_type=definition_pb2.PRODUCER)
+        told.publishing.topics.add().name = "t"
+        told.publishing.max_body_size = 128 << 20
+        settings = reply(broker, told, language)
+        assert settings.publishing.max_body_size == 5_000
+        assert settings.publishing.validate_message_type
+        assert [topic.name for topic in settings.publishing.topics] == ["t"]
+        policy = settings.backoff_policy
+        assert policy.max_attempts == 3
+        assert duration_ms_of(policy.exponential_backoff.initial) == 10
+        assert duration_ms_of(policy.exponential_backoff.max) == 1_000
+
+    run(story)
+
+
+def test_the_groups_own_configuration_is_told(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(receive_batch_max=16, poll_default_ms=9_000)
+        await stage.during(broker.catalog.create_group("ordered", ordered=True, max_attempts=4))
+        ordered = reply(broker, consumer(group="ordered"))
+        assert (ordered.subscription.fifo, ordered.backoff_policy.max_attempts) == (True, 4)
+        assert ordered.subscription.receive_batch_size == 16
+        assert duration_ms_of(ordered.subscription.long_polling_timeout) == 9_000
+        assert not reply(broker, consumer(group="unknown")).subscription.fifo
+
+    run(story)
+
+
+def test_a_simple_consumer_keeps_its_own_poll_and_a_lite_one_gets_its_quota(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        own = consumer(SIMPLE)
+        own.subscription.long_polling_timeout.seconds = 3
+        assert reply(broker, own).subscription.long_polling_timeout.seconds == 3
+        assert duration_ms_of(reply(broker, consumer(SIMPLE)).subscription.long_polling_timeout) == 5_000
+        assert reply(broker, consumer(LITE)).subscription.lite_subscription_quota == 2_000
+
+    run(story)
+
+
+def test_what_the_client_said_comes_back(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        told = consumer()
+        told.access_point.addresses.add(host="here", port=1)
+        told.user_agent.version = "5.0.7"
+        told.request_timeout.seconds = 7
+        answer = reply(broker, told)
+        for name in ("access_point", "user_agent", "request_timeout", "client_type"):
+            assert getattr(answer, name) == getattr(told, name)
+        assert answer.subscription.subscriptions == told.subscription.subscriptions
+
+    run(story)
+
+
+def test_each_settings_of_a_stream_is_answered_and_makes_the_client_a_member(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+
+        async def told() -> Any:
+            for _ in range(3):
+                yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            yield service_pb2.TelemetryCommand(status=definition_pb2.Status(code=definition_pb2.OK)).SerializeToString()
+
+        async def collect() -> int:
+            method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+            headers = {"x-mq-client-id": "c"}
+            stream = stage.net.stream("a:8081", method, told(), timeout_ms=5_000, metadata=headers)
+            return len([frame async for frame in stream])
+
+        assert await stage.during(collect()) == 3
+        assert broker.clients.table.get("c").subscriptions == {"t": "*"}
+        assert [member.client_id for member in broker.membership.members.members("g")] == ["c"]
+
+    run(story)
+
+
+@pytest.mark.parametrize(("language", "polls_left"), [("JAVA", 0), ("RUST", 1)])
+def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(run: Run, language: str, polls_left: int) -> None:
+    """It leaves, and most SDKs wait for their polls first. Streams of Rust are short by design."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.catalog.create_topic("t"))
+        over = asyncio.Event()
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            await over.wait()
+
+        headers = {"x-mq-client-id": "c", "x-mq-language": language}
+        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+        frames = stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
+        await stage.during(anext(frames))
+        asked = service_pb2.ReceiveMessageRequest(batch_size=1, auto_renew=True)
+        asked.group.name, asked.message_queue.topic.name = "g", "t"
+        poll = asyncio.ensure_future(
+            stage.frames("ReceiveMessage", asked, service_pb2.ReceiveMessageResponse, language=language)
+        )
+        await stage.until(lambda: len(broker.long_polls.table) == 1)
+        started = stage.clock.monotonic_ms()
+        over.set()
+        with pytest.raises(StopAsyncIteration):
+            await stage.during(anext(frames))
+        await stage.during(stage.clock.sleep_ms(100))
+        assert len(broker.long_polls.table) == polls_left
+        await stage.during(poll)
+        assert (stage.clock.monotonic_ms() - started < 200) is (polls_left == 0)
+
+    run(story)
+
+
+def test_a_full_table_of_clients_is_no_reason_to_leave_one_without_settings(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(clients_max=1)
+        broker.clients.table.seen("other", broker.runtime.now_ms())
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", None)
+
+        async def told() -> Any:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+
+        answers = [frame async for frame in handler(told(), context)]
+        assert len(answers) == 1
+        await asyncio.sleep(0)
+
+    run(story)
+
+
+def test_a_request_that_is_no_command_ends_the_stream_and_says_why(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", None)
+
+        async def told() -> Any:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            yield b"\xff\xff"
+
+        answers = handler(told(), context)
+        assert await anext(answers)
+        with pytest.raises(BadRequest, match="TelemetryCommand"):
+            await anext(answers)
+        assert len(broker.clients.streams) == 0
+
+    run(story)

@@ -1,0 +1,350 @@
+"""Blocks in and out, beyond the promises in tests/spec/test_cluster.py."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.delivery.filters import LOOK_AHEAD, TURNS_MIN
+from evenq_broker.core.groups.members import Member, Protocol
+
+from evenq.errors import BadRequest, Error, PreconditionFailed
+from evenq.model import MessageQueue
+from evenq.store.record import frame_at
+from evenq.testing.blocks import block, place
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def publish(stage: Any, request: data_pb2.PublishRequest) -> data_pb2.PublishResponse:
+    answer: data_pb2.PublishResponse = await stage.call("/evenq.v1.Data/Publish", request, data_pb2.PublishResponse)
+    return answer
+
+
+async def begin(stage: Any, queues: int = 2) -> Any:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=queues))
+    return broker
+
+
+def test_garbage_bytes_are_a_bad_request(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        raw = await stage.during(stage.net.unary("a:8081", "/evenq.v1.Data/Pull", b"\xff\xff", timeout_ms=1_000))
+        assert data_pb2.PullResponse.FromString(raw).status.code == definition_pb2.BAD_REQUEST
+
+    run(story)
+
+
+def test_a_pull_of_a_bad_sql_filter_or_an_unknown_topic_has_its_own_code(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        sql = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="a LIKE '1'")
+        for request, code in (
+            (data_pb2.PullRequest(queue=place(0), filter=sql), definition_pb2.ILLEGAL_FILTER_EXPRESSION),
+            (data_pb2.PullRequest(queue=place(0, topic="none")), definition_pb2.TOPIC_NOT_FOUND),
+            (data_pb2.PullRequest(queue=place(9)), definition_pb2.BAD_REQUEST),
+        ):
+            with pytest.raises(Error) as caught:
+                await stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
+            assert caught.value.code == code
+
+    run(story)
+
+
+async def scan(stage: Any, request: data_pb2.ScanRequest) -> list[data_pb2.ScanBlock]:
+    stream = stage.net.stream("a:8081", "/evenq.v1.Data/Scan", request.SerializeToString(), timeout_ms=10_000)
+
+    async def collect() -> list[data_pb2.ScanBlock]:
+        return [data_pb2.ScanBlock.FromString(raw) async for raw in stream]
+
+    blocks: list[data_pb2.ScanBlock] = await stage.during(collect())
+    return blocks
+
+
+def test_a_scan_gives_the_range_in_blocks_that_follow_each_other(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:04}" + "x" * 1_000 for number in range(100))))
+        blocks = await scan(stage, data_pb2.ScanRequest(queue=place(0), start=10, end=90, block_bytes=16 << 10))
+        assert len(blocks) > 3
+        assert blocks[0].first_offset == 10
+        assert [b.first_offset for b in blocks[1:]] == [b.next_offset for b in blocks[:-1]]
+        assert blocks[-1].next_offset == 90
+        offsets = [m.system_properties.queue_offset for b in blocks for m in b.messages]
+        assert offsets == list(range(10, 90))
+
+    run(story)
+
+
+def test_a_scan_ends_at_the_newest_message_and_outside_the_queue_tells_the_range(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), "x", "y"))
+        (only,) = await scan(stage, data_pb2.ScanRequest(queue=place(0), start=0, end=1_000))
+        assert only.next_offset == 2
+        (refused,) = await scan(stage, data_pb2.ScanRequest(queue=place(0), start=5, end=9))
+        assert refused.status.code == definition_pb2.ILLEGAL_OFFSET
+        assert (refused.first_offset, refused.next_offset) == (0, 2)
+        assert await scan(stage, data_pb2.ScanRequest(queue=place(0), start=2, end=9)) == []
+
+    run(story)
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_what_a_scan_gives_counts_as_delivered_to_the_group_that_it_names(run: Run, records: bool) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:04}" + "x" * 1_000 for number in range(100))))
+        await publish(stage, block(place(1), "one"))
+        group = await stage.during(broker.catalog.ensure_group("g"))
+        asked = data_pb2.ScanRequest(queue=place(0), start=10, end=90, block_bytes=16 << 10, group="g")
+        if records:
+            asked.records.version, asked.records.head = 1, True
+        blocks = await scan(stage, asked)
+        await scan(stage, data_pb2.ScanRequest(queue=place(1), end=1, group="g"))
+        await scan(stage, data_pb2.ScanRequest(queue=place(0), end=100))
+        await scan(stage, data_pb2.ScanRequest(queue=place(0), end=100, group="nobody"))
+        ((key, counted),) = broker.runtime.stats.group_topics.items()
+        assert key == (group.group_id, broker.catalog.topics.get("t").topic_id)
+        assert counted.messages_out == 81
+        assert sum(len(one.SerializeToString()) for one in blocks) < counted.bytes_out < 100 * 2_000
+        assert broker.catalog.groups.get("nobody") is None
+
+    run(story)
+
+
+def test_offsets_of_a_topic_are_told_for_all_its_queues_and_for_a_time(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        first = await publish(stage, block(place(0), "x"))
+        await stage.clock.advance(1_000)
+        await publish(stage, block(place(0), "y"))
+        request = data_pb2.QueryOffsetsRequest(topic="t", timestamp_ms=first.store_ms + 500)
+        answer = await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        told = [(at.queue.queue_id, at.min_offset, at.max_offset, at.committed) for at in answer.offsets]
+        assert told == [(0, 0, 2, -1), (1, 0, 0, -1)]
+        assert answer.offsets[0].timestamp_offset == 1
+
+    run(story)
+
+
+def test_the_mark_of_a_message_tells_it_from_another_one_at_its_offset(run: Run) -> None:
+    async def marks(stage: Any, *places: tuple[int, int]) -> list[str]:
+        request = data_pb2.QueryOffsetsRequest(
+            queues=[place(queue_id) for queue_id, _ in places], mark_at=[offset for _, offset in places]
+        )
+        answer = await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        assert answer.status.code == definition_pb2.Code.OK
+        return [at.mark for at in answer.offsets]
+
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        first = await publish(stage, block(place(0), "x", "y"))
+        x, y, *_ = found = await marks(stage, (0, 1), (0, 2), (0, 0), (0, 3), (1, 1))
+        assert found == [x, y, "", "", ""]
+        assert x != y, "both are of the same moment"
+        assert {int(mark.partition(".")[0], 16) for mark in (x, y)} == {first.store_ms}
+        await publish(stage, block(place(0), "z"))
+        assert await marks(stage, (0, 1), (0, 2)) == [x, y]
+        request = data_pb2.QueryOffsetsRequest(queues=[place(0)], mark_at=[1, 2])
+        with pytest.raises(BadRequest, match="2 mark_at for 1 queues"):
+            await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        with pytest.raises(BadRequest, match="the limit is 256"):
+            await marks(stage, *[(0, 1)] * 257)
+        assert await marks(stage, *[(0, 1)] * 256, (0, 0)) == [x] * 256 + [""]
+
+    run(story)
+
+
+def test_a_commit_beyond_the_queue_is_refused_and_nothing_of_the_call_is_kept(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await publish(stage, block(place(0), "x"))
+        offsets = [data_pb2.CommitOffset(queue=place(0), offset=1), data_pb2.CommitOffset(queue=place(1), offset=1)]
+        request = data_pb2.CommitOffsetsRequest(group="g", offsets=offsets)
+        with pytest.raises(Error) as caught:
+            await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+        assert caught.value.code == definition_pb2.ILLEGAL_OFFSET
+        group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+        assert broker.ledger.progress.committed(group.group_id, topic.topic_id, 0) is None
+
+    run(story)
+
+
+def test_a_filtered_pull_that_does_not_wait_ends_and_says_where_to_go_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        count = TURNS_MIN * LOOK_AHEAD + 1
+        for at in range(0, count, 5_000):
+            await publish(stage, block(place(0), *map(str, range(at, min(at + 5_000, count)))))
+        wanted = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="n = 1")
+        request = data_pb2.PullRequest(queue=place(0), filter=wanted)
+        asked = stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
+        answer = data_pb2.PullResponse.FromString(await stage.during(asked))
+        assert answer.status.code == definition_pb2.MESSAGE_NOT_FOUND
+        assert answer.next_offset == count - 1
+        assert broker.ledger.store.queue_range(broker.catalog.topics.get("t").topic_id, 0) == (0, count)
+
+    run(story)
+
+
+def test_a_scan_gives_what_an_sql_filter_wants(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage, queues=1)
+        told = block(place(0), *map(str, range(600)))
+        for number, message in enumerate(told.messages):
+            message.user_properties["n"] = str(number)
+        await publish(stage, told)
+        wanted = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="n IN (0, 299, 599)")
+        request = data_pb2.ScanRequest(queue=place(0), start=0, end=600, filter=wanted)
+        scan = request.SerializeToString()
+
+        async def collect() -> list[Any]:
+            stream = stage.net.stream("a:8081", "/evenq.v1.Data/Scan", scan, timeout_ms=60_000)
+            return [data_pb2.ScanBlock.FromString(frame) async for frame in stream]
+
+        blocks = await stage.during(collect())
+        assert [message.body for one in blocks for message in one.messages] == [b"0", b"299", b"599"]
+        assert blocks[-1].next_offset == 600
+
+    run(story)
+
+
+@pytest.mark.parametrize("new_owner", [False, True])
+def test_a_parked_pull_is_refused_once_the_queue_has_changed_hands(run: Run, new_owner: bool) -> None:
+    """OC-18: the message that ends the wait belongs to the new owner, also if it was stored before anybody told us."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        locking, queue = broker.sessions.locking, MessageQueue("t", "a", 0)
+        for client_id in ("x", "y"):
+            broker.sessions.join("g", Member(client_id=client_id, protocol=Protocol.EVENQ))
+        assert await stage.during(locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        request = data_pb2.PullRequest(
+            group="g", client_id="x", queue=place(0), offset=0, wait_ms=20_000, committed=-1, owner=True
+        )
+        parked = asyncio.ensure_future(
+            stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
+        )
+        await stage.clock.advance(100)
+        assert not parked.done()
+        look_again, broker.long_polls.look_again = (
+            broker.long_polls.look_again,
+            lambda *_: None,
+        )  # it is not woken for it
+        locking.unlock("g", "x", [queue])
+        if new_owner:
+            assert await stage.during(locking.lock("g", "y", [queue], wait_ms=0)) == [True]
+        broker.long_polls.look_again = look_again
+        await publish(stage, block(place(0), "for the new owner"))
+        answer = data_pb2.PullResponse.FromString(await stage.during(parked))
+        assert answer.status.code == definition_pb2.PRECONDITION_FAILED
+        assert not answer.messages
+
+    run(story)
+
+
+def test_a_pull_whose_queue_changes_hands_while_the_disk_is_read_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        await publish(stage, block(place(0), "a"))
+        locking, queue = broker.sessions.locking, MessageQueue("t", "a", 0)
+        broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        assert await stage.during(locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        read = broker.ledger.store.read
+
+        async def slow(*place: Any, **told: Any) -> Any:
+            locking.unlock("g", "x", [queue])
+            return await read(*place, **told)
+
+        broker.ledger.store.read_hot, broker.ledger.store.read = lambda *_, **__: None, slow
+        request = data_pb2.PullRequest(group="g", client_id="x", queue=place(0), committed=-1, owner=True)
+        with pytest.raises(PreconditionFailed):
+            await stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
+
+    run(story)
+
+
+def wanted(version: int = 1, *, head: bool = True, system: bool = True) -> data_pb2.RecordsWanted:
+    return data_pb2.RecordsWanted(version=version, head=head, system=system)
+
+
+def test_a_scan_gives_records_as_they_are_stored_to_those_who_can_read_them(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:04}" + "x" * 1_000 for number in range(100))))
+        asked = data_pb2.ScanRequest(queue=place(0), start=10, end=90, block_bytes=16 << 10)
+        messages = [m for b in await scan(stage, asked) for m in b.messages]
+        asked.records.CopyFrom(wanted())
+        blocks = await scan(stage, asked)
+        assert len(blocks) > 3
+        assert [b.first_offset for b in blocks] == [10, *(b.next_offset for b in blocks[:-1])]
+        assert blocks[-1].next_offset == 90
+        stored = []
+        for told in blocks:
+            assert not told.messages
+            assert (told.records.head, told.records.system) == (True, True)
+            sizes, at = memoryview(told.records.sizes).cast("I"), 0
+            for size in sizes:
+                found = frame_at(told.records.frames[at : at + size], 0, frame_place(told.records.frames, at))
+                assert found is not None
+                stored.append(found)
+                at += size
+            assert at == len(told.records.frames)
+        assert [one.queue_offset for one in stored] == list(range(10, 90))
+        for one, message in zip(stored, messages, strict=True):
+            told = definition_pb2.Message.FromString(one.head)
+            assert (told.body, told.topic.name) == (message.body, "t")
+            system = definition_pb2.SystemProperties.FromString(one.system)
+            assert system.message_id == message.system_properties.message_id
+
+    run(story)
+
+
+def frame_place(frames: bytes, at: int) -> int:
+    return int.from_bytes(frames[at + 40 : at + 48], "big")
+
+
+def test_bodies_that_are_not_wanted_are_not_sent(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), *(f"{number:020}" + "body" * 250 for number in range(50))))
+        asked = data_pb2.ScanRequest(queue=place(0), start=0, end=50, records=wanted(head=False))
+        (told,) = await scan(stage, asked)
+        assert len(told.records.sizes) == 50 * 4
+        assert (told.records.head, told.records.system) == (False, True)
+        assert b"body" not in told.records.frames
+
+    run(story)
+
+
+def test_a_filter_or_a_version_that_is_not_ours_gives_messages_as_ever(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), "x", "y"))
+        tag = common_pb2.Filter(expression="none")
+        everything = common_pb2.Filter(expression="*")
+        for records, chosen, messages in (
+            (wanted(), tag, 0), (wanted(2), everything, 2), (wanted(0), everything, 2), (wanted(), everything, -1),
+        ):  # fmt: skip
+            asked = data_pb2.ScanRequest(queue=place(0), start=0, end=2, filter=chosen, records=records)
+            (told,) = await scan(stage, asked)
+            assert told.HasField("records") == (messages < 0)
+            assert len(told.messages) == max(0, messages)
+
+    run(story)
+
+
+def test_records_outside_of_the_queue_tell_the_range(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        await publish(stage, block(place(0), "x", "y"))
+        asked = data_pb2.ScanRequest(queue=place(0), start=5, end=9, records=wanted())
+        (refused,) = await scan(stage, asked)
+        assert refused.status.code == definition_pb2.ILLEGAL_OFFSET
+        assert (refused.first_offset, refused.next_offset) == (0, 2)
+
+    run(story)

@@ -1,0 +1,365 @@
+"""ReceiveMessage (wire contract 3.9): the frames, their order, the end of a poll, and errors as frames."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.core.state.records import Committed
+
+from evenq.errors import StoreCorrupted
+from evenq.model import StartFrom
+from evenq.serving.rpc import RpcContext
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def request(*, batch: int = 32, poll_ms: int | None = 0, invisible_ms: int | None = 10_000, **fields: Any) -> Any:
+    made = service_pb2.ReceiveMessageRequest(batch_size=batch, **fields)
+    made.group.name, made.message_queue.topic.name, made.message_queue.id = "g", "t", -1
+    if poll_ms is not None:
+        set_duration_ms(made.long_polling_timeout, poll_ms)
+    if invisible_ms is not None:
+        set_duration_ms(made.invisible_duration, invisible_ms)
+    return made
+
+
+async def receive(stage: Any, told: Any, **options: Any) -> list[Any]:
+    found: list[Any] = await stage.frames("ReceiveMessage", told, service_pb2.ReceiveMessageResponse, **options)
+    return found
+
+
+async def filled(stage: Any, count: int, **settings: Any) -> Any:
+    broker = await stage.broker(default_start_from="FIRST", default_queues=1, **settings)
+    send = service_pb2.SendMessageRequest()
+    for number in range(count):
+        message = send.messages.add(body=b"x" * 1_000)
+        message.topic.name = "t"
+        message.system_properties.message_id = f"id{number}"
+    if count:
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+    return broker
+
+
+def test_the_status_comes_first_and_the_delivery_time_last(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 2)
+        frames = await receive(stage, request())
+        kinds = [frame.WhichOneof("content") for frame in frames]
+        assert kinds == ["status", "message", "message", "delivery_timestamp"]
+        system = frames[1].message.system_properties
+        assert (system.delivery_attempt, system.invisible_duration.seconds) == (1, 10)
+
+    run(story)
+
+
+def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 12, receive_batch_max=8, receive_bytes_max=4_096)
+        assert len(await receive(stage, request(batch=100))) == 2 + 3  # three of 1,000 bytes and their fields
+        assert len(await receive(stage, request(batch=2))) == 2 + 2
+
+    run(story)
+
+
+def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
+    """Five seconds: an idle push consumer of most SDKs waits for its poll before it ends."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 0)
+        await stage.during(broker.catalog.create_topic("t"))
+        started = stage.clock.monotonic_ms()
+        await receive(stage, request(poll_ms=None), timeout_ms=60_000)
+        assert 5_000 <= stage.clock.monotonic_ms() - started <= 5_030
+
+    run(story)
+
+
+def test_an_empty_poll_ends_before_the_callers_deadline(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 0, poll_margin_ms=500, poll_max_ms=3_000)
+        await stage.during(broker.catalog.create_topic("t"))
+        for poll_ms, timeout_ms, expected_ms in (
+            (1_000, 9_000, 1_000), (9_000, 2_000, 1_500), (9_000, 60_000, 3_000), (None, 2_000, 1_500)
+        ):  # fmt: skip
+            started = stage.clock.monotonic_ms()
+            [only] = await receive(stage, request(poll_ms=poll_ms), timeout_ms=timeout_ms)
+            assert only.status.code == 40401
+            assert expected_ms <= stage.clock.monotonic_ms() - started <= expected_ms + 30
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"invisible_ms": 0}, 40011),
+        ({"invisible_ms": 43_200_001}, 40011),
+        ({"filter_expression": definition_pb2.FilterExpression(type=definition_pb2.SQL, expression="a LIKE 1")}, 40010),
+        ({"filter_expression": definition_pb2.FilterExpression(expression="a|b")}, 40010),
+    ],
+)
+def test_a_wish_that_cannot_be_is_one_frame_with_its_code(run: Run, change: dict[str, Any], code: int) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 1)
+        [only] = await receive(stage, request(**change))
+        assert only.status.code == code
+        assert only.status.message
+
+    run(story)
+
+
+def test_an_error_is_held_back_for_push_consumers_only(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 0, auto_create_topics=False, error_hold_ms=700)
+        for auto_renew, held_ms in ((False, 0), (True, 700)):
+            started = stage.clock.monotonic_ms()
+            [only] = await receive(stage, request(auto_renew=auto_renew))
+            assert only.status.code == 40402
+            assert held_ms <= stage.clock.monotonic_ms() - started <= held_ms + 30
+
+    run(story)
+
+
+def test_the_place_of_a_damaged_record_is_for_the_door_not_for_callers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+
+        def damaged(*_: Any, **__: Any) -> Any:
+            raise StoreCorrupted("/data/commitlog/0 at byte 7 is damaged")
+
+        broker.ledger.store.read_hot = damaged
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
+        deadline_ms = stage.clock.monotonic_ms() + 5_000
+        context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", deadline_ms)
+        with pytest.raises(StoreCorrupted):
+            await anext(handler(request().SerializeToString(), context))
+
+    run(story)
+
+
+def test_33_an_answer_that_got_lost_is_given_again_to_the_same_attempt_as_the_same_delivery(run: Run) -> None:
+    """Checklist 33: no attempt counted; what was acknowledged meanwhile does not come again."""
+
+    async def story(stage: Any) -> None:
+        for ordered in (False, True):
+            await _lost_answer(stage, f"b{ordered}", ordered=ordered)
+
+    run(story)
+
+
+async def _lost_answer(stage: Any, name: str, *, ordered: bool) -> None:
+    broker = await filled(stage, 3)
+    await stage.during(broker.catalog.create_group("g", ordered=ordered))
+    for auto_renew in (False, True):
+        first = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
+        again = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
+        count = 1 if ordered else 2
+        assert len(first) == len(again) == 2 + count
+        places = [frame.message.system_properties.queue_offset for frame in first[1:-1]]
+        assert [frame.message.system_properties.queue_offset for frame in again[1:-1]] == places
+        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = "g", "t"
+        ack.entries.add(receipt_handle=first[1].message.system_properties.receipt_handle)  # the older handle is good
+        answer = await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        assert answer.status.code == 20000, name
+        rest = await receive(stage, request(batch=2, attempt_id="x", auto_renew=auto_renew))
+        offsets = [frame.message.system_properties.queue_offset for frame in rest[1:-1]]
+        assert places[0] not in offsets
+        for frame in rest[1:-1]:
+            ack.entries[0].receipt_handle = frame.message.system_properties.receipt_handle
+            await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        send = service_pb2.SendMessageRequest()
+        for number in range(2):
+            message = send.messages.add(body=b"x")
+            message.topic.name = "t"
+            message.system_properties.message_id = f"more{number}"
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+        while len(left := await receive(stage, request())) > 1:
+            for frame in left[1:-1]:
+                ack.entries[0].receipt_handle = frame.message.system_properties.receipt_handle
+                await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+
+
+def test_another_client_or_a_late_one_does_not_get_the_attempts_batch(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await filled(stage, 2, attempt_keep_ms=1_000)
+        assert len(await receive(stage, request(batch=1, attempt_id="x"), client="one")) == 3
+        assert len(await receive(stage, request(batch=1, attempt_id="x"), client="two")) == 3
+        assert len(await receive(stage, request(batch=1, attempt_id="y"), client="one")) == 1
+        await stage.clock.advance(1_100)
+        assert len(await receive(stage, request(batch=1, attempt_id="x"), client="one")) == 1
+
+    run(story)
+
+
+def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+        await stage.during(broker.catalog.create_group("g"))
+        broker.sessions.join("g", Member(client_id="c", protocol=Protocol.EVENQ))
+        told = request(auto_renew=True)
+        told.message_queue.id = 0
+        (refused,) = await receive(stage, told)
+        assert refused.status.code == definition_pb2.PRECONDITION_FAILED
+        assert "'c' does not hold queue" in refused.status.message
+        queue = broker.catalog.routes.readable("t")[0]
+        assert await stage.during(broker.sessions.locking.lock("g", "c", [queue], wait_ms=0)) == [True]
+        assert len(await receive(stage, told)) == 3
+
+    run(story)
+
+
+def named(queue_id: int = -1, **fields: Any) -> Any:
+    told = request(auto_renew=True, **fields)
+    told.message_queue.id = queue_id
+    return told
+
+
+def messages(frames: list[Any]) -> list[Any]:
+    return [frame.message for frame in frames if frame.HasField("message")]
+
+
+def test_who_receives_gets_nothing_of_a_queue_that_a_member_of_the_group_holds(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2)
+        await stage.during(broker.catalog.create_group("g"))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.catalog.routes.readable("t")[0]
+        assert await stage.during(broker.sessions.locking.lock("g", "owner", [queue], wait_ms=0)) == [True]
+        assert not messages(await receive(stage, request()))
+        assert not messages(await receive(stage, named(0), client="pusher"))
+        waiting = asyncio.ensure_future(receive(stage, request(poll_ms=20_000)))
+        await stage.until(lambda: len(broker.long_polls.table) == 1)
+        broker.sessions.locking.unlock("g", "owner", [queue])
+        assert len(messages(await stage.during(waiting))) == 2, "it is told at once that the queue is free"
+
+    run(story)
+
+
+def test_a_member_gets_a_queue_when_what_was_received_of_it_is_finished(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2)
+        got = messages(await receive(stage, request(batch=1)))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.catalog.routes.readable("t")[0]
+        lock = broker.sessions.locking.lock
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=0)) == [False]
+        assert not messages(await receive(stage, request())), "nothing more is given out meanwhile"
+        waiting = asyncio.ensure_future(lock("g", "owner", [queue], wait_ms=3_000))
+        ack = service_pb2.AckMessageRequest()
+        ack.group.name, ack.topic.name = "g", "t"
+        ack.entries.add(message_id="m", receipt_handle=got[0].system_properties.receipt_handle)
+        await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        assert await stage.during(waiting) == [True]
+        assert broker.ledger.progress.committed(1, 1, 0) == 1, "it begins behind what is finished"
+
+    run(story)
+
+
+def test_a_member_does_not_wait_for_ever_for_who_never_finishes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2, revoke_ms=1_000)
+        await receive(stage, request(invisible_ms=600_000))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.catalog.routes.readable("t")[0]
+        lock = broker.sessions.locking.lock
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=500)) == [False]
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=3_000)) == [True]
+
+    run(story)
+
+
+def call_of(stage: Any, limit_ms: int) -> RpcContext:
+    return RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", stage.clock.monotonic_ms() + limit_ms)
+
+
+def handler_of(broker: Any) -> Any:
+    return next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage"))
+
+
+@pytest.mark.parametrize("piece_bytes", [0, 128 << 10])
+def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr("evenq_broker.rpc.delivery.receive._PIECE_BYTES", piece_bytes)
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        context = call_of(stage, 5_000)
+        frames = handler_of(broker)(request(invisible_ms=600_000).SerializeToString(), context)
+        first = await stage.during(anext(frames))
+        if piece_bytes:  # all of it, and the client is gone before that was written
+            assert len(first) == 5
+        else:  # the status and one message; then the client is gone
+            await stage.during(anext(frames))
+        assert len(await receive(stage, request())) == 1, "they are being delivered"
+        await stage.during(frames.aclose())
+        again = await receive(stage, request())
+        places = [frame.message.system_properties.queue_offset for frame in again[1:-1]]
+        assert places == [0, 1, 2]
+        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}, "nobody saw them"
+
+    run(story)
+
+
+def test_a_receive_that_breaks_off_in_a_disk_read_wakes_the_poll_that_waited_for_it(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        begun, never = asyncio.Event(), asyncio.Event()
+        hot = broker.ledger.store.read_hot
+        broker.ledger.store.read_hot = lambda *_, **__: None  # all is cold
+
+        async def stuck(*_: Any, **__: Any) -> Any:
+            begun.set()
+            await never.wait()
+
+        read, broker.ledger.store.read = broker.ledger.store.read, stuck
+        context = call_of(stage, 60_000)
+        first = asyncio.ensure_future(anext(handler_of(broker)(request().SerializeToString(), context)))
+        await stage.during(begun.wait())
+        second = asyncio.ensure_future(receive(stage, request(poll_ms=20_000)))
+        for _ in range(20):
+            await stage.clock.advance(5)
+        assert not second.done(), "it waits while the queue is read"
+        broker.ledger.store.read_hot, broker.ledger.store.read = hot, read
+        started = stage.clock.monotonic_ms()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        frames = await second
+        assert [frame.WhichOneof("content") for frame in frames].count("message") == 3
+        assert stage.clock.monotonic_ms() - started < 1_000, "at once, not at the end of its poll"
+
+    run(story)
+
+
+def test_a_new_groups_first_receive_is_answered_once_its_start_is_on_the_disk(run: Run) -> None:
+    """LAST means from now on, also if this broker dies in the next moment."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 3)
+        await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: list[Any] = []
+
+        def record(*ops: Any) -> asyncio.Future[None]:
+            written.extend(ops)
+            return asyncio.shield(disk)
+
+        broker.ledger.journal.record, kept = record, broker.ledger.journal.record
+        answer = asyncio.ensure_future(stage.frames("ReceiveMessage", request(), service_pb2.ReceiveMessageResponse))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await stage.clock.advance(1_000)
+        assert [op.offset for op in written if isinstance(op, Committed)] == [3]
+        assert not answer.done(), "the disk is slow"
+        disk.set_result(None)
+        await answer
+        broker.ledger.journal.record = kept
+
+    run(story)

@@ -1,0 +1,117 @@
+"""Locks on the wire: what is refused, beyond the promises in tests/spec/test_cluster.py."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.core.state.records import Locked
+
+from evenq.errors import Error
+from evenq.model import MessageQueue
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+async def lock(stage: Any, *queues: common_pb2.Queue, client_id: str = "x") -> Any:
+    request = groups_pb2.LockQueuesRequest(group="g", client_id=client_id, queues=queues)
+    return await stage.call("/evenq.v1.Groups/LockQueues", request, groups_pb2.LockQueuesResponse)
+
+
+async def begin(stage: Any) -> Any:
+    broker = await stage.broker()
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+    broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+    return broker
+
+
+def queue(queue_id: int, broker: str = "a", topic: str = "t") -> common_pb2.Queue:
+    return common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue_id)
+
+
+def test_several_queues_are_locked_in_one_call_and_answered_in_order(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        answer = await lock(stage, queue(1), queue(0))
+        told = [(at.queue.queue_id, at.granted, at.holder, at.committed) for at in answer.queues]
+        assert told == [(1, True, "x", -1), (0, True, "x", -1)]
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "client_id", "code"),
+    [
+        (queue(0), "stranger", definition_pb2.PRECONDITION_FAILED),
+        (queue(0, broker="b"), "x", definition_pb2.PRECONDITION_FAILED),
+        (queue(0, topic="none"), "x", definition_pb2.TOPIC_NOT_FOUND),
+        (queue(2), "x", definition_pb2.BAD_REQUEST),
+    ],
+)
+def test_a_lock_that_cannot_be_has_its_own_code(run: Run, wanted: Any, client_id: str, code: int) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        with pytest.raises(Error) as caught:
+            await lock(stage, wanted, client_id=client_id)
+        assert caught.value.code == code
+
+    run(story)
+
+
+def test_unlocking_what_one_does_not_hold_is_no_error(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begin(stage)
+        request = groups_pb2.UnlockQueuesRequest(group="g", client_id="x", queues=[queue(0)])
+        await stage.call("/evenq.v1.Groups/UnlockQueues", request, groups_pb2.UnlockQueuesResponse)
+
+    run(story)
+
+
+def test_a_deleted_groups_locks_are_free(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await lock(stage, queue(0))
+        await stage.during(broker.catalog.delete_group("g"))
+        assert broker.membership.locks.holder("g", broker.catalog.routes.readable("t")[0]) == ""
+
+    run(story)
+
+
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run: Run, passes_on: bool) -> None:
+    """Whoever is told that a queue is its own must find it so after a crash of the broker."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        sessions = broker.sessions
+        sessions.join("g", Member(client_id="y", protocol=Protocol.EVENQ))
+        await lock(stage, queue(0))
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: list[Any] = []
+
+        def record(*ops: Any) -> asyncio.Future[None]:
+            written.extend(ops)
+            return asyncio.shield(disk)
+
+        broker.ledger.journal.record, kept = record, broker.ledger.journal.record
+        request = groups_pb2.LockQueuesRequest(
+            group="g", client_id="y", queues=[queue(0) if passes_on else queue(1)], wait_ms=10_000
+        )
+        answer = asyncio.ensure_future(
+            stage.net.unary("a:8081", "/evenq.v1.Groups/LockQueues", request.SerializeToString(), timeout_ms=20_000)
+        )
+        await stage.clock.advance(200)
+        if passes_on:
+            sessions.locking.unlock("g", "x", [MessageQueue("t", "a", 0)])
+        await stage.clock.advance(1_000)
+        assert [op.client_id for op in written if isinstance(op, Locked)] == ["y"]
+        assert not answer.done(), "the disk is slow"
+        disk.set_result(None)
+        told = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
+        assert told.queues[0].granted
+        broker.ledger.journal.record = kept
+
+    run(story)

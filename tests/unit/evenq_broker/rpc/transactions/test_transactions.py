@@ -1,0 +1,473 @@
+"""Transactions at one broker and two: half messages, decisions, checks of live producers, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.transactions.table import Outcome
+from evenq_broker.settings import StoreSettings
+
+from evenq.errors import StoreFull
+from evenq.model import MessageType, StartFrom
+from evenq.model.names import GIVEN_UP_TOPIC
+from evenq.runtime.tasks import spawn
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
+from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+OK, BAD_REQUEST, INVALID_ID, CONFLICT, TOO_MANY = 20000, 40000, 40008, 40014, 42900
+COMMIT, ROLLBACK, UNKNOWN = v2.COMMIT, v2.ROLLBACK, v2.TRANSACTION_RESOLUTION_UNSPECIFIED
+
+
+def half(number: int = 0, topic: str = "t", recovery_ms: int = 0) -> v2.Message:
+    message = v2.Message(body=b"body %d" % number, user_properties={"number": str(number)})
+    message.topic.name = topic
+    system = message.system_properties
+    system.message_id, system.message_type, system.tag = f"id{number}", v2.TRANSACTION, "a"
+    system.keys.append(f"key{number}")
+    if recovery_ms:
+        set_duration_ms(system.orphaned_transaction_recovery_duration, recovery_ms)
+    return message
+
+
+async def send(stage: Any, *messages: v2.Message, client: str = "sender", broker: str = "a") -> Any:
+    request = service_pb2.SendMessageRequest(messages=messages)
+    return await stage.ask("SendMessage", request, service_pb2.SendMessageResponse, client=client, broker=broker)
+
+
+async def begin(stage: Any, number: int = 0, **options: Any) -> str:
+    answer = await send(stage, half(number, **options))
+    assert answer.status.code == answer.entries[0].status.code == OK
+    assert answer.entries[0].message_id == f"id{number}"
+    name: str = answer.entries[0].transaction_id
+    assert name.isascii()
+    return name
+
+
+async def end(stage: Any, name: str, resolution: int, *, topic: str = "t", broker: str = "a") -> int:
+    request = service_pb2.EndTransactionRequest(transaction_id=name, message_id="id0")
+    request.topic.name, request.resolution = topic, resolution  # type: ignore[assignment]  # a number of the enum
+    answer = await stage.ask("EndTransaction", request, service_pb2.EndTransactionResponse, broker=broker)
+    code: int = answer.status.code
+    return code
+
+
+async def receive(stage: Any, topic: str = "t") -> list[v2.Message]:
+    request = service_pb2.ReceiveMessageRequest(batch_size=32)
+    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", topic, -1
+    request.invisible_duration.seconds = 600
+    set_duration_ms(request.long_polling_timeout, 0)
+    request.filter_expression.type, request.filter_expression.expression = v2.TAG, "*"
+    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse)
+    return [frame.message for frame in frames if frame.HasField("message")]
+
+
+async def begun(stage: Any, name: str = "a", **settings: Any) -> Any:
+    broker = await stage.broker(name, poll_default_ms=1, **settings)
+    await stage.during(broker.catalog.create_topic("t", queues=2, message_type=MessageType.TRANSACTION))
+    await stage.during(broker.catalog.create_group("g", start_from=StartFrom.FIRST))
+    return broker
+
+
+class Producer:
+    """A telemetry stream of a producer, and the checks that came on it."""
+
+    def __init__(self, stage: Any, client: str, *topics: str, broker: str = "a") -> None:
+        self.checks: list[service_pb2.RecoverOrphanedTransactionCommand] = []
+        self.answers = 0
+        self._stop = asyncio.Event()
+        self._topics = topics
+        self._task = spawn(self._run(stage, client, broker), name=client)
+
+    async def _run(self, stage: Any, client: str, broker: str) -> None:
+        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+        headers = {"x-mq-client-id": client}
+        stream = stage.net.stream(f"{broker}:8081", method, self._requests(), timeout_ms=None, metadata=headers)
+        async for frame in stream:
+            command = service_pb2.TelemetryCommand.FromString(frame)
+            if command.HasField("recover_orphaned_transaction_command"):
+                self.checks.append(command.recover_orphaned_transaction_command)
+            else:
+                self.answers += 1
+
+    async def _requests(self) -> Any:
+        settings = v2.Settings(client_type=v2.PRODUCER)
+        settings.publishing.SetInParent()
+        for topic in self._topics:
+            settings.publishing.topics.add().name = topic
+        yield service_pb2.TelemetryCommand(settings=settings).SerializeToString()
+        await self._stop.wait()
+
+    async def close(self) -> None:
+        self._stop.set()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def producer(stage: Any, client: str, *topics: str, broker: str = "a") -> Producer:
+    made = Producer(stage, client, *topics, broker=broker)
+    await stage.until(lambda: made.answers == 1)
+    return made
+
+
+def test_a_half_message_is_seen_by_nobody_until_it_is_committed_and_then_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        name = await begin(stage)
+        assert await receive(stage) == []
+        assert await end(stage, name, UNKNOWN) == OK
+        assert await receive(stage) == []
+        for _ in range(2):
+            assert await end(stage, name, COMMIT) == OK
+        (message,) = await receive(stage)
+        assert (message.body, dict(message.user_properties), message.topic.name) == (b"body 0", {"number": "0"}, "t")
+        system = message.system_properties
+        assert (system.message_id, system.tag, list(system.keys)) == ("id0", "a", ["key0"])
+        assert system.message_type == v2.TRANSACTION
+        assert broker.ledger.store.timers.stats.pending == 0
+        assert broker.transactions.stats.committed == {1: 1}
+
+    run(story)
+
+
+def test_what_was_rolled_back_never_comes_and_a_later_commit_changes_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        name = await begin(stage)
+        assert await end(stage, name, ROLLBACK) == OK
+        assert await end(stage, name, ROLLBACK) == OK
+        assert await end(stage, name, COMMIT) == OK
+        assert await receive(stage) == []
+        assert broker.ledger.store.timers.stats.pending == len(broker.transactions.table) == 0
+        assert broker.transactions.stats.conflicts == 1
+
+        other = await begin(stage, 1)
+        assert await end(stage, other, COMMIT) == OK
+        assert await end(stage, other, ROLLBACK) == OK
+        assert [message.system_properties.message_id for message in await receive(stage)] == ["id1"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 500, "t1.a.00", "t1.elsewhere.00", "d1.a.00"])
+def test_an_id_that_is_empty_or_forged_is_refused(run: Run, name: str) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        await begin(stage)
+        assert await end(stage, name, COMMIT) == INVALID_ID
+        assert await end(stage, name, UNKNOWN) == INVALID_ID
+
+    run(story)
+
+
+def test_an_id_of_another_topic_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        assert await end(stage, await begin(stage), COMMIT, topic="other") == INVALID_ID
+
+    run(story)
+
+
+def test_decisions_that_race_are_decided_once(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        name = await begin(stage)
+        ident = broker.ledger.transaction_ids.read(name)
+        outcomes = [Outcome.COMMITTED, Outcome.ROLLED_BACK] * 5
+        work = asyncio.gather(*(broker.transactions.end(ident.number, outcome) for outcome in outcomes))
+        await stage.during(work)
+        assert len(await receive(stage)) == 1
+        assert broker.transactions.stats.conflicts == 5
+
+    run(story)
+
+
+def test_a_decision_that_the_store_refused_is_open_still(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        name = await begin(stage)
+        append = broker.ledger.store.append
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise StoreFull("the disk is full")
+
+        broker.ledger.store.append = refuse
+        assert await end(stage, name, COMMIT) == TOO_MANY
+        broker.ledger.store.append = append
+        assert await receive(stage) == []
+        assert await end(stage, name, COMMIT) == OK
+        assert len(await receive(stage)) == 1
+
+    run(story)
+
+
+def test_a_topic_takes_only_its_kind_and_the_error_names_the_command(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        await stage.during(broker.catalog.create_topic("plain"))
+        await stage.during(broker.catalog.create_topic("all", message_type=MessageType.MIXED))
+        answer = await send(stage, half(topic="plain"))
+        assert answer.status.code == answer.entries[0].status.code == CONFLICT
+        assert "evenq topic create plain --type MIXED" in answer.status.message
+        normal = half()
+        normal.system_properties.message_type = v2.NORMAL
+        assert (await send(stage, normal)).status.code == CONFLICT
+        assert (await send(stage, half(topic="all"))).status.code == OK
+        assert (await send(stage, half(topic="made"))).status.code == OK
+        assert broker.catalog.topics.get("made").message_type is MessageType.TRANSACTION
+
+    run(story)
+
+
+def test_a_transaction_message_travels_alone_and_its_first_check_is_within_an_hour(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        answer = await send(stage, half(0), half(1))
+        assert [entry.status.code for entry in answer.entries] == [BAD_REQUEST] * 2
+        assert (await send(stage, half(recovery_ms=3_600_001))).status.code == BAD_REQUEST
+        assert (await send(stage, half(recovery_ms=3_600_000))).status.code == OK
+        assert broker.ledger.store.timers.stats.pending == 1
+
+    run(story)
+
+
+def test_too_many_open_ones_are_refused_until_one_ends(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage, transactions_max=2)
+        names = [await begin(stage, number) for number in range(2)]
+        answer = await send(stage, half(2))
+        assert answer.status.code == TOO_MANY
+        assert "transactions_max" in answer.status.message
+        await end(stage, names[0], ROLLBACK)
+        assert (await send(stage, half(2))).status.code == OK
+
+    run(story)
+
+
+def test_an_open_one_is_asked_about_after_six_seconds_and_then_each_thirty(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        sender = await producer(stage, "sender", "t")
+        other = await producer(stage, "other", "t")
+        name = await begin(stage)
+        await stage.clock.advance(5_900)
+        assert sender.checks == []
+        await stage.until(lambda: len(sender.checks) == 1, limit_ms=200)
+        check = sender.checks[0]
+        assert check.transaction_id == name
+        message = check.message
+        system = message.system_properties
+        assert (message.topic.name, message.body, system.message_id) == ("t", b"body 0", "id0")
+        assert system.body_digest.checksum == md5(b"body 0", usedforsecurity=False).hexdigest().upper()
+        assert system.body_encoding == v2.IDENTITY
+        assert system.born_timestamp.seconds > 0
+        assert system.delivery_attempt == 1
+        assert system.receipt_handle
+        await stage.clock.advance(29_900)
+        assert len(sender.checks) == 1
+        await stage.until(lambda: len(sender.checks) == 2, limit_ms=200)
+        await sender.close()
+        await stage.until(lambda: len(other.checks) == 1, limit_ms=31_000)
+        assert await end(stage, name, COMMIT) == OK
+        assert len(await receive(stage)) == 1
+        await stage.clock.advance(60_000)
+        assert len(other.checks) == 1
+        assert broker.ledger.store.timers.stats.pending == 0
+        await other.close()
+
+    run(story)
+
+
+def test_the_message_may_move_its_first_check(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        await begin(stage, recovery_ms=600_000)
+        await stage.clock.advance(595_000)
+        sender = await producer(stage, "sender", "t")
+        await stage.clock.advance(4_900 - stage.clock.monotonic_ms() % 100)
+        assert sender.checks == []
+        await stage.until(lambda: len(sender.checks) == 1, limit_ms=1_100)
+        await sender.close()
+
+    run(story)
+
+
+def test_producers_of_other_topics_and_consumers_are_not_asked(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        strangers = [await producer(stage, "x", "other"), await producer(stage, "y")]
+        await begin(stage)
+        await stage.until(lambda: broker.transactions.stats.missed == 1)
+        assert all(stranger.checks == [] for stranger in strangers)
+        for stranger in strangers:
+            await stranger.close()
+
+    run(story)
+
+
+def test_after_the_last_check_it_is_given_up_into_a_topic_that_everybody_reads(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage, transaction_checks_max=3, transaction_check_interval_ms=1_000)
+        sender = await producer(stage, "sender", "t")
+        name = await begin(stage)
+        await stage.until(lambda: broker.transactions.stats.given_up == 1)
+        assert len(sender.checks) == 3
+        await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+        assert await receive(stage) == []
+        (message,) = await receive(stage, GIVEN_UP_TOPIC)
+        assert message.body == b"body 0"
+        assert message.topic.name == GIVEN_UP_TOPIC
+        origin = message.system_properties.dead_letter_queue
+        assert (origin.topic, origin.message_id) == ("t", "id0")
+        assert dict(message.user_properties) == {
+            "number": "0", "REAL_TOPIC": "t", "TRANSACTION_CHECK_TIMES": "3",
+        }  # fmt: skip
+        assert await end(stage, name, COMMIT) == INVALID_ID
+        assert await receive(stage) == []
+        await sender.close()
+
+    run(story)
+
+
+def test_checks_without_a_producer_do_not_count_until_it_is_too_old(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(
+            stage, transaction_checks_max=2, transaction_check_interval_ms=1_000, transaction_age_max_ms=30_000
+        )
+        await begin(stage)
+        await stage.until(lambda: broker.transactions.stats.missed >= 5)
+        assert broker.transactions.stats.given_up == 0
+        await stage.until(lambda: broker.transactions.stats.given_up == 1, limit_ms=40_000)
+        assert len(await receive(stage, GIVEN_UP_TOPIC)) == 1
+
+    run(story)
+
+
+def test_a_producer_that_comes_is_asked_at_once_what_nobody_could_be_asked(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        names = [await begin(stage, number) for number in range(3)]
+        assert await end(stage, names[0], ROLLBACK) == OK
+        await stage.until(lambda: broker.transactions.stats.missed >= 2)
+        assert await end(stage, names[1], ROLLBACK) == OK
+        late = await producer(stage, "late", "t")
+        await stage.until(lambda: len(late.checks) == 1, limit_ms=500)
+        assert late.checks[0].transaction_id == names[2]
+        half = broker.transactions.table.get(broker.ledger.transaction_ids.read(names[2]).number)
+        assert (half.checks, half.missed) == (1, 0)
+        await late.close()
+
+    run(story)
+
+
+def test_another_broker_decides_and_another_brokers_producer_is_asked(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await begun(stage, "a"), await begun(stage, "b")
+        for one, other in ((a, b), (b, a)):
+            one.catalog.routes.snapshot("ns", "1", [other.cluster.own.now()], stage.clock.monotonic_ms())
+        away = await producer(stage, "away", "t", broker="b")
+        name = await begin(stage)
+        await stage.until(lambda: len(away.checks) == 1)
+        assert away.checks[0].transaction_id == name
+        await stage.until(lambda: a.transactions.stats.relayed == 1)
+        assert a.transactions.table.get(a.ledger.transaction_ids.read(name).number).checks == 1
+        assert await end(stage, name, COMMIT, broker="b") == OK
+        assert len(await receive(stage)) == 1
+        await away.close()
+
+    run(story)
+
+
+def test_open_ones_their_counts_and_decisions_survive_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+        broker = await begun(stage, store=store, transaction_check_interval_ms=1_000)
+        sender = await producer(stage, "sender", "t")
+        names = [await begin(stage, number) for number in range(4)]
+        await end(stage, names[0], COMMIT)
+        await end(stage, names[1], ROLLBACK)
+        await stage.until(lambda: len(sender.checks) >= 4)
+        number = broker.ledger.transaction_ids.read(names[2]).number
+        checks = broker.transactions.table.get(number).checks
+        assert checks >= 2
+        await sender.close()
+        await stage.during(broker.close())
+
+        again = await stage.broker(store=store, poll_default_ms=1, transaction_check_interval_ms=1_000)
+        assert len(again.transactions.table) == 2
+        assert again.transactions.table.get(number).checks >= checks
+        assert await end(stage, names[0], COMMIT) == OK
+        assert await end(stage, names[1], COMMIT) == OK
+        assert again.transactions.stats.conflicts == 1
+        assert await end(stage, names[2], COMMIT) == OK
+        assert await end(stage, names[3], ROLLBACK) == OK
+        await stage.clock.advance(40_000)
+        assert again.ledger.store.timers.stats.pending == 0
+        assert sorted(message.system_properties.message_id for message in await receive(stage)) == ["id0", "id2"]
+
+    run(story)
+
+
+def test_a_deleted_topic_takes_its_half_messages_along(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        name = await begin(stage)
+        await stage.during(broker.catalog.delete_topic("t"))
+        assert await end(stage, name, COMMIT) == INVALID_ID
+        await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+        assert len(broker.transactions.table) == 0
+
+    run(story)
+
+
+def test_a_half_message_that_cannot_be_read_is_delivered_by_its_timer(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begun(stage)
+        name = await begin(stage)
+
+        async def nothing(wanted: list[int]) -> list[None]:
+            return [None for _ in wanted]
+
+        broker.ledger.store.read_timers = nothing
+        assert await end(stage, name, COMMIT) == OK
+        assert await receive(stage) == []
+        await stage.until(lambda: broker.ledger.store.timers.stats.pending == 0)
+        assert len(await receive(stage)) == 1
+        assert await end(stage, name, COMMIT) == OK
+
+    run(story)
+
+
+def test_a_decision_may_leave_out_the_topic_and_one_without_an_id_says_what_is_missing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        name = await begin(stage)
+        assert await end(stage, "", COMMIT) == INVALID_ID
+        empty = service_pb2.EndTransactionRequest(resolution=v2.COMMIT)
+        answer = await stage.ask("EndTransaction", empty, service_pb2.EndTransactionResponse)
+        assert "the transaction id is empty" in answer.status.message
+        assert await end(stage, name, COMMIT, topic="") == OK
+        assert len(await receive(stage)) == 1
+
+    run(story)
+
+
+def test_a_broker_without_the_topics_producer_tells_its_peer_that_it_sent_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await begun(stage)
+        request = data_pb2.RelayCheckRequest(topic="t", client_id="sender", command=b"")
+        answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
+        assert not answer.sent
+        sender = await producer(stage, "sender", "t")
+        answer = await stage.call("/evenq.v1.Data/RelayCheck", request, data_pb2.RelayCheckResponse)
+        assert answer.sent
+        await sender.close()
+
+    run(story)

@@ -1,0 +1,48 @@
+"""`make test` may leave tests out, `make check`, which CI runs, may not. Asked of make itself, which runs nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def commands_of(*words: str, everything: bool = False) -> list[str]:
+    """What make would run."""
+    of_make = {"EVENQ_TEST_ALL", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}  # this may run below another make
+    environment = {name: value for name, value in os.environ.items() if name not in of_make}
+    if everything:
+        environment["EVENQ_TEST_ALL"] = "1"
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_ci_runs_every_folder_of_tests_and_leaves_no_slow_test_out() -> None:
+    runs = [command for command in commands_of("check", everything=True) if "/pytest " in command]
+    assert runs
+    assert not [command for command in runs if "slow" in command]
+    whole = {word for command in runs if " -k " not in command for word in shlex.split(command)}
+    folders = {path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").glob("*/**/test_*.py")} - {"data"}
+    assert {f"tests/{folder}" for folder in folders} <= whole
+    chosen = {choice for command in runs for choice in re.findall(r'-m "?([a-z ]+)"?', command)}
+    assert chosen == {"kubernetes", "not kubernetes"}, "one half each"
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert "EVENQ_TEST_ALL=1" in ci
+    assert "make check" in ci
+    test = [command for command in commands_of("test", everything=True) if "/pytest " in command]
+    assert set(test) <= set(commands_of("check", everything=True))
+
+
+def test_what_make_test_leaves_out_is_said_with_targets_that_are_there() -> None:
+    *runs, said = commands_of("test")
+    assert all("not slow" in command for command in runs if "/pytest " in command)
+    named = {word for words in re.findall(r"make ([a-z ]+)", said) for word in words.split()}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"unit", "integration", "check"} <= named <= targets

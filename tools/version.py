@@ -1,0 +1,50 @@
+"""Which version a package is that is built here: hatchling asks (`[tool.hatch.version]` in pyproject.toml).
+
+- at a git tag vX.Y.Z: X.Y.Z, and `evenq.__version__` must say the same;
+- behind one: X.Y.(Z+1).devN+gHASH, N commits behind it;
+- without a tag, without git, or in an unpacked archive: `evenq.__version__`.
+
+Only the standard library: it runs where nothing is installed but hatchling.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+PATH = "src/evenq/runtime/version.py"
+ROOT = Path(__file__).resolve().parents[1]
+DESCRIBED = re.compile(r"v(\d+)\.(\d+)\.(\d+)-(\d+)-g([0-9a-f]+)")
+
+
+def version(root: Path = ROOT) -> str:
+    """As PEP 440 writes it. Raises ValueError for a tag that disagrees with the code."""
+    code = (root / PATH).read_text(encoding="utf-8")
+    said = re.search(r'^__version__ = "(.+)"$', code, re.MULTILINE)
+    if said is None:
+        raise ValueError(f'{PATH} has no line __version__ = "X.Y.Z"')
+    found = DESCRIBED.fullmatch(described(root))
+    if found is None:
+        return said[1]
+    major, minor, patch, commits = map(int, found.groups()[:4])
+    if commits:
+        return f"{major}.{minor}.{patch + 1}.dev{commits}+g{found[5]}"
+    tagged = f"{major}.{minor}.{patch}"
+    if tagged != said[1]:
+        raise ValueError(
+            f"the tag says {tagged}, src/evenq/runtime/version.py {said[1]}: change the file, then tag again"
+        )
+    return tagged
+
+
+def described(root: Path) -> str:
+    """What git says of the checkout at `root` itself; empty if it is none, or has no tag."""
+    if not (root / ".git").exists():  # a parent folder may be somebody else's checkout
+        return ""
+    command = ["git", "-C", str(root), "describe", "--tags", "--long", "--match", "v[0-9]*"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip()
