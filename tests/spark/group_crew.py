@@ -52,6 +52,8 @@ class Member:
         self._process: Process | None = None
         self._changing: threading.Thread | None = None
         self.problem = ""
+        self.troubles: list[dict[str, Any]] = []
+        """What it told of calls that failed, for people."""
 
     def prepare(self) -> None:
         self._process = Process(self.name, self._command, folder=self._folder, heard=self._hear)
@@ -127,6 +129,8 @@ class Member:
 
     def _hear(self, _name: str, told: dict[str, Any]) -> None:
         with self._changed:
+            if "unacked" in told or told.get("failed"):
+                self.troubles.append(told | {"at_ms": time.monotonic_ns() // 1_000_000})
             if "got" not in told:
                 self._said.append(told)
             self._changed.notify_all()

@@ -256,6 +256,15 @@ def cut_off(readers: list[Reader]) -> set[int]:
     return set[int]().union(*(reader.cut_off() for reader in readers))
 
 
+def who_read(readers: list[Reader], numbers: list[int]) -> str:
+    """Each read of these messages, with its moment; and what the members told that is not a read."""
+    reads = [
+        f"{number} by {reader.name} at {at_ms} ms, {place + 1} of {len(reader.chunks())} chunks of {len(chunk)}"
+        for reader in readers for place, chunk in enumerate(reader.chunks()) for number, at_ms in chunk if number in numbers
+    ]  # fmt: skip
+    return "\n".join(["repeated:", *sorted(reads), *(f"{reader.name}: {told}" for reader in readers for told in reader.troubles)])
+
+
 def judge_changes(readers: list[Reader], below: int, *, in_hand: AbstractSet[int] = frozenset()) -> None:
     """Of the messages below, nothing was repeated but what stops cut off, and what killed members had `in_hand`."""
     jobs = [reader for reader in readers if isinstance(reader, SparkJob)]
@@ -266,7 +275,7 @@ def judge_changes(readers: list[Reader], below: int, *, in_hand: AbstractSet[int
          + ", ".join(f"{count} {ended}" for ended, count in stops.items())
          + f"; {sum(len(job.cut) for job in jobs)} cut off a batch, {len(twice & cut)} of the {len(cut)} messages in "
          "those were repeated")  # fmt: skip
-    assert not twice - cut, sorted(twice - cut)[:20]
+    assert not twice - cut, who_read(readers, sorted(twice - cut)[:20])
     assert SECONDS < FULL_SECONDS or stops.keys() == set(Ended), f"a minute has all kinds of stops, not only {stops}"
 
 

@@ -2,15 +2,18 @@
 
 Messages are fetched ahead into the queues' snapshots; `poll` takes them from there, queue by queue in turns. With
 automatic commits what a poll returned counts as consumed at the next poll, so a user who dies in between gets it again;
-a queue that moves away waits for that (at most `drain_ms`). Without, only `commit` moves progress.
+a queue that moves away waits for that (at most `drain_ms`). Without, only `commit` moves progress, and a queue that moves
+away waits until what was polled of it is committed, as long at most.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from evenq.client.core.calls import ConsumerCalls, QueueRange
 from evenq.client.core.process_queue import ProcessQueue
@@ -22,6 +25,8 @@ from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMes
 from evenq.runtime.clock import Clock
 
 __all__ = ["Polling"]
+
+log = logging.getLogger(__name__)
 
 NEVER_MS = 1 << 60
 ERRORS_MAX = 100
@@ -41,6 +46,8 @@ class Polling:
         tell: RebalanceCallback | None,
     ) -> None:
         self._calls = calls
+        if not plan.auto_commit and not plan.chosen:
+            plan = replace(plan, finish=self._until_committed)
         self._plan = plan
         self._clock = clock
         self._member = Membership(
@@ -52,6 +59,10 @@ class Polling:
         self._ready: deque[ProcessQueue] = deque()
         self._returned: list[tuple[ProcessQueue, list[ReceivedMessage]]] = []
         self._positions: dict[ProcessQueue, QueueOffset] = {}
+        self._uncommitted: dict[ProcessQueue, QueueOffset] = {}
+        """Without automatic commits: the end of what was polled and is not stored yet."""
+        self._leaving: dict[ProcessQueue, Wakeup] = {}
+        """Queues that move away and wait for the user's commit."""
         self._wakeup = Wakeup(clock)
         self._task: asyncio.Task[object] | None = None  # the poll that is under way
         self._last: list[ReceivedMessage] = []
@@ -68,6 +79,8 @@ class Polling:
             for message in chunk:
                 process.postpone(message.queue_offset, retry_ms=NEVER_MS)
         self._returned.clear()
+        self._uncommitted.clear()  # no commit can come any more
+        self._wake_leaving()
         await self._member.close()
 
     async def poll(self, max_messages: int, wait_ms: int) -> list[ReceivedMessage]:
@@ -113,7 +126,7 @@ class Polling:
         self._positions = {
             process: position
             for process, position in self._positions.items()
-            if self._member.ownership.process(process.queue) is process
+            if self._member.ownership.process(process.queue) is process or process in self._leaving
         }
         if offsets is None:
             if self._plan.auto_commit:
@@ -123,7 +136,8 @@ class Polling:
                     table.rewind(process.queue, position)
                 table.advance(process.queue, position)
         for queue, offset in (offsets or {}).items():
-            self._owned(queue)
+            if not any(process.queue == queue for process in self._leaving):
+                self._owned(queue)
             if offset < 0:
                 raise BadRequest(f"offset {offset} of {queue} is negative; a committed offset is the next one to read")
             if offset < table.memory(queue):
@@ -131,7 +145,15 @@ class Polling:
             else:
                 table.advance(queue, QueueOffset(offset))
         await self._member.progress.report()
-        missing = [queue for queue in table.due() if offsets is None or queue in offsets]
+        due = table.due()
+        self._forget_lost()
+        self._uncommitted = {
+            process: position
+            for process, position in self._uncommitted.items()
+            if process.queue in due or table.memory(process.queue) < position
+        }
+        self._wake_leaving()
+        missing = [queue for queue in due if offsets is None or queue in offsets]
         if missing:
             raise ConnectionFailed(f"the offsets of {len(missing)} queues were not stored, as {missing[0]}; try again")
 
@@ -169,6 +191,7 @@ class Polling:
         old = self._owned(queue)
         self._returned = [(process, chunk) for process, chunk in self._returned if process is not old]
         self._positions.pop(old, None)
+        self._uncommitted.pop(old, None)
         self._member.ownership.seek(queue, QueueOffset(offset))
         self._positions[self._owned(queue)] = QueueOffset(offset)
 
@@ -234,6 +257,9 @@ class Polling:
                 for message in chunk:
                     process.finish(message.queue_offset)
                 self._member.ownership.settled(process)
+                if process not in self._uncommitted:
+                    self._forget_lost()
+                self._uncommitted[process] = process.position
             self._positions[process] = process.position
             return chunk
         return []
@@ -241,6 +267,36 @@ class Polling:
     def _sure(self, queue: MessageQueue) -> bool:
         """OC-18: somebody else may have it by now."""
         return self._plan.chosen or not self._member.clustering or self._member.sessions.sure(queue.broker_name)
+
+    async def _until_committed(self, process: ProcessQueue) -> None:
+        """A queue moves away: the user may be at work on what was polled of it, and the next owner begins where it is
+        committed.
+        """
+        drain_ms = self._plan.options.drain_ms
+        deadline_ms = self._clock.monotonic_ms() + drain_ms
+        wakeup = self._leaving[process] = Wakeup(self._clock)
+        try:
+            while process in self._uncommitted:
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if left_ms <= 0:
+                    log.warning(
+                        "group %s: what was polled of %s was not committed within %d ms (drain_ms), it comes again elsewhere",
+                        self._plan.group, process.queue, drain_ms,
+                    )  # fmt: skip
+                    return
+                await wakeup.wait(left_ms)
+        finally:
+            del self._leaving[process]
+            self._uncommitted.pop(process, None)
+
+    def _forget_lost(self) -> None:
+        """Queues that went without being asked, as those of a member that was taken for dead."""
+        held = set(self._member.ownership.processes())
+        self._uncommitted = {process: at for process, at in self._uncommitted.items() if process in held}
+
+    def _wake_leaving(self) -> None:
+        for wakeup in self._leaving.values():
+            wakeup.wake()
 
     def _consumed(self) -> None:
         for process, chunk in self._returned:

@@ -163,6 +163,74 @@ def test_queues_that_are_assigned_are_read_from_where_their_user_says(world: Any
             one.assign([MessageQueue("t", "elsewhere", 0)], timeout_ms=30)
 
 
+def manual(world: Any, *, drain_ms: int = 60_000) -> evenq.PullConsumer:
+    return consumer(world, options=PullOptions(auto_commit=False, drain_ms=drain_ms)).start()
+
+
+def polled(one: evenq.PullConsumer, count: int) -> list[evenq.ReceivedMessage]:
+    found: list[evenq.ReceivedMessage] = []
+    while len(found) < count:
+        found += one.poll(1, wait_ms=20_000)
+    return found
+
+
+def test_a_queue_moves_away_when_what_was_polled_of_it_is_committed(world: Any) -> None:
+    world.create("t", queues=2)
+    one = manual(world)
+    world.until(lambda: len(one.queues) == 2)
+    for number in range(6):
+        world.publish("t", b"%d" % number)
+    polled(one, 6)
+    two = manual(world)
+    world.until(lambda: len(one.queues) == 1)
+    assert two.poll(10, wait_ms=500) == []
+    assert two.queues == [], "it waits for the commit"
+    one.commit()
+    world.until(lambda: len(two.queues) == 1)
+    assert two.poll(10, wait_ms=500) == [], "what was committed while the queue moved counts"
+
+
+def test_a_queue_that_moves_away_takes_an_offset_that_its_user_gives(world: Any) -> None:
+    world.create("t", queues=2)
+    one = manual(world)
+    world.until(lambda: len(one.queues) == 2)
+    for number in range(6):
+        world.publish("t", b"%d" % number)
+    last = {message.queue: message.queue_offset for message in polled(one, 6)}
+    two = manual(world)
+    world.until(lambda: len(one.queues) == 1)
+    (moving,) = set(last) - set(one.queues)
+    one.commit({moving: last[moving]})
+    assert two.poll(10, wait_ms=500) == [], "one message is left to be worked on"
+    one.commit({moving: last[moving] + 1})
+    world.until(lambda: two.queues == [moving])
+    assert two.poll(10, wait_ms=500) == []
+
+
+def test_who_never_commits_keeps_a_queue_for_drain_ms_and_the_next_owner_has_it_all(world: Any, caplog: Any) -> None:
+    world.create("t", queues=2)
+    one = manual(world, drain_ms=200)
+    world.until(lambda: len(one.queues) == 2)
+    for number in range(6):
+        world.publish("t", b"%d" % number)
+    sent = polled(one, 6)
+    two = manual(world)
+    world.until(lambda: len(two.queues) == 1)
+    again = polled(two, 1)
+    assert again[0].message_id in {message.message_id for message in sent}
+    assert "was not committed within 200 ms (drain_ms)" in caplog.text
+
+
+def test_a_consumer_that_is_closed_waits_for_no_commit(world: Any) -> None:
+    world.create("t")
+    world.publish("t", b"1")
+    one = manual(world)
+    polled(one, 1)
+    one.close()
+    with consumer(world) as two:
+        assert bodies(two.poll(1, wait_ms=20_000)) == [b"1"]
+
+
 def test_what_another_thread_closes_ends_a_poll_within_its_time(world: Any, in_threads: Any) -> None:
     world.create("t")
     one = consumer(world).start()

@@ -96,12 +96,13 @@ class Locking:
             deliveries.vanished(self._catalog, self._ledger, group, own)
             own = []
         granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
+        for queue, is_own in zip(queues, granted, strict=True):
+            if is_own and (queue not in before or (anew and (group, queue) not in self._clearing)):
+                self._begin_clearing(group, client_id, queue)
         if not all(granted) and wait_ms > 0:
             missing = [queue for queue, is_own in zip(queues, granted, strict=True) if not is_own]
             await self._wait(group, client_id, missing, wait_ms=wait_ms, generation=generation)
         for queue in queues:
-            if queue not in before and locks.holder(group, queue) == client_id:
-                self._clearing[group, queue] = client_id, self._runtime.clock.monotonic_ms()
             if queue not in own and locks.holder(group, queue) == client_id:
                 deliveries.let_go(self._catalog, self._ledger, group, queue)
         await self._safe()
@@ -119,6 +120,12 @@ class Locking:
             return False
         holder = locks.holder(group, MessageQueue(topic, self._runtime.settings.broker_name, queue_id))
         return holder not in {"", client_id}
+
+    def _begin_clearing(self, group: str, client_id: str, queue: MessageQueue) -> None:
+        """In the step in which the queue is given: the call that asked for it may end before it hears of that, and the
+        next call of the member must still wait.
+        """
+        self._clearing[group, queue] = client_id, self._runtime.clock.monotonic_ms()
 
     def _is_in_hand(self, group: str, client_id: str, queue: MessageQueue) -> bool:
         """True while the member must wait for its queue: somebody received of it and is not done. Not for ever: what is
@@ -304,6 +311,7 @@ class Locking:
     def _granted(self, grants: Iterable[Grant]) -> None:
         self._record_locks()
         for grant in grants:
+            self._begin_clearing(grant.group, grant.client_id, grant.queue)
             future = self._tickets.pop(grant.ticket, None)
             if future is not None and not future.done():
                 future.set_result(True)

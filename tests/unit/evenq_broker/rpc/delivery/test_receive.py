@@ -9,7 +9,7 @@ from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Committed
 
 from evenq.errors import StoreCorrupted
-from evenq.model import StartFrom
+from evenq.model import NO_GENERATION, StartFrom
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -33,7 +33,7 @@ async def receive(stage: Any, told: Any, **options: Any) -> list[Any]:
 
 
 async def filled(stage: Any, count: int, **settings: Any) -> Any:
-    broker = await stage.broker(default_start_from="FIRST", default_queues=1, **settings)
+    broker = await stage.broker(**{"default_start_from": "FIRST", "default_queues": 1} | settings)
     send = service_pb2.SendMessageRequest()
     for number in range(count):
         message = send.messages.add(body=b"x" * 1_000)
@@ -258,6 +258,49 @@ def test_a_member_gets_a_queue_when_what_was_received_of_it_is_finished(run: Run
         await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
         assert await stage.during(waiting) == [True]
         assert broker.ledger.progress.committed(1, 1, 0) == 1, "it begins behind what is finished"
+
+    run(story)
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_call_for_a_lock_that_breaks_off_leaves_the_next_one_the_wait_for_what_was_received(
+    run: Run, waited: bool
+) -> None:
+    """The first call has the queue, at once or when its owner lets go, and waits for another one when it breaks off."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 2, default_queues=2)
+        await stage.during(broker.catalog.create_group("g"))
+        first, second = broker.catalog.routes.readable("t")
+        lock, unlock = broker.sessions.locking.lock, broker.sessions.locking.unlock
+        for name in ("owner", "other"):
+            broker.sessions.join("g", Member(client_id=name, protocol=Protocol.EVENQ))
+        assert messages(await receive(stage, named(first.queue_id), client="worker"))
+        assert await stage.during(lock("g", "other", [second], wait_ms=0)) == [True]
+        if waited:
+            assert await stage.during(lock("g", "other", [first], wait_ms=0)) == [False]
+        broken = asyncio.ensure_future(lock("g", "owner", [first, second], wait_ms=60_000))
+        await stage.until(lambda: broker.membership.locks.waiters("g", second) == ["owner"])
+        if waited:
+            unlock("g", "other", [first])
+        broken.cancel()
+        await asyncio.gather(broken, return_exceptions=True)
+        assert await stage.during(lock("g", "owner", [first], wait_ms=0)) == [False]
+
+    run(story)
+
+
+def test_a_member_that_asks_anew_for_what_it_holds_waits_for_what_was_received(run: Run) -> None:
+    """As after a restart of the broker, which knows of the lock and not that its member has not heard of it yet."""
+
+    async def story(stage: Any) -> None:
+        broker = await filled(stage, 1)
+        assert messages(await receive(stage, request(), client="worker"))
+        broker.sessions.join("g", Member(client_id="owner", protocol=Protocol.EVENQ))
+        queue = broker.catalog.routes.readable("t")[0]
+        broker.membership.locks.restore("g", queue, "owner", NO_GENERATION)
+        lock = broker.sessions.locking.lock
+        assert await stage.during(lock("g", "owner", [queue], wait_ms=0, anew=True)) == [False]
 
     run(story)
 
