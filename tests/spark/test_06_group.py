@@ -262,7 +262,9 @@ def who_read(readers: list[Reader], numbers: list[int]) -> str:
         f"{number} by {reader.name} at {at_ms} ms, {place + 1} of {len(reader.chunks())} chunks of {len(chunk)}"
         for reader in readers for place, chunk in enumerate(reader.chunks()) for number, at_ms in chunk if number in numbers
     ]  # fmt: skip
-    return "\n".join(["repeated:", *sorted(reads), *(f"{reader.name}: {told}" for reader in readers for told in reader.troubles)])
+    return "\n".join(
+        ["repeated:", *sorted(reads), *(f"{reader.name}: {told}" for reader in readers for told in reader.troubles)]
+    )
 
 
 def judge_changes(readers: list[Reader], below: int, *, in_hand: AbstractSet[int] = frozenset()) -> None:

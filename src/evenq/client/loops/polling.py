@@ -2,8 +2,8 @@
 
 Messages are fetched ahead into the queues' snapshots; `poll` takes them from there, queue by queue in turns. With
 automatic commits what a poll returned counts as consumed at the next poll, so a user who dies in between gets it again;
-a queue that moves away waits for that (at most `drain_ms`). Without, only `commit` moves progress, and a queue that moves
-away waits until what was polled of it is committed, as long at most.
+a queue that moves away waits for that (at most `drain_ms`). Without, only `commit` moves progress, and a queue that
+moves away waits until what was polled of it is committed, as long at most.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class Polling:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0:
                     log.warning(
-                        "group %s: what was polled of %s was not committed within %d ms (drain_ms), it comes again elsewhere",
+                        "group %s: what was polled of %s was not committed within %d ms (drain_ms), it comes again",
                         self._plan.group, process.queue, drain_ms,
                     )  # fmt: skip
                     return
