@@ -91,7 +91,7 @@ def consumer(endpoint: str, topic: str, group: str, file: str) -> None:
         Path(file).open("a", encoding="ascii") as out,
         evenq.PullConsumer(
             group=group, subscriptions={topic: "*"}, endpoint=endpoint, start_from="FIRST",
-            options=PullOptions(auto_commit=False),
+            options=PullOptions(auto_commit=False, drain_ms=30_000),
         ) as reader,
     ):  # fmt: skip
         say(ready=True)
