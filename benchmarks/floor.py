@@ -23,7 +23,7 @@ from typing import Any
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.run import run
 from evenq.wire.convert import set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -171,33 +171,33 @@ def rpcs(asked: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
     done = service_pb2.EndTransactionResponse(status=OK).SerializeToString()
     changed = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=HANDLE).SerializeToString()
     relay = Relay() if asked.relay else None
-    rows: list[tuple[str, Kind, Any, type[Any]]] = [
+    rows: list[tuple[str, CallKind, Any, type[Any]]] = [
         (
             "SendMessage",
-            Kind.UNARY,
+            CallKind.UNARY,
             relay.send if relay else unary(lambda: send_answer(asked.send_entries)),
             s.SendMessageResponse,
         ),
         (
             "ReceiveMessage",
-            Kind.SERVER_STREAM,
+            CallKind.SERVER_STREAM,
             relay.receive if relay else receive(asked.batch, asked.body),
             s.ReceiveMessageResponse,
         ),
-        ("PullMessage", Kind.SERVER_STREAM, pull(asked.batch, asked.body), s.PullMessageResponse),
-        ("EndTransaction", Kind.UNARY, unary(lambda: done), s.EndTransactionResponse),
-        ("ChangeInvisibleDuration", Kind.UNARY, unary(lambda: changed), s.ChangeInvisibleDurationResponse),
+        ("PullMessage", CallKind.SERVER_STREAM, pull(asked.batch, asked.body), s.PullMessageResponse),
+        ("EndTransaction", CallKind.UNARY, unary(lambda: done), s.EndTransactionResponse),
+        ("ChangeInvisibleDuration", CallKind.UNARY, unary(lambda: changed), s.ChangeInvisibleDurationResponse),
         (
             "ForwardMessageToDeadLetterQueue",
-            Kind.UNARY,
+            CallKind.UNARY,
             unary(lambda: done),
             s.ForwardMessageToDeadLetterQueueResponse,
         ),
-        ("AckMessage", Kind.UNARY, unary(lambda: ack_answer(asked.ack_entries)), s.AckMessageResponse),
-        ("QueryRoute", Kind.UNARY, unary(lambda: route(port())), s.QueryRouteResponse),
-        ("QueryAssignment", Kind.UNARY, unary(lambda: assignment(port())), s.QueryAssignmentResponse),
-        ("Heartbeat", Kind.UNARY, unary(s.HeartbeatResponse(status=OK).SerializeToString), s.HeartbeatResponse),
-        ("Telemetry", Kind.BIDI, telemetry, definition_pb2.Status),
+        ("AckMessage", CallKind.UNARY, unary(lambda: ack_answer(asked.ack_entries)), s.AckMessageResponse),
+        ("QueryRoute", CallKind.UNARY, unary(lambda: route(port())), s.QueryRouteResponse),
+        ("QueryAssignment", CallKind.UNARY, unary(lambda: assignment(port())), s.QueryAssignmentResponse),
+        ("Heartbeat", CallKind.UNARY, unary(s.HeartbeatResponse(status=OK).SerializeToString), s.HeartbeatResponse),
+        ("Telemetry", CallKind.BIDI, telemetry, definition_pb2.Status),
     ]
     return [
         Rpc(method=SERVICE + name, kind=kind, handler=handler, response=response, access=access)

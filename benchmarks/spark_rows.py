@@ -61,7 +61,7 @@ class CeilingReader(DataSourceReader):
 
 def _batch() -> Any:
     import pyarrow as pa
-    from pyspark_evenq.arrow_schema import TYPES, Column, arrow_schema
+    from pyspark_evenq.arrow_schema import TYPES, OutputColumn, arrow_schema
 
     numbers = range(BATCH_ROWS)
     values: dict[str, list[Any]] = {
@@ -78,5 +78,5 @@ def _batch() -> Any:
         "bornTimestamp": [1_700_000_000_000_000] * BATCH_ROWS,
         "storeTimestamp": [1_700_000_000_000_000] * BATCH_ROWS,
     }
-    schema = arrow_schema(tuple(Column(name, nullable=True) for name in TYPES))
+    schema = arrow_schema(tuple(OutputColumn(name, nullable=True) for name in TYPES))
     return pa.RecordBatch.from_arrays([pa.array(values[f.name], type=f.type) for f in schema], schema=schema)

@@ -174,9 +174,9 @@ def render() -> dict[str, str]:
 
 def programs() -> dict[str, type[BaseModel]]:
     """Program -> class of its settings."""
-    from evenq_broker.settings import Settings as Broker
-    from evenq_nameserver.settings import Settings as Nameserver
-    from evenq_rebalancer.settings import Settings as Rebalancer
+    from evenq_broker.settings import BrokerSettings as Broker
+    from evenq_nameserver.settings import NameserverSettings as Nameserver
+    from evenq_rebalancer.settings import RebalancerSettings as Rebalancer
 
     return {"nameserver": Nameserver, "broker": Broker, "rebalancer": Rebalancer}
 

@@ -1,5 +1,6 @@
 """Looks for what no linter sees: sizes, mirrored tests, banned folder names, TODOs without an issue, module docstrings,
-and forbidden doors (time, chance, files, sockets, threads, processes) outside the rooms that own them.
+class names that two modules define, and forbidden doors (time, chance, files, sockets, threads, processes) outside the
+rooms that own them.
 
 `python tools/tidy.py` prints findings, one a line, and exits 1 if there are errors; warnings (tests that are not
 mirrored yet) do not count. `tests/unit/tools/test_tidy.py` runs it too.
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,21 @@ MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 DOCSTRING_LINES_MAX = 16
 BANNED_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"})
+TWO_FACES = "the SDK's sync and asyncio faces have the same public names: evenq.X and evenq.aio.X"
+SHARED_CLASS_NAMES = {  # class names that more than one module defines: in how many modules, and the reason
+    "Admin": (2, TWO_FACES),
+    "LitePushConsumer": (2, TWO_FACES),
+    "LiteSimpleConsumer": (2, TWO_FACES),
+    "Producer": (3, TWO_FACES + ", and local queues have evenq.local.Producer"),
+    "PullConsumer": (2, TWO_FACES),
+    "PushConsumer": (2, TWO_FACES),
+    "SimpleConsumer": (2, TWO_FACES),
+    "Message": (2, "public in evenq, where a server stores it, and in evenq.local, where it has no server's fields"),
+    "DefaultSource": (
+        2,
+        "Spark looks it up; pyspark_evenq exports the one that fits the installed Spark",
+    ),
+}
 TODO = re.compile(r"#.*\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 
 CODE = re.compile(r"^(class|def|async def) ", re.MULTILINE)
@@ -182,6 +198,27 @@ def _forbidden_call(function: ast.expr) -> str:
     return f"{module}.{name}" if forbidden else ""
 
 
+def shared_class_names(
+    sources: Iterable[tuple[str, str]], allowed: Mapping[str, tuple[int, str]] = SHARED_CLASS_NAMES
+) -> Iterator[Finding]:
+    """Classes at the top of two or more modules with one name, which a reader can only tell apart by the imports."""
+    homes: dict[str, dict[str, int]] = {}
+    for relative, source in sources:
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, {}).setdefault(relative, node.lineno)
+    for name, lines in sorted(homes.items()):
+        if name not in allowed:
+            first, *others = lines
+            for relative in others:
+                text = f"class {name} is in {first} too: keep one if both are one idea, else name what each is"
+                yield Finding(relative, lines[relative], text)
+    for name, (count, _) in sorted(allowed.items()):
+        if len(lines := homes.get(name, {})) != count:
+            where = ", ".join(lines) or "no module"
+            yield Finding("tools/tidy.py", 1, f"class {name} is in {where}; SHARED_CLASS_NAMES allows {count} modules")
+
+
 def unmirrored(root: Path = ROOT) -> Iterator[Finding]:
     """Modules with code and no test file at the mirrored place."""
     for relative, source in modules(root):
@@ -209,7 +246,7 @@ def empty_folders(root: Path = ROOT) -> Iterator[Finding]:
 def main() -> int:
     """Print all findings; 1 if one of them is an error."""
     findings = [finding for relative, source in modules() for finding in check_module(relative, source)]
-    findings += [*empty_folders(), *unmirrored()]
+    findings += [*empty_folders(), *shared_class_names(modules()), *unmirrored()]
     for finding in findings:
         print(finding)
     errors = sum(not finding.warning for finding in findings)

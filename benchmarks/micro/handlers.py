@@ -37,7 +37,7 @@ from typing import Any
 
 import uvloop
 from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from hpack import Encoder
 from rounds import folder_in, settle_collector
 
@@ -307,7 +307,7 @@ YARDSTICK = 20_000
 @asynccontextmanager
 async def connected(folder: Path, *, headers: str) -> AsyncIterator[Wire]:
     """A broker in this process, and a connection to its front."""
-    settings = Settings(
+    settings = BrokerSettings(
         port=0, metrics_port=-1, front="http2", default_queues=8, default_start_from="FIRST",
         store={"path": str(folder)},
     )  # fmt: skip

@@ -13,7 +13,7 @@ import random
 import time
 import tracemalloc
 
-from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 
 NOW_MS = 1_700_000_000_000
 ROUND = 500
@@ -74,7 +74,7 @@ class Group:
             began = clock()
             verdict = ack(queue, offset, number, expires_ms=NOW_MS + 60_000, now_ms=NOW_MS)
             timings.append(clock() - began)
-            assert verdict is Verdict.DONE
+            assert verdict is SettleStatus.DONE
         for _ in range(0, ROUND, self.batch):
             self.deliver(min(self.batch, ROUND))
 

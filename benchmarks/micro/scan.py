@@ -40,7 +40,7 @@ def serve(front: Any, block: int, count: int) -> None:
     from evenq.runtime.clock import SystemClock
     from evenq.serving.grpc_server import open_grpc_server
     from evenq.serving.grpc_server_options import GrpcServerOptions
-    from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+    from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
     answer = bytes(block)
@@ -51,7 +51,7 @@ def serve(front: Any, block: int, count: int) -> None:
 
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
-        row = Rpc(method=METHOD, kind=Kind.SERVER_STREAM, handler=scan, response=data_pb2.ScanBlock, access=access)
+        row = Rpc(method=METHOD, kind=CallKind.SERVER_STREAM, handler=scan, response=data_pb2.ScanBlock, access=access)
         door = await open_grpc_server(
             [row], host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=front)
         )
@@ -70,15 +70,15 @@ def serve(front: Any, block: int, count: int) -> None:
 def read(address: str, queue_id: int, rows: int, block_bytes: int, parts: tuple[bool, bool]) -> tuple[int, int]:
     """Blocks and bytes of one queue, in a reader's process."""
     from pyspark_evenq import cluster
-    from pyspark_evenq.planner import QueueRange
+    from pyspark_evenq.planner import OffsetRange
 
     from evenq.model.queue import MessageQueue
 
-    wanted = QueueRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
+    wanted = OffsetRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
     blocks = size = 0
     for block in cluster.scan(
         address, wanted, uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
-        parts=cluster.Parts(*parts, verifies=True),
+        parts=cluster.RecordParts(*parts, verifies=True),
     ):  # fmt: skip
         blocks += 1
         size += len(block)

@@ -50,28 +50,28 @@ def _blocks(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterato
 
     return cluster.scan(
         address, _range(queue_id, rows), uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
-        parts=cluster.Parts(head=True, system=True, verifies=True),
+        parts=cluster.RecordParts(head=True, system=True, verifies=True),
     )  # fmt: skip
 
 
 def _batches(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterator[Any]:
     from pyspark_evenq import scanning
-    from pyspark_evenq.arrow_schema import TYPES, Column
+    from pyspark_evenq.arrow_schema import TYPES, OutputColumn
     from pyspark_evenq.options import ReadOptions
 
     given = {"endpoints": address, "subscribe": TOPIC, "blockBytes": str(block_bytes)}
     options = ReadOptions.parse(given, streaming=False)
     queue = _range(queue_id, rows)
     (task,) = scanning.scan_tasks([[queue]], {queue.queue: address}, {})
-    return scanning.read(task, options, tuple(Column(name, nullable=True) for name in TYPES))
+    return scanning.read(task, options, tuple(OutputColumn(name, nullable=True) for name in TYPES))
 
 
 def _range(queue_id: int, rows: int) -> Any:
-    from pyspark_evenq.planner import QueueRange
+    from pyspark_evenq.planner import OffsetRange
 
     from evenq.model.queue import MessageQueue
 
-    return QueueRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
+    return OffsetRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
 
 
 def _consume(batches: Iterator[Any], rows: int, step: str, drain: Any) -> None:

@@ -50,7 +50,7 @@ def serve(front: Front) -> None:
     from evenq.runtime.clock import SystemClock
     from evenq.serving.grpc_server import open_grpc_server
     from evenq.serving.grpc_server_options import GrpcServerOptions
-    from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+    from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 
     answer = data_pb2.PublishResponse(
         status=definition_pb2.Status(code=definition_pb2.OK, message="OK"),
@@ -62,7 +62,7 @@ def serve(front: Front) -> None:
 
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
-        row = Rpc(method=METHOD, kind=Kind.UNARY, handler=publish, response=data_pb2.PublishResponse, access=access)
+        row = Rpc(method=METHOD, kind=CallKind.UNARY, handler=publish, response=data_pb2.PublishResponse, access=access)
         door = await open_grpc_server(
             [row], host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=front)
         )

@@ -145,9 +145,9 @@ async def serve(folder: Path, asked: argparse.Namespace) -> None:
     """A broker that answers each line on its input with the figures of one round."""
     from evenq_broker.app import BrokerApp
     from evenq_broker.rpc.staging.staging import StagingCalls
-    from evenq_broker.settings import Settings
+    from evenq_broker.settings import BrokerSettings
 
-    settings = Settings(
+    settings = BrokerSettings(
         port=0, metrics_port=-1, broker_name="bench", default_queues=4, store={"path": str(folder)}
     )  # fmt: skip
     app: Any = BrokerApp(settings, clock=SystemClock(), rng=random.Random(1), net=GrpcNet())

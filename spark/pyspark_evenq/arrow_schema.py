@@ -26,7 +26,7 @@ __all__ = [
     "HEAD",
     "SYSTEM",
     "TYPES",
-    "Column",
+    "OutputColumn",
     "arrow_schema",
     "columns",
     "ddl",
@@ -95,14 +95,14 @@ DDL = ddl(TYPES)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class OutputColumn:
     """One wanted column."""
 
     name: str
     nullable: bool
 
 
-def columns(schema: StructType, types: Mapping[str, str] = TYPES) -> tuple[Column, ...]:
+def columns(schema: StructType, types: Mapping[str, str] = TYPES) -> tuple[OutputColumn, ...]:
     """The columns of a schema given by the user. Raises SettingsError for one that the source does not have."""
     for field in schema.fields:
         kind = field.dataType.simpleString()
@@ -110,7 +110,7 @@ def columns(schema: StructType, types: Mapping[str, str] = TYPES) -> tuple[Colum
             raise SettingsError(f"the evenq source has no column {field.name!r}; its columns are: {ddl(types)}")
         if kind != types[field.name]:
             raise SettingsError(f"column {field.name} is {types[field.name]}, not {kind}; cast it after loading")
-    return tuple(Column(field.name, field.nullable) for field in schema.fields)
+    return tuple(OutputColumn(field.name, field.nullable) for field in schema.fields)
 
 
 HEAD = frozenset({"body", "properties", "value", "headers"})
@@ -119,18 +119,18 @@ SYSTEM = frozenset({"tag", "keys", "messageId", "messageGroup", "bornTimestamp",
 """Columns made of its system properties; the others are known without either."""
 
 
-def needs_head(columns: tuple[Column, ...]) -> bool:
+def needs_head(columns: tuple[OutputColumn, ...]) -> bool:
     """Whether a column is made of the message's head."""
     return any(column.name in HEAD for column in columns)
 
 
-def needs_system(columns: tuple[Column, ...]) -> bool:
+def needs_system(columns: tuple[OutputColumn, ...]) -> bool:
     """Whether a column is made of the system properties."""
     return any(column.name in SYSTEM for column in columns)
 
 
 @lru_cache(maxsize=64)
-def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+def arrow_schema(columns: tuple[OutputColumn, ...]) -> pa.Schema:
     """Exactly what Spark's own conversion gives for these columns."""
     import pyarrow as pa
 

@@ -17,7 +17,7 @@ from evenq.errors import InternalError
 if TYPE_CHECKING:
     from evenq.model.queue import MessageQueue
     from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message, Status
-    from pyspark_evenq.records import Records
+    from pyspark_evenq.records import BlockRecords
 
 __all__ = ["Block", "StoredBytes", "parse", "records_of", "tag_set", "with_tags"]
 
@@ -127,14 +127,14 @@ def _ok() -> bytes:
     return Status(code=OK, message="OK").SerializeToString()
 
 
-def records_of(block: Block, queue: MessageQueue) -> Records | None:
+def records_of(block: Block, queue: MessageQueue) -> BlockRecords | None:
     """The records that it holds in place of messages."""
     held = block.records
     if held is None:
         return None
-    from pyspark_evenq.records import Records
+    from pyspark_evenq.records import BlockRecords
 
-    return Records(
+    return BlockRecords(
         queue=queue, first_offset=block.first_offset, sizes=held.sizes, frames=held.frames, head=held.head,
         system=held.system, checked=held.checked,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from pyspark_evenq.offsets import StreamOffset
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["Checkpoint", "LastBatch"]
+__all__ = ["LastBatch", "QueryCheckpoint"]
 
 log = logging.getLogger(__name__)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.IGNORECASE | re.DOTALL)
@@ -31,7 +31,7 @@ ASK_MS = 800
 """Of the 2 s that a stopped query may take."""
 
 
-class Checkpoint:
+class QueryCheckpoint:
     """The folder of one query's checkpoint, as `checkpointLocation` names it for the writer of the stream."""
 
     def __init__(self, location: str) -> None:
@@ -106,7 +106,7 @@ class LastBatch:
     """The batch that a runner planned last. Without a location it is never known to be done before Spark says so."""
 
     def __init__(self, location: str) -> None:
-        self._checkpoint = Checkpoint(location) if location else None
+        self._checkpoint = QueryCheckpoint(location) if location else None
         self._span: tuple[StreamOffset, StreamOffset] | None = None
         if self._checkpoint is not None:
             self._checkpoint.must_exist()

@@ -29,7 +29,7 @@ from pyspark_evenq.extra_columns import must_be_unique
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.option_values import NEAR
 from pyspark_evenq.options import ReadOptions, SchemaStyle
-from pyspark_evenq.planner import Bounds, QueueRange
+from pyspark_evenq.planner import Bounds, OffsetRange
 from pyspark_evenq.positions import QueueState
 from pyspark_evenq.topic_routes import CALL_MS, first_answer, query_route
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BrokersAway",
     "Located",
-    "Parts",
+    "RecordParts",
     "Route",
     "Survey",
     "by_address",
@@ -114,7 +114,7 @@ class Survey:
             )
 
 
-class Parts(NamedTuple):
+class RecordParts(NamedTuple):
     """What of each record the wanted columns are made of, beside its header."""
 
     head: bool
@@ -261,8 +261,8 @@ def query(
 
 
 def marks(address: str, positions: Sequence[tuple[MessageQueue, int]]) -> dict[tuple[MessageQueue, int], str]:
-    """What the messages before these offsets are (`offsets.Mark`), at one broker; empty: there is none, or the broker
-    is older than marks.
+    """What the messages before these offsets are (`offsets.OffsetMark`), at one broker; empty: there is none, or the
+    broker is older than marks.
     """
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import data_pb2
@@ -352,8 +352,8 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
 
 
 def scan(
-    address: str, part: QueueRange, *, uid: str, tags: str, sql: str = "", group: str, block_bytes: int,
-    timeout_ms: int, parts: Parts | None = None,
+    address: str, part: OffsetRange, *, uid: str, tags: str, sql: str = "", group: str, block_bytes: int,
+    timeout_ms: int, parts: RecordParts | None = None,
 ) -> Generator[memoryview, None, None]:  # fmt: skip
     """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. A broker whose
     queue has another `uid` refuses with PreconditionFailed; older ones do not look. With `parts` records are taken as
@@ -384,7 +384,7 @@ def row_bytes(address: str, queue: MessageQueue, start: int) -> float | None:
         return None
     blocks = scan(
         address,
-        QueueRange(queue=queue, start=start, end=start + SAMPLE_COUNT),
+        OffsetRange(queue=queue, start=start, end=start + SAMPLE_COUNT),
         uid="",
         tags="",
         group="",  # a look, not a delivery: it must not count as one

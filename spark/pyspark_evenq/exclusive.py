@@ -16,10 +16,10 @@ from evenq.model import QueueOffset
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
 from pyspark_evenq.committer import Committer
-from pyspark_evenq.holding import Held
+from pyspark_evenq.holding import HeldQueues
 from pyspark_evenq.losses import named
 from pyspark_evenq.made_group import MadeGroup
-from pyspark_evenq.member import Member
+from pyspark_evenq.member import StreamMember
 from pyspark_evenq.member_options import OnConflict
 from pyspark_evenq.offsets import Positions, StreamOffset
 from pyspark_evenq.planner import Bounds, trimmed
@@ -44,7 +44,7 @@ class ExclusiveQueues:
 
     def __init__(self, group: MadeGroup, watch: QueueWatch) -> None:
         self._group, self._options, self._watch = group, group.options, watch
-        self.member = Member(self._options)
+        self.member = StreamMember(self._options)
         self.client_id = self.member.client_id
         self.committer = Committer(self._send, interval_ms=self._options.commit_interval_ms)
         self._frozen: Mapping[MessageQueue, Bounds] | None = None
@@ -82,11 +82,11 @@ class ExclusiveQueues:
     def wait(self, start: StreamOffset) -> None:
         self._watch.refresh({**start.ends, **self._now})
 
-    def hold(self, start: StreamOffset) -> Held:
+    def hold(self, start: StreamOffset) -> HeldQueues:
         held = self._held if self._frozen is None else self._held | self._frozen.keys()
-        return Held(queues=held, ends={**start.ends, **self._now}, moved=self._now)
+        return HeldQueues(queues=held, ends={**start.ends, **self._now}, moved=self._now)
 
-    def without(self, start: StreamOffset, held: Held, late: Collection[MessageQueue]) -> Held:
+    def without(self, start: StreamOffset, held: HeldQueues, late: Collection[MessageQueue]) -> HeldQueues:
         """Nobody told how far they go, or not yet as far as that, or their lock is in doubt."""
         self._moved = {queue: move for queue, move in self._moved.items() if queue not in late}
         self._chosen = {queue: offset for queue, offset in self._chosen.items() if queue in late}

@@ -15,11 +15,11 @@ from pyspark_evenq.offsets import Positions, StreamOffset
 from pyspark_evenq.planner import Bounds
 from pyspark_evenq.positions import QueueState
 
-__all__ = ["Held", "Queues"]
+__all__ = ["HeldQueues", "Queues"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldQueues:
     """What a batch may be made of."""
 
     queues: frozenset[MessageQueue]
@@ -57,11 +57,11 @@ class Queues(Protocol):
         """Until there is something new, at most `idle_wait_ms`."""
         ...
 
-    def hold(self, start: StreamOffset) -> Held:
+    def hold(self, start: StreamOffset) -> HeldQueues:
         """What the next batch may read."""
         ...
 
-    def without(self, start: StreamOffset, held: Held, late: Collection[MessageQueue]) -> Held:
+    def without(self, start: StreamOffset, held: HeldQueues, late: Collection[MessageQueue]) -> HeldQueues:
         """The same, but these moved queues cannot begin yet (there may be none); a later batch begins there."""
         ...
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from evenq.client.rpc.sessions import RpcConsumerCalls
     from evenq.model import Generation
 
-__all__ = ["GroupBusy", "Member", "QueueTaken"]
+__all__ = ["GroupBusy", "QueueTaken", "StreamMember"]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class QueueTaken(errors.PreconditionFailed):
     """Another member has queues that were this query's."""
 
 
-class Member:
+class StreamMember:
     """One query's membership. All methods are for the main thread of the runner, but `sent` and `refused`."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -64,7 +64,7 @@ class Member:
         name = options.membership.query_name or options.group
         self.client_id = f"{os.uname().nodename}@{os.getpid()}@spark-{name}@{time.time_ns() // 1_000_000:x}"
         self._background: Background | None = None
-        self._life: _Life | None = None
+        self._life: _MemberLoop | None = None
         self._left = False
 
     def hold(self, route: Route) -> frozenset[MessageQueue]:
@@ -112,16 +112,16 @@ class Member:
             log.warning("no goodbye to group %s, brokers will miss this member: %s", self._options.group, late)
         self._background.close()
 
-    def _begun(self) -> tuple[Background, _Life]:
+    def _begun(self) -> tuple[Background, _MemberLoop]:
         if self._background is None or self._life is None or self._background.process_id != os.getpid():
             from evenq.client.loops.background import Background
 
             self._background = Background()
-            self._life = _Life(self._options, self.client_id)
+            self._life = _MemberLoop(self._options, self.client_id)
         return self._background, self._life
 
 
-class _Life:
+class _MemberLoop:
     """What runs in the member's own loop."""
 
     def __init__(self, options: ReadOptions, client_id: str) -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from evenq.errors import SettingsError
 from pyspark_evenq.option_values import choice, flag, number
 
-__all__ = ["MEMBER_NAMES", "Assignment", "Membership", "OnBusy", "OnConflict", "membership"]
+__all__ = ["MEMBER_NAMES", "AssignmentMode", "MembershipOptions", "OnBusy", "OnConflict", "membership"]
 
 MEMBER_NAMES = (
     "assignment",
@@ -30,7 +30,7 @@ _OF_ALL = ("onGroupBusy", "groupIdPrefix", "assign")
 """What makes no sense where others have a part of the queues."""
 
 
-class Assignment(StrEnum):
+class AssignmentMode(StrEnum):
     """Which queues of its topics a stream reads."""
 
     EXCLUSIVE = "exclusive"
@@ -56,10 +56,10 @@ class OnConflict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class MembershipOptions:
     """How a stream lives in its group."""
 
-    assignment: Assignment = Assignment.EXCLUSIVE
+    assignment: AssignmentMode = AssignmentMode.EXCLUSIVE
     weight: float = 1.0
     """How much a shared stream takes beside others, in groups whose weight is CAPACITY."""
     on_busy: OnBusy = OnBusy.FAIL
@@ -72,22 +72,22 @@ class Membership:
     """The folder of the query's checkpoint, to see at a stop whether the last batch is done; empty: not told."""
 
 
-def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> Membership:
+def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> MembershipOptions:
     """From the options under their canonical names. Raises SettingsError."""
     for name in MEMBER_NAMES:
         if name in values and not streaming:
             raise SettingsError(f"option {name} is for streams; a batch read is no member of a group")
         if name in values and not group:
             raise SettingsError(f"option {name} is for members of a group; give the option group as well")
-    assignment = choice(values, "assignment", Assignment.EXCLUSIVE)
-    shared = assignment is Assignment.SHARED
+    assignment = choice(values, "assignment", AssignmentMode.EXCLUSIVE)
+    shared = assignment is AssignmentMode.SHARED
     for name in _OF_ALL if shared else _OF_SHARES:
         if name in values:
             raise SettingsError(
                 f"option {name} does not go with assignment={assignment}: "
                 + ("others of the group have their part of its queues" if shared else "all queues are the stream's")
             )
-    return Membership(
+    return MembershipOptions(
         assignment=assignment,
         weight=number(values, "memberWeight", default=1.0, high=WEIGHT_MAX),
         on_busy=choice(values, "onGroupBusy", OnBusy.FAIL),

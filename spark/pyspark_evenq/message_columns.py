@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_evenq.arrow_schema import Column, arrow_schema
+from pyspark_evenq.arrow_schema import OutputColumn, arrow_schema
 from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["batch_of"]
 MICROS_MAX = (1 << 63) - 1
 
 
-def batch_of(messages: Sequence[Message], queue: MessageQueue, columns: tuple[Column, ...]) -> pa.RecordBatch:
+def batch_of(messages: Sequence[Message], queue: MessageQueue, columns: tuple[OutputColumn, ...]) -> pa.RecordBatch:
     """Messages of one queue as rows. All batches of one column set share one schema object."""
     import pyarrow as pa
 

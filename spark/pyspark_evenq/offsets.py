@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from evenq.errors import Unsupported
 from evenq.model.queue import MessageQueue
 
-__all__ = ["VERSION", "Mark", "Positions", "StreamOffset", "Uids", "place_of"]
+__all__ = ["VERSION", "OffsetMark", "Positions", "StreamOffset", "Uids", "place_of"]
 
 VERSION = 1
 Value = TypeVar("Value")
@@ -32,7 +32,7 @@ Uids = Mapping[tuple[str, str], str]
 known."""
 
 
-class Mark(NamedTuple):
+class OffsetMark(NamedTuple):
     """What the message before an offset is, as its broker names it."""
 
     offset: int
@@ -62,7 +62,7 @@ class StreamOffset:
     """Messages that this batch left out, by queue, because they are gone; 0: it is not known how many."""
     away: Collection[MessageQueue] = frozenset()
     """Queues that had no broker when this batch was planned."""
-    marks: Mapping[MessageQueue, Mark] = field(default_factory=dict)
+    marks: Mapping[MessageQueue, OffsetMark] = field(default_factory=dict)
     """A message that was read, the last one where its broker told; without an entry nothing is known."""
     generation: int = 0
     """How often the query was moved, by operators or to queues that it gained: going back to where a batch began must
@@ -112,7 +112,7 @@ class StreamOffset:
                 for broker, ids in brokers.items()
                 for queue_id in ids
             ),
-            marks={queue: Mark(*mark) for queue, mark in _flat(document.get("mark", {})).items()},
+            marks={queue: OffsetMark(*mark) for queue, mark in _flat(document.get("mark", {})).items()},
             generation=document.get("gen", 0),
         )
 

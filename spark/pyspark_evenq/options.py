@@ -20,7 +20,7 @@ from evenq.model.queue import MessageQueue
 from evenq.wire.credentials import Credentials
 from evenq.wire.tls import Hints, Tls
 from pyspark_evenq.foreign_options import foreign_problem
-from pyspark_evenq.member_options import MEMBER_NAMES, Membership, membership
+from pyspark_evenq.member_options import MEMBER_NAMES, MembershipOptions, membership
 from pyspark_evenq.offset_options import (
     EARLIEST_MARK,
     OffsetSpec,
@@ -129,7 +129,7 @@ class ReadOptions:
     read_timeout_ms: int = 60_000
     """How long a range or a route is tried without any progress before the task or the query fails."""
     gc_freeze: bool = True
-    membership: Membership = field(default_factory=Membership)
+    membership: MembershipOptions = field(default_factory=MembershipOptions)
     """Streams with a group only."""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)

@@ -18,7 +18,7 @@ from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
 from pyspark_evenq.made_group import delete_group
-from pyspark_evenq.member_options import Assignment
+from pyspark_evenq.member_options import AssignmentMode
 from pyspark_evenq.offset_options import Place
 from pyspark_evenq.offsets import Positions
 from pyspark_evenq.options import ReadOptions
@@ -38,7 +38,7 @@ class PinnedStart:
         spec = options.starting
         by_time = spec is not None and bool(spec.time_ms or spec.times)
         latest = spec is not None and spec.place is Place.LATEST and not by_time
-        shares = options.membership.assignment is Assignment.SHARED  # it begins where the group is, and keeps that
+        shares = options.membership.assignment is AssignmentMode.SHARED  # it begins where the group is, and keeps that
         self._group = f"{options.group}-start" if options.group and latest and not shares else ""
 
     def preferred(

@@ -15,7 +15,7 @@ from itertools import pairwise
 from evenq.model.queue import MessageQueue
 from pyspark_evenq.offsets import Positions, StreamOffset, Uids, place_of
 
-__all__ = ["Bounds", "QueueRange", "Trimmed", "advance", "batch_ranges", "share", "tasks", "trimmed"]
+__all__ = ["Bounds", "OffsetRange", "Trimmed", "advance", "batch_ranges", "share", "tasks", "trimmed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRange:
+class OffsetRange:
     """Messages `[start, end)` of one queue."""
 
     queue: MessageQueue
@@ -69,13 +69,13 @@ class Trimmed:
         return self.bounds.low - self.wanted
 
 
-def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
     """What the batch between two offsets reads, in queue order; empty ranges are left out."""
     ranges = []
     for queue in sorted(end.ends):
         begin = end.starts.get(queue, start.ends.get(queue))
         if begin is not None and begin < end.ends[queue]:
-            ranges.append(QueueRange(queue=queue, start=begin, end=end.ends[queue]))
+            ranges.append(OffsetRange(queue=queue, start=begin, end=end.ends[queue]))
     return ranges
 
 
@@ -157,14 +157,14 @@ def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue,
 
 
 def tasks(
-    ranges: Iterable[QueueRange],
+    ranges: Iterable[OffsetRange],
     *,
     min_partitions: int,
     max_records: int,
     min_records: int,
     max_partitions: int = 0,
     ordered: Collection[str] = (),
-) -> list[list[QueueRange]]:
+) -> list[list[OffsetRange]]:
     """One list of ranges per Spark task. Long ranges are split (more than `max_records`, or to reach `min_partitions`
     tasks), but not those of the topics in `ordered`: one task reads such a queue, in order. Short ones of the same
     broker share a task until it has `min_records`; and if there are more than `max_partitions` then, the smallest
@@ -175,8 +175,8 @@ def tasks(
         size = max(1, sum(piece.count for piece in pieces) // min_partitions)
         pieces = [part for piece in pieces for part in _split(piece, 0 if piece.queue.topic in ordered else size)]
         min_records = 0  # asked for more tasks, so none are merged
-    packed: list[list[QueueRange]] = []
-    room: dict[str, list[QueueRange]] = {}
+    packed: list[list[OffsetRange]] = []
+    room: dict[str, list[OffsetRange]] = {}
     for piece in pieces:
         broker = piece.queue.broker_name
         task = room.get(broker)
@@ -189,10 +189,10 @@ def tasks(
     return _merged(packed, max_partitions) if 0 < max_partitions < len(packed) else packed
 
 
-def _merged(packed: list[list[QueueRange]], count: int) -> list[list[QueueRange]]:
+def _merged(packed: list[list[OffsetRange]], count: int) -> list[list[OffsetRange]]:
     """The same ranges in `count` tasks of about the same size."""
     heap: list[tuple[int, int]] = [(0, number) for number in range(count)]
-    merged: list[list[QueueRange]] = [[] for _ in range(count)]
+    merged: list[list[OffsetRange]] = [[] for _ in range(count)]
     rows = {number: sum(piece.count for piece in task) for number, task in enumerate(packed)}
     for number in sorted(rows, key=lambda number: (-rows[number], number)):
         size, smallest = heapq.heappop(heap)
@@ -201,9 +201,9 @@ def _merged(packed: list[list[QueueRange]], count: int) -> list[list[QueueRange]
     return merged
 
 
-def _split(whole: QueueRange, size_max: int) -> list[QueueRange]:
+def _split(whole: OffsetRange, size_max: int) -> list[OffsetRange]:
     if size_max <= 0 or whole.count <= size_max:
         return [whole]
     parts = -(-whole.count // size_max)
     edges = [whole.start + whole.count * number // parts for number in range(parts + 1)]
-    return [QueueRange(queue=whole.queue, start=low, end=high) for low, high in pairwise(edges) if low < high]
+    return [OffsetRange(queue=whole.queue, start=low, end=high) for low, high in pairwise(edges) if low < high]

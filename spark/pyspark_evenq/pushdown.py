@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.blocks import tag_set
 from pyspark_evenq.extra_columns import partition_of
 from pyspark_evenq.options import ReadOptions, SchemaStyle
-from pyspark_evenq.planner import QueueRange
+from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.reader import BatchReader
 
 __all__ = ["Narrowing", "PushdownReader", "narrowing"]
@@ -159,7 +159,7 @@ def _lower(end: dict[str, int], name: str, value: int) -> None:
 class PushdownReader(BatchReader):
     """A batch reader that leaves out what the query's filters exclude."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[OutputColumn, ...]) -> None:
         super().__init__(options, columns)
         self._narrowing = Narrowing()
 
@@ -180,7 +180,7 @@ class PushdownReader(BatchReader):
             else:
                 self._narrowing = replace(self._narrowing, only={**self._narrowing.only, "topic": frozenset()})
 
-    def _narrowed(self, ranges: list[QueueRange], route: cluster.Route) -> list[QueueRange]:
+    def _narrowed(self, ranges: list[OffsetRange], route: cluster.Route) -> list[OffsetRange]:
         narrow = self._narrowing
         left = [_cut(one, narrow.low.get("queueOffset"), narrow.end.get("queueOffset")) for one in ranges]
         left = [one for one in left if one.count > 0 and narrow.takes(one.queue)]
@@ -196,7 +196,7 @@ class PushdownReader(BatchReader):
         return [one for one in left if one.count > 0]
 
     @staticmethod
-    def _offsets_at(time_ms: int, ranges: list[QueueRange], route: cluster.Route) -> dict[MessageQueue, int]:
+    def _offsets_at(time_ms: int, ranges: list[OffsetRange], route: cluster.Route) -> dict[MessageQueue, int]:
         """The first offset stored at the time or later, by the brokers' index of times."""
         queues = {one.queue for one in ranges}
         if time_ms <= 0:
@@ -209,7 +209,7 @@ class PushdownReader(BatchReader):
         return offsets
 
 
-def _cut(whole: QueueRange, low: int | None, end: int | None) -> QueueRange:
+def _cut(whole: OffsetRange, low: int | None, end: int | None) -> OffsetRange:
     return replace(
         whole,
         start=whole.start if low is None else max(whole.start, low),

@@ -14,13 +14,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from evenq import errors
 from pyspark_evenq import cluster, connection, scanning
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.losses import counted
 from pyspark_evenq.marks import Place as MarkedPlace
 from pyspark_evenq.offset_options import OffsetSpec, Place
 from pyspark_evenq.offsets import place_of
 from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.planner import QueueRange, Trimmed, tasks, trimmed
+from pyspark_evenq.planner import OffsetRange, Trimmed, tasks, trimmed
 from pyspark_evenq.positions import loss_of, resolve
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class BatchReader(DataSourceReader):
     """Reads each queue from its start to its end once."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[OutputColumn, ...]) -> None:
         self._options = options
         self._columns = columns
 
@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):
         return list(scanning.scan_tasks(planned, survey.located.addresses, uids, self._marks(ranges, survey)))
 
     @staticmethod
-    def _marks(ranges: list[QueueRange], survey: cluster.Survey) -> dict[MarkedPlace, str]:
+    def _marks(ranges: list[OffsetRange], survey: cluster.Survey) -> dict[MarkedPlace, str]:
         """What the last message of each range is now: a task notices if it is another one when it has read it."""
         ends = {part.queue: part.end for part in ranges}
         addresses = {queue: survey.located.addresses[queue] for queue in ends if queue in survey.located.addresses}
@@ -75,7 +75,7 @@ class BatchReader(DataSourceReader):
                 log.warning("no marks from %s, the ends of its ranges are not compared: %s", address, failure)
         return marks
 
-    def _narrowed(self, ranges: list[QueueRange], route: cluster.Route) -> list[QueueRange]:  # noqa: ARG002
+    def _narrowed(self, ranges: list[OffsetRange], route: cluster.Route) -> list[OffsetRange]:  # noqa: ARG002
         """What is left of the ranges; `route` says whom to ask."""
         return ranges
 
@@ -85,7 +85,7 @@ class BatchReader(DataSourceReader):
         return scanning.read(partition, self._options, self._columns, leave_out=leave_out)
 
 
-def _ranges(options: ReadOptions, survey: cluster.Survey) -> list[QueueRange]:
+def _ranges(options: ReadOptions, survey: cluster.Survey) -> list[OffsetRange]:
     states = survey.states
     bounds = {queue: state.bounds for queue, state in states.items()}
     starts = resolve(
@@ -103,11 +103,11 @@ def _ranges(options: ReadOptions, survey: cluster.Survey) -> list[QueueRange]:
     for queue, bound in sorted(bounds.items()):
         start = min(max(starts[queue], bound.low), bound.high)
         end = min(ends[queue], bound.high)
-        planned = QueueRange(queue=queue, start=starts[queue], end=ends[queue])
+        planned = OffsetRange(queue=queue, start=starts[queue], end=ends[queue])
         lost = max(planned.count, 0) - max(end - start, 0)
         if lost > 0:
             missing = planned.start if planned.start < bound.low else planned.end
             counted.lost(queue, lost, loss_of(Trimmed(queue=queue, wanted=missing, bounds=bound)))
         if start < end:
-            ranges.append(QueueRange(queue=queue, start=start, end=end))
+            ranges.append(OffsetRange(queue=queue, start=start, end=end))
     return ranges

@@ -17,10 +17,10 @@ import numpy as np
 
 from evenq.errors import InternalError
 from pyspark_evenq.alike import Step, Texts, have_doubles, last, walk
-from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
+from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, OutputColumn, arrow_schema
 from pyspark_evenq.extra_columns import EXTRA_COLUMNS
 from pyspark_evenq.lanes import LENGTH, VARINT, Fields, Last, Unusual, fields
-from pyspark_evenq.verifying import RecordsDamaged
+from pyspark_evenq.verifying import RecordChecksumMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from evenq.model.queue import MessageQueue
     from evenq.wire.stubs.apache.rocketmq.v2.definition_pb2 import Message
 
-__all__ = ["Records"]
+__all__ = ["BlockRecords"]
 
 HEADER_BYTES = 88  # the fields below are those of commit-log frames of version 1
 MAGIC = 0x45764C31
@@ -48,7 +48,7 @@ SECONDS_MAX = 9_000_000_000_000  # what fits as microseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+class BlockRecords:
     """The records of one block, with all that is needed to take them apart."""
 
     queue: MessageQueue
@@ -61,8 +61,8 @@ class Records:
     checked: bool
     """Whether the broker has compared the checksums."""
 
-    def batch(self, columns: tuple[Column, ...]) -> pa.RecordBatch:
-        """The rows. Raises InternalError if this is not the block that it says, RecordsDamaged if the broker
+    def batch(self, columns: tuple[OutputColumn, ...]) -> pa.RecordBatch:
+        """The rows. Raises InternalError if this is not the block that it says, RecordChecksumMismatch if the broker
         has not checked the records and should.
         """
         headers = _Headers(self)
@@ -70,7 +70,7 @@ class Records:
             headers.verify(self)
         if headers.count >= FEW and not any(column.name in EXTRA_COLUMNS for column in columns):
             try:
-                return _Block(self, headers).batch(columns)
+                return _BlockColumns(self, headers).batch(columns)
             except Unusual:
                 pass
         from pyspark_evenq.message_columns import batch_of
@@ -79,7 +79,7 @@ class Records:
 
     def broken(self, what: str) -> InternalError:
         """The error for a block that makes no sense."""
-        kind = InternalError if self.checked else RecordsDamaged
+        kind = InternalError if self.checked else RecordChecksumMismatch
         return kind(f"the block of {self.queue} from offset {self.first_offset} on {what}")
 
     def _messages(self, headers: _Headers) -> list[Message]:
@@ -103,7 +103,7 @@ class Records:
 class _Headers:
     """What stands in front of each message, compared with what should."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: BlockRecords) -> None:
         self.data = np.frombuffer(records.frames, dtype=np.uint8)
         if len(records.sizes) % 4 or len(self.data) > BLOCK_MAX:
             raise records.broken(f"has a list of sizes of {len(records.sizes)} bytes and {len(self.data)} bytes more")
@@ -141,7 +141,7 @@ class _Headers:
         if not (at == np.arange(records.first_offset, records.first_offset + self.count)).all():
             raise records.broken("leaves offsets out")
 
-    def verify(self, records: Records) -> None:
+    def verify(self, records: BlockRecords) -> None:
         """Compare the checksum of each record, which must be whole."""
         from crc32c import crc32c
 
@@ -153,7 +153,7 @@ class _Headers:
         wrong = np.flatnonzero(checksums != self._word(KIND_AT) >> HALF)
         if len(wrong) or not (records.head and records.system):
             at = self.first_offset + (int(wrong[0]) if len(wrong) else 0)
-            raise RecordsDamaged(f"message {at} of {records.queue} does not fit its checksum")
+            raise RecordChecksumMismatch(f"message {at} of {records.queue} does not fit its checksum")
 
     @property
     def store_ms(self) -> NDArray[np.int64]:
@@ -174,10 +174,10 @@ class _Headers:
         return words
 
 
-class _Block:
+class _BlockColumns:
     """The payloads of one block, taken apart once for all columns."""
 
-    def __init__(self, records: Records, headers: _Headers) -> None:
+    def __init__(self, records: BlockRecords, headers: _Headers) -> None:
         import pyarrow as pa
 
         self._records = records
@@ -185,7 +185,7 @@ class _Block:
         self._data = headers.data
         self._buffer = pa.py_buffer(records.frames)
 
-    def batch(self, columns: tuple[Column, ...]) -> pa.RecordBatch:
+    def batch(self, columns: tuple[OutputColumn, ...]) -> pa.RecordBatch:
         """The rows. Raises Unusual."""
         import pyarrow as pa
 
@@ -476,4 +476,4 @@ def _every_other(count: int) -> pa.Array:
 
 @lru_cache(maxsize=len(TYPES))
 def _kind(name: str) -> pa.DataType:
-    return arrow_schema((Column(name, nullable=True),)).field(0).type
+    return arrow_schema((OutputColumn(name, nullable=True),)).field(0).type

@@ -22,7 +22,7 @@ from evenq.model.queue import MessageQueue
 from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff
 from pyspark_evenq import cluster, connection
-from pyspark_evenq.arrow_schema import Column, needs_head, needs_system
+from pyspark_evenq.arrow_schema import OutputColumn, needs_head, needs_system
 from pyspark_evenq.blocks import Block, parse, records_of, tag_set, with_tags
 from pyspark_evenq.collector import freeze_libraries
 from pyspark_evenq.losses import counted
@@ -30,9 +30,9 @@ from pyspark_evenq.marks import Place
 from pyspark_evenq.message_columns import batch_of
 from pyspark_evenq.offsets import Uids, place_of
 from pyspark_evenq.options import Format, ReadOptions
-from pyspark_evenq.planner import Bounds, QueueRange, Trimmed
+from pyspark_evenq.planner import Bounds, OffsetRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
-from pyspark_evenq.verifying import RecordsDamaged, can_verify
+from pyspark_evenq.verifying import RecordChecksumMismatch, can_verify
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,12 +46,12 @@ SCAN_MS = 15_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    wanted: QueueRange
+    wanted: OffsetRange
     address: str
     uid: str = ""
     """What the offsets counted when the range was planned; empty: not known."""
     mark: str = ""
-    """What the last message was when it was planned (`offsets.Mark`); empty: not known."""
+    """What the last message was when it was planned (`offsets.OffsetMark`); empty: not known."""
 
 
 class ScanTask(InputPartition):
@@ -63,13 +63,13 @@ class ScanTask(InputPartition):
 
 
 def scan_tasks(
-    planned: list[list[QueueRange]], route: cluster.Route, uids: Uids, marks: Mapping[Place, str] | None = None
+    planned: list[list[OffsetRange]], route: cluster.Route, uids: Uids, marks: Mapping[Place, str] | None = None
 ) -> list[ScanTask]:
     """What Spark sends to its workers. An address that is not known now is asked for by the worker. `marks`: of the
     messages before the ends of some ranges, which are compared when they have been read.
     """
 
-    def piece(part: QueueRange) -> _Piece:
+    def piece(part: OffsetRange) -> _Piece:
         queue, mark = part.queue, (marks or {}).get((part.queue, part.end), "")
         return _Piece(wanted=part, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""), mark=mark)
 
@@ -77,7 +77,7 @@ def scan_tasks(
 
 
 def read(
-    partition: InputPartition, options: ReadOptions, columns: tuple[Column, ...], *, leave_out: bool = False
+    partition: InputPartition, options: ReadOptions, columns: tuple[OutputColumn, ...], *, leave_out: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task. Spark also calls it with a partition of its own, when there is nothing to read.
 
@@ -106,7 +106,7 @@ class _RangeScan:
     """One range, with as many connections as it takes."""
 
     def __init__(
-        self, piece: _Piece, options: ReadOptions, columns: tuple[Column, ...], given_up: set[str] | None
+        self, piece: _Piece, options: ReadOptions, columns: tuple[OutputColumn, ...], given_up: set[str] | None
     ) -> None:
         """`given_up`: names of brokers that are waited for no more; None: a broker that does not answer is an error."""
         self._given_up = given_up
@@ -118,9 +118,9 @@ class _RangeScan:
         self._options = options
         self._columns = columns
         self._tags = tag_set(options.tags)
-        self._parts: cluster.Parts | None = None
+        self._parts: cluster.RecordParts | None = None
         if options.format is not Format.MESSAGE and not self._tags and not options.sql_filter:
-            self._parts = cluster.Parts(needs_head(columns), needs_system(columns), verifies=can_verify())
+            self._parts = cluster.RecordParts(needs_head(columns), needs_system(columns), verifies=can_verify())
         self._backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
         self._failing_since = 0.0
         self._moved = False
@@ -136,7 +136,7 @@ class _RangeScan:
                 failure = errors.IllegalOffset(f"the scan of {self._queue} ended at {self._next}, before {self._end}")
             except DataLost:
                 raise
-            except RecordsDamaged as damaged:
+            except RecordChecksumMismatch as damaged:
                 self._ask_to_check(damaged)
                 continue
             except errors.Error as raised:
@@ -170,7 +170,7 @@ class _RangeScan:
         self._moved = False
         blocks = cluster.scan(
             self._address,
-            QueueRange(queue=self._queue, start=self._next, end=self._end),
+            OffsetRange(queue=self._queue, start=self._next, end=self._end),
             uid=self._uid,
             tags=self._options.tags,
             sql=self._options.sql_filter,
@@ -199,7 +199,7 @@ class _RangeScan:
         if records is not None:
             try:
                 return records.batch(self._columns)
-            except RecordsDamaged:
+            except RecordChecksumMismatch:
                 self._next = records.first_offset
                 raise
         if self._options.format is Format.LOG:
@@ -209,7 +209,7 @@ class _RangeScan:
         messages = with_tags(block.messages, self._tags)
         return batch_of(messages, self._queue, self._columns) if messages else None
 
-    def _ask_to_check(self, damaged: RecordsDamaged) -> None:
+    def _ask_to_check(self, damaged: RecordChecksumMismatch) -> None:
         """Read the block once more with checksums compared by the broker, which knows the file if it is the disk."""
         if self._parts is None or not self._parts.verifies:
             raise damaged

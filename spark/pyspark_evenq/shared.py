@@ -18,7 +18,7 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
 from pyspark_evenq.checkpoint import LastBatch
 from pyspark_evenq.exclusive import differ
-from pyspark_evenq.holding import Held
+from pyspark_evenq.holding import HeldQueues
 from pyspark_evenq.losses import named
 from pyspark_evenq.offsets import Positions, StreamOffset
 from pyspark_evenq.options import ReadOptions
@@ -89,7 +89,7 @@ class SharedQueues:
         else:
             self.member.until_changed(self._options.idle_wait_ms)
 
-    def hold(self, start: StreamOffset) -> Held:
+    def hold(self, start: StreamOffset) -> HeldQueues:
         self._claimed, route = self.member.claim(), self._watch.route()
         if self._claimed.keys() - route.keys():
             self._watch.reroute()
@@ -101,9 +101,9 @@ class SharedQueues:
             gained = {q: offset for q, offset in gained.items() if q in frozen and offset <= frozen[q].high}
         kept = {queue: start.ends[queue] for queue in self._tenures}
         queues = frozenset((kept.keys() & sure.keys()) | gained.keys())
-        return Held(queues=queues, ends={**kept, **gained}, moved=gained, is_share=True)
+        return HeldQueues(queues=queues, ends={**kept, **gained}, moved=gained, is_share=True)
 
-    def without(self, start: StreamOffset, held: Held, late: Collection[MessageQueue]) -> Held:  # noqa: ARG002
+    def without(self, start: StreamOffset, held: HeldQueues, late: Collection[MessageQueue]) -> HeldQueues:  # noqa: ARG002
         """Nobody told how far they go."""
         return replace(
             held,

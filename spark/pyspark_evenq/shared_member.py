@@ -69,7 +69,7 @@ class SharedMember:
         name = options.membership.query_name or options.group
         self.client_id = f"{os.uname().nodename}@{os.getpid()}@spark-{name}@{time.time_ns() // 1_000_000:x}"
         self._background: Background | None = None
-        self._life: _Life | None = None
+        self._life: _SharedMemberLoop | None = None
         self._left = False
 
     def read(self, topics: Collection[str]) -> None:
@@ -132,7 +132,7 @@ class SharedMember:
             log.warning("no goodbye to group %s, brokers will miss this member: %s", self._options.group, late)
         self._background.close()
 
-    def _begun(self) -> tuple[Background, _Life]:
+    def _begun(self) -> tuple[Background, _SharedMemberLoop]:
         if self._background is None or self._life is None or self._background.process_id != os.getpid():
             from evenq.client.loops.background import Background
 
@@ -141,11 +141,11 @@ class SharedMember:
         return self._background, self._life
 
 
-async def _live(options: ReadOptions, client_id: str, reached: Callable[[], Reached | None]) -> _Life:
-    return _Life(options, client_id, reached)
+async def _live(options: ReadOptions, client_id: str, reached: Callable[[], Reached | None]) -> _SharedMemberLoop:
+    return _SharedMemberLoop(options, client_id, reached)
 
 
-class _Life:
+class _SharedMemberLoop:
     """What runs in the member's own loop."""
 
     def __init__(self, options: ReadOptions, client_id: str, reached: Callable[[], Reached | None]) -> None:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from evenq.wire.stubs.evenq.v1.staging_pb2 import StageRequest
 
-__all__ = ["Columns", "Packed", "Target", "joined", "pack", "parted", "pieces"]
+__all__ = ["Columns", "Packed", "SinkTarget", "joined", "pack", "parted", "pieces"]
 
 Packed = list[bytes | memoryview]
 """An encoded message in pieces. Views are into Arrow's buffers and keep them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SinkTarget:
     """Where rows go; broker "" and queue -1: anywhere in the topic."""
 
     topic: str
@@ -71,7 +71,7 @@ _NAMES = {
 
 def parted(
     batch: pa.RecordBatch, topic: str, routes: Mapping[str, Sequence[MessageQueue]]
-) -> Iterator[tuple[Target, pa.RecordBatch]]:
+) -> Iterator[tuple[SinkTarget, pa.RecordBatch]]:
     """The rows by where they go, each part in order. `routes`: the writable queues of each topic, complete. Raises
     SettingsError for a row that names no topic, or a broker that is none of the topic's.
     """
@@ -80,13 +80,13 @@ def parted(
     columns = Columns.of(batch)
     fixed = (columns.topic, columns.message_group, columns.broker_name)
     if all(column is None for column in fixed):
-        yield Target(topic), batch
+        yield SinkTarget(topic), batch
         return
     nothing: list[Any] = [None] * batch.num_rows
     lists = [nothing if column is None else column.to_pylist() for column in (*fixed, columns.queue_id)]
     topics, groups, brokers, queues = lists
-    rows: dict[Target, list[int]] = {}
-    homes: dict[tuple[str, str], Target] = {}
+    rows: dict[SinkTarget, list[int]] = {}
+    homes: dict[tuple[str, str], SinkTarget] = {}
     for at, name in enumerate(topics):
         chosen = topic or name
         if not chosen:
@@ -96,13 +96,13 @@ def parted(
             target = homes.get((chosen, group))
             if target is None:
                 home = queue_of_group(group, routes[chosen])
-                target = homes[chosen, group] = Target(chosen, home.broker_name, home.queue_id)
+                target = homes[chosen, group] = SinkTarget(chosen, home.broker_name, home.queue_id)
         elif brokers[at]:
             queue_id = -1 if queues[at] is None else queues[at]
-            target = Target(chosen, brokers[at], queue_id)
+            target = SinkTarget(chosen, brokers[at], queue_id)
             _must_be_there(target, routes[chosen])
         else:
-            target = Target(chosen)
+            target = SinkTarget(chosen)
         rows.setdefault(target, []).append(at)
     if len(rows) == 1:
         yield next(iter(rows)), batch
@@ -111,7 +111,7 @@ def parted(
         yield target, batch.take(pa.array(places, pa.int32()))
 
 
-def _must_be_there(target: Target, queues: Sequence[MessageQueue]) -> None:
+def _must_be_there(target: SinkTarget, queues: Sequence[MessageQueue]) -> None:
     there = [queue.queue_id for queue in queues if queue.broker_name == target.broker_name]
     if not there or (target.queue_id >= 0 and target.queue_id not in there):
         named = f"queue {target.queue_id} of " if target.queue_id >= 0 else ""

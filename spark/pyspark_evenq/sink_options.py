@@ -16,10 +16,10 @@ from pyspark_evenq.foreign_options import foreign_sink_problem
 from pyspark_evenq.option_values import choice, flag, named, whole
 from pyspark_evenq.options import KAFKA_ADDRESS, ReadOptions, SchemaStyle
 
-__all__ = ["WRITE_ALIASES", "WRITE_NAMES", "Delivery", "WriteOptions"]
+__all__ = ["WRITE_ALIASES", "WRITE_NAMES", "DeliveryGuarantee", "WriteOptions"]
 
 
-class Delivery(StrEnum):
+class DeliveryGuarantee(StrEnum):
     """What is promised of the rows of a batch."""
 
     TRANSACTIONAL = "transactional"
@@ -37,7 +37,7 @@ class WriteOptions:
     """Endpoints, keys and TLS; nothing else of it is used."""
     topic: str = ""
     """Of all rows; empty: the column topic says it."""
-    delivery: Delivery = Delivery.TRANSACTIONAL
+    delivery: DeliveryGuarantee = DeliveryGuarantee.TRANSACTIONAL
     style: SchemaStyle = SchemaStyle.EVENQ
     write_timeout_ms: int = 60_000
     """How long a broker that does not answer is tried before the task or the commit fails."""
@@ -62,7 +62,7 @@ class WriteOptions:
         return cls(
             connection=ReadOptions.parse({**shared, "subscribe": topic or "any"}, streaming=False),
             topic=topic,
-            delivery=choice(values, "delivery", Delivery.TRANSACTIONAL),
+            delivery=choice(values, "delivery", DeliveryGuarantee.TRANSACTIONAL),
             style=choice(values, "schemaStyle", SchemaStyle.EVENQ),
             write_timeout_ms=whole(values, "writeTimeoutMs", default=60_000, low=100, high=3_600_000),
             block_rows=whole(values, "blockRows", default=1_000, low=1, high=10_000),

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_evenq import connection
 from pyspark_evenq.cluster import persist
-from pyspark_evenq.sink_blocks import Columns, Target, parted, pieces
+from pyspark_evenq.sink_blocks import Columns, SinkTarget, parted, pieces
 from pyspark_evenq.sink_cluster import STAGE_MS
-from pyspark_evenq.sink_options import Delivery, WriteOptions
-from pyspark_evenq.sink_staging import Attempt, QueuesOf, Routes
+from pyspark_evenq.sink_options import DeliveryGuarantee, WriteOptions
+from pyspark_evenq.sink_staging import QueuesOf, Routes, TaskAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ SENDS_MAX = 500
 """Delayed messages in one call."""
 
 
-def publish(options: WriteOptions, attempt: Attempt, rows: Iterator[pa.RecordBatch]) -> int:
+def publish(options: WriteOptions, attempt: TaskAttempt, rows: Iterator[pa.RecordBatch]) -> int:
     """Send all rows; returns their number when every one is acknowledged."""
     publisher = _Publisher(options, attempt)
     try:
@@ -44,19 +44,19 @@ def publish(options: WriteOptions, attempt: Attempt, rows: Iterator[pa.RecordBat
 
 
 class _Publisher:
-    def __init__(self, options: WriteOptions, attempt: Attempt) -> None:
+    def __init__(self, options: WriteOptions, attempt: TaskAttempt) -> None:
         self._options = options
         self._routes = Routes(options)
         self._queues = QueuesOf(self._routes)
         self._rows = 0
         self._turn = attempt.partition_id
-        if options.delivery is Delivery.IDEMPOTENT:
+        if options.delivery is DeliveryGuarantee.IDEMPOTENT:
             self._ids = f"{attempt.query_id}\0{attempt.batch_id}\0{attempt.partition_id}"
         else:
             self._ids = uuid.uuid4().hex
         self._pool = ThreadPoolExecutor(options.in_flight, "evenq-sink")
         self._running: deque[Future[None]] = deque()
-        self._last: dict[Target, Future[None]] = {}
+        self._last: dict[SinkTarget, Future[None]] = {}
         """The newest call for each queue that rows name or a message group has: the next one waits for it, for their
         order."""
 
@@ -74,7 +74,7 @@ class _Publisher:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, target: Target, piece: pa.RecordBatch) -> None:
+    def _send(self, target: SinkTarget, piece: pa.RecordBatch) -> None:
         brokers = self._routes[target.topic]
         name = target.broker_name
         if not name:
@@ -96,7 +96,7 @@ class _Publisher:
         for some in _by_size(delayed, SENDS_MAX):
             self._submit(target, address, SEND, _sending(some))
 
-    def _submit(self, target: Target, address: str, method: str, request: bytes) -> None:
+    def _submit(self, target: SinkTarget, address: str, method: str, request: bytes) -> None:
         while len(self._running) >= self._options.in_flight:
             self._running.popleft().result()
         if target in self._last:
@@ -166,7 +166,7 @@ def _by_size(messages: Sequence[Any], count_max: int = 10_000) -> Iterator[list[
         yield some
 
 
-def _block(target: Target, broker_name: str, messages: Sequence[Any]) -> bytes:
+def _block(target: SinkTarget, broker_name: str, messages: Sequence[Any]) -> bytes:
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
     queue = common_pb2.Queue(topic=target.topic, broker_name=broker_name, queue_id=target.queue_id)

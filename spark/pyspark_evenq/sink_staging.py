@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import sink_cluster
-from pyspark_evenq.sink_blocks import Target, joined, pack, parted, pieces
+from pyspark_evenq.sink_blocks import SinkTarget, joined, pack, parted, pieces
 from pyspark_evenq.sink_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Attempt", "Routes", "Staged", "stage"]
+__all__ = ["Routes", "Staged", "TaskAttempt", "stage"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ REQUEST_BYTES_MAX = 6 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TaskAttempt:
     """Whose rows they are."""
 
     query_id: str
@@ -81,7 +81,7 @@ class QueuesOf(dict[str, Sequence[MessageQueue]]):
         return self._routes[topic].queues
 
 
-def stage(options: WriteOptions, attempt: Attempt, rows: Iterator[pa.RecordBatch]) -> Staged | None:
+def stage(options: WriteOptions, attempt: TaskAttempt, rows: Iterator[pa.RecordBatch]) -> Staged | None:
     """Stage all rows; safe at the brokers when it returns. A batch that was decided before is only read to its end.
     None if there is no row and no topic to ask a broker about.
     """
@@ -109,7 +109,7 @@ def stage(options: WriteOptions, attempt: Attempt, rows: Iterator[pa.RecordBatch
 class _Stager:
     """The blocks of one attempt."""
 
-    def __init__(self, options: WriteOptions, attempt: Attempt, routes: Routes, topic: str) -> None:
+    def __init__(self, options: WriteOptions, attempt: TaskAttempt, routes: Routes, topic: str) -> None:
         self._options = options
         self._attempt = attempt
         self._routes = routes
@@ -133,7 +133,7 @@ class _Stager:
             for piece in pieces(part, rows_max=options.block_rows, bytes_max=options.block_bytes):
                 self._send(target, piece)
 
-    def _send(self, target: Target, piece: pa.RecordBatch) -> None:
+    def _send(self, target: SinkTarget, piece: pa.RecordBatch) -> None:
         from evenq.wire.stubs.evenq.v1 import staging_pb2
 
         brokers = self._routes[target.topic]
@@ -151,8 +151,8 @@ class _Stager:
         request = joined(head, pack(piece, first_row=self._rows, born_ms=time.time_ns() // 1_000_000))
         if len(request) > REQUEST_BYTES_MAX and piece.num_rows > 1:
             half = piece.num_rows // 2
-            self._send(Target(target.topic, name, target.queue_id), piece.slice(0, half))
-            self._send(Target(target.topic, name, target.queue_id), piece.slice(half))
+            self._send(SinkTarget(target.topic, name, target.queue_id), piece.slice(0, half))
+            self._send(SinkTarget(target.topic, name, target.queue_id), piece.slice(half))
             return
         self._sequences[name] = self._sequences.get(name, 0) + 1
         self._rows += piece.num_rows

@@ -19,9 +19,9 @@ from evenq import errors
 from evenq.runtime.allocator import keep_freed_memory
 from pyspark_evenq import connection, sink_cluster
 from pyspark_evenq.collector import freeze_libraries
-from pyspark_evenq.sink_options import Delivery, WriteOptions
+from pyspark_evenq.sink_options import DeliveryGuarantee, WriteOptions
 from pyspark_evenq.sink_publishing import publish
-from pyspark_evenq.sink_staging import Attempt, Staged, stage
+from pyspark_evenq.sink_staging import Staged, TaskAttempt, stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,11 +52,11 @@ def write(options: WriteOptions, query_id: str, batch_id: int, rows: Iterator[pa
         raise errors.InternalError("a writer of the evenq sink runs outside of a task of Spark")
     _connect(options)
     keep_freed_memory()  # of blocks: each is packed, sent and let go
-    attempt = Attempt(
+    attempt = TaskAttempt(
         query_id=query_id, batch_id=batch_id, partition_id=context.partitionId(), attempt_id=context.taskAttemptId()
     )
     staged = None
-    if options.delivery is Delivery.TRANSACTIONAL:
+    if options.delivery is DeliveryGuarantee.TRANSACTIONAL:
         staged = stage(options, attempt, rows)
     else:
         publish(options, attempt, rows)

@@ -31,17 +31,17 @@ from pyspark.sql.streaming.datasource import (
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.checkpoint import LastBatch
 from pyspark_evenq.exclusive import ExclusiveQueues
-from pyspark_evenq.holding import Held, Queues
+from pyspark_evenq.holding import HeldQueues, Queues
 from pyspark_evenq.limits import NO_LIMIT, Limiter
 from pyspark_evenq.losses import counted, named
 from pyspark_evenq.made_group import MadeGroup
 from pyspark_evenq.marks import compared
-from pyspark_evenq.member_options import Assignment
+from pyspark_evenq.member_options import AssignmentMode
 from pyspark_evenq.offset_options import OffsetSpec, Place
-from pyspark_evenq.offsets import Mark, Positions, StreamOffset, place_of
+from pyspark_evenq.offsets import OffsetMark, Positions, StreamOffset, place_of
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
@@ -62,7 +62,7 @@ AHEAD_PAUSE_S = 0.2
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads new messages, batch by batch."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[OutputColumn, ...]) -> None:
         self._options = options
         self._columns = columns
         self._made: _Runner | None = None
@@ -151,7 +151,7 @@ class _Runner:
         """Where queues begin that are in no batch yet."""
         self._limiter = Limiter(options.limits)
         self.watch = QueueWatch(options)
-        shared = options.membership.assignment is Assignment.SHARED
+        shared = options.membership.assignment is AssignmentMode.SHARED
         self._last_batch = last = LastBatch(options.membership.checkpoint)
         self.queues: Queues = SharedQueues(options, self.watch, last) if shared else ExclusiveQueues(group, self.watch)
         self._pinned = PinnedStart(given, client_id=self.queues.client_id)
@@ -277,7 +277,7 @@ class _Runner:
         return {queue for queue in others if bounds[queue].uid != start.uids.get(place_of(queue), bounds[queue].uid)}
 
     def _regrown(
-        self, start: StreamOffset, others: Mapping[MessageQueue, Mark], bounds: Mapping[MessageQueue, Bounds]
+        self, start: StreamOffset, others: Mapping[MessageQueue, OffsetMark], bounds: Mapping[MessageQueue, Bounds]
     ) -> list[Trimmed]:
         """Queues that lost their end and grew past it again. Raises DataLost, unless failOnDataLoss is off."""
         regrown = [
@@ -288,7 +288,7 @@ class _Runner:
             raise loss_of(regrown[0])
         return regrown
 
-    def _back(self, start: StreamOffset, marks: Mapping[MessageQueue, Mark]) -> StreamOffset:
+    def _back(self, start: StreamOffset, marks: Mapping[MessageQueue, OffsetMark]) -> StreamOffset:
         """Queues that lost their end are read from the first message that was stored after the one of the mark: all
         that came in place of the end, whether or not they have grown past it.
         """
@@ -330,7 +330,7 @@ class _Runner:
         self.watch.close()
 
     def _begins(
-        self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds], held: Held
+        self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds], held: HeldQueues
     ) -> dict[MessageQueue, int]:
         """Where queues begin that came into the route after the query had begun: at the group's progress, else at their
         first message. Queues whose broker does not say are left out.

@@ -19,7 +19,7 @@ from evenq.model.route import BrokerAddress
 from evenq.wire.addresses import address_for, host_and_port
 from pyspark_evenq import connection
 
-__all__ = ["CALL_MS", "RoutedQueue", "TopicRoute", "first_answer", "query_route"]
+__all__ = ["CALL_MS", "RoutedQueue", "TopicQueues", "first_answer", "query_route"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class RoutedQueue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRoute:
+class TopicQueues:
     """The queues of a topic."""
 
     queues: tuple[RoutedQueue, ...]
@@ -59,7 +59,7 @@ def first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
     return ask(endpoints[-1])
 
 
-def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool = False) -> TopicRoute:
+def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool = False) -> TopicQueues:
     """What the broker at the endpoint says. `whole`: also the queues that are away; `writes`: asked by a writer, whose
     connection it shall use. Raises TopicNotFound and all that a call raises.
     """
@@ -110,7 +110,7 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
         for one in schemes.away
         for queue_id in range(one.read_queues)
     }
-    return TopicRoute(queues=tuple(queues), away=away, whole=schemes.whole)
+    return TopicQueues(queues=tuple(queues), away=away, whole=schemes.whole)
 
 
 def _since(broker_name: str, gone_ms: int) -> str:

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 
 from evenq.errors import InternalError
 
-__all__ = ["RecordsDamaged", "can_verify"]
+__all__ = ["RecordChecksumMismatch", "can_verify"]
 
 
-class RecordsDamaged(InternalError):
+class RecordChecksumMismatch(InternalError):
     """A record does not fit its checksum. Asked to check it itself, the broker names the file."""
 
 

@@ -18,12 +18,12 @@ import pytest
 from evenq_proofs.kill_loop.verifying import verified
 
 from evenq.cli.demo.flights import flights
-from evenq.cli.demo.members import Member
+from evenq.cli.demo.members import MemberProcess
 from evenq.cli.demo.publishing import Published, publish
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind, check
-from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
@@ -74,7 +74,8 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
         ]
         subprocess.run(command, check=True, capture_output=True, timeout=30)
         members = [
-            Member(n, endpoint=endpoints, topic=TOPIC, group=GROUP, folder=tmp_path) for n in ("ada", "bea", "cem")
+            MemberProcess(n, endpoint=endpoints, topic=TOPIC, group=GROUP, folder=tmp_path)
+            for n in ("ada", "bea", "cem")
         ]
         producer = threading.Thread(
             target=publish,
@@ -97,7 +98,7 @@ def test_every_acknowledged_flight_survives_kills_in_order_and_the_group_goes_on
         wait_until(lambda: asyncio.run(lag(cluster.endpoint)) == 0, 120, "the group has read everything")
         for member in members:
             member.leave()
-        recorder.ok(recorder.invoke(Op.ADMIN, process="test", group=GROUP, topic=TOPIC, action=Action.DRAIN))
+        recorder.ok(recorder.invoke(Op.ADMIN, process="test", group=GROUP, topic=TOPIC, action=HistoryAction.DRAIN))
         asyncio.run(scan_all(cluster, recorder))
     for broker in cluster.brokers:
         assert verified(tmp_path / "cluster" / broker.name) == [], "the files are clean, too"
@@ -129,7 +130,7 @@ async def scan_all(cluster: LocalCluster, recorder: Recorder) -> None:
             for queue_id in range(4):
                 queue = common_pb2.Queue(topic=TOPIC, broker_name=broker.name, queue_id=queue_id)
                 name = f"{TOPIC}/{broker.name}/{queue_id}"
-                operation = recorder.invoke(Op.ADMIN, process="test", action=Action.SCAN, queue=name, offset=0)
+                operation = recorder.invoke(Op.ADMIN, process="test", action=HistoryAction.SCAN, queue=name, offset=0)
                 request = data_pb2.ScanRequest(queue=queue, start=0, end=1 << 40).SerializeToString()
                 found = []
                 async for frame in net.stream(broker.address, "/evenq.v1.Data/Scan", request, timeout_ms=60_000):

@@ -18,7 +18,7 @@ from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
-from evenq.serving.rpc import Kind
+from evenq.serving.rpc import CallKind
 from evenq.serving.run import run
 
 INITIAL, TRAILING = "x-grpc-test-echo-initial", "x-grpc-test-echo-trailing-bin"
@@ -88,11 +88,11 @@ async def together(requests: AsyncIterator[bytes], call: Call) -> None:
 
 
 METHODS = {
-    SERVICE + "EmptyCall": Method(Kind.UNARY, empty),
-    SERVICE + "UnaryCall": Method(Kind.UNARY, unary),
-    SERVICE + "StreamingOutputCall": Method(Kind.SERVER_STREAM, answer_parts),
-    SERVICE + "FullDuplexCall": Method(Kind.BIDI, both_ways),
-    SERVICE + "StreamingInputCall": Method(Kind.BIDI, together),  # on the wire the same, with one answer
+    SERVICE + "EmptyCall": Method(CallKind.UNARY, empty),
+    SERVICE + "UnaryCall": Method(CallKind.UNARY, unary),
+    SERVICE + "StreamingOutputCall": Method(CallKind.SERVER_STREAM, answer_parts),
+    SERVICE + "FullDuplexCall": Method(CallKind.BIDI, both_ways),
+    SERVICE + "StreamingInputCall": Method(CallKind.BIDI, together),  # on the wire the same, with one answer
 }
 
 

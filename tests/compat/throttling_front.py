@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import open_grpc_server
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
@@ -33,8 +33,8 @@ class Front:
         self._tries: Counter[str] = Counter()
 
     def rpcs(self) -> list[Rpc]:
-        kinds = {(False, False): Kind.UNARY, (False, True): Kind.SERVER_STREAM, (True, True): Kind.BIDI}
-        handlers = {Kind.UNARY: self.unary, Kind.SERVER_STREAM: self.stream, Kind.BIDI: self.stream}
+        kinds = {(False, False): CallKind.UNARY, (False, True): CallKind.SERVER_STREAM, (True, True): CallKind.BIDI}
+        handlers = {CallKind.UNARY: self.unary, CallKind.SERVER_STREAM: self.stream, CallKind.BIDI: self.stream}
         access = Access(resource=Resource.NONE, action=Action.OPERATE)
         made = []
         for method in SERVICE.methods:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings, StoreSettings
+from evenq_broker.settings import BrokerSettings, StoreSettings
 
 from evenq.runtime.clock import SystemClock
 from evenq.wire.net import GrpcNet
@@ -109,7 +109,7 @@ async def played(folder: Path, calls: Calls) -> None:
     """A receive that waits, a send that wakes it, an ack."""
     net = GrpcNet()
     store = StoreSettings(path=folder, disk_free_min_bytes=0, disk_used_max_ratio=1)
-    settings = Settings(broker_name="a", host="127.0.0.1", port=0, metrics_port=-1, store=store)
+    settings = BrokerSettings(broker_name="a", host="127.0.0.1", port=0, metrics_port=-1, store=store)
     app = BrokerApp(settings, clock=SystemClock(), rng=random.Random(1), net=net)
     await app.start()
     target, headers = f"127.0.0.1:{app.port}", {"x-mq-client-id": "c", "x-mq-language": "JAVA"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from evenq_broker.core.cluster.listeners import parse_listeners
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 import evenq
 from evenq.serving.settings import load
@@ -33,7 +33,7 @@ def test_the_python_of_the_page_runs_through_a_forwarded_port(blocks, start, tmp
 
 def test_the_brokers_line_is_one(blocks):
     (line,) = [c for block in blocks(PAGE, "") for c in block.commands() if c.startswith("evenq-broker ")]
-    settings = load(Settings, "broker", shlex.split(line)[1:], {})
+    settings = load(BrokerSettings, "broker", shlex.split(line)[1:], {})
     assert settings.shared_listener_names == {"external"}
     assert parse_listeners(settings.listeners)[0].port == 8091
 

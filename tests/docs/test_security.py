@@ -2,9 +2,9 @@
 
 import shlex
 
-from evenq_broker.settings import Settings as BrokerSettings
-from evenq_nameserver.settings import Settings as NameserverSettings
-from evenq_rebalancer.settings import Settings as RebalancerSettings
+from evenq_broker.settings import BrokerSettings
+from evenq_nameserver.settings import NameserverSettings
+from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.serving.rpc import Action
 from evenq.serving.settings import load

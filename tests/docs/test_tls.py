@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 from evenq.serving.settings import load
 from evenq.testing.free_ports import FreePorts
@@ -49,7 +49,7 @@ def test_the_page_goes_as_it_tells(blocks, tmp_path):
 
 def test_the_brokers_line_is_one(blocks):
     line = blocks(PAGE, "")[2].text
-    settings = load(Settings, "broker", shlex.split(line)[1:], {})
+    settings = load(BrokerSettings, "broker", shlex.split(line)[1:], {})
     assert settings.port == -1
     assert settings.tls.port == 8081
     assert settings.tls.peers

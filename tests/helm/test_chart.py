@@ -115,9 +115,9 @@ def test_every_environment_variable_is_a_setting_of_its_program(helm: str, value
 
 def unknown(container: dict[str, Any]) -> list[str]:
     """Variables of the program's prefix that name no setting of it."""
-    from evenq_broker.settings import Settings as BrokerSettings
-    from evenq_nameserver.settings import Settings as NameserverSettings
-    from evenq_rebalancer.settings import Settings as RebalancerSettings
+    from evenq_broker.settings import BrokerSettings
+    from evenq_nameserver.settings import NameserverSettings
+    from evenq_rebalancer.settings import RebalancerSettings
 
     program = container["name"]
     kind = {"broker": BrokerSettings, "nameserver": NameserverSettings, "rebalancer": RebalancerSettings}[program]

@@ -602,7 +602,7 @@ class ReplicationServer:
 
     def __init__(self, auth: AuthSettings, clock: SystemClock, net: GrpcNet) -> None:
         self._auth, self._clock = Auth(auth, clock=clock), clock
-        runtime = Runtime(evenq_broker.settings.Settings(), clock=clock, rng=random.Random(3), net=net)
+        runtime = Runtime(evenq_broker.settings.BrokerSettings(), clock=clock, rng=random.Random(3), net=net)
         self._links = PeerLinks(runtime, {0: "127.0.0.1:1", 1: "127.0.0.1:2"}, 0, lambda _: None)
         self.port = 0
 
@@ -625,13 +625,13 @@ async def started(folder: Path, *, guarded: bool = True) -> tuple[Stage, Servers
     clock, net = SystemClock(), GrpcNet()
     shared: Any = {"port": 0, "host": "127.0.0.1", "metrics_port": -1, "auth": auth, "drain_ms": 200}
     nameserver = evenq_nameserver.app.Nameserver(
-        evenq_nameserver.settings.Settings(**shared), clock=clock, rng=random.Random(1)
+        evenq_nameserver.settings.NameserverSettings(**shared), clock=clock, rng=random.Random(1)
     )
-    rebalancer = evenq_rebalancer.app.Rebalancer(evenq_rebalancer.settings.Settings(**shared), clock=clock)
+    rebalancer = evenq_rebalancer.app.Rebalancer(evenq_rebalancer.settings.RebalancerSettings(**shared), clock=clock)
     await nameserver.start()
     await rebalancer.start()
     broker = evenq_broker.app.BrokerApp(
-        evenq_broker.settings.Settings(
+        evenq_broker.settings.BrokerSettings(
             **shared,
             nameservers=f"127.0.0.1:{nameserver.port}",
             rebalancer=f"127.0.0.1:{rebalancer.port}",

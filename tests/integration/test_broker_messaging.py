@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
@@ -134,7 +134,7 @@ def offset_of(received: definition_pb2.Message) -> tuple[int, int]:
 async def running(**settings: Any) -> AsyncIterator[tuple[Talk, BrokerApp]]:
     net = GrpcNet()
     options: dict[str, Any] = {"port": 0, "metrics_port": -1, "drain_ms": 100, "error_hold_ms": 20, **settings}
-    app = BrokerApp(Settings(**options), clock=SystemClock(), rng=random.Random(7), net=net)
+    app = BrokerApp(BrokerSettings(**options), clock=SystemClock(), rng=random.Random(7), net=net)
     await app.start()
     try:
         yield Talk(app.port, net), app

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.model import BrokerAddress, MessageType
@@ -111,7 +111,7 @@ def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group
     async def body() -> None:
         clock = FakeClock()
         net = LoopNet(clock)
-        told = Settings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
+        told = BrokerSettings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
         broker = Broker(told, clock=clock, rng=random.Random(1), net=net)
         await broker.open()
         net.serve("a:8081", broker.rpcs())

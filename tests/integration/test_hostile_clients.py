@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 import evenq
@@ -61,7 +61,7 @@ class Hall:
 
     async def open(self, name: str = "a", **settings: Any) -> Broker:
         told = {"default_start_from": "FIRST", "error_hold_ms": 0, "default_queues": 1, **settings}
-        broker = Broker(Settings(broker_name=name, **told), clock=self.clock, rng=random.Random(1), net=self.net)
+        broker = Broker(BrokerSettings(broker_name=name, **told), clock=self.clock, rng=random.Random(1), net=self.net)
         await broker.open()
         self.net.serve(f"{name}:8081", broker.rpcs())
         self.brokers.append(broker)

@@ -29,7 +29,7 @@ from evenq_proofs.cluster_binaries import BUILD_SECONDS, Program, program_path, 
 from evenq_proofs.etcd import Etcd
 
 from evenq.runtime.clock import SystemClock
-from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, Stop
+from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, WatchStop
 from evenq.testing.free_ports import FreePorts
 
 # slow: a real API server that is killed and paused; the unit tests of leases play the same with one that answers as told
@@ -198,7 +198,7 @@ def test_a_place_that_is_too_old_is_told_apart_and_a_watch_begins_again(server: 
         await asyncio.to_thread(server.program.kill)
         await asyncio.to_thread(server.start)  # what was before its start it cannot tell in a watch
         await reached(a)
-        api, stop = KubernetesApi("default"), Stop()
+        api, stop = KubernetesApi("default"), WatchStop()
         with pytest.raises(Expired):
             await asyncio.to_thread(lambda: list(api.watched(LEASES, "1", name=name, limit_s=5, stop=stop)))
         seen = await a.compare_and_set(None, FIRST)

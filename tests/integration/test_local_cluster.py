@@ -8,7 +8,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster, Recorder
 from evenq.testing.checker import check
-from evenq.testing.history import Action, Delivery, Op, read_history
+from evenq.testing.history import Delivery, HistoryAction, Op, read_history
 
 INVISIBLE_MS = 2_000
 MESSAGES = 400
@@ -62,7 +62,7 @@ def drain(cluster, recorder):
                     recorder.info(ack, error=str(error))
                 else:
                     recorder.ok(ack)
-    recorder.ok(recorder.invoke(Op.ADMIN, action=Action.DRAIN, group="g", topic="orders"))
+    recorder.ok(recorder.invoke(Op.ADMIN, action=HistoryAction.DRAIN, group="g", topic="orders"))
 
 
 def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_and_comes_back(tmp_path):
@@ -73,7 +73,9 @@ def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_and_comes_back(tmp
         Recorder(history, clock=SystemClock()) as recorder,
     ):
         recorder.ok(
-            recorder.invoke(Op.ADMIN, action=Action.SUBSCRIBE, group="g", topic="orders", process="c", order="none")
+            recorder.invoke(
+                Op.ADMIN, action=HistoryAction.SUBSCRIBE, group="g", topic="orders", process="c", order="none"
+            )
         )
         half_done = threading.Event()
         producing = threading.Thread(target=produce, args=(cluster, recorder, half_done))

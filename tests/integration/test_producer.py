@@ -197,7 +197,7 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
     tries again (as the SDKs of Java, Go and Node.js do, and ours) gets through; Python's stops at the first, by itself.
     """
     from evenq_broker.broker import Broker
-    from evenq_broker.settings import Settings
+    from evenq_broker.settings import BrokerSettings
     from evenq_proofs.loop_net import LoopNet
 
     from evenq.errors import StoreFull
@@ -207,7 +207,7 @@ def test_checklist_23_too_many_requests_on_two_of_three_tries_ends_in_success() 
     async def story() -> None:
         context = ClientContext.real()
         net = LoopNet(SystemClock())
-        broker = Broker(Settings(broker_name="a"), clock=context.clock, rng=context.rng, net=net)
+        broker = Broker(BrokerSettings(broker_name="a"), clock=context.clock, rng=context.rng, net=net)
         await broker.open()
         net.serve("a:8081", broker.rpcs())
         await broker.start([BrokerAddress("default", "a", 8081)])

@@ -23,7 +23,7 @@ from evenq_broker.core.replication.actions import (
     AppendEpochStart,
     AppendRecords,
     ClosePeer,
-    Committed,
+    CommitAdvanced,
     CompareAndSet,
     Fence,
     PersistEpoch,
@@ -34,7 +34,7 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
-from evenq_broker.core.replication.messages import Envelope, Nomination, Progress, Records
+from evenq_broker.core.replication.messages import Envelope, FollowerProgress, Nomination, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING, ReplicationConfig, Timing
@@ -52,7 +52,7 @@ from evenq_broker.loops.wire.replication import (
 )
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 import evenq.wire.net
 from evenq.errors import NotFound
@@ -95,7 +95,7 @@ class Node:
         self.net = GrpcNet()
         self.auth = auth
         net = self.net if auth is None else auth.net(self.net)
-        settings = Settings(broker_name=GROUP, cluster=CLUSTER)
+        settings = BrokerSettings(broker_name=GROUP, cluster=CLUSTER)
         self.runtime = Runtime(settings, clock=CLOCK, rng=random.Random(), net=net)
         self.links = PeerLinks(self.runtime, members, broker_id, self.receive, room=self.hand.room)
         self.server: Any = None
@@ -115,7 +115,7 @@ class Node:
         return Envelope(CLUSTER, self.id, f"{self.id:032x}", 7, 1, body)
 
     def say(self, to: int, number: int) -> bool:
-        return self.links.send(to, self.envelope(Progress(number, 0, wants=False)))
+        return self.links.send(to, self.envelope(FollowerProgress(number, 0, wants=False)))
 
     def send_records(self, to: int, number: int, size: int) -> bool:
         payload = number.to_bytes(4, "big") * (size // 4)
@@ -610,7 +610,7 @@ class Owner:
                 self.node.links.close_peer(broker_id, reason)
             case Fence(error):
                 raise AssertionError(f"broker {self.id} fenced itself") from error
-            case Committed():
+            case CommitAdvanced():
                 pass
         return []
 

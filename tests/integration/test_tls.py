@@ -21,7 +21,7 @@ import pytest
 import evenq
 import evenq.aio
 from evenq.errors import IllegalAccessPoint, SettingsError, TlsFailed
-from evenq.testing.certificates import Authority, Pair, here
+from evenq.testing.certificates import Authority, CertificatePair, here
 from evenq.testing.forward import Forward
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.local_cluster import LocalCluster
@@ -353,7 +353,7 @@ def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
 def test_a_renamed_server_is_reached_by_the_name_in_its_certificate(tmp_path: Path) -> None:
     """As behind an address that the certificate does not name."""
     authority = Authority(tmp_path / "tls")
-    pair: Pair = authority.sign("server", hosts=["broker.example"])
+    pair: CertificatePair = authority.sign("server", hosts=["broker.example"])
     with FreePorts() as ports:
         settings = {
             **OPEN, "PORT": "-1", "TLS__PORT": str(ports.take()), "TLS__CERTIFICATE": str(pair.certificate),

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import evenq
-from evenq.testing.history import Kind, Op, read_history
+from evenq.testing.history import EntryKind, Op, read_history
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.group_crew import WAIT_S, Consumer, Ended, OfficialSdk, Reader, SparkJob
 from tests.spark.members import members, within
@@ -215,7 +215,7 @@ def sent_ms(history: Path) -> dict[int, int]:
     return {
         int(event.body): event.at_ms
         for event in read_history(history)
-        if event.kind == Kind.INVOKE and event.op == Op.SEND
+        if event.kind == EntryKind.INVOKE and event.op == Op.SEND
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark_evenq.offsets import StreamOffset
-from pyspark_evenq.planner import Bounds, QueueRange, advance, batch_ranges, tasks
+from pyspark_evenq.planner import Bounds, OffsetRange, advance, batch_ranges, tasks
 
 from evenq.model.queue import MessageQueue
 
@@ -36,7 +36,7 @@ class History:
     """Where the next batch must go on."""
     batches: list[tuple[str, str]] = field(default_factory=list)
     """Start and end of each, as logged."""
-    planned: list[list[QueueRange]] = field(default_factory=list)
+    planned: list[list[OffsetRange]] = field(default_factory=list)
 
     def run(self, steps: int) -> None:
         for _ in range(self.chance.randint(1, 3)):

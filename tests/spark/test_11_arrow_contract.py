@@ -14,7 +14,7 @@ from pyspark_evenq import cluster as calls
 from pyspark_evenq import connection
 from pyspark_evenq.arrow_schema import DDL, TYPES, arrow_schema, columns
 from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.planner import QueueRange
+from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.scanning import read, scan_tasks
 
 from evenq.wire.convert import set_ms
@@ -72,7 +72,7 @@ def batches(topic: Any, schema: StructType, kind: str) -> list[Any]:
         {"endpoints": topic.endpoints, "subscribe": topic.name, "format": kind, "gcFreeze": "false"}, streaming=False
     )
     bounds = calls.query(topic._address(queue), [queue])[queue].bounds
-    whole = QueueRange(queue=queue, start=bounds.low, end=bounds.high)
+    whole = OffsetRange(queue=queue, start=bounds.low, end=bounds.high)
     [task] = scan_tasks([[whole]], {queue: topic._address(queue)}, {})
     return list(read(task, options, wanted))
 

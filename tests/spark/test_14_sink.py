@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark_evenq import send_back, sink_cluster, sink_publishing, sink_staging, sink_writer, to_dlq
-from pyspark_evenq.arrow_schema import TYPES, Column
+from pyspark_evenq.arrow_schema import TYPES, OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 from pyspark_evenq.sink_options import WriteOptions
-from pyspark_evenq.sink_staging import Attempt
+from pyspark_evenq.sink_staging import TaskAttempt
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
@@ -58,7 +58,7 @@ class Sink:
     def read(self, topic: str = "") -> list[Any]:
         """All messages, as the source reads them, without a Spark."""
         options = ReadOptions.parse({"endpoints": self.endpoints, "subscribe": topic or self.name}, streaming=False)
-        reader = BatchReader(options, tuple(Column(name, nullable=True) for name in TYPES))
+        reader = BatchReader(options, tuple(OutputColumn(name, nullable=True) for name in TYPES))
         batches = [batch for task in reader.partitions() for batch in reader.read(task)]
         return [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
 
@@ -339,7 +339,7 @@ class Job:
         self.batch = batch
 
     def attempt(self, partition: int, bodies: list[str], *, number: int = 0) -> sink_writer.Done:
-        attempt = Attempt(query_id=self.query, batch_id=self.batch, partition_id=partition, attempt_id=number)
+        attempt = TaskAttempt(query_id=self.query, batch_id=self.batch, partition_id=partition, attempt_id=number)
         batches = [pa.record_batch({"body": pa.array(bodies[at : at + 20])}) for at in range(0, len(bodies), 20)]
         return sink_writer.Done(self.query, sink_staging.stage(self.options, attempt, iter(batches)))
 
@@ -385,7 +385,7 @@ def test_an_aborted_batch_leaves_nothing_and_runs_again(sink: Sink) -> None:
 @pytest.mark.parametrize(("delivery", "times"), [("idempotent", 1), ("atLeastOnce", 2)])
 def test_a_task_that_runs_again_is_told_by_its_rows_only_when_idempotent(sink: Sink, delivery: str, times: int) -> None:
     options = WriteOptions.parse(sink.options(delivery=delivery, blockRows=7, inFlight=3))
-    attempt = Attempt(query_id=f"query-{next(_numbers)}", batch_id=3, partition_id=1, attempt_id=0)
+    attempt = TaskAttempt(query_id=f"query-{next(_numbers)}", batch_id=3, partition_id=1, attempt_id=0)
     for _ in range(2):
         sink_publishing.publish(options, attempt, iter([pa.record_batch({"body": pa.array(bodies_of(0))})]))
     assert sink.bodies() == collections.Counter(bodies_of(0) * times)
@@ -397,7 +397,7 @@ def test_a_message_group_keeps_its_order_over_many_blocks_under_way(sink: Sink, 
     sink.make(ordered, message_type="FIFO")
     job = Job(sink, topic=ordered, delivery=delivery, blockRows=3, inFlight=8)
     batch = pa.record_batch({"body": pa.array([f"{n:04}" for n in range(200)]), "messageGroup": pa.array(["g"] * 200)})
-    attempt = Attempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+    attempt = TaskAttempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
     if delivery == "transactional":
         job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, iter([batch]))))
     else:
@@ -476,7 +476,7 @@ def test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says()
     options = WriteOptions.parse({"endpoints": "127.0.0.1:1", "topic": "t", "writeTimeoutMs": "300"})
     began = time.monotonic()
     with pytest.raises(evenq.errors.ConnectionFailed, match="is a broker running there"):
-        sink_staging.stage(options, Attempt(query_id="q", batch_id=0, partition_id=0, attempt_id=0), iter(()))
+        sink_staging.stage(options, TaskAttempt(query_id="q", batch_id=0, partition_id=0, attempt_id=0), iter(()))
     assert time.monotonic() - began < 30  # the default is a minute
 
 
@@ -504,7 +504,7 @@ def test_a_consumer_of_the_official_python_sdk_gets_each_row_once_and_whole(sink
         "keys": pa.array([[f"key-{number}"] for number in range(count)], pa.list_(pa.string())),
         "properties": pa.array([[("number", str(number))] for number in range(count)], pa.map_(pa.string(), pa.string())),
     }  # fmt: skip
-    attempt = Attempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+    attempt = TaskAttempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
     batches = iter([pa.record_batch(columns)])
     job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, batches)))
     peer = Peer(

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark_evenq import sink_staging, sink_writer
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 from pyspark_evenq.sink_options import WriteOptions
 from pyspark_evenq.sink_publishing import publish
-from pyspark_evenq.sink_staging import Attempt
+from pyspark_evenq.sink_staging import TaskAttempt
 
 import evenq
 from evenq.errors import Forbidden, Unauthorized
@@ -44,7 +44,7 @@ def written(delivery: str = "transactional", topic: str = "orders", **options: s
     """One batch of one task, as Spark calls it."""
     parsed = WriteOptions.parse({"topic": topic, "delivery": delivery, "writeTimeoutMs": "20000"} | options)
     sink_writer._connect(parsed)
-    attempt = Attempt(query_id=f"job-{topic}-{delivery}", batch_id=0, partition_id=0, attempt_id=0)
+    attempt = TaskAttempt(query_id=f"job-{topic}-{delivery}", batch_id=0, partition_id=0, attempt_id=0)
     rows = iter([pa.record_batch({"body": pa.array(BODIES)})])
     if delivery != "transactional":
         publish(parsed, attempt, rows)
@@ -55,7 +55,7 @@ def written(delivery: str = "transactional", topic: str = "orders", **options: s
 
 def read(**options: str) -> list[str]:
     reader = BatchReader(
-        ReadOptions.parse({"subscribe": "orders"} | options, streaming=False), (Column("body", nullable=True),)
+        ReadOptions.parse({"subscribe": "orders"} | options, streaming=False), (OutputColumn("body", nullable=True),)
     )
     batches: list[Any] = [batch for task in reader.partitions() for batch in reader.read(task)]
     return sorted(body.decode() for batch in batches for body in batch.column("body").to_pylist())

@@ -21,7 +21,7 @@ from typing import Any
 import pyspark
 import pytest
 import yaml
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 
@@ -103,7 +103,7 @@ def send(topic: Any, flights: list[tuple[str, int | None]]) -> None:
 def read(topic: Any) -> list[Any]:
     """tag and body of every message, without a Spark."""
     options = ReadOptions.parse({"endpoints": topic.endpoints, "subscribe": topic.name}, streaming=False)
-    reader = BatchReader(options, (Column("tag", nullable=True), Column("body", nullable=True)))
+    reader = BatchReader(options, (OutputColumn("tag", nullable=True), OutputColumn("body", nullable=True)))
     batches: list[Any] = [batch for task in reader.partitions() for batch in reader.read(task)]
     return [(row["tag"], row["body"].decode()) for batch in batches for row in batch.to_pylist()]
 
@@ -292,7 +292,7 @@ def test_rows_that_a_client_of_spark_connect_cannot_handle_become_dead_letters(
     printed = client(sys.executable, "-c", LETTERS, flights.endpoints, flights.name, "desk")
     assert printed.splitlines()[-1] == "1"
     letters = {"endpoints": flights.endpoints, "subscribe": "%DLQ%desk"}
-    reader = BatchReader(ReadOptions.parse(letters, streaming=False), (Column("body", nullable=True),))
+    reader = BatchReader(ReadOptions.parse(letters, streaming=False), (OutputColumn("body", nullable=True),))
     bodies: list[Any] = [
         row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()
     ]
@@ -350,7 +350,7 @@ def test_the_job_of_the_kubernetes_example_runs_with_the_rights_that_its_values_
             "accessKey": "root",
             "secretKey": "canary-root-1",
         }
-        reader = BatchReader(ReadOptions.parse(options, streaming=False), (Column("body", nullable=True),))
+        reader = BatchReader(ReadOptions.parse(options, streaming=False), (OutputColumn("body", nullable=True),))
         late = [
             json.loads(row["body"]) for task in reader.partitions() for b in reader.read(task) for row in b.to_pylist()
         ]

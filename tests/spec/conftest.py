@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.fake_registry import FakeRegistry
 from evenq_proofs.loop_net import LoopNet
 
@@ -46,7 +46,7 @@ class World:
 
     async def start(self, name: str = "a", **settings: Any) -> Broker:
         """A broker at `<name>:8081`."""
-        told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
+        told = BrokerSettings(broker_name=name, **{"nameservers": "ns:1", **settings})
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
         self.net.serve(f"{name}:8081", broker.rpcs())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.fake_registry import FakeRegistry
 from evenq_proofs.loop_net import LoopNet
 
@@ -40,7 +40,7 @@ class World:
         self.brokers: dict[str, Broker] = {}
 
     async def start(self, name: str, **settings: Any) -> Broker:
-        told = Settings(broker_name=name, **{"nameservers": "ns:1", **settings})
+        told = BrokerSettings(broker_name=name, **{"nameservers": "ns:1", **settings})
         broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
         rpcs = broker.rpcs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 from evenq_broker.core.state.records import Acked, Op, decode, encode
 
 KEY = (1, 1, 0)
@@ -27,7 +27,7 @@ def retry(
 def test_35_a_push_delivery_has_no_timer_while_its_client_lives() -> None:
     progress, queue = delivered(1, deadline_ms=24 * 60 * MINUTE, client="push")
     assert progress.expire(10 * MINUTE) == []
-    assert progress.ack(queue, 0, 1, expires_ms=24 * 60 * MINUTE, now_ms=10 * MINUTE) is Verdict.DONE
+    assert progress.ack(queue, 0, 1, expires_ms=24 * 60 * MINUTE, now_ms=10 * MINUTE) is SettleStatus.DONE
 
 
 def test_36_a_killed_push_consumers_messages_come_again() -> None:
@@ -40,22 +40,22 @@ def test_36_a_killed_push_consumers_messages_come_again() -> None:
 
 def test_37_a_second_ack_and_an_ack_with_a_handle_from_before_a_change_are_fine() -> None:
     progress, queue = delivered(1, deadline_ms=1_000)
-    assert progress.change_invisible(queue, 0, 1, now_ms=500, deadline_ms=9_000) is Verdict.DONE
-    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=5_000) is Verdict.DONE
-    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=5_000) is Verdict.ALREADY
+    assert progress.change_invisible(queue, 0, 1, now_ms=500, deadline_ms=9_000) is SettleStatus.DONE
+    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=5_000) is SettleStatus.DONE
+    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=5_000) is SettleStatus.ALREADY
 
 
 def test_38_an_ack_after_the_time_is_over_is_invalid() -> None:
     progress, queue = delivered(1, deadline_ms=1_000)
-    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=1_000) is Verdict.INVALID
+    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=1_000) is SettleStatus.INVALID
     progress.expire(1_000)
-    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=1_001) is Verdict.INVALID
+    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=1_001) is SettleStatus.INVALID
 
 
 def test_40_an_invisible_time_of_0_and_of_1_ms_is_taken() -> None:
     for wait_ms in (0, 1):
         progress, queue = delivered(1, deadline_ms=1_000)
-        assert progress.change_invisible(queue, 0, 1, now_ms=10, deadline_ms=10 + wait_ms) is Verdict.DONE
+        assert progress.change_invisible(queue, 0, 1, now_ms=10, deadline_ms=10 + wait_ms) is SettleStatus.DONE
         progress.expire(10 + wait_ms)
         assert retry(progress, queue, 2_000)[0] == [0]
 
@@ -76,7 +76,9 @@ def test_41_a_message_that_always_fails_is_delivered_max_attempts_times() -> Non
 def test_d3_conservation_each_message_is_acked_in_flight_or_on_its_way_to_the_dead_letters() -> None:
     progress, queue = delivered(100, deadline_ms=10)
     acked = {
-        offset for offset in range(0, 100, 3) if progress.ack(queue, offset, 1, expires_ms=10, now_ms=1) is Verdict.DONE
+        offset
+        for offset in range(0, 100, 3)
+        if progress.ack(queue, offset, 1, expires_ms=10, now_ms=1) is SettleStatus.DONE
     }
     progress.expire(10)
     again, dead = [], list[int]()

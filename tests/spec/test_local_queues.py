@@ -28,7 +28,7 @@ from evenq.errors import (
 from evenq.local import Flush, GetStatus, LocalOptions, PutStatus, ReadStatus, pairs, reading, records
 from evenq.local.embedded import append_batch
 from evenq.local.messages import Message
-from evenq.local.progress import HELD_BY_ANOTHER, Group
+from evenq.local.progress import HELD_BY_ANOTHER, LocalGroupProgress
 from evenq.local.statuses import AppendStatus
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.store.disk import RealDisk
@@ -763,7 +763,7 @@ def test_lq_50_a_damaged_offsets_file_is_refused_and_a_missing_one_means_from_th
 
 
 def test_lq_52_query_offset_and_lock():
-    group = Group("g", 30_000)
+    group = LocalGroupProgress("g", 30_000)
     key = ("T", 0)
     assert group.query_offset_and_lock("127.0.0.1:0", key, 0) == -1
     assert group.query_offset_and_lock("127.0.0.1:1", key, 10) == HELD_BY_ANOTHER == -2

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import evenq_nameserver.app
 import pytest
 from evenq_nameserver.app import Nameserver
-from evenq_nameserver.settings import Settings
+from evenq_nameserver.settings import NameserverSettings
 
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
@@ -92,7 +92,7 @@ Test = Callable[[FakeClock, GrpcNet, str, str], Awaitable[None]]
 def with_two_nameservers(test: Test) -> None:
     async def main() -> None:
         clock, net = FakeClock(), GrpcNet()
-        settings = Settings(port=0, metrics_port=-1, drain_ms=0)
+        settings = NameserverSettings(port=0, metrics_port=-1, drain_ms=0)
         servers = [Nameserver(settings, clock=clock, rng=random.Random(seed)) for seed in (1, 2)]
         for server in servers:
             await server.start()
@@ -211,10 +211,10 @@ def test_ns_9_the_numbers_are_3_s_and_10_s_and_settings() -> None:
         assert (told.heartbeat_interval_ms, told.expiry_ms) == (3_000, 10_000)
 
     with_two_nameservers(test)
-    chosen = load(Settings, "nameserver", ["--heartbeat-interval-ms=30000", "--expiry-ms=120000"], {})
+    chosen = load(NameserverSettings, "nameserver", ["--heartbeat-interval-ms=30000", "--expiry-ms=120000"], {})
     assert (chosen.heartbeat_interval_ms, chosen.expiry_ms) == (30_000, 120_000)
     with pytest.raises(SettingsError, match="one lost heartbeat"):
-        load(Settings, "nameserver", ["--expiry-ms=5000"], {})
+        load(NameserverSettings, "nameserver", ["--expiry-ms=5000"], {})
 
 
 def test_ns_9_a_broker_that_says_goodbye_is_gone_at_once() -> None:

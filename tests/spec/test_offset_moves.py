@@ -1,6 +1,6 @@
 """Offsets do not go back by themselves, and a reset is what it says: D6, OF-1, OF-2, OF-9 with an operator in between."""
 
-from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 from evenq_broker.core.groups.resets import Fences
 
 from evenq.model import MessageQueue
@@ -48,5 +48,5 @@ def test_of_9_the_place_of_a_reset_is_the_next_message_to_read() -> None:
     assert queue.next == 4
     progress.deliver(queue, [4, 5], 6, deadline_ms=100, client_id="c")
     first = queue.pending[4].number
-    assert progress.ack(queue, 4, first, expires_ms=100, now_ms=1) is Verdict.DONE
+    assert progress.ack(queue, 4, first, expires_ms=100, now_ms=1) is SettleStatus.DONE
     assert queue.committed == 5

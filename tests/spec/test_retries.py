@@ -11,7 +11,7 @@ import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.core.sending.validation import DELAYED_MESSAGE
 from evenq_broker.loops.dead_letters.retries import retry_delay_ms
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.fake_registry import FakeRegistry
 from evenq_proofs.loop_net import LoopNet
 
@@ -39,7 +39,7 @@ class World:
         self.net.serve("ns:1", self.registry.rpcs())
 
     async def open(self, *, max_attempts: int = 3, **settings: Any) -> None:
-        told = Settings(broker_name="a", **{"nameservers": "ns:1", **settings})
+        told = BrokerSettings(broker_name="a", **{"nameservers": "ns:1", **settings})
         self.broker = Broker(told, clock=self.clock, rng=random.Random(5), net=self.net)
         await self.broker.open()
         self.net.serve("a:8081", self.broker.rpcs())
@@ -204,7 +204,7 @@ def test_rd_9_the_levels_are_a_setting_of_the_broker() -> None:
 
     run(story, delay_levels="1s 2s")
     with pytest.raises(ValueError, match="'soon'"):
-        Settings(broker_name="a", delay_levels="soon")
+        BrokerSettings(broker_name="a", delay_levels="soon")
 
 
 def test_rd_15_within_a_level_messages_come_back_in_the_order_they_were_given_back() -> None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from evenq_broker.loops.assignment.inherited_holds import InheritedHolds
+from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
 from evenq_rebalancer.rpc.assignment import AssignmentService
 from evenq_rebalancer.rpc.streams import ReportStreams
@@ -278,7 +278,7 @@ def test_xo_7_a_late_answer_does_not_win() -> None:
 class Rollout(Server):
     """Members `PLACE.INCARNATION` in a group that holds queues; the brokers keep what decisions tell."""
 
-    def __init__(self, epoch: int, kept: Mapping[str, InheritedHolds]) -> None:
+    def __init__(self, epoch: int, kept: Mapping[str, ReportedHolds]) -> None:
         super().__init__("STICKY")
         self.engine = AssignmentEngine(epoch=epoch, limits=EngineLimits(warm_up_ms=0))
         for number, broker in enumerate(BROKERS):
@@ -315,7 +315,7 @@ class Rollout(Server):
 
 
 def test_xo_7_rb_37_what_waits_for_a_successor_goes_on_waiting_under_the_next_leader() -> None:
-    kept = {broker: InheritedHolds() for broker in BROKERS}
+    kept = {broker: ReportedHolds() for broker in BROKERS}
     first = Rollout(1_000, kept)
     before = first.see("web-0.1", "web-1.1")
     locks = first.see("web-0.1")

@@ -6,10 +6,10 @@ With whole brokers: tests/integration/test_transactions.py (24, 25); with the of
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.sending.validation import Limits, checked
+from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.state.records import decode, encode
 from evenq_broker.core.transactions.half_messages import HalfHeader, TransactionIds, transaction_broker_of
-from evenq_broker.core.transactions.table import Firing, Outcome, TransactionTable, Verdict
+from evenq_broker.core.transactions.table import DecisionStatus, Firing, TransactionOutcome, TransactionTable
 from evenq_broker.loops.clients.streams import Streams
 
 from evenq.errors import BadRequest, InvalidTransactionId, MessageTypeConflict
@@ -20,7 +20,7 @@ from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 
 HEADER = HalfHeader(None, 0, 0, 0, "c")
-LIMITS = Limits(body_bytes_max=1 << 20, properties_max=128, properties_bytes_max=1 << 14, delay_max_ms=1 << 40)
+LIMITS = MessageLimits(body_bytes_max=1 << 20, properties_max=128, properties_bytes_max=1 << 14, delay_max_ms=1 << 40)
 HOUR = 3_600_000
 
 
@@ -74,13 +74,13 @@ def test_3_7_a_transaction_message_has_no_message_group_and_no_delivery_time() -
 
 def test_3_13_a_second_commit_is_ok_and_a_commit_after_a_rollback_changes_nothing() -> None:
     made = table()
-    for number, first in ((1, Outcome.COMMITTED), (2, Outcome.ROLLED_BACK)):
+    for number, first in ((1, TransactionOutcome.COMMITTED), (2, TransactionOutcome.ROLLED_BACK)):
         made.begin(number, 1, first_ms=0, due_ms=6_000)
-        assert made.decide(number, first) is Verdict.FIRST
+        assert made.decide(number, first) is DecisionStatus.FIRST
         made.settle(number, first)
-    assert made.decide(1, Outcome.COMMITTED) is Verdict.SAME
-    assert made.decide(2, Outcome.COMMITTED) is Verdict.OTHER
-    assert made.outcome(2) is Outcome.ROLLED_BACK
+    assert made.decide(1, TransactionOutcome.COMMITTED) is DecisionStatus.SAME
+    assert made.decide(2, TransactionOutcome.COMMITTED) is DecisionStatus.OTHER
+    assert made.outcome(2) is TransactionOutcome.ROLLED_BACK
 
 
 def test_3_13_an_unknown_id_is_an_invalid_transaction_id() -> None:
@@ -112,7 +112,7 @@ def test_4_5_after_fifteen_checks_it_is_given_up_and_those_that_met_nobody_do_no
         (made.checked if number % 2 else made.missed)(5)
         now_ms += 30_000
     assert made.fire(5, 99, HEADER, 1, now_ms=now_ms) is Firing.GIVE_UP
-    assert made.decide(5, Outcome.COMMITTED) is Verdict.GIVEN_UP
+    assert made.decide(5, TransactionOutcome.COMMITTED) is DecisionStatus.GIVEN_UP
 
 
 def test_open_ones_counts_and_decisions_are_the_same_after_a_restart() -> None:
@@ -121,8 +121,8 @@ def test_open_ones_counts_and_decisions_are_the_same_after_a_restart() -> None:
         made.begin(number, 1, first_ms=7, due_ms=6_000)
     made.checked(1)
     made.renewed(1, 44, 36_000)
-    made.decide(2, Outcome.COMMITTED)
-    made.settle(2, Outcome.COMMITTED)
+    made.decide(2, TransactionOutcome.COMMITTED)
+    made.settle(2, TransactionOutcome.COMMITTED)
     for op in decode(encode(made.dump())):
         again.apply(op)  # type: ignore[arg-type]  # only such ops went in
     assert again.dump() == made.dump()

@@ -13,12 +13,12 @@ from evenq.runtime.tasks import spawn
 from evenq.wire.net import GrpcNet
 
 if TYPE_CHECKING:
-    from evenq_broker.settings import Settings
+    from evenq_broker.settings import BrokerSettings
 
 __all__ = ["main"]
 
 
-async def serve(settings: Settings, stop: asyncio.Event) -> None:
+async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     """Run one broker until `stop`, or until it fails."""
     from evenq_broker.app import BrokerApp
     from evenq_broker.replicated_app import ReplicatedApp
@@ -47,10 +47,10 @@ def main() -> int:
     """
     try:
         from evenq.serving.run import run_program
-        from evenq_broker.settings import Settings
+        from evenq_broker.settings import BrokerSettings
     except ModuleNotFoundError as error:
         sys.exit(sentence("evenq-broker", error))
-    return run_program("broker", Settings, serve)
+    return run_program("broker", BrokerSettings, serve)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from evenq_broker.core.cluster.listeners import advertised, parse_listeners
 from evenq_broker.loops.replication.identity import must_be_alone
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.runtime import ONE_COPY, Leadership
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 __all__ = ["BrokerApp"]
 
@@ -48,7 +48,7 @@ class BrokerApp:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BrokerSettings,
         *,
         clock: Clock,
         rng: random.Random,

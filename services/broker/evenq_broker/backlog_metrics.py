@@ -41,7 +41,7 @@ def backlog_metrics(
     backlog: Backlog,
 ) -> list[Metric]:
     """What an operator of consumers looks at."""
-    source = _Source(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog)
+    source = _BacklogSource(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog)
     counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
     group, group_topic = ("consumer_group",), ("consumer_group", "topic")
     return [
@@ -87,7 +87,7 @@ def single_queue_metrics(
 ) -> list[Metric]:
     """One series for each group and queue: too many for every scrape."""
     source, labels = (
-        _Source(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog),
+        _BacklogSource(runtime, catalog, ledger, lite=lite, delayed_retries=delayed_retries, backlog=backlog),
         ("consumer_group", "topic", "queue_id"),
     )
     return [
@@ -120,7 +120,7 @@ def retries_waiting(catalog: Catalog, *, delayed_retries: DelayedRetries, backlo
     return counts
 
 
-class _Source:
+class _BacklogSource:
     def __init__(
         self,
         runtime: Runtime,

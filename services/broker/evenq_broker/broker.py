@@ -20,7 +20,7 @@ from evenq.wire.addresses import split_addresses
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.backlog import Backlog
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.polls.poll_table import PollTable
 from evenq_broker.core.state.records import Locked
 from evenq_broker.loops.assignment.grants import Grants
@@ -45,7 +45,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.every_call import every_call
 from evenq_broker.runtime import ONE_COPY, Leadership, Runtime
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 __all__ = ["Broker"]
 
@@ -54,7 +54,7 @@ class Broker:
     """The parts of one broker."""
 
     def __init__(
-        self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net, disk: Disk | None = None,
+        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, disk: Disk | None = None,
         leadership: Leadership = ONE_COPY,
     ) -> None:  # fmt: skip
         """`disk` stands in for the data folder; None: the folder of the settings."""
@@ -65,7 +65,7 @@ class Broker:
         self.cluster_catalog = ClusterCatalog(runtime, catalog, self.cluster)
         self.stuck_queues, self.backlog = StuckQueues(), Backlog()
         self.delayed_retries = DelayedRetries()
-        self.membership = Membership()
+        self.membership = GroupTables()
         ledger.keeps({Locked: self._lock_restored}, self._locks)
         self.clients = ConnectedClients(runtime, ledger)
         polls = PollTable(polls_max=settings.polls_max)

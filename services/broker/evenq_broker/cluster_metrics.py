@@ -18,7 +18,7 @@ __all__ = ["cluster_metrics"]
 
 def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None) -> list[Metric]:
     """What alerts of a whole cluster are made of."""
-    source, gauge = _Source(ledger, cluster=cluster, rebalancer=rebalancer), MetricKind.GAUGE
+    source, gauge = _ClusterSource(ledger, cluster=cluster, rebalancer=rebalancer), MetricKind.GAUGE
     return [
         Metric(
             name="evenq_broker_nameservers", kind=gauge, unit="nameservers",
@@ -56,7 +56,7 @@ def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: Rebalan
     ]  # fmt: skip
 
 
-class _Source:
+class _ClusterSource:
     def __init__(self, ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None) -> None:
         self._ledger = ledger
         self._cluster, self._rebalancer = cluster, rebalancer

@@ -36,7 +36,7 @@ def constant_labels(runtime: Runtime) -> dict[str, str]:
 
 def broker_metrics(parts: Parts) -> list[Metric]:
     """All metrics of this half of the broker."""
-    source, counter, gauge = _Source(parts), MetricKind.COUNTER, MetricKind.GAUGE
+    source, counter, gauge = _BrokerSource(parts), MetricKind.COUNTER, MetricKind.GAUGE
 
     def metric(name: str, kind: MetricKind, unit: str, labels: tuple[str, ...], text: str, read: str) -> Metric:
         return Metric(name=name, kind=kind, unit=unit, labels=labels, help=text, read=getattr(source, read))
@@ -116,7 +116,7 @@ def _of_features(parts: Parts) -> list[Metric]:
     ]
 
 
-class _Source:
+class _BrokerSource:
     def __init__(self, parts: Parts) -> None:
         self._runtime, self._catalog, self._ledger = parts.runtime, parts.catalog, parts.ledger
         self._membership, self._clients, self._sessions = parts.membership, parts.clients, parts.sessions

@@ -10,7 +10,7 @@ from typing import Protocol
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.backlog import Backlog
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.clients.connected import ConnectedClients
@@ -40,7 +40,7 @@ class Parts(Protocol):
     ledger: Ledger
     cluster: ClusterLink
     cluster_catalog: ClusterCatalog
-    membership: Membership
+    membership: GroupTables
     clients: ConnectedClients
     sessions: Sessions
     group_settings: GroupSettings

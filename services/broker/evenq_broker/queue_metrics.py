@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.resizing.resizing import stranded
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -14,9 +14,9 @@ from evenq_broker.runtime import Runtime
 __all__ = ["queue_metrics"]
 
 
-def queue_metrics(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership) -> list[Metric]:
+def queue_metrics(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables) -> list[Metric]:
     """What an operator who resizes topics or drains brokers looks at."""
-    source, gauge = _Source(runtime, catalog, ledger, membership=membership), MetricKind.GAUGE
+    source, gauge = _QueueSource(runtime, catalog, ledger, membership=membership), MetricKind.GAUGE
     return [
         Metric(
             name="evenq_topic_write_queues", kind=gauge, unit="queues", labels=("topic",),
@@ -37,8 +37,8 @@ def queue_metrics(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, members
     ]  # fmt: skip
 
 
-class _Source:
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership) -> None:
+class _QueueSource:
+    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._membership = membership
 

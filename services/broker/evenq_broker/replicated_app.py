@@ -47,7 +47,7 @@ from evenq_broker.metrics import constant_labels
 from evenq_broker.replication_metrics import replication_metrics
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 
 __all__ = ["ReplicatedApp"]
 
@@ -64,7 +64,9 @@ MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 class ReplicatedApp:
     """The program as an object. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net, edges: Edges = EDGES) -> None:
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, edges: Edges = EDGES
+    ) -> None:
         self.settings = settings
         self._clock, self._rng, self._net, self._edges = clock, rng, net, edges
         self._segment_bytes = settings.store.segment_bytes or SEGMENT_BYTES
@@ -198,7 +200,7 @@ class ReplicatedApp:
         watch.add_done_callback(self._ended)
         self._tasks.append(watch)
 
-    def _term_settings(self) -> Settings:
+    def _term_settings(self) -> BrokerSettings:
         """With copies that count once they are synced, the leader's own counts like that, too: each group is synced."""
         settings = self.settings
         if settings.replication.mode == "memory":

@@ -19,8 +19,8 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.store import MessageStore
-from evenq_broker.settings import Settings
-from evenq_broker.stats import Stats
+from evenq_broker.settings import BrokerSettings
+from evenq_broker.stats import BrokerStats
 
 __all__ = ["ONE_COPY", "Leadership", "Runtime"]
 
@@ -42,12 +42,12 @@ class Runtime:
     """One broker's surroundings."""
 
     def __init__(
-        self, settings: Settings, *, clock: Clock, rng: random.Random, net: Net, leadership: Leadership = ONE_COPY
+        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, leadership: Leadership = ONE_COPY
     ) -> None:
         self.settings = settings
         self.leadership = leadership
         self.clock, self.rng, self.net = clock, rng, net
-        self.stats = Stats()
+        self.stats = BrokerStats()
         self.started_ms = clock.now_ms()
         """Wall time of the start, ms since the epoch."""
         self.failed: asyncio.Future[BaseException] | None = None

@@ -22,7 +22,7 @@ from evenq.serving.tls import TlsSettings
 from evenq.store import StoreOptions
 from evenq_broker.core.cluster.listeners import check_shared, parse_listeners
 
-__all__ = ["BODY_BYTES_MAX", "Settings", "StagingSettings", "StoreSettings"]
+__all__ = ["BODY_BYTES_MAX", "BrokerSettings", "StagingSettings", "StoreSettings"]
 
 BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust read at most 4 MiB with properties
 
@@ -176,7 +176,7 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         return ""
 
 
-class Settings(BaseModel, frozen=True, extra="forbid"):
+class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     """The broker's settings."""
 
     broker_name: str = Field(default="broker-a", description="Identity of the broker; never its address.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["AGE_BOUNDS_MS", "SIZE_BOUNDS", "GroupTopicStats", "Stats", "TopicStats"]
+__all__ = ["AGE_BOUNDS_MS", "SIZE_BOUNDS", "BrokerStats", "GroupTopicStats", "TopicStats"]
 
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)  # RocketMQ 5, buckets of the message size
 AGE_BOUNDS_MS = (1, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000, 60_000, 600_000, 3_600_000)
@@ -83,7 +83,7 @@ class GroupTopicStats:
                 self.ages[bisect_left(AGE_BOUNDS_MS, now_ms - at_ms)] += 1
 
 
-class Stats:
+class BrokerStats:
     """All counters of one broker since its start. Series go away with their topic or group."""
 
     __slots__ = ("group_topics", "topics")

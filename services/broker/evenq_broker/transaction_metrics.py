@@ -16,7 +16,7 @@ _TYPES = {MessageType.TRANSACTION, MessageType.MIXED}
 
 def transaction_metrics(catalog: Catalog, *, transactions: Transactions) -> list[Metric]:
     """What an operator of transactions looks at."""
-    source = _Source(catalog, transactions=transactions)
+    source = _TransactionSource(catalog, transactions=transactions)
     counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
     return [
         Metric(
@@ -47,7 +47,7 @@ def transaction_metrics(catalog: Catalog, *, transactions: Transactions) -> list
     ]  # fmt: skip
 
 
-class _Source:
+class _TransactionSource:
     def __init__(self, catalog: Catalog, *, transactions: Transactions) -> None:
         self._catalog = catalog
         self._transactions = transactions

@@ -11,12 +11,12 @@ from evenq.runtime.clock import SystemClock
 from evenq.runtime.extras import sentence
 
 if TYPE_CHECKING:
-    from evenq_nameserver.settings import Settings
+    from evenq_nameserver.settings import NameserverSettings
 
 __all__ = ["main"]
 
 
-async def serve(settings: Settings, stop: asyncio.Event) -> None:
+async def serve(settings: NameserverSettings, stop: asyncio.Event) -> None:
     """Run until `stop` is set."""
     from evenq_nameserver.app import Nameserver
 
@@ -27,10 +27,10 @@ def main() -> None:
     """Read settings, serve, exit; or say that the extra `server` is missing."""
     try:
         from evenq.serving.run import run_program
-        from evenq_nameserver.settings import Settings
+        from evenq_nameserver.settings import NameserverSettings
     except ModuleNotFoundError as error:
         sys.exit(sentence("evenq-nameserver", error))
-    sys.exit(run_program("nameserver", Settings, serve))
+    sys.exit(run_program("nameserver", NameserverSettings, serve))
 
 
 if __name__ == "__main__":

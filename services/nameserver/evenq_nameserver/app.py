@@ -23,8 +23,8 @@ from evenq.serving.page import MetricsPage
 from evenq_nameserver.loops.expiry import expire_forever
 from evenq_nameserver.metrics import metrics
 from evenq_nameserver.rpc.registry import RegistryService
-from evenq_nameserver.settings import Settings
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.settings import NameserverSettings
+from evenq_nameserver.stats import NameserverStats
 
 __all__ = ["Nameserver"]
 
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 class Nameserver:
     """One nameserver. Knows no other one (NS-2)."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random, edges: Edges = EDGES) -> None:
+    def __init__(self, settings: NameserverSettings, *, clock: Clock, rng: random.Random, edges: Edges = EDGES) -> None:
         self.settings = settings
         self.identity = f"{rng.getrandbits(64):016x}"
         """Random per start: versions of two nameservers, or of two lives of one, are not comparable."""
         self._clock = clock
         self._edges = edges
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
-        self._stats = Stats()
+        self._stats = NameserverStats()
         self._service: RegistryService | None = None
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
 from evenq_nameserver.rpc.registry import RegistryService
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.stats import NameserverStats
 
 __all__ = ["metrics"]
 
 
-def metrics(service: RegistryService, stats: Stats) -> list[Metric]:
+def metrics(service: RegistryService, stats: NameserverStats) -> list[Metric]:
     """The list that the page exposes, beside the server's."""
     gauge, counter, registry, watchers = MetricKind.GAUGE, MetricKind.COUNTER, service.registry, service.watchers
     return [

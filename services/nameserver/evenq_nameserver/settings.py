@@ -17,10 +17,10 @@ from evenq.serving.auth import AuthSettings
 from evenq.serving.settings import ServerSettings
 from evenq_nameserver.core.allowed_addresses import ANY, LOOPBACK, AllowedAddresses
 
-__all__ = ["Settings"]
+__all__ = ["NameserverSettings"]
 
 
-class Settings(ServerSettings, frozen=True, extra="forbid"):
+class NameserverSettings(ServerSettings, frozen=True, extra="forbid"):
     """The nameserver: a directory of brokers and their topics."""
 
     port: int = Field(default=9876, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")

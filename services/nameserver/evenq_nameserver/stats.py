@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["Stats"]
+__all__ = ["NameserverStats"]
 
 
-class Stats:
+class NameserverStats:
     """Counters since the start."""
 
     __slots__ = ("expired", "heartbeats", "registrations")

@@ -11,12 +11,12 @@ from evenq.runtime.clock import SystemClock
 from evenq.runtime.extras import sentence
 
 if TYPE_CHECKING:
-    from evenq_rebalancer.settings import Settings
+    from evenq_rebalancer.settings import RebalancerSettings
 
 __all__ = ["main"]
 
 
-async def _serve(settings: Settings, stop: asyncio.Event) -> None:
+async def _serve(settings: RebalancerSettings, stop: asyncio.Event) -> None:
     from evenq_rebalancer.app import Rebalancer
 
     rebalancer = Rebalancer(settings, clock=SystemClock())
@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit code. A missing extra `server` is said."""
     try:
         from evenq.serving.run import run_program
-        from evenq_rebalancer.settings import Settings
+        from evenq_rebalancer.settings import RebalancerSettings
     except ModuleNotFoundError as error:
         sys.exit(sentence("evenq-rebalancer", error))
-    return run_program("rebalancer", Settings, _serve, argv)
+    return run_program("rebalancer", RebalancerSettings, _serve, argv)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from evenq_rebalancer.loops.topology import TopologyWatch, topology_of
 from evenq_rebalancer.metrics import leading_metrics, metrics
 from evenq_rebalancer.rpc.leader_gate import LeaderGate
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.settings import Settings
-from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.settings import RebalancerSettings
+from evenq_rebalancer.stats import RebalancerStats
 from evenq_rebalancer.term import Term
 
 __all__ = ["Rebalancer"]
@@ -44,15 +44,15 @@ class Rebalancer:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RebalancerSettings,
         *,
         clock: Clock,
         edges: Edges = EDGES,
-        lease_of: Callable[[Settings], Lease | None] = lease_of,
+        lease_of: Callable[[RebalancerSettings], Lease | None] = lease_of,
     ) -> None:
         """`lease_of`: the lease that the settings name; None: this rebalancer is the only one."""
         self.settings = settings
-        self.stats = Stats()
+        self.stats = RebalancerStats()
         self._clock = clock
         self._edges = edges
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)

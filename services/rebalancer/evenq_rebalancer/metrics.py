@@ -10,14 +10,14 @@ from evenq.serving.metrics import Distribution, Metric, MetricKind, Sample
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.stats import DURATION_BOUNDS_MS, Stats
+from evenq_rebalancer.stats import DURATION_BOUNDS_MS, RebalancerStats
 
 __all__ = ["leading_metrics", "metrics"]
 
 PAIR = ("consumer_group", "topic")
 
 
-def metrics(engine: AssignmentEngine, stats: Stats, streams: ReportStreams) -> list[Metric]:
+def metrics(engine: AssignmentEngine, stats: RebalancerStats, streams: ReportStreams) -> list[Metric]:
     """The list, for `evenq.serving.metrics.exposition`."""
     return [*_of_decisions(engine), *_of_troubles(engine), *_of_the_process(engine, stats, streams)]
 
@@ -113,7 +113,7 @@ def _of_troubles(engine: AssignmentEngine) -> list[Metric]:
     ]
 
 
-def _of_the_process(engine: AssignmentEngine, stats: Stats, streams: ReportStreams) -> list[Metric]:
+def _of_the_process(engine: AssignmentEngine, stats: RebalancerStats, streams: ReportStreams) -> list[Metric]:
     def durations() -> Iterable[Sample]:
         bounds = [bound / 1000 for bound in DURATION_BOUNDS_MS]
         yield (), Distribution(bounds, tuple(stats.duration_buckets), stats.duration_total_ms / 1000)

@@ -15,10 +15,10 @@ from evenq.serving.settings import ServerSettings
 from evenq_rebalancer.core.assignment_engine import EngineLimits
 from evenq_rebalancer.core.election import LeaseTiming
 
-__all__ = ["Settings"]
+__all__ = ["RebalancerSettings"]
 
 
-class Settings(ServerSettings, frozen=True, extra="forbid"):
+class RebalancerSettings(ServerSettings, frozen=True, extra="forbid"):
     """The rebalancer's settings."""
 
     port: int = Field(8083, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-__all__ = ["DURATION_BOUNDS_MS", "Stats"]
+__all__ = ["DURATION_BOUNDS_MS", "RebalancerStats"]
 
 DURATION_BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1_000, 5_000)
 
 
-class Stats:
+class RebalancerStats:
     """Counters of one rebalancer."""
 
     __slots__ = ("duration_buckets", "duration_total_ms", "problems")

@@ -18,8 +18,8 @@ from evenq_rebalancer.loops.debouncer import Debouncer
 from evenq_rebalancer.rpc.assignment import AssignmentService
 from evenq_rebalancer.rpc.leader_gate import BEAT_MS
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.settings import Settings
-from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.settings import RebalancerSettings
+from evenq_rebalancer.stats import RebalancerStats
 
 __all__ = ["Term"]
 
@@ -28,7 +28,13 @@ class Term:
     """See the module. `leads` is asked before decisions are handed out."""
 
     def __init__(
-        self, epoch: int, settings: Settings, *, clock: Clock, stats: Stats, leads: Callable[[], bool]
+        self,
+        epoch: int,
+        settings: RebalancerSettings,
+        *,
+        clock: Clock,
+        stats: RebalancerStats,
+        leads: Callable[[], bool],
     ) -> None:
         self.engine = AssignmentEngine(epoch=epoch, limits=settings.limits())
         self.streams = ReportStreams()

@@ -21,7 +21,7 @@ from evenq.store.inspection.survey import KIND_NAMES, FolderSurvey, survey
 from evenq.store.inspection.verify import FolderVerdict
 from evenq.store.inspection.verify import verify as verify_folder
 
-__all__ = ["Progress", "finding_lines", "folder_of", "inspect", "verify"]
+__all__ = ["ProgressBar", "finding_lines", "folder_of", "inspect", "verify"]
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_UNREADABLE = 0, 1, 2
 QUEUES_SHOWN = 50
@@ -36,7 +36,7 @@ def folder_of(path: Path) -> ReadOnlyDisk:
         raise StoreError(f"there is no folder {path}: give the folder that holds `commitlog`") from error
 
 
-class Progress:
+class ProgressBar:
     """A bar with the rate on standard error, when a person looks on; used as a `with` block, called with bytes."""
 
     def __init__(self, text: str, *, quiet: bool) -> None:
@@ -75,7 +75,7 @@ def inspect(options: argparse.Namespace) -> int:
     """`evenq store inspect DIR`."""
     disk = folder_of(options.dir)
     try:
-        with Progress("reading the log", quiet=options.json) as progress:
+        with ProgressBar("reading the log", quiet=options.json) as progress:
             seen = survey(disk, owner=disk.owner, quick=options.quick, on_progress=progress)
     except StoreError as error:
         return _unreadable(error)
@@ -166,7 +166,7 @@ def verify(options: argparse.Namespace) -> int:
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
     try:
-        with Progress("verifying", quiet=options.json) as progress:
+        with ProgressBar("verifying", quiet=options.json) as progress:
             verdict = verify_folder(disk, owner=disk.owner, on_progress=progress)
     except StoreError as error:
         return _unreadable(error)

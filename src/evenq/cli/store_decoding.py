@@ -24,13 +24,13 @@ from evenq.store.record import MESSAGE, STATE, TIMER, TIMER_END, Frame, timer_id
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-__all__ = ["Decoder", "decoder_of"]
+__all__ = ["RecordDecoder", "decoder_of"]
 
 BODY_MAX: Final = 64 << 20
 HOT: Final = b'"name"'  # a record without it names no topic, and most do not
 
 
-class Decoder:
+class RecordDecoder:
     """Knows the topics it was told of."""
 
     def __init__(self) -> None:
@@ -82,9 +82,9 @@ class Decoder:
         return row | _content(frame)
 
 
-def decoder_of(disk: Disk, folder: Folder) -> Decoder:
+def decoder_of(disk: Disk, folder: Folder) -> RecordDecoder:
     """A decoder that knows the topics of the newest snapshot and of all state records behind it."""
-    decoder = Decoder()
+    decoder = RecordDecoder()
     saved = load_snapshot(disk, folder)
     if saved is not None:
         decoder.state(saved.payload)

@@ -12,8 +12,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TextIO
 
-from evenq.cli.store import Progress, folder_of
-from evenq.cli.store_decoding import Decoder, decoder_of
+from evenq.cli.store import ProgressBar, folder_of
+from evenq.cli.store_decoding import RecordDecoder, decoder_of
 from evenq.errors import BadRequest
 from evenq.store.disk import Disk
 from evenq.store.inspection.dump import Wanted, frames
@@ -53,7 +53,7 @@ def dump(options: argparse.Namespace) -> int:
 
 
 def _rows(
-    options: argparse.Namespace, disk: Disk, folder: Folder, decoder: Decoder, holes: list[Hole]
+    options: argparse.Namespace, disk: Disk, folder: Folder, decoder: RecordDecoder, holes: list[Hole]
 ) -> Iterator[dict[str, Any]]:
     kinds = {MESSAGE}
     if options.states:
@@ -68,7 +68,7 @@ def _rows(
         end_ms=moment(options.end),
     )
     quiet = options.output is None  # the bar would stand between the lines
-    with Progress("dumping", quiet=quiet) as progress:
+    with ProgressBar("dumping", quiet=quiet) as progress:
         for frame in frames(disk, folder, selection, on_hole=holes.append, on_progress=progress):
             yield decoder.row(frame)
 

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, datetime
 
 from evenq.cli.output import Column, Listing, Page, console, print_page
-from evenq.cli.store import Progress, finding_lines, folder_of
+from evenq.cli.store import ProgressBar, finding_lines, folder_of
 from evenq.errors import StoreLocked
 from evenq.runtime.clock import SystemClock
 from evenq.store import lock
@@ -46,7 +46,7 @@ def repair(options: argparse.Namespace) -> int:
 
 
 def _look(options: argparse.Namespace, reader: ReadOnlyDisk) -> FolderVerdict:
-    with Progress("verifying", quiet=options.json) as progress:
+    with ProgressBar("verifying", quiet=options.json) as progress:
         return verify(reader, owner=lambda: None, on_progress=progress)  # the lock is ours, or was free just now
 
 

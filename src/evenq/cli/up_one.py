@@ -14,14 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings as BrokerSettings
-from evenq_broker.settings import StoreSettings
+from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
-from evenq_nameserver.settings import Settings as NameserverSettings
+from evenq_nameserver.settings import NameserverSettings
 from evenq_rebalancer.app import Rebalancer
-from evenq_rebalancer.settings import Settings as RebalancerSettings
+from evenq_rebalancer.settings import RebalancerSettings
 
-from evenq.cli.up_plan import DEFAULT_QUEUES, HOST, Plan
+from evenq.cli.up_plan import DEFAULT_QUEUES, HOST, UpPlan
 from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.cli.up_tls import Certificates, make_certificates
 from evenq.client.async_admin import Admin
@@ -37,7 +36,7 @@ _DISK_FREE_MIN_BYTES = 64 << 20
 _MEMORY_CACHE_BYTES = 2 << 20
 
 
-async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
+async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:
     """Start all, announce, wait for `stop` or for a failure, stop all in the opposite order."""
     async with AsyncExitStack() as stack:
         certificates = make_certificates(plan.data, stack) if plan.tls else None
@@ -62,7 +61,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
 
 
 async def _start(
-    plan: Plan, clock: Clock, net: GrpcNet, stack: AsyncExitStack, certificates: Certificates | None
+    plan: UpPlan, clock: Clock, net: GrpcNet, stack: AsyncExitStack, certificates: Certificates | None
 ) -> list[BrokerApp]:
     rng = random.SystemRandom()  # the keys of receipt handles come from it
     quiet: dict[str, object] = {"host": HOST, "port": 0, "metrics_port": -1, "drain_ms": _DRAIN_MS}
@@ -96,7 +95,7 @@ async def _start(
 
 
 async def _start_rebalancers(
-    plan: Plan, quiet: dict[str, object], clock: Clock, stack: AsyncExitStack
+    plan: UpPlan, quiet: dict[str, object], clock: Clock, stack: AsyncExitStack
 ) -> list[Rebalancer]:
     lease = "none"
     if plan.rebalancers > 1:
@@ -112,7 +111,7 @@ async def _start_rebalancers(
     return rebalancers
 
 
-def _store(plan: Plan, name: str) -> StoreSettings:
+def _store(plan: UpPlan, name: str) -> StoreSettings:
     if plan.data is None:  # the log is in memory already, so that a cache of it saves nothing
         return StoreSettings(path=None, cache_bytes=_MEMORY_CACHE_BYTES)
     return StoreSettings(

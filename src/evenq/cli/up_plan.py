@@ -10,7 +10,7 @@ from evenq.cli.parser import MESSAGE_TYPES
 from evenq.errors import PortInUse, SettingsError
 from evenq.testing.free_ports import port_is_free
 
-__all__ = ["DEFAULT_QUEUES", "HOST", "Plan", "StartTopic", "parse_topic", "plan_of"]
+__all__ = ["DEFAULT_QUEUES", "HOST", "StartTopic", "UpPlan", "parse_topic", "plan_of"]
 
 HOST = "127.0.0.1"
 METRICS_PORT = 5557  # as the services have it
@@ -31,7 +31,7 @@ class StartTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class UpPlan:
     """What to start."""
 
     ports: tuple[int, ...]
@@ -65,7 +65,7 @@ def parse_topic(text: str) -> StartTopic:
     return StartTopic(name=name, queues=int(queues), message_type=message_type)
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> UpPlan:
     """Check the options. Raises SettingsError, and PortInUse that names a free port to take instead."""
     count: int = options.brokers
     if count > BROKERS_MAX:
@@ -90,7 +90,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     for port in ports:
         if port and not port_is_free(port, HOST):
             raise PortInUse(_port_hint(port, count))
-    return Plan(
+    return UpPlan(
         ports=ports,
         data=options.data,
         topics=tuple(parse_topic(text) for text in options.topic),

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from evenq.cli.up_plan import DEFAULT_QUEUES, Plan
+from evenq.cli.up_plan import DEFAULT_QUEUES, UpPlan
 from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.client.async_admin import Admin
 from evenq.errors import Error, InternalError
@@ -27,7 +27,7 @@ _RESTARTS_MS = 60_000
 """So many restarts of one server within this time are tried."""
 
 
-async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
+async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:
     """Start the processes, announce, wait for `stop` or for one of them to end."""
     folder = plan.data if plan.data is not None else Path(tempfile.mkdtemp(prefix="evenq-up-"))
     settings = {
@@ -72,7 +72,7 @@ async def serve(plan: Plan, stop: asyncio.Event, clock: Clock) -> None:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-async def _watch(cluster: LocalCluster, plan: Plan, admin: Admin, stop: asyncio.Event, clock: Clock) -> None:
+async def _watch(cluster: LocalCluster, plan: UpPlan, admin: Admin, stop: asyncio.Event, clock: Clock) -> None:
     """Until `stop`. Raises InternalError if one of them does not stay up."""
     restarts: dict[str, list[int]] = {node.name: [] for node in cluster.nodes}
     emptied = False
@@ -102,7 +102,7 @@ async def _watch(cluster: LocalCluster, plan: Plan, admin: Admin, stop: asyncio.
         await clock.sleep_ms(_LOOK_MS)
 
 
-async def _topics_again(admin: Admin, plan: Plan) -> bool:
+async def _topics_again(admin: Admin, plan: UpPlan) -> bool:
     """A broker that lost its memory gets the topics of the command line; False: it does not answer yet."""
     try:
         await make_topics(admin, plan)

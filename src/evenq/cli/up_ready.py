@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from evenq.cli.topics import create_topic
-from evenq.cli.up_plan import HOST, Plan
+from evenq.cli.up_plan import HOST, UpPlan
 from evenq.client.async_admin import Admin
 from evenq.errors import BadRequest, Error, RequestTimeout
 from evenq.runtime.clock import Clock
@@ -36,13 +36,15 @@ async def wait_served(admin: Admin, *, brokers: int, clock: Clock) -> None:
         await clock.sleep_ms(10)
 
 
-async def make_topics(admin: Admin, plan: Plan) -> None:
+async def make_topics(admin: Admin, plan: UpPlan) -> None:
     """Create the topics of the command line."""
     for topic in plan.topics:
         await create_topic(admin, topic.name, queues=topic.queues, message_type=topic.message_type)
 
 
-def announce(plan: Plan, endpoint: str, *, metrics_port: int, brokers: int, where: str, ca: Path | None = None) -> None:
+def announce(
+    plan: UpPlan, endpoint: str, *, metrics_port: int, brokers: int, where: str, ca: Path | None = None
+) -> None:
     """Print the line `ready ...` and what to type next; `ca`: with TLS, the authority's file."""
     kept = f"data in {plan.data}" if plan.data is not None else "data in memory"
     sys.stdout.write(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})\n")

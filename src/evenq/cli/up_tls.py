@@ -13,7 +13,7 @@ from shlex import quote
 from tempfile import mkdtemp
 
 from evenq.serving.tls import TlsSettings
-from evenq.testing.certificates import Authority, Pair, here
+from evenq.testing.certificates import Authority, CertificatePair, here
 
 __all__ = ["Certificates", "how_to", "make_certificates"]
 
@@ -23,7 +23,7 @@ class Certificates:
     """What the servers of one `evenq up --tls` show and trust."""
 
     ca: Path
-    pair: Pair
+    pair: CertificatePair
 
     def settings(self, port: int = 0) -> TlsSettings:
         """Of one server."""

@@ -16,7 +16,7 @@ from evenq.client.core.user_functions import check_function
 from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.loops.blocks import Blocks, results_of
 from evenq.client.loops.gates import TaskGate
-from evenq.client.loops.outgoing import Block, Encoded, Item, Nobody, Outcomes, Selector, SendResult, Settle
+from evenq.client.loops.outgoing import Encoded, Item, Nobody, Outcomes, Selector, SendBlock, SendResult, Settle
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import ProducerOptions
 from evenq.client.plans import options_of
@@ -164,7 +164,7 @@ class Producer(AsyncFace, ProducerClient):
         futures: list[asyncio.Future[SendResult] | asyncio.Future[Outcomes]] = []
         plain = sharding_key is None and selector is None
         for part in self._blocks.of(messages) if plain else messages:
-            if isinstance(part, Block):
+            if isinstance(part, SendBlock):
                 futures.append(await self._take_block(part))
             else:
                 futures.append(await self._take(part, sharding_key=sharding_key, selector=selector, urgent=False))
@@ -240,7 +240,7 @@ class Producer(AsyncFace, ProducerClient):
         self._sending.submit([item])
         return future
 
-    async def _take_block(self, block: Block) -> asyncio.Future[Outcomes]:
+    async def _take_block(self, block: SendBlock) -> asyncio.Future[Outcomes]:
         """A large one is on its way on return."""
         self._check_open()
         await self._gate.enter(block.size, block.count)

@@ -18,7 +18,7 @@ from evenq.client.core.half_messages import HalfMessage
 from evenq.client.faces import SyncFace
 from evenq.client.loops.blocks import results_of
 from evenq.client.loops.gates import ThreadGate
-from evenq.client.loops.outgoing import Block, Entry, Item, Outcomes, Selector, SendResult, goes_anywhere
+from evenq.client.loops.outgoing import Entry, Item, Outcomes, Selector, SendBlock, SendResult, goes_anywhere
 from evenq.client.loops.user_code import in_thread
 from evenq.client.transaction import Transaction, resolution_of
 from evenq.client.wiring import direct_part
@@ -74,7 +74,7 @@ class Producer(SyncFace, ProducerClient):
         futures: list[Future[SendResult] | Future[Outcomes]] = []
         plain = sharding_key is None and selector is None
         for part in self._blocks.of(messages) if plain else messages:
-            if isinstance(part, Block):
+            if isinstance(part, SendBlock):
                 futures.append(self._take_block(part))
             else:
                 futures.append(self._take(part, sharding_key=sharding_key, selector=selector, urgent=False))
@@ -184,7 +184,7 @@ class Producer(SyncFace, ProducerClient):
         )
         return future
 
-    def _take_block(self, block: Block) -> Future[Outcomes]:
+    def _take_block(self, block: SendBlock) -> Future[Outcomes]:
         """A large one is on its way on return: a thread that encoded on at once would keep the interpreter from the
         loop's.
         """

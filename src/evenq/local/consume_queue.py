@@ -23,7 +23,7 @@ from evenq.local.tail import QueueTail, Topic
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 
-__all__ = ["ENTRY_BYTES", "FOLDER", "ConsumeQueue", "read"]
+__all__ = ["ENTRY_BYTES", "FOLDER", "LocalConsumeQueue", "read"]
 
 FOLDER: Final = "consumeQueue"  # LQ-9
 ENTRY_BYTES: Final = ENTRY.size
@@ -35,7 +35,7 @@ SPAN_BYTES: Final = 64 << 10
 log = logging.getLogger(__name__)
 
 
-class ConsumeQueue(QueueTail):
+class LocalConsumeQueue(QueueTail):
     """Positions of one queue's messages."""
 
     __slots__ = ("flushed", "lock", "positions", "waiting")
@@ -105,7 +105,7 @@ class ConsumeQueue(QueueTail):
 
 
 def read(
-    queue: ConsumeQueue, store: Partitions, options: LocalOptions, offset: int, count: int, ends: tuple[int, int],
+    queue: LocalConsumeQueue, store: Partitions, options: LocalOptions, offset: int, count: int, ends: tuple[int, int],
     store_end: int,
 ) -> GetResult:  # fmt: skip
     """Read from files what memory does not have any more (LQ-63 to LQ-70). Raises StoreCorrupted for damage."""
@@ -123,7 +123,7 @@ def read(
 
 
 def _collect(
-    queue: ConsumeQueue, store: Partitions, entries: list[tuple[int, int]], offset: int, count: int,
+    queue: LocalConsumeQueue, store: Partitions, entries: list[tuple[int, int]], offset: int, count: int,
     options: LocalOptions,
 ) -> tuple[GetStatus, list[Message], int]:  # fmt: skip
     """Walk entries until the batch is full: status, messages, entries walked (LQ-65 to LQ-68)."""
@@ -167,7 +167,7 @@ def _span(entries: list[tuple[int, int]], first: int, file_bytes: int) -> int:
 
 
 def _decode(
-    queue: ConsumeQueue, store: Partitions, data: bytes, position: int, entry: tuple[int, int], offset: int
+    queue: LocalConsumeQueue, store: Partitions, data: bytes, position: int, entry: tuple[int, int], offset: int
 ) -> Message:
     store_offset, size = entry
     left = store.start_of(store_offset) + store.file_bytes - store_offset
@@ -183,7 +183,7 @@ def _decode(
     return message
 
 
-def _misled(queue: ConsumeQueue, offset: int) -> StoreCorrupted:
+def _misled(queue: LocalConsumeQueue, offset: int) -> StoreCorrupted:
     return StoreCorrupted(
         f"{queue.positions.describe(offset * ENTRY_BYTES)} does not point to message {offset} of queue {queue.key}: "
         f"close the queues, remove the folder {FOLDER}, open them again; it is made anew"

@@ -13,7 +13,7 @@ from typing import Final
 from evenq.errors import BadRequest, PreconditionFailed, StoreError, TooManyRequests
 from evenq.local.engine import CLOSED, Engine
 from evenq.local.messages import Message, Queue
-from evenq.local.progress import Claim, Group
+from evenq.local.progress import Claim, LocalGroupProgress
 from evenq.local.statuses import GetStatus
 from evenq.local.tail import QueueTail
 from evenq.runtime.closing import Closing
@@ -29,7 +29,7 @@ _EMPTY: Final = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERF
 class Consumer(Closing):
     """Made by `LocalQueues.consumer`. Close it, or use it as a context."""
 
-    def __init__(self, engine: Engine, group: Group, name: str, names: tuple[str, ...]) -> None:
+    def __init__(self, engine: Engine, group: LocalGroupProgress, name: str, names: tuple[str, ...]) -> None:
         self.name = name
         self.names = names
         self._engine = engine

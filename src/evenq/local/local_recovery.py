@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from evenq.errors import StoreCorrupted
-from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, ConsumeQueue
+from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, LocalConsumeQueue
 from evenq.local.messages import Message
 from evenq.local.partitions import Partitions
 from evenq.local.records import FILLER, filler
@@ -52,11 +52,11 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
         start = first
         _start_over(engine)
         log.warning("consume queues are made anew from the store", extra={"from": first})
-    begun: set[ConsumeQueue] = set()
+    begun: set[LocalConsumeQueue] = set()
 
     def put_position(message: Message, size: int) -> None:
         queue = engine._found_queue(message.name, message.queue_id)  # noqa: SLF001  # recovery is its first step
-        assert isinstance(queue, ConsumeQueue)
+        assert isinstance(queue, LocalConsumeQueue)
         if anew and queue not in begun:
             begun.add(queue)
             queue.start_at(message.offset, message.offset)
@@ -113,7 +113,7 @@ def _adopt(engine: LocalEngine, newest: dict[tuple[str, int], int]) -> bool:
         newest.setdefault(key, -1)
     for key, offset in newest.items():
         queue = engine._found_queue(*key)  # noqa: SLF001
-        assert isinstance(queue, ConsumeQueue)
+        assert isinstance(queue, LocalConsumeQueue)
         try:
             queue.positions.load()
         except StoreCorrupted as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from evenq.local import consume_queue, local_recovery
-from evenq.local.consume_queue import ConsumeQueue
+from evenq.local.consume_queue import LocalConsumeQueue
 from evenq.local.engine import CLOSED, Engine
 from evenq.local.messages import Message
 from evenq.local.options import Flush, LocalOptions
@@ -61,17 +61,17 @@ class LocalEngine(Engine):
         """What the start found."""
         self._next_position = self._written = self.recovered.end
         self._chunks = [_Chunk(self._next_position, self.store.start_of(self._next_position) + options.file_bytes)]
-        self._units: list[tuple[ConsumeQueue, list[Message], list[int]]] = []
+        self._units: list[tuple[LocalConsumeQueue, list[Message], list[int]]] = []
         self._next_index_ms = clock.monotonic_ms()  # the first flush brings all of it to disk
 
-    def _make_queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
-        return ConsumeQueue(topic, queue_id, self.disk, self.options.entries_per_file, self.files)
+    def _make_queue(self, topic: Topic, queue_id: int) -> LocalConsumeQueue:
+        return LocalConsumeQueue(topic, queue_id, self.disk, self.options.entries_per_file, self.files)
 
     # Putting
 
     def put(self, queue: QueueTail, messages: list[Message], wait_ms: int = 0) -> None:  # noqa: ARG002  # never waits
         """Store messages one behind the other; other producers' messages may come in between batches, not inside."""
-        assert isinstance(queue, ConsumeQueue)
+        assert isinstance(queue, LocalConsumeQueue)
         payloads = [pack_payload(message) for message in messages]
         sizes = [HEADER_BYTES + len(payload) for payload in payloads]
         check_size(max(sizes), min(self.options.message_bytes_max, self.options.file_bytes))
@@ -89,7 +89,12 @@ class LocalEngine(Engine):
                 self._write()
 
     def _place_all(
-        self, queue: ConsumeQueue, messages: list[Message], payloads: list[bytes], sizes: list[int], sums: list[int]
+        self,
+        queue: LocalConsumeQueue,
+        messages: list[Message],
+        payloads: list[bytes],
+        sizes: list[int],
+        sums: list[int],
     ) -> int:
         """Give messages their places and numbers, and queue their bytes. Under the short lock."""
         position, offset, now = self._next_position, queue.next, self.clock.now_ms()
@@ -139,7 +144,7 @@ class LocalEngine(Engine):
     # Getting
 
     def _read_files(self, queue: QueueTail, offset: int, count: int, minimum: int, end: int) -> GetResult:
-        assert isinstance(queue, ConsumeQueue)
+        assert isinstance(queue, LocalConsumeQueue)
         return consume_queue.read(queue, self.store, self.options, offset, count, (minimum, end), self._written)
 
     # Keeping
@@ -170,8 +175,8 @@ class LocalEngine(Engine):
         except OSError as error:
             raise self.fail(error, self.disk.describe("")) from error
 
-    def _consume_queues(self) -> list[ConsumeQueue]:
-        return [queue for queue in self.queues() if isinstance(queue, ConsumeQueue)]
+    def _consume_queues(self) -> list[LocalConsumeQueue]:
+        return [queue for queue in self.queues() if isinstance(queue, LocalConsumeQueue)]
 
     def _let_go(self, before: int) -> None:
         """Remove the oldest files, as far as the saved state does not need them any more."""

@@ -16,7 +16,7 @@ from evenq.local.messages import Queue
 from evenq.local.tail import QueueTail
 from evenq.model.names import group_problem
 
-__all__ = ["HELD_BY_ANOTHER", "NONE_STORED", "Claim", "Group", "Progress"]
+__all__ = ["HELD_BY_ANOTHER", "NONE_STORED", "Claim", "FolderProgress", "LocalGroupProgress"]
 
 HELD_BY_ANOTHER: Final = -2  # LQ-52
 NONE_STORED: Final = -1  # LQ-52
@@ -39,7 +39,7 @@ class Claim:
         self.queue: QueueTail | None = None
 
 
-class Group:
+class LocalGroupProgress:
     """One group's progress (LQ-53 Better: nothing is shared between groups)."""
 
     def __init__(self, name: str, window_ms: int) -> None:
@@ -166,15 +166,15 @@ class Group:
             return before - len(pending)
 
 
-class Progress:
+class FolderProgress:
     """All groups of one folder."""
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms = window_ms
         self._lock = threading.Lock()
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, LocalGroupProgress] = {}
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> LocalGroupProgress:
         """The group of that name, made if it is new. Raises IllegalGroup, TooManyRequests over 1,024 groups."""
         problem = group_problem(name)
         if problem:
@@ -184,7 +184,7 @@ class Progress:
             if group is None:
                 if len(self.groups) >= GROUPS_MAX:
                     raise TooManyRequests(f"there are {GROUPS_MAX} groups already, the limit: reuse one of them")
-                group = self.groups[name] = Group(name, self._window_ms)
+                group = self.groups[name] = LocalGroupProgress(name, self._window_ms)
             return group
 
     def finished_by_all(self, key: Queue) -> int:

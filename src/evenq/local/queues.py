@@ -22,7 +22,7 @@ from evenq.local.local_store import LocalEngine
 from evenq.local.memory import MemoryEngine
 from evenq.local.options import EngineName, LocalOptions
 from evenq.local.producer import Producer
-from evenq.local.progress import Progress
+from evenq.local.progress import FolderProgress
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.closing import Closing
 from evenq.store.disk import Disk, RealDisk
@@ -124,7 +124,7 @@ class LocalQueues(Closing):
     ) -> None:  # fmt: skip
         self.engine = engine
         self.options = options
-        self.progress = Progress(options.window_ms)
+        self.progress = FolderProgress(options.window_ms)
         self.progress.restore(known.get("groups", {}))
         engine.finished_by_all = self.progress.finished_by_all
         self._disk = disk

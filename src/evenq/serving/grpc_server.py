@@ -29,7 +29,7 @@ from evenq.serving.health import Health
 from evenq.serving.http2_grpc_server import Http2GrpcServer
 from evenq.serving.latency import MethodStats
 from evenq.serving.methods import all_served
-from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary, each_of
+from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
@@ -91,11 +91,11 @@ class GrpcServer:
         stats = self.stats.get(rpc.method, MethodStats())
         fail = self._failure(rpc, stats)
         match rpc.kind:
-            case Kind.UNARY:
+            case CallKind.UNARY:
                 return _MethodHandler(unary_unary=self._unary(rpc, stats, fail))
-            case Kind.SERVER_STREAM:
+            case CallKind.SERVER_STREAM:
                 return _MethodHandler(unary_stream=self._server_stream(rpc, stats, fail), response_streaming=True)
-            case Kind.BIDI:
+            case CallKind.BIDI:
                 stream = self._bidi(rpc, stats, fail)
                 return _MethodHandler(stream_stream=stream, request_streaming=True, response_streaming=True)
 

@@ -22,7 +22,7 @@ from evenq.runtime.clock import Clock
 from evenq.serving.names import NAMES, Named, Names
 from evenq.serving.owners import ClientOwners
 from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
-from evenq.serving.rpc import Kind as RpcKind
+from evenq.serving.rpc import CallKind as RpcKind
 from evenq.serving.users import User, UserResource, Users
 from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 
 from evenq.errors import NotFound, TooManyRequests
 from evenq.serving.fields import read_fields
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 
 __all__ = ["LIVENESS", "READINESS", "Health"]
 
@@ -66,14 +66,14 @@ class Health:
         return [
             Rpc(
                 method="/grpc.health.v1.Health/Check",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self._check,
                 response=bytes,
                 access=ACCESS,
             ),
             Rpc(
                 method="/grpc.health.v1.Health/Watch",
-                kind=Kind.SERVER_STREAM,
+                kind=CallKind.SERVER_STREAM,
                 handler=self._watch,
                 response=bytes,
                 access=ACCESS,

@@ -21,7 +21,7 @@ from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.server import Http2Server
 from evenq.serving.latency import MethodStats
 from evenq.serving.methods import all_served
-from evenq.serving.rpc import Kind, Rpc, RpcContext, Unary
+from evenq.serving.rpc import CallKind, Rpc, RpcContext, Unary
 from evenq.wire.call_errors import CODE_TRAILER
 from evenq.wire.status import status_of
 
@@ -74,7 +74,7 @@ class Http2GrpcServer:
     def _method(self, rpc: Rpc) -> Method:
         stats = self.stats.get(rpc.method, MethodStats())
         fail = _failure(rpc, stats)
-        handler: Any = self._unary(rpc, stats, fail) if rpc.kind is Kind.UNARY else self._stream(rpc, stats, fail)
+        handler: Any = self._unary(rpc, stats, fail) if rpc.kind is CallKind.UNARY else self._stream(rpc, stats, fail)
         return Method(rpc.kind, handler)
 
     def _unary(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Call], Coroutine[Any, Any, bytes]]:
@@ -101,7 +101,7 @@ class Http2GrpcServer:
 
     def _stream(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[Any, Call], Coroutine[Any, Any, None]]:
         handler: Any = rpc.handler
-        method, limit, endless = rpc.method, self._options.running_max, rpc.kind is Kind.BIDI
+        method, limit, endless = rpc.method, self._options.running_max, rpc.kind is CallKind.BIDI
         monotonic_ms, listener = self._clock.monotonic_ms, self._options.listener
 
         async def call(request: Any, of: Call) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from evenq.errors import ConnectionFailed, Error, Forbidden, NotFound, PreconditionFailed, SettingsError
 
-__all__ = ["Expired", "KubernetesApi", "Object", "Stop"]
+__all__ = ["Expired", "KubernetesApi", "Object", "WatchStop"]
 
 Object: TypeAlias = dict[str, Any]
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -35,7 +35,7 @@ class Expired(Error):
     """The place in a watch is too old (410): list again."""
 
 
-class Stop:
+class WatchStop:
     """Ends a watch from another thread, also while it waits for the next change."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class KubernetesApi:
                 return objects, str(metadata.get("resourceVersion") or "")
 
     def watched(
-        self, path: str, version: str, *, name: str = "", limit_s: int = WATCH_S, stop: Stop | None = None
+        self, path: str, version: str, *, name: str = "", limit_s: int = WATCH_S, stop: WatchStop | None = None
     ) -> Iterator[tuple[str, Object]]:
         """Changes since `version`: kind (ADDED, MODIFIED, DELETED, BOOKMARK) and object. `version` empty: what there is
         now as ADDED, then changes; `name`: of this object only. Ends by itself after `limit_s` seconds, and when

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from evenq.errors import NotFound, PreconditionFailed
-from evenq.serving.kubernetes_api import KubernetesApi, Object, Stop
+from evenq.serving.kubernetes_api import KubernetesApi, Object, WatchStop
 
 __all__ = ["LeaseObject", "version_of"]
 
@@ -56,7 +56,7 @@ class LeaseObject:
         except (PreconditionFailed, NotFound):
             return None
 
-    def watched(self, version: str, *, limit_s: int, stop: Stop) -> Iterator[tuple[str, Object]]:
+    def watched(self, version: str, *, limit_s: int, stop: WatchStop) -> Iterator[tuple[str, Object]]:
         """As `KubernetesApi.watched`, of this object."""
         return self._api.watched(self._path(), version, name=self._name, limit_s=limit_s, stop=stop)
 

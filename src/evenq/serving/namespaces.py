@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 from evenq.errors import BadRequest
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 from evenq.serving.fields import write_bytes
-from evenq.serving.rpc import Bidi, Frames, Kind, PlainReader, Rpc, RpcContext, ServerStream, Unary, each_of
+from evenq.serving.rpc import Bidi, CallKind, Frames, PlainReader, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import DecodeError
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
@@ -305,9 +305,9 @@ def resolved(rpc: Rpc) -> Rpc:
     if resolver is None:
         return rpc if rpc.plain is None else replace(rpc, handler=_read_first(cast("Unary", rpc.handler), rpc.plain))
     match rpc.kind:
-        case Kind.UNARY:
+        case CallKind.UNARY:
             return replace(rpc, handler=resolver.unary(cast("Unary", rpc.handler), rpc.plain))
-        case Kind.SERVER_STREAM:
+        case CallKind.SERVER_STREAM:
             return replace(rpc, handler=resolver.server_stream(cast("ServerStream", rpc.handler)))
-        case Kind.BIDI:
+        case CallKind.BIDI:
             return replace(rpc, handler=resolver.bidi(cast("Bidi", rpc.handler)))

@@ -13,7 +13,7 @@ from typing import Any
 
 from evenq.errors import BadRequest
 from evenq.serving.fields import read_fields, write_bytes, write_varint
-from evenq.serving.rpc import Access, Action, Bidi, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, Bidi, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.pool import POOL
 
 __all__ = ["rpcs"]
@@ -33,7 +33,7 @@ def rpcs(methods: Sequence[str]) -> list[Rpc]:
     return [
         Rpc(
             method=f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-            kind=Kind.BIDI,
+            kind=CallKind.BIDI,
             handler=_handler(services),
             response=bytes,
             access=Access(resource=Resource.NONE, action=Action.DESCRIBE),

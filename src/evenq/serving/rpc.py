@@ -21,11 +21,11 @@ __all__ = [
     "Action",
     "Bidi",
     "CallHeaders",
+    "CallKind",
     "Caller",
     "Frames",
-    "Kind",
+    "MessagePieces",
     "MoreHeaders",
-    "Pieces",
     "Plain",
     "PlainReader",
     "Resource",
@@ -182,7 +182,7 @@ class RpcContext:
         return self.caller is None or self.caller.may_topic(action, topic)
 
 
-class Kind(StrEnum):
+class CallKind(StrEnum):
     """Who streams."""
 
     UNARY = "unary"
@@ -226,7 +226,7 @@ PlainReader = Callable[[bytes], Plain | None]
 Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
 
 
-class Pieces(NamedTuple):
+class MessagePieces(NamedTuple):
     """One message of an answer that lies in several places, so that nobody has to put it together."""
 
     parts: list[bytes | memoryview]
@@ -237,7 +237,7 @@ class Pieces(NamedTuple):
         return b"".join(self.parts)
 
 
-Frames = bytes | list[bytes] | Pieces
+Frames = bytes | list[bytes] | MessagePieces
 """One message of an answer, or several that leave in one piece: a list is taken whole or not at all."""
 ServerStream = Callable[[bytes, RpcContext], AsyncIterator[Frames]]
 Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
@@ -245,7 +245,7 @@ Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
 
 def each_of(frames: Frames) -> Sequence[bytes]:
     """The messages one by one, for those to whom a piece is nothing."""
-    if isinstance(frames, Pieces):
+    if isinstance(frames, MessagePieces):
         return (frames.whole(),)
     return (frames,) if isinstance(frames, bytes) else frames
 
@@ -256,7 +256,7 @@ class Rpc:
 
     method: str
     """`/package.Service/Rpc`."""
-    kind: Kind
+    kind: CallKind
     handler: Unary | ServerStream | Bidi
     response: type[Any]
     """Generated class of the response; its `status` field (if it has one) carries an `evenq.errors.Error` back to the

@@ -54,7 +54,7 @@ _ACTIONS: Mapping[UserResource, frozenset[Action]] = {
 
 
 @dataclass(slots=True)
-class _Names:
+class _AllowedNames:
     """The names that one action is allowed on."""
 
     everything: bool = False
@@ -73,7 +73,7 @@ class User:
     secrets: tuple[Secret, ...]
     admin: bool = False
     internal: bool = False
-    allowed: Mapping[tuple[UserResource, Action], _Names] = field(default_factory=dict)
+    allowed: Mapping[tuple[UserResource, Action], _AllowedNames] = field(default_factory=dict)
 
     @property
     def unbound(self) -> bool:
@@ -178,14 +178,14 @@ def _secrets(name: str, secret_table: Any) -> Iterator[Secret]:
         yield Secret(secret)
 
 
-def _allowed(name: str, grants: Sequence[Any]) -> Mapping[tuple[UserResource, Action], _Names]:
-    allowed: dict[tuple[UserResource, Action], _Names] = {}
+def _allowed(name: str, grants: Sequence[Any]) -> Mapping[tuple[UserResource, Action], _AllowedNames]:
+    allowed: dict[tuple[UserResource, Action], _AllowedNames] = {}
     for grant in grants:
         if not isinstance(grant, dict) or set(grant) != {"resource", "actions"}:
             raise SettingsError(f'user {name}: a grant is {{ resource = "topic:NAME", actions = ["consume"] }}')
         kind, pattern = _resource(name, grant["resource"])
         for action in _actions(name, kind, grant["actions"]):
-            names = allowed.setdefault((kind, action), _Names())
+            names = allowed.setdefault((kind, action), _AllowedNames())
             if pattern == "*":
                 names.everything = True
             elif pattern.endswith("*"):

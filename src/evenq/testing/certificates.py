@@ -20,14 +20,14 @@ from evenq.errors import SettingsError
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["Authority", "Pair", "here"]
+__all__ = ["Authority", "CertificatePair", "here"]
 
 DAYS = 30
 _CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate and its key, as PEM files."""
 
     certificate: Path
@@ -46,13 +46,13 @@ class Authority:
         """The authority's own certificate: what clients must trust."""
         _write(self.ca, _pem(self._certificate))
 
-    def sign(self, name: str, *, hosts: Iterable[str] = (), days: tuple[int, int] = (0, DAYS)) -> Pair:
+    def sign(self, name: str, *, hosts: Iterable[str] = (), days: tuple[int, int] = (0, DAYS)) -> CertificatePair:
         """A certificate for `hosts` (names and addresses) as NAME.pem and NAME-key.pem; an old pair is replaced.
 
         `days`: from when to when it is valid, in days from now.
         """
         certificate, key = _issue(name, (self._certificate, self._key), hosts=hosts, days=days, authority=False)
-        pair = Pair(self.folder / f"{name}.pem", self.folder / f"{name}-key.pem")
+        pair = CertificatePair(self.folder / f"{name}.pem", self.folder / f"{name}-key.pem")
         _write(pair.key, _key_pem(key))
         _write(pair.certificate, _pem(certificate) + _pem(self._certificate))
         return pair

@@ -23,10 +23,10 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.closing import Closing
 
 __all__ = [
-    "Action",
     "Delivery",
+    "EntryKind",
     "Event",
-    "Kind",
+    "HistoryAction",
     "Op",
     "Recorder",
     "merge_histories",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """What a line says about an operation, or about the world."""
 
     INVOKE = "invoke"
@@ -58,7 +58,7 @@ class Op(StrEnum):
     ADMIN = "admin"
 
 
-class Action(StrEnum):
+class HistoryAction(StrEnum):
     """What an `offset` or `admin` operation does. Other words are allowed, and only counted."""
 
     COMMIT = "commit"
@@ -171,7 +171,7 @@ def write_history(path: Path, events: Iterable[Event]) -> None:
         file.writelines(to_line(event) + "\n" for event in events)
 
 
-_RANK = {Kind.FAULT: 0, Kind.INVOKE: 1}
+_RANK = {EntryKind.FAULT: 0, EntryKind.INVOKE: 1}
 
 
 def merge_histories(histories: list[Iterable[Event]]) -> Iterator[Event]:
@@ -185,7 +185,7 @@ def merge_histories(histories: list[Iterable[Event]]) -> Iterator[Event]:
     def renumbered(number: int, history: Iterable[Event]) -> Iterator[tuple[int, int, int, Event]]:
         for event in history:
             event.id = event.id * count + number
-            yield event.at_ms, _RANK.get(Kind(event.kind), 2), number, event
+            yield event.at_ms, _RANK.get(EntryKind(event.kind), 2), number, event
 
     streams = [sorted(renumbered(number, history), key=_merge_key) for number, history in enumerate(histories)]
     for *_, event in heapq.merge(*streams, key=_merge_key):

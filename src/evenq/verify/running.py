@@ -28,7 +28,7 @@ from evenq.verify.outages import Outages
 from evenq.verify.plan import MESSAGE_TYPES, Kind, Plan
 from evenq.verify.producing import PRIORITIES, Sender, streams_of
 from evenq.verify.tally import Result, Tally
-from evenq.verify.watching import Watcher
+from evenq.verify.watching import BrokerWatcher
 from evenq.wire.addresses import TLS, address_for
 
 __all__ = ["Moment", "Verdict", "verify"]
@@ -112,7 +112,9 @@ class _Run:
                         self._place(kind), ordered=kind is Kind.FIFO, start_from="FIRST", max_attempts=1_000
                     )
                 watchers = [
-                    spawn(Watcher(net, name, address, self._outages, clock=self._clock).run(), name=f"watch-{name}")
+                    spawn(
+                        BrokerWatcher(net, name, address, self._outages, clock=self._clock).run(), name=f"watch-{name}"
+                    )
                     for name, address in sorted(brokers.items())
                 ]
                 try:

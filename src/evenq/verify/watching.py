@@ -11,14 +11,14 @@ from evenq.verify.outages import Outages
 from evenq.wire.addresses import BROKER_HEADER, meant_broker
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
-__all__ = ["Watcher"]
+__all__ = ["BrokerWatcher"]
 
 PERIOD_MS: Final = 200
 TIMEOUT_MS: Final = 2_000
 PATH: Final = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 
 
-class Watcher:
+class BrokerWatcher:
     """One broker."""
 
     def __init__(self, net: Net, broker: str, address: str, outages: Outages, *, clock: Clock) -> None:

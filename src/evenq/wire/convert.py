@@ -14,13 +14,22 @@ are protocols, therefore the functions also take the classes of protobuf's defau
 
 from typing import Protocol
 
-__all__ = ["Moment", "duration_ms_of", "ms_of", "set_duration_ms", "set_ms"]
+__all__ = ["SecondsAndNanos", "TimeField", "duration_ms_of", "ms_of", "set_duration_ms", "set_ms"]
 
 NANOS_PER_MS = 1_000_000
 
 
-class Moment(Protocol):
-    """A `Timestamp` or a `Duration` of any pool."""
+class SecondsAndNanos(Protocol):
+    """A `Timestamp` or a `Duration` of any pool, to be read."""
+
+    @property
+    def seconds(self) -> int: ...
+    @property
+    def nanos(self) -> int: ...
+
+
+class TimeField(Protocol):
+    """A field of type `Timestamp` or `Duration`, to be filled in place."""
 
     seconds: int
     nanos: int
@@ -28,31 +37,31 @@ class Moment(Protocol):
     def SetInParent(self) -> None: ...  # noqa: N802  protobuf's name
 
 
-def set_ms(timestamp: Moment, ms: int) -> None:
+def set_ms(timestamp: TimeField, ms: int) -> None:
     """Set a Timestamp field to `ms` since the epoch. The field is present afterwards, also for 0."""
     seconds, rest = divmod(ms, 1000)  # the rest is never negative, which is the rule for a Timestamp
     _fill(timestamp, seconds, rest)
 
 
-def ms_of(timestamp: Moment) -> int:
+def ms_of(timestamp: SecondsAndNanos) -> int:
     """Milliseconds since the epoch, rounded down. 0 if the field is absent."""
     return timestamp.seconds * 1000 + timestamp.nanos // NANOS_PER_MS
 
 
-def set_duration_ms(duration: Moment, ms: int) -> None:
+def set_duration_ms(duration: TimeField, ms: int) -> None:
     """Set a Duration field to `ms`. The field is present afterwards, also for 0."""
     seconds, rest = divmod(abs(ms), 1000)
     sign = -1 if ms < 0 else 1  # both parts of a Duration have the same sign
     _fill(duration, sign * seconds, sign * rest)
 
 
-def duration_ms_of(duration: Moment) -> int:
+def duration_ms_of(duration: SecondsAndNanos) -> int:
     """Milliseconds, rounded towards zero. 0 if the field is absent."""
     nanos = duration.seconds * 1_000_000_000 + duration.nanos
     return nanos // NANOS_PER_MS if nanos >= 0 else -(-nanos // NANOS_PER_MS)
 
 
-def _fill(moment: Moment, seconds: int, ms: int) -> None:
-    moment.seconds = seconds
-    moment.nanos = ms * NANOS_PER_MS
-    moment.SetInParent()
+def _fill(field: TimeField, seconds: int, ms: int) -> None:
+    field.seconds = seconds
+    field.nanos = ms * NANOS_PER_MS
+    field.SetInParent()

@@ -18,7 +18,7 @@ __all__ = [
     "AUTHORIZATION",
     "DATE_TIME",
     "SESSION_TOKEN",
-    "Claim",
+    "AuthorizationHeader",
     "Secret",
     "authorization",
     "date_time",
@@ -70,7 +70,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class AuthorizationHeader:
     """What an `authorization` header says."""
 
     user: str
@@ -89,7 +89,7 @@ def authorization(user: str, secret: Secret, date: str) -> str:
     return f"{ALGORITHM} Credential={user}, SignedHeaders={DATE_TIME}, Signature={sign(secret, date)}"
 
 
-def read_claim(header: str) -> Claim | None:
+def read_claim(header: str) -> AuthorizationHeader | None:
     """Parse a header; None for one that is not of this form. The parts may come in any order."""
     algorithm, _, rest = header.partition(" ")
     if algorithm != ALGORITHM or len(header) > HEADER_MAX:
@@ -104,10 +104,10 @@ def read_claim(header: str) -> Claim | None:
     signature = parts.get("Signature", "")
     if not user or len(signature) != _HEX_DIGITS or parts.get("SignedHeaders", DATE_TIME) != DATE_TIME:
         return None
-    return Claim(user, signature)
+    return AuthorizationHeader(user, signature)
 
 
-def fits(claim: Claim, secret: Secret, date: str) -> bool:
+def fits(claim: AuthorizationHeader, secret: Secret, date: str) -> bool:
     """Is the signature right? In constant time, in either case of hex digits."""
     return hmac.compare_digest(claim.signature.upper().encode(), sign(secret, date).encode())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evenq.testing.checker import check
-from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
 from evenq_helm.kubernetes import REGISTRY, TAG, Kubernetes
 
 __all__ = ["ENDPOINT", "MEMBERS", "Desk", "explain", "make_pods", "sizes"]
@@ -107,7 +107,9 @@ class Desk:
         histories += [self._fetch(name, f"/tmp/{self.topic}/{name}.history.jsonl", folder) for name in self._members]
         with recorder:
             recorder.ok(
-                recorder.invoke(Op.ADMIN, process="test", group=self.group, topic=self.topic, action=Action.DRAIN)
+                recorder.invoke(
+                    Op.ADMIN, process="test", group=self.group, topic=self.topic, action=HistoryAction.DRAIN
+                )
             )
         report = check(merge_histories([read_history(path) for path in (*histories, recorder.path)]))
         assert report.ok, [a.text for a in report.anomalies]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.testing.checker import AnomalyKind, Report, check
-from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
 
 __all__ = ["delivered_bodies", "judge", "longest_silence_ms"]
 
@@ -22,11 +22,11 @@ def judge(histories: Iterable[Path], *, folder: Path, group: str, topic: str, or
     with Recorder(first, clock=FakeClock()) as recorder:
         order = "queue" if ordered else "none"
         told = recorder.invoke(
-            Op.ADMIN, process="judge", group=group, action=Action.SUBSCRIBE, topic=topic, order=order
+            Op.ADMIN, process="judge", group=group, action=HistoryAction.SUBSCRIBE, topic=topic, order=order
         )
         recorder.ok(told)
     with Recorder(last, clock=SystemClock()) as recorder:
-        recorder.ok(recorder.invoke(Op.ADMIN, process="judge", group=group, topic=topic, action=Action.DRAIN))
+        recorder.ok(recorder.invoke(Op.ADMIN, process="judge", group=group, topic=topic, action=HistoryAction.DRAIN))
     return check(merge_histories([read_history(path) for path in [first, *histories, last]]))
 
 

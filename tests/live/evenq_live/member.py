@@ -19,7 +19,7 @@ import evenq
 from evenq.client.options import PushOptions
 from evenq.runtime.clock import SystemClock
 from evenq.serving.logs import setup_logs
-from evenq.testing.history import Action, Op, Recorder
+from evenq.testing.history import HistoryAction, Op, Recorder
 
 COUNT_S = 0.5
 PULL_BATCH = 64
@@ -55,7 +55,7 @@ def consume(asked: argparse.Namespace) -> None:
             counted += len(seen)  # about: it only shows that something comes
 
         def moved(gained: Sequence[evenq.MessageQueue], lost: Sequence[evenq.MessageQueue]) -> None:
-            for queues, action in ((lost, Action.UNLOCK), (gained, Action.LOCK)):
+            for queues, action in ((lost, HistoryAction.UNLOCK), (gained, HistoryAction.LOCK)):
                 for queue in queues:
                     operation = recorder.invoke(
                         Op.ADMIN, process=process, group=asked.group, action=action, queue=text_of(queue)

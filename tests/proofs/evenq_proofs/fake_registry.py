@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 
@@ -41,28 +41,28 @@ class FakeRegistry:
         return [
             Rpc(
                 method=service + "Register",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self._register,
                 response=registry_pb2.RegisterResponse,
                 access=access,
             ),
             Rpc(
                 method=service + "Heartbeat",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self._heartbeat,
                 response=registry_pb2.RegistryHeartbeatResponse,
                 access=access,
             ),
             Rpc(
                 method=service + "Unregister",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self._unregister,
                 response=registry_pb2.UnregisterResponse,
                 access=access,
             ),
             Rpc(
                 method=service + "WatchRoutes",
-                kind=Kind.SERVER_STREAM,
+                kind=CallKind.SERVER_STREAM,
                 handler=self._watch,
                 response=registry_pb2.RouteEvent,
                 access=access,

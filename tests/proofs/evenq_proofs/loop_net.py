@@ -17,7 +17,7 @@ from evenq.model import PLAIN_LISTENER, Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.namespaces import resolved
-from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary, each_of
+from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import status_of
 
 __all__ = ["LoopNet"]
@@ -82,7 +82,7 @@ class LoopNet:
         """Answers as they come, a few of them kept while nobody takes them."""
         host, rpc = self._find(address, method)
         context = self._context(host, method, metadata, timeout_ms)
-        if rpc.kind is Kind.BIDI:
+        if rpc.kind is CallKind.BIDI:
             told = _one(requests) if isinstance(requests, bytes) else requests
             answers: AsyncIterator[Frames] = cast("Bidi", rpc.handler)(told, context)
         else:

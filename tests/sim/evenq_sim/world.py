@@ -17,15 +17,14 @@ from functools import partial
 from typing import Any
 
 from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings as BrokerSettings
-from evenq_broker.settings import StoreSettings
+from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
-from evenq_nameserver.settings import Settings as NameserverSettings
+from evenq_nameserver.settings import NameserverSettings
 from evenq_proofs.sim import CALLER, History, ProcessClock, ProcessNet, SimNet, SimProcess, VirtualLoop, judge
 from evenq_proofs.sim.checks import Ending, Problem
 from evenq_proofs.sim.history import Kind
 from evenq_rebalancer.app import Rebalancer
-from evenq_rebalancer.settings import Settings as RebalancerSettings
+from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.allocation import by_name
 from evenq.client.loops.pushing import Pushing, PushPlan

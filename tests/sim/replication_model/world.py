@@ -15,7 +15,7 @@ from evenq_broker.core.replication.actions import (
     Action,
     AppendEpochStart,
     AppendRecords,
-    Committed,
+    CommitAdvanced,
     CompareAndSet,
     Fence,
     PersistEpoch,
@@ -346,7 +346,7 @@ class World:
                     self.observe(node.id, self.reads_late)
             elif isinstance(action, Serve):
                 self._serve(node, replica, action.epoch)
-            elif isinstance(action, Committed):
+            elif isinstance(action, CommitAdvanced):
                 self._answer(node, node.waits.committed(action.end).tickets)
             elif isinstance(action, StopServing):
                 node.waits.stop()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.model import BrokerAddress
 from evenq.runtime.clock import FakeClock
-from evenq.serving.rpc import Kind, RpcContext
+from evenq.serving.rpc import CallKind, RpcContext
 from evenq.serving.users import User, Users
 from evenq.wire.status import check
 
@@ -39,7 +39,7 @@ class Stage:
     def made(self, name: str, **settings: Any) -> Broker:
         """A broker that is not open yet."""
         settings.setdefault("duplicates_window_ms", 0)  # stories send one id often; those about retries say so
-        told = Settings(broker_name=name, **settings)
+        told = BrokerSettings(broker_name=name, **settings)
         return Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
 
     async def begin(self, broker: Broker) -> None:
@@ -77,7 +77,7 @@ class Stage:
         told.caller = user_of(grants)
         [rpc] = [one for one in self.brokers[broker].rpcs() if one.method == method]
         answer = rpc.handler(request.SerializeToString(), told)
-        if rpc.kind is Kind.UNARY:
+        if rpc.kind is CallKind.UNARY:
             found = response.FromString(await self.during(answer))
             check(found.status)
             return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.app import BrokerApp
-from evenq_broker.settings import Settings, StoreSettings
+from evenq_broker.settings import BrokerSettings, StoreSettings
 
 from evenq.errors import PortInUse, StoreCorrupted, StoreLocked
 from evenq.runtime.clock import SystemClock
@@ -28,7 +28,7 @@ TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 
 def app(net: GrpcNet, **settings: Any) -> BrokerApp:
     told = {"port": 0, "metrics_port": 0, "drain_ms": 0, **settings}
-    return BrokerApp(Settings(**told), clock=SystemClock(), rng=random.Random(1), net=net)
+    return BrokerApp(BrokerSettings(**told), clock=SystemClock(), rng=random.Random(1), net=net)
 
 
 def played(story: Any) -> None:

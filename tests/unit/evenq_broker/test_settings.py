@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from evenq_broker.loops.state.ledger import store_options
-from evenq_broker.settings import BODY_BYTES_MAX, Settings, StoreSettings
+from evenq_broker.settings import BODY_BYTES_MAX, BrokerSettings, StoreSettings
 
 from evenq.errors import SettingsError
 from evenq.serving.settings import load, settings_of
@@ -13,7 +13,7 @@ from evenq.store import StoreOptions
 
 BELOW_AND_ABOVE = [
     (setting.name, text)
-    for setting in settings_of(Settings)
+    for setting in settings_of(BrokerSettings)
     for rule in setting.field.metadata
     for text in ([str(rule.ge - 1)] if hasattr(rule, "ge") else [str(rule.le + 1)] if hasattr(rule, "le") else [])
 ]
@@ -23,13 +23,13 @@ BELOW_AND_ABOVE = [
 def test_a_number_out_of_its_bounds_is_told_with_name_value_and_bound(name: str, text: str) -> None:
     variable = f"EVENQ_BROKER_{name.replace('.', '__').upper()}"
     with pytest.raises(SettingsError) as caught:
-        load(Settings, "broker", [], {variable: text})
+        load(BrokerSettings, "broker", [], {variable: text})
     assert f"{variable} = '{text}'" in str(caught.value)
     assert "allowed: " in str(caught.value)
 
 
 def test_every_setting_tells_its_meaning() -> None:
-    assert [setting.name for setting in settings_of(Settings) if not setting.field.description] == []
+    assert [setting.name for setting in settings_of(BrokerSettings) if not setting.field.description] == []
     assert len(BELOW_AND_ABOVE) > 40
 
 
@@ -56,14 +56,16 @@ def test_every_setting_of_the_store_reaches_it() -> None:
 
 
 def test_defaults_are_those_of_the_wire_contract() -> None:
-    settings = Settings()
+    settings = BrokerSettings()
     assert (settings.port, settings.default_queues, settings.default_group_max_attempts) == (8081, 4, 17)
     assert settings.body_bytes_max == BODY_BYTES_MAX == (4 << 20) - (64 << 10)
     assert settings.poll_default_ms <= 15_000
 
 
 def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
-    told = load(Settings, "broker", ["--store.path=/x"], {"EVENQ_BROKER_STORE__PATH": "/y", "EVENQ_BROKER_PORT": "1"})
+    told = load(
+        BrokerSettings, "broker", ["--store.path=/x"], {"EVENQ_BROKER_STORE__PATH": "/y", "EVENQ_BROKER_PORT": "1"}
+    )
     assert (told.store.path, told.port) == (Path("/x"), 1)
 
 
@@ -83,7 +85,7 @@ def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
 )
 def test_values_that_cannot_be_are_told(flags: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
-        load(Settings, "broker", flags, {})
+        load(BrokerSettings, "broker", flags, {})
 
 
 def test_what_the_store_declares_is_not_said_again_by_the_settings() -> None:

@@ -1,10 +1,10 @@
 """Counters go away with their topic or group."""
 
-from evenq_broker.stats import Stats
+from evenq_broker.stats import BrokerStats
 
 
-def counted() -> Stats:
-    stats = Stats()
+def counted() -> BrokerStats:
+    stats = BrokerStats()
     for topic_id in (1, 2):
         stats.topic(topic_id).messages_in += 10
         for group_id in (7, 8):

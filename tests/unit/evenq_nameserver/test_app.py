@@ -5,7 +5,7 @@ import random
 
 import pytest
 from evenq_nameserver.app import Nameserver
-from evenq_nameserver.settings import Settings
+from evenq_nameserver.settings import NameserverSettings
 
 from evenq.errors import ConnectionFailed, PortInUse
 from evenq.runtime.clock import SystemClock
@@ -14,7 +14,7 @@ from evenq.wire.stubs.evenq.v1 import registry_pb2
 
 
 def nameserver(port: int = 0, metrics_port: int = 0) -> Nameserver:
-    settings = Settings(port=port, metrics_port=metrics_port, drain_ms=0)
+    settings = NameserverSettings(port=port, metrics_port=metrics_port, drain_ms=0)
     return Nameserver(settings, clock=SystemClock(), rng=random.SystemRandom())
 
 

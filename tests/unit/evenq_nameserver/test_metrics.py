@@ -6,8 +6,8 @@ from typing import Any
 
 from evenq_nameserver.metrics import metrics
 from evenq_nameserver.rpc.registry import RegistryService
-from evenq_nameserver.settings import Settings
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.settings import NameserverSettings
+from evenq_nameserver.stats import NameserverStats
 
 from evenq.runtime.clock import FakeClock
 from evenq.serving.metrics import MetricKind, exposition
@@ -15,23 +15,23 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 
 
-def played(story: Callable[[RegistryService, Stats], Coroutine[Any, Any, None]]) -> None:
+def played(story: Callable[[RegistryService, NameserverStats], Coroutine[Any, Any, None]]) -> None:
     async def body() -> None:
-        stats = Stats()
-        service = RegistryService(settings=Settings(), clock=FakeClock(), identity="n", stats=stats)
+        stats = NameserverStats()
+        service = RegistryService(settings=NameserverSettings(), clock=FakeClock(), identity="n", stats=stats)
         await story(service, stats)
 
     asyncio.run(body())
 
 
-def page(service: RegistryService, stats: Stats) -> dict[str, float]:
+def page(service: RegistryService, stats: NameserverStats) -> dict[str, float]:
     lines = exposition(metrics(service, stats)).decode().splitlines()
     split = (line.split(" ") for line in lines if line.startswith("evenq_nameserver_"))
     return {name: float(number) for name, number in split}
 
 
 def test_the_numbers_follow_brokers_and_topics() -> None:
-    async def story(service: RegistryService, stats: Stats) -> None:
+    async def story(service: RegistryService, stats: NameserverStats) -> None:
         rpcs = {rpc.method.rpartition("/")[2]: rpc.handler for rpc in service.rpcs()}
         context = RpcContext("m", [], "127.0.0.1:1", None)
         for number, name in enumerate(("a", "b")):
@@ -61,7 +61,7 @@ def test_the_numbers_follow_brokers_and_topics() -> None:
 
 
 def test_each_metric_is_served_and_counters_say_so_in_their_names() -> None:
-    async def story(service: RegistryService, stats: Stats) -> None:
+    async def story(service: RegistryService, stats: NameserverStats) -> None:
         listed = metrics(service, stats)
         assert set(page(service, stats)) == {metric.name for metric in listed}
         for metric in listed:

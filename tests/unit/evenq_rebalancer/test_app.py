@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from evenq_rebalancer.app import Rebalancer
-from evenq_rebalancer.settings import Settings
+from evenq_rebalancer.settings import RebalancerSettings
 
 from evenq.errors import ConnectionFailed, PortInUse
 from evenq.runtime.clock import SystemClock
@@ -18,15 +18,15 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 def test_it_starts_on_free_ports_and_leaves_them_free() -> None:
     async def story() -> None:
-        first = Rebalancer(Settings(port=0, metrics_port=0, drain_ms=0), clock=SystemClock())
+        first = Rebalancer(RebalancerSettings(port=0, metrics_port=0, drain_ms=0), clock=SystemClock())
         assert first.port == first.metrics_port == 0
         await first.start()
         assert first.port > 0
         assert first.metrics_port > 0
-        taken = Settings(port=first.port, metrics_port=-1, drain_ms=0)
+        taken = RebalancerSettings(port=first.port, metrics_port=-1, drain_ms=0)
         with pytest.raises(PortInUse):
             await Rebalancer(taken, clock=SystemClock()).start()
-        half = Settings(port=0, metrics_port=first.metrics_port, drain_ms=0)
+        half = RebalancerSettings(port=0, metrics_port=first.metrics_port, drain_ms=0)
         second = Rebalancer(half, clock=SystemClock())
         with pytest.raises(PortInUse):
             await second.start()
@@ -41,7 +41,7 @@ def test_it_starts_on_free_ports_and_leaves_them_free() -> None:
 def test_of_two_with_one_lease_the_first_serves_and_the_second_follows_when_it_goes(tmp_path: Path) -> None:
     async def story() -> None:
         clock, net = SystemClock(), GrpcNet()
-        settings = Settings(
+        settings = RebalancerSettings(
             port=0,
             metrics_port=-1,
             drain_ms=0,

@@ -9,7 +9,7 @@ from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimi
 from evenq_rebalancer.core.reports import BrokerReport, GroupFact, MemberFact, TopicFact
 from evenq_rebalancer.metrics import metrics
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.stats import RebalancerStats
 
 from evenq.model.balance import BalancePolicy
 from evenq.serving.metrics import exposition
@@ -25,7 +25,7 @@ def tell(engine: AssignmentEngine, *ids: str, gone: tuple[str, ...] = ()) -> Non
 
 @pytest.mark.spec("AL-9")
 def test_the_metrics_of_a_group_follow_its_decisions_and_go_with_it() -> None:
-    engine, stats = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0)), Stats()
+    engine, stats = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0)), RebalancerStats()
     engine.facts.opened("b", 1)
     stats.rebalanced(7)
 
@@ -66,7 +66,7 @@ def test_held_far_and_failing_queues_are_counted() -> None:
         engine.settle(now_ms=0, wall_ms=0)
 
         async def text() -> str:
-            return exposition(metrics(engine, Stats(), ReportStreams())).decode()
+            return exposition(metrics(engine, RebalancerStats(), ReportStreams())).decode()
 
         return asyncio.run(text())
 

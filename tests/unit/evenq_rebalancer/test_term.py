@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from evenq_rebalancer.rpc.leader_gate import BEAT
-from evenq_rebalancer.settings import Settings
-from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.settings import RebalancerSettings
+from evenq_rebalancer.stats import RebalancerStats
 from evenq_rebalancer.term import Term
 
 from evenq.runtime.clock import FakeClock
@@ -21,7 +21,7 @@ CONTEXT = RpcContext("m", (), "10.0.0.9:1", None)
 def test_it_decides_beats_while_nothing_happens_and_ends_its_streams() -> None:
     async def story() -> None:
         clock, leads, told = FakeClock(), [True], []
-        term = Term(7, Settings(warm_up_ms=0), clock=clock, stats=Stats(), leads=lambda: leads[0])
+        term = Term(7, RebalancerSettings(warm_up_ms=0), clock=clock, stats=RebalancerStats(), leads=lambda: leads[0])
         term.start()
         go_on = asyncio.Event()
 

@@ -59,8 +59,8 @@ def test_such_a_block_needs_no_second_way(monkeypatch: pytest.MonkeyPatch) -> No
     def refused(*_: Any) -> Any:
         raise AssertionError("not this way")
 
-    monkeypatch.setattr(module._Block, "_of_head", refused)
-    monkeypatch.setattr(module._Block, "_of_system", refused)
+    monkeypatch.setattr(module._BlockColumns, "_of_head", refused)
+    monkeypatch.setattr(module._BlockColumns, "_of_system", refused)
     assert rows(records(messages).batch(ALL)) == expected(messages)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_evenq.arrow_schema import TYPES, Column, arrow_schema
+from pyspark_evenq.arrow_schema import TYPES, OutputColumn, arrow_schema
 from pyspark_evenq.blocks import parse, tag_set, with_tags
 from pyspark_evenq.message_columns import batch_of
 
@@ -17,7 +17,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
 QUEUE = MessageQueue("flights", "broker-a", 3)
-ALL = tuple(Column(name, nullable=True) for name in TYPES)
+ALL = tuple(OutputColumn(name, nullable=True) for name in TYPES)
 
 
 def block() -> bytes:
@@ -56,7 +56,7 @@ def test_every_column_of_a_full_and_of_a_bare_message() -> None:
 def test_a_subset_has_the_same_values_and_the_cached_schema() -> None:
     whole = batch_of(parse(block()).messages, QUEUE, ALL)
     for name in TYPES:
-        wanted = (Column(name, nullable=True),)
+        wanted = (OutputColumn(name, nullable=True),)
         alone = batch_of(parse(block()).messages, QUEUE, wanted)
         assert alone.schema.equals(arrow_schema(wanted))
         assert alone.column(0).equals(whole.column(name))

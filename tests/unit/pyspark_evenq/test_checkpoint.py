@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark_evenq.checkpoint import Checkpoint, LastBatch
+from pyspark_evenq.checkpoint import LastBatch, QueryCheckpoint
 from pyspark_evenq.offsets import StreamOffset
 
 from evenq.errors import SettingsError
@@ -28,7 +28,7 @@ def logs(tmp_path: Path) -> SparkLogs:
 
 
 def is_done(logs: SparkLogs, start: int, end: int) -> bool:
-    return Checkpoint(str(logs.folder)).is_done(offset(start), offset(end), timeout_ms=LONG)
+    return QueryCheckpoint(str(logs.folder)).is_done(offset(start), offset(end), timeout_ms=LONG)
 
 
 def test_a_batch_is_done_when_the_commit_log_has_it(logs: SparkLogs) -> None:
@@ -78,30 +78,30 @@ def test_a_place_that_does_not_answer_holds_nobody_up(logs: SparkLogs, monkeypat
     logs.plan(0, offset(5))
     logs.commit(0)
     answer = threading.Event()
-    names = Checkpoint._names
+    names = QueryCheckpoint._names
 
-    def late(self: Checkpoint, folder: str) -> set[str]:
+    def late(self: QueryCheckpoint, folder: str) -> set[str]:
         assert answer.wait(20)
         return names(self, folder)
 
-    monkeypatch.setattr(Checkpoint, "_names", late)
-    assert not Checkpoint(str(logs.folder)).is_done(offset(0), offset(5), timeout_ms=1)
+    monkeypatch.setattr(QueryCheckpoint, "_names", late)
+    assert not QueryCheckpoint(str(logs.folder)).is_done(offset(0), offset(5), timeout_ms=1)
     answer.set()
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
 def test_a_place_is_a_path_or_a_uri(logs: SparkLogs, form: str) -> None:
-    Checkpoint(form.format(logs.folder)).must_exist()
+    QueryCheckpoint(form.format(logs.folder)).must_exist()
     LastBatch(form.format(logs.folder))
 
 
 def test_a_path_with_a_space_is_taken_as_it_is(tmp_path: Path) -> None:
-    Checkpoint(str(SparkLogs(tmp_path / "of delays").folder)).must_exist()
+    QueryCheckpoint(str(SparkLogs(tmp_path / "of delays").folder)).must_exist()
 
 
 def test_a_place_without_a_checkpoint_or_that_python_cannot_open_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no checkpoint is; give the place"):
-        Checkpoint(str(tmp_path)).must_exist()
+        QueryCheckpoint(str(tmp_path)).must_exist()
     with pytest.raises(SettingsError, match="cannot read: "):
         LastBatch("nonsense://host/checkpoint")
 

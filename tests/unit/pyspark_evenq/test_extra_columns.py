@@ -3,7 +3,7 @@
 import hashlib
 
 import pytest
-from pyspark_evenq.arrow_schema import HEADER_TYPES, KAFKA_TYPES, SYSTEM_TYPES, Column
+from pyspark_evenq.arrow_schema import HEADER_TYPES, KAFKA_TYPES, SYSTEM_TYPES, OutputColumn
 from pyspark_evenq.extra_columns import must_be_unique, partition_of
 from pyspark_evenq.message_columns import batch_of
 
@@ -26,7 +26,7 @@ def message() -> definition_pb2.Message:
 
 
 def rows(types: dict[str, str], *messages: definition_pb2.Message) -> list[dict[str, object]]:
-    return list(batch_of(messages, QUEUE, tuple(Column(name, nullable=True) for name in types)).to_pylist())
+    return list(batch_of(messages, QUEUE, tuple(OutputColumn(name, nullable=True) for name in types)).to_pylist())
 
 
 def test_a_row_in_kafkas_style() -> None:

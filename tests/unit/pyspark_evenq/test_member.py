@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark_evenq import member as member_module
-from pyspark_evenq.member import GroupBusy, Member, QueueTaken
+from pyspark_evenq.member import GroupBusy, QueueTaken, StreamMember
 from pyspark_evenq.options import ReadOptions
 
 from evenq.model.queue import MessageQueue
@@ -27,11 +27,11 @@ def groups(broker: Any) -> FakeGroups:
 @pytest.fixture
 def made(broker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(member_module, "GHOST_MS", 0)
-    members: list[Member] = []
+    members: list[StreamMember] = []
 
-    def make(**more: str) -> Member:
+    def make(**more: str) -> StreamMember:
         given = {"endpoints": broker.endpoint, "subscribe": "flights", "group": "g"} | more
-        members.append(Member(ReadOptions.parse(given, streaming=True)))
+        members.append(StreamMember(ReadOptions.parse(given, streaming=True)))
         return members[-1]
 
     yield make

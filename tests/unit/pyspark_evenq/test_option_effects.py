@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_evenq import sink_cluster, sink_staging
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 from pyspark_evenq.sink_options import WriteOptions
-from pyspark_evenq.sink_staging import Attempt
+from pyspark_evenq.sink_staging import TaskAttempt
 from pyspark_evenq.stream import StreamReader
 
 from evenq.errors import ConnectionFailed
 from evenq.model.queue import MessageQueue
 from evenq.wire.stubs.evenq.v1 import staging_pb2
 
-BODY = (Column("body", nullable=True),)
+BODY = (OutputColumn("body", nullable=True),)
 QUEUE = MessageQueue("flights", "broker-a", 0)
 
 
@@ -111,7 +111,7 @@ class Brokers:
         """Rows of each transfer of 40 rows, largest first."""
         self.rows, self.most, self._now, self._together = [], 0, 0, together
         given = WriteOptions.parse({"endpoints": "h:1", "topic": "flights"} | options)
-        attempt = Attempt(query_id="q", batch_id=0, partition_id=0, attempt_id=0)
+        attempt = TaskAttempt(query_id="q", batch_id=0, partition_id=0, attempt_id=0)
         rows = pa.record_batch({"body": pa.array(["x" * 500] * 40)})
         staged = sink_staging.stage(given, attempt, iter([rows]))
         assert staged is not None

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pyspark_evenq.member_options import Assignment, OnBusy, OnConflict
+from pyspark_evenq.member_options import AssignmentMode, OnBusy, OnConflict
 from pyspark_evenq.offset_options import OffsetSpec, Place
 from pyspark_evenq.options import Format, ReadOptions, SchemaStyle
 
@@ -202,9 +202,9 @@ def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() ->
 def test_a_shared_stream_has_a_weight_and_leaves_out_what_is_for_all_queues() -> None:
     shared = LEAST | {"assignment": "shared"}
     plain = ReadOptions.parse(LEAST, streaming=True).membership
-    assert (plain.assignment, plain.weight, plain.follows_resets) == (Assignment.EXCLUSIVE, 1.0, True)
+    assert (plain.assignment, plain.weight, plain.follows_resets) == (AssignmentMode.EXCLUSIVE, 1.0, True)
     told = ReadOptions.parse(shared | {"memberWeight": "2.5", "honorOffsetReset": "false"}, streaming=True).membership
-    assert (told.assignment, told.weight, told.follows_resets) == (Assignment.SHARED, 2.5, False)
+    assert (told.assignment, told.weight, told.follows_resets) == (AssignmentMode.SHARED, 2.5, False)
     for wrong in ("0", "-1", "nan", "heavy", "1e9"):
         with pytest.raises(SettingsError, match=r"memberWeight is .*; give a number above 0 and up to 1e\+06"):
             ReadOptions.parse(shared | {"memberWeight": wrong}, streaming=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.stream import StreamReader
 
@@ -24,7 +24,9 @@ def made(broker: Any) -> Any:
             "endpoints": broker.endpoint, "subscribe": "flights", "group": "g", "startingOffsets": "latest",
             "idleWaitMs": "20", "commitIntervalMs": "1", "readTimeoutMs": "2000", "gcFreeze": "false",
         }  # fmt: skip
-        readers.append(StreamReader(ReadOptions.parse(given | more, streaming=True), (Column("body", nullable=True),)))
+        readers.append(
+            StreamReader(ReadOptions.parse(given | more, streaming=True), (OutputColumn("body", nullable=True),))
+        )
         return readers[-1]
 
     yield make

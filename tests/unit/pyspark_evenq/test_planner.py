@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark_evenq.offsets import StreamOffset
-from pyspark_evenq.planner import Bounds, QueueRange, advance, batch_ranges, share, tasks, trimmed
+from pyspark_evenq.planner import Bounds, OffsetRange, advance, batch_ranges, share, tasks, trimmed
 
 from evenq.model.queue import MessageQueue
 
@@ -71,7 +71,7 @@ def test_a_queue_that_lost_its_beginning_goes_on_at_what_is_left() -> None:
     assert [entry.wanted for entry in trimmed(start.ends, bounds)] == [5]
     end = advance(start, bounds, first_batch=False, limit=0)
     assert end is not None
-    assert batch_ranges(start, end) == [QueueRange(queue=queue(0), start=8, end=12)]
+    assert batch_ranges(start, end) == [OffsetRange(queue=queue(0), start=8, end=12)]
 
 
 def test_the_same_offsets_under_another_uid_are_other_messages_and_read_from_the_first() -> None:
@@ -143,7 +143,7 @@ def test_tasks_hold_every_message_once(
     shapes: list[tuple[str, int, int]], min_partitions: int, max_records: int, min_records: int
 ) -> None:
     ranges = [
-        QueueRange(queue=queue(number, broker), start=start, end=start + count)
+        OffsetRange(queue=queue(number, broker), start=start, end=start + count)
         for number, (broker, start, count) in enumerate(shapes)
     ]
     planned = tasks(ranges, min_partitions=min_partitions, max_records=max_records, min_records=min_records)
@@ -158,7 +158,7 @@ def test_tasks_hold_every_message_once(
 
 @pytest.mark.parametrize(("min_records", "wanted"), [(0, 4), (2_000, 1), (20, 2)])
 def test_short_ranges_of_one_broker_share_a_task(min_records: int, wanted: int) -> None:
-    ranges = [QueueRange(queue=queue(number), start=0, end=10) for number in range(4)]
+    ranges = [OffsetRange(queue=queue(number), start=0, end=10) for number in range(4)]
     assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=min_records)) == wanted
 
 
@@ -189,7 +189,7 @@ def test_going_back_to_where_a_batch_began_is_another_offset_than_its_end() -> N
 
 def test_more_tasks_than_allowed_share_evenly_and_lose_nothing() -> None:
     ranges = [
-        QueueRange(queue=MessageQueue("flights", f"broker-{broker}", number), start=0, end=10 * number + 10)
+        OffsetRange(queue=MessageQueue("flights", f"broker-{broker}", number), start=0, end=10 * number + 10)
         for broker in "ab"
         for number in range(4)
     ]
@@ -201,7 +201,7 @@ def test_more_tasks_than_allowed_share_evenly_and_lose_nothing() -> None:
 
 def test_a_queue_of_an_ordered_topic_is_never_split() -> None:
     orders, other = MessageQueue("orders", "a", 0), MessageQueue("other", "a", 0)
-    ranges = [QueueRange(queue=queue, start=0, end=1_000) for queue in (orders, other)]
+    ranges = [OffsetRange(queue=queue, start=0, end=1_000) for queue in (orders, other)]
     for options in ({"min_partitions": 8, "max_records": 0}, {"min_partitions": 0, "max_records": 100}):
         planned = tasks(ranges, **options, min_records=0, ordered={"orders"})
         assert [ranges[0]] in planned

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.extra_columns import partition_of
 from pyspark_evenq.options import ReadOptions, SchemaStyle
 from pyspark_evenq.pushdown import PushdownReader, narrowing
@@ -72,7 +72,7 @@ def planned(broker: Any) -> Any:
 
     def planned(*filters: Filter, **more: str) -> dict[int, tuple[int, int]]:
         given = {"endpoints": broker.endpoint, "subscribe": "flights", "gcFreeze": "false"} | more
-        reader = PushdownReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+        reader = PushdownReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
         assert reader.pushFilters(list(filters)) == list(filters), "Spark evaluates all of them again"
         return {
             piece.wanted.queue.queue_id: (piece.wanted.start, piece.wanted.end)
@@ -115,7 +115,7 @@ def test_columns_of_kafka_narrow_as_well(planned: Any, broker: Any) -> None:
 def test_tags_go_to_the_broker_where_they_can_be_said(tags: str, wanted: str, pushed: str | None, broker: Any) -> None:
     broker.send("0", tag="odd")
     given = {"endpoints": broker.endpoint, "subscribe": "flights", "tags": tags}
-    reader = PushdownReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+    reader = PushdownReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
     reader.pushFilters([EqualTo(("tag",), wanted)])
     if pushed is None:
         assert reader.partitions() == []

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 
@@ -16,7 +16,7 @@ from evenq.errors import ConnectionFailed, IllegalOffset
 
 def planned(broker: Any, **more: str) -> list[tuple[int, int, int]]:
     given = {"endpoints": broker.endpoint, "subscribe": "flights"} | more
-    reader = BatchReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+    reader = BatchReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
     return [
         (piece.wanted.queue.queue_id, piece.wanted.start, piece.wanted.end)
         for task in reader.partitions()
@@ -62,7 +62,7 @@ def test_an_end_that_is_lost_and_grows_again_before_it_is_read_is_told_or_counte
 
     def read(**more: str) -> list[str]:
         given = {"endpoints": filled.endpoint, "subscribe": "flights", "gcFreeze": "false"} | more
-        reader = BatchReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+        reader = BatchReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
         tasks = reader.partitions()
         lost, filled.queues[0][9:] = filled.queues[0][9:], []
         for _ in range(len(lost) + 1):
@@ -83,7 +83,7 @@ def test_an_end_that_is_lost_and_grows_again_before_it_is_read_is_told_or_counte
 def test_an_end_that_nobody_tells_any_more_was_read_all_the_same(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.tells_marks = True
     given = {"endpoints": filled.endpoint, "subscribe": "flights", "gcFreeze": "false"}
-    reader = BatchReader(ReadOptions.parse(given, streaming=False), (Column("body", nullable=True),))
+    reader = BatchReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
     tasks = reader.partitions()
 
     def away(*_: Any) -> Any:

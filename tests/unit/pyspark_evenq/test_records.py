@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark_evenq import records as module
-from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, Column, arrow_schema
+from pyspark_evenq.arrow_schema import HEAD, SYSTEM, TYPES, OutputColumn, arrow_schema
 from pyspark_evenq.message_columns import batch_of
-from pyspark_evenq.records import Records
-from pyspark_evenq.verifying import RecordsDamaged
+from pyspark_evenq.records import BlockRecords
+from pyspark_evenq.verifying import RecordChecksumMismatch
 
 from evenq.errors import InternalError
 from evenq.model.queue import MessageQueue
@@ -22,7 +22,7 @@ from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
 QUEUE = MessageQueue("flights", "broker-a", 3)
-ALL = tuple(Column(name, nullable=True) for name in TYPES)
+ALL = tuple(OutputColumn(name, nullable=True) for name in TYPES)
 STORED_MS = 1_700_000_000_999
 FIRST = 41
 UNKNOWN = b"\xfa\x3f\x02xy" + b"\xf0\x3f\x07" + b"\xf9\x3f12345678" + b"\xfd\x3f1234"  # field 1023 in every wire type
@@ -38,7 +38,7 @@ def parts(number: int = 0, **system: Any) -> Parts:
     return message.SerializeToString(), properties.SerializeToString()
 
 
-def records(stored: list[Parts], *, head: bool = True, system: bool = True, **header: int) -> Records:
+def records(stored: list[Parts], *, head: bool = True, system: bool = True, **header: int) -> BlockRecords:
     """A block as a broker sends it."""
     frames = []
     for number, (one, properties) in enumerate(stored):
@@ -49,7 +49,7 @@ def records(stored: list[Parts], *, head: bool = True, system: bool = True, **he
         })  # fmt: skip
         frames.append(frame[:HEADER_BYTES] + (one if head else b"") + (properties if system else b""))
     sizes = struct.pack(f"<{len(frames)}I", *map(len, frames))
-    return Records(
+    return BlockRecords(
         queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=b"".join(frames), head=head, system=system, checked=True
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_a_producers_clock_may_say_anything(seconds: int, nanos: int) -> None:
 @pytest.mark.parametrize("name", TYPES)
 def test_a_column_alone_needs_no_more_than_its_part_of_the_records(name: str) -> None:
     stored = [parts(number, tag="t" if number % 2 else None, keys=["k"] * (number % 3)) for number in range(30)]
-    column = (Column(name, nullable=True),)
+    column = (OutputColumn(name, nullable=True),)
     held = records(stored, head=name in HEAD, system=name in SYSTEM)
     assert len(held.frames) < len(records(stored).frames)
     assert rows(held.batch(column)) == [{name: row[name]} for row in expected(stored)]
@@ -178,10 +178,10 @@ def test_columns_whose_part_was_left_out_are_an_error_and_no_empty_values() -> N
     for head, system, name in ((False, True, "body"), (True, False, "tag")):
         held = records(stored, head=head, system=system)
         with pytest.raises(InternalError, match="asked for"):
-            held.batch((Column(name, nullable=True),))
+            held.batch((OutputColumn(name, nullable=True),))
 
 
-def only_typed_errors(held: Records) -> None:
+def only_typed_errors(held: BlockRecords) -> None:
     for wanted in (ALL, ()):
         try:
             batch = held.batch(wanted)
@@ -202,7 +202,9 @@ def test_any_bytes_for_a_block_give_rows_or_a_typed_error(
     sizes: bytes, frames: bytes, head: bool, system: bool, checked: bool
 ) -> None:
     only_typed_errors(
-        Records(queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=frames, head=head, system=system, checked=checked)
+        BlockRecords(
+            queue=QUEUE, first_offset=FIRST, sizes=sizes, frames=frames, head=head, system=system, checked=checked
+        )
     )
 
 
@@ -247,7 +249,7 @@ MESSAGES = st.builds(
 @given(st.lists(MESSAGES, min_size=1, max_size=12))
 def test_any_messages_give_the_rows_of_a_parser_and_take_the_way_of_arrays(stored: list[Parts]) -> None:
     held = records(stored)
-    assert rows(module._Block(held, module._Headers(held)).batch(ALL)) == expected(stored)
+    assert rows(module._BlockColumns(held, module._Headers(held)).batch(ALL)) == expected(stored)
 
 
 def test_a_worker_finds_any_flipped_bit_of_records_that_the_broker_did_not_check() -> None:
@@ -257,11 +259,11 @@ def test_a_worker_finds_any_flipped_bit_of_records_that_the_broker_did_not_check
     for at in (3, 60, 7 * size + 5, 8 * size, 20 * size + 30, len(held.frames) - 1):
         frames = bytearray(held.frames)
         frames[at] ^= 4
-        with pytest.raises(RecordsDamaged, match="flights@broker-a:3"):
+        with pytest.raises(RecordChecksumMismatch, match="flights@broker-a:3"):
             replace(held, frames=bytes(frames)).batch(ALL)
 
 
 def test_records_without_a_part_must_have_been_checked_by_the_broker() -> None:
     held = replace(records([parts(0)], head=False), checked=False)
-    with pytest.raises(RecordsDamaged):
+    with pytest.raises(RecordChecksumMismatch):
         held.batch(())

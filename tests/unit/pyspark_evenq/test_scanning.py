@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark_evenq import connection, sink_writer
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.planner import QueueRange
+from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.scanning import read, scan_tasks
 from pyspark_evenq.sink_options import WriteOptions
 
 from evenq.errors import ConnectionFailed, IllegalOffset, Unsupported
 
-BODY = (Column("body", nullable=True),)
+BODY = (OutputColumn("body", nullable=True),)
 
 
 def options(broker: Any, **more: str) -> ReadOptions:
@@ -27,7 +27,7 @@ def options(broker: Any, **more: str) -> ReadOptions:
 
 
 def bodies(broker: Any, start: int, end: int, *, address: str | None = None, uid: str = "", **more: str) -> list[str]:
-    wanted = QueueRange(queue=broker.queue(0), start=start, end=end)
+    wanted = OffsetRange(queue=broker.queue(0), start=start, end=end)
     address = broker.endpoint if address is None else address
     [task] = scan_tasks([[wanted]], {wanted.queue: address}, {("flights", "broker-a"): uid})
     return [
@@ -117,7 +117,7 @@ def test_a_broker_that_stays_away_is_left_out_and_counted_where_that_is_allowed(
     filled: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled.stop()
-    wanted = [QueueRange(queue=filled.queue(0), start=5, end=50), QueueRange(queue=filled.queue(1), start=0, end=7)]
+    wanted = [OffsetRange(queue=filled.queue(0), start=5, end=50), OffsetRange(queue=filled.queue(1), start=0, end=7)]
     [task] = scan_tasks([wanted], dict.fromkeys([filled.queue(0), filled.queue(1)], filled.endpoint), {})
     assert list(read(task, options(filled, readTimeoutMs="200"), BODY, leave_out=True)) == []
     assert "evenq: left out queues=1 messages=45: flights on broker-a (queue 0)" in caplog.text
@@ -154,9 +154,9 @@ def test_tags_are_read_as_messages_from_every_broker(filled: Any) -> None:
 
 def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_broker(filled: Any) -> None:
     filled.sends_records = filled.flip = True
-    wanted = QueueRange(queue=filled.queue(0), start=7, end=50)
+    wanted = OffsetRange(queue=filled.queue(0), start=7, end=50)
     [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
-    columns = (Column("body", nullable=True), Column("messageId", nullable=True))
+    columns = (OutputColumn("body", nullable=True), OutputColumn("messageId", nullable=True))
     found = [row["body"].decode() for batch in read(task, options(filled), columns) for row in batch.to_pylist()]
     assert found == [str(number) for number in range(7, 50)]
     assert filled.calls.count("Scan") == 2
@@ -164,9 +164,9 @@ def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_br
 
 def test_bodies_that_no_column_is_made_of_do_not_travel(filled: Any) -> None:
     filled.sends_records = True
-    wanted = QueueRange(queue=filled.queue(0), start=0, end=50)
+    wanted = OffsetRange(queue=filled.queue(0), start=0, end=50)
     [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
-    offsets = (Column("queueOffset", nullable=True), Column("storeTimestamp", nullable=True))
+    offsets = (OutputColumn("queueOffset", nullable=True), OutputColumn("storeTimestamp", nullable=True))
     found = list(read(task, options(filled), offsets))
     assert [offset for batch in found for offset in batch.column(0).to_pylist()] == list(range(50))
     assert filled.parts == {(False, False)}
@@ -180,7 +180,7 @@ def test_a_long_range_is_read_in_order_and_leaves_no_connection(broker: Any) -> 
     assert bodies(broker, 0, 200) == [str(number) for number in range(200)]
     assert broker.calls.count("Scan") == 4
     assert not connection._idle
-    wanted = QueueRange(queue=broker.queue(0), start=0, end=200)
+    wanted = OffsetRange(queue=broker.queue(0), start=0, end=200)
     [task] = scan_tasks([[wanted]], {wanted.queue: broker.endpoint}, {})
     rows = read(task, options(broker), BODY)
     assert next(rows).num_rows == 4
@@ -210,7 +210,7 @@ def test_libraries_are_frozen_after_the_rows_and_again_when_more_were_loaded(
     frozen: list[int] = []
     monkeypatch.setattr("pyspark_evenq.collector._frozen", (0, 0))
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(len(sys.modules)))
-    wanted = QueueRange(queue=filled.queue(0), start=0, end=30)
+    wanted = OffsetRange(queue=filled.queue(0), start=0, end=30)
     [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
     rows = read(task, options(filled, gcFreeze="true"), BODY)
     assert next(rows).num_rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.exclusive import OffsetConflict
 from pyspark_evenq.offsets import StreamOffset
 from pyspark_evenq.options import ReadOptions
@@ -40,7 +40,9 @@ def made(broker: Any, groups: FakeGroups) -> Iterator[Any]:
             "endpoints": broker.endpoint, "subscribe": "flights", "group": "g", "startingOffsets": "earliest",
             "assignment": "shared", "idleWaitMs": "20", "readTimeoutMs": "20000", "gcFreeze": "false",
         }  # fmt: skip
-        readers.append(StreamReader(ReadOptions.parse(given | more, streaming=True), (Column("body", nullable=True),)))
+        readers.append(
+            StreamReader(ReadOptions.parse(given | more, streaming=True), (OutputColumn("body", nullable=True),))
+        )
         return readers[-1]
 
     yield make

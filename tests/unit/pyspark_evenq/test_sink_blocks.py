@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_evenq.sink_blocks import Target, joined, pack, parted, pieces
+from pyspark_evenq.sink_blocks import SinkTarget, joined, pack, parted, pieces
 
 from evenq.errors import SettingsError
 from evenq.model.queue import MessageQueue
@@ -92,7 +92,7 @@ def test_rows_go_by_topic_group_and_broker_and_keep_their_order() -> None:
     [home] = [target for target, bodies in found.items() if bodies == ["0", "2", "5"]]
     assert (home.topic, home.broker_name in {"a", "b"}, home.queue_id in {0, 1}) == ("t", True, True)
     del found[home]
-    assert found == {Target("t", "b", 1): ["1"], Target("t"): ["3"], Target("t", "b"): ["4"]}
+    assert found == {SinkTarget("t", "b", 1): ["1"], SinkTarget("t"): ["3"], SinkTarget("t", "b"): ["4"]}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from pyspark_evenq.options import SchemaStyle
-from pyspark_evenq.sink_options import Delivery, WriteOptions
+from pyspark_evenq.sink_options import DeliveryGuarantee, WriteOptions
 
 from evenq.errors import SettingsError
 
@@ -17,13 +17,13 @@ def parsed(**more: str) -> WriteOptions:
 
 def test_what_is_not_given_is_transactional_and_of_our_own_style() -> None:
     options = parsed()
-    assert (options.delivery, options.style, options.topic) == (Delivery.TRANSACTIONAL, SchemaStyle.EVENQ, "")
+    assert (options.delivery, options.style, options.topic) == (DeliveryGuarantee.TRANSACTIONAL, SchemaStyle.EVENQ, "")
     assert options.endpoints == ("a:1", "b:2")
 
 
 def test_names_and_words_are_taken_in_any_case_and_what_spark_adds_is_left() -> None:
     options = parsed(TOPIC="t", Delivery="ATLEASTONCE", schemastyle="Kafka", checkpointLocation="c", inflight="2")
-    assert (options.topic, options.delivery, options.style) == ("t", Delivery.AT_LEAST_ONCE, SchemaStyle.KAFKA)
+    assert (options.topic, options.delivery, options.style) == ("t", DeliveryGuarantee.AT_LEAST_ONCE, SchemaStyle.KAFKA)
     assert options.in_flight == 2
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark_evenq.arrow_schema import Column
+from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.cluster import BrokersAway
 from pyspark_evenq.member import QueueTaken
 from pyspark_evenq.options import ReadOptions
@@ -44,7 +44,9 @@ def made(broker: Any) -> Any:
             "readTimeoutMs": "2000",
             "gcFreeze": "false",
         }
-        readers.append(StreamReader(ReadOptions.parse(given | more, streaming=True), (Column("body", nullable=True),)))
+        readers.append(
+            StreamReader(ReadOptions.parse(given | more, streaming=True), (OutputColumn("body", nullable=True),))
+        )
         return readers[-1]
 
     yield make
@@ -438,12 +440,12 @@ def test_two_sigterms_in_a_row_do_not_cut_off_the_last_progress(broker: Any) -> 
     """Spark stops a query's runner that way."""
     program = f"""
         import os, signal, sys
-        from pyspark_evenq.arrow_schema import Column
+        from pyspark_evenq.arrow_schema import OutputColumn
         from pyspark_evenq.options import ReadOptions
         from pyspark_evenq.stream import StreamReader
         given = {{"endpoints": "{broker.endpoint}", "subscribe": "flights", "group": "g",
                  "startingOffsets": "earliest", "commitIntervalMs": "3600000"}}
-        reader = StreamReader(ReadOptions.parse(given, streaming=True), (Column("body", nullable=True),))
+        reader = StreamReader(ReadOptions.parse(given, streaming=True), (OutputColumn("body", nullable=True),))
         reader.initialOffset()
         reader.commit({{"v": 1, "q": {{"flights": {{"broker-a": {{"0": 1}}}}}}}})
         print("ready", flush=True)

@@ -21,6 +21,7 @@ def test_the_tree_is_tidy():
     findings = [str(finding) for path, source in tidy.modules() for finding in tidy.check_module(path, source)]
     assert findings == []
     assert [str(finding) for finding in tidy.empty_folders()] == []
+    assert [str(finding) for finding in tidy.shared_class_names(tidy.modules())] == []
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,34 @@ def test_rooms_that_own_a_door_may_use_it():
 def test_a_name_that_says_nothing_is_refused():
     assert any("'utils.py' says nothing" in text for text in texts('"""Doc."""\n', "src/evenq/model/utils.py"))
     assert any("'common' says nothing" in text for text in texts('"""Doc."""\n', "src/evenq/common/thing.py"))
+
+
+def test_a_class_name_that_two_modules_define_is_refused():
+    sources = [
+        ("a.py", "class Route: ...\n"),
+        ("b.py", "import x\n\n\nclass Route: ...\n"),
+        ("c.py", "class Line: ...\n"),
+    ]
+    (finding,) = tidy.shared_class_names(sources, {})
+    assert (finding.path, finding.line, finding.warning) == ("b.py", 4, False)
+    assert "class Route is in a.py too" in finding.text
+
+
+def test_a_class_name_may_be_shared_if_its_reason_is_listed():
+    sources = [("a.py", "class Producer: ...\n"), ("b.py", "class Producer: ...\n")]
+    assert list(tidy.shared_class_names(sources, {"Producer": (2, "two faces")})) == []
+
+
+@pytest.mark.parametrize(("modules", "where"), [("", "no module"), ("a", "a.py"), ("abc", "a.py, b.py, c.py")])
+def test_a_listed_class_name_is_in_as_many_modules_as_the_list_says(modules, where):
+    sources = [(f"{module}.py", "class Producer: ...\n") for module in modules]
+    (finding,) = tidy.shared_class_names(sources, {"Producer": (2, "two faces")})
+    assert f"class Producer is in {where}; SHARED_CLASS_NAMES allows 2" in finding.text
+
+
+def test_two_versions_of_a_class_in_one_module_are_one_home():
+    source = "class Loop: ...\n\n\nclass Loop: ...\n"
+    assert list(tidy.shared_class_names([("a.py", source)], {})) == []
 
 
 def test_a_module_without_its_test_is_a_warning(tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenq.serving.rpc import Access, Action, Bidi, Kind, Resource, Rpc, ServerStream, Unary
+from evenq.serving.rpc import Access, Action, Bidi, CallKind, Resource, Rpc, ServerStream, Unary
 
 __all__ = ["ACCESS", "ADMIN_V2", "MESSAGING", "rpc"]
 
@@ -131,6 +131,6 @@ ACCESS: dict[str, Access] = {
 """`/package.Service/Rpc` -> what the call touches and does."""
 
 
-def rpc(method: str, handler: Unary | ServerStream | Bidi, response: type[Any], kind: Kind = Kind.UNARY) -> Rpc:
+def rpc(method: str, handler: Unary | ServerStream | Bidi, response: type[Any], kind: CallKind = CallKind.UNARY) -> Rpc:
     """One call with its row. Raises KeyError if the table has none."""
     return Rpc(method=method, kind=kind, handler=handler, response=response, access=ACCESS[method])

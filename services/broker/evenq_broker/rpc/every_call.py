@@ -19,8 +19,8 @@ from evenq_broker.rpc.cluster import overview, routing
 from evenq_broker.rpc.cluster.directing import directed
 from evenq_broker.rpc.dead_letters import dead_letters
 from evenq_broker.rpc.delivery import data
-from evenq_broker.rpc.delivery.pulling import Pulling
-from evenq_broker.rpc.delivery.receive import Receiving
+from evenq_broker.rpc.delivery.pulling import PullHandler
+from evenq_broker.rpc.delivery.receive import ReceiveHandler
 from evenq_broker.rpc.delivery.settle import Acknowledger
 from evenq_broker.rpc.diagnosis import diagnosis, queries, tracing
 from evenq_broker.rpc.groups import groups, offsets
@@ -28,7 +28,7 @@ from evenq_broker.rpc.lite.lite import LiteSyncing
 from evenq_broker.rpc.polls import peers
 from evenq_broker.rpc.resizing import resizing
 from evenq_broker.rpc.sending.recall import Recalling
-from evenq_broker.rpc.sending.send import Sending
+from evenq_broker.rpc.sending.send import SendHandler
 from evenq_broker.rpc.staging import staging
 from evenq_broker.rpc.transactions import transactions
 
@@ -37,7 +37,7 @@ __all__ = ["every_call"]
 
 def every_call(parts: Parts) -> list[Rpc]:
     """The calls with their handlers; those that name another broker go on to it."""
-    sending = Sending(
+    sending = SendHandler(
         parts.runtime,
         parts.catalog,
         parts.ledger,
@@ -51,7 +51,7 @@ def every_call(parts: Parts) -> list[Rpc]:
     return directed(parts.runtime, parts.catalog, rpcs, cluster=parts.cluster)
 
 
-def _messaging(parts: Parts, sending: Sending) -> list[Rpc]:
+def _messaging(parts: Parts, sending: SendHandler) -> list[Rpc]:
     runtime, catalog, ledger = parts.runtime, parts.catalog, parts.ledger
     taker = MessageTaker(
         runtime,
@@ -65,7 +65,7 @@ def _messaging(parts: Parts, sending: Sending) -> list[Rpc]:
     )
     return messaging.rpcs(
         sending=sending,
-        receiving=Receiving(
+        receiving=ReceiveHandler(
             runtime,
             catalog,
             ledger,
@@ -86,9 +86,9 @@ def _messaging(parts: Parts, sending: Sending) -> list[Rpc]:
             long_polls=parts.long_polls,
             dead_letter_mover=parts.dead_letter_mover,
         ),
-        pulling=Pulling(runtime, catalog, ledger, cluster=parts.cluster, long_polls=parts.long_polls),
+        pulling=PullHandler(runtime, catalog, ledger, cluster=parts.cluster, long_polls=parts.long_polls),
         heartbeats=Clients(runtime, catalog, cluster=parts.cluster, clients=parts.clients, sessions=parts.sessions),
-        transactions=transactions.Ending(
+        transactions=transactions.EndTransactionHandler(
             runtime, catalog, ledger, cluster=parts.cluster, transactions=parts.transactions
         ),
         recalling=Recalling(runtime, catalog, ledger, cluster=parts.cluster),
@@ -158,7 +158,7 @@ def _consumers(parts: Parts) -> list[Rpc]:
     ]
 
 
-def _operators(parts: Parts, sending: Sending) -> list[Rpc]:
+def _operators(parts: Parts, sending: SendHandler) -> list[Rpc]:
     """What the command line and other tools ask."""
     runtime, catalog, ledger = parts.runtime, parts.catalog, parts.ledger
     of_topics = Topics(

@@ -6,29 +6,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evenq.serving.rpc import Kind, Rpc
+from evenq.serving.rpc import CallKind, Rpc
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.clients.heartbeat import Clients
-from evenq_broker.rpc.delivery.pulling import Pulling
-from evenq_broker.rpc.delivery.receive import Receiving
+from evenq_broker.rpc.delivery.pulling import PullHandler
+from evenq_broker.rpc.delivery.receive import ReceiveHandler
 from evenq_broker.rpc.delivery.settle import Acknowledger
 from evenq_broker.rpc.lite.lite import LiteSyncing
 from evenq_broker.rpc.sending.recall import Recalling
-from evenq_broker.rpc.sending.send import Sending
-from evenq_broker.rpc.transactions.transactions import Ending
+from evenq_broker.rpc.sending.send import SendHandler
+from evenq_broker.rpc.transactions.transactions import EndTransactionHandler
 
 __all__ = ["rpcs"]
 
 
 def rpcs(
     *,
-    sending: Sending,
-    receiving: Receiving,
+    sending: SendHandler,
+    receiving: ReceiveHandler,
     acknowledger: Acknowledger,
-    pulling: Pulling,
+    pulling: PullHandler,
     heartbeats: Clients,
-    transactions: Ending,
+    transactions: EndTransactionHandler,
     recalling: Recalling,
     lite_syncing: LiteSyncing,
 ) -> list[Rpc]:
@@ -58,7 +58,7 @@ def rpcs(
             MESSAGING + "ReceiveMessage",
             receiving.receive,
             s.ReceiveMessageResponse,
-            Kind.SERVER_STREAM,
+            CallKind.SERVER_STREAM,
         ),
-        rpc(MESSAGING + "PullMessage", pulling.pull, s.PullMessageResponse, Kind.SERVER_STREAM),
+        rpc(MESSAGING + "PullMessage", pulling.pull, s.PullMessageResponse, CallKind.SERVER_STREAM),
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from evenq.errors import PreconditionFailed, TooManyRequests
 from evenq.model.route import BrokerAddress
 
-__all__ = ["BrokerEntry", "Change", "Registry", "Route", "TopicEntry"]
+__all__ = ["BrokerEntry", "RegisteredTopic", "Registry", "RouteChange", "TopicEntry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class BrokerEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RouteChange:
     """One step of the table: a broker came or changed, or one is gone."""
 
     version: int
@@ -81,7 +81,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class RegisteredTopic:
     """A topic and the brokers that serve it, in ascending name."""
 
     topic: str
@@ -115,10 +115,10 @@ class Registry:
         """All live brokers in ascending name."""
         return [self._brokers[name] for name in sorted(self._brokers)]
 
-    def routes(self, topics: Sequence[str] = ()) -> list[Route]:
+    def routes(self, topics: Sequence[str] = ()) -> list[RegisteredTopic]:
         """The routes of `topics`, without those that nobody serves; none given = of all topics, in ascending name."""
         return [
-            Route(
+            RegisteredTopic(
                 topic=topic,
                 version=self._topic_versions[topic],
                 brokers=tuple(self._brokers[name] for name in sorted(self._by_topic[topic])),
@@ -127,7 +127,7 @@ class Registry:
             if topic in self._by_topic
         ]
 
-    def register(self, entry: BrokerEntry, now_ms: int) -> Change | None:
+    def register(self, entry: BrokerEntry, now_ms: int) -> RouteChange | None:
         """A broker told everything. None if the table is as before.
 
         Raises PreconditionFailed if another incarnation holds the name, TooManyRequests if the table is full.
@@ -146,7 +146,7 @@ class Registry:
             return None
         self._put(entry, held)
         other = held if held is not None and held.incarnation != entry.incarnation else None
-        return Change(version=self.version, broker=entry, replaced=other)
+        return RouteChange(version=self.version, broker=entry, replaced=other)
 
     def heartbeat(self, name: str, incarnation: str, data_version: int, now_ms: int) -> bool:
         """A broker is still here. True: what we know of it is not what it says, it must register again."""
@@ -156,14 +156,14 @@ class Registry:
         self._seen_ms[name] = now_ms
         return held.data_version != data_version
 
-    def unregister(self, name: str, incarnation: str) -> Change | None:
+    def unregister(self, name: str, incarnation: str) -> RouteChange | None:
         """A broker leaves. None if it was not here, or if another incarnation holds its name by now."""
         held = self._brokers.get(name)
         if held is None or held.incarnation != incarnation:
             return None
         return self._remove(held)
 
-    def expire(self, now_ms: int) -> list[Change]:
+    def expire(self, now_ms: int) -> list[RouteChange]:
         """Drop all brokers that were silent for `expiry_ms` or longer, in ascending name."""
         silent = [name for name, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._expiry_ms]
         return [self._remove(self._brokers[name]) for name in sorted(silent)]
@@ -208,13 +208,13 @@ class Registry:
                 self._leave_topic(topic, entry.name)
         self._brokers[entry.name] = entry
 
-    def _remove(self, held: BrokerEntry) -> Change:
+    def _remove(self, held: BrokerEntry) -> RouteChange:
         self.version += 1
         for topic in held.topics:
             self._leave_topic(topic, held.name)
         del self._brokers[held.name]
         del self._seen_ms[held.name]
-        return Change(version=self.version, removed=held.name)
+        return RouteChange(version=self.version, removed=held.name)
 
     def _leave_topic(self, topic: str, name: str) -> None:
         names = self._by_topic[topic]

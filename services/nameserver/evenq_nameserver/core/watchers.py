@@ -12,10 +12,10 @@ from collections import deque
 
 from evenq.errors import TooManyRequests
 
-__all__ = ["Watcher", "Watchers"]
+__all__ = ["RouteWatcher", "Watchers"]
 
 
-class Watcher:
+class RouteWatcher:
     """One watch. `pending` are encoded events in order."""
 
     __slots__ = ("cut_off", "name", "pending")
@@ -32,27 +32,27 @@ class Watchers:
     def __init__(self, *, watchers_max: int, behind_max: int) -> None:
         self._watchers_max = watchers_max
         self._behind_max = behind_max
-        self._watchers: dict[int, Watcher] = {}
+        self._watchers: dict[int, RouteWatcher] = {}
         self.cut_off_count = 0
 
     def __len__(self) -> int:
         return len(self._watchers)
 
-    def join(self, name: str) -> Watcher:
+    def join(self, name: str) -> RouteWatcher:
         """A new watch. Raises TooManyRequests if there are `watchers_max`."""
         if len(self._watchers) >= self._watchers_max:
             raise TooManyRequests(
                 f"{self._watchers_max} watches of routes are open, the maximum; ask another nameserver, or poll"
             )
-        watcher = Watcher(name)
+        watcher = RouteWatcher(name)
         self._watchers[id(watcher)] = watcher
         return watcher
 
-    def leave(self, watcher: Watcher) -> None:
+    def leave(self, watcher: RouteWatcher) -> None:
         """The watch ended, from whichever side."""
         self._watchers.pop(id(watcher), None)
 
-    def tell(self, event: bytes) -> list[Watcher]:
+    def tell(self, event: bytes) -> list[RouteWatcher]:
         """Hand an event to all; the watchers that are cut off by it."""
         slow = []
         for watcher in self._watchers.values():

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from evenq.runtime.clock import Clock
-from evenq_nameserver.core.registry import Change, Registry
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.core.registry import Registry, RouteChange
+from evenq_nameserver.stats import NameserverStats
 
 __all__ = ["expire_forever"]
 
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 async def expire_forever(
     registry: Registry,
-    announce: Callable[[Change], None],
+    announce: Callable[[RouteChange], None],
     settled: Callable[[], None],
     *,
     expiry_ms: int,
     clock: Clock,
-    stats: Stats,
+    stats: NameserverStats,
 ) -> None:
     """Look every tenth of `expiry_ms`, at most once in 10 ms; so a broker is dropped at most 10 % late. Never ends.
 

@@ -18,14 +18,14 @@ from typing import Any
 
 from evenq.errors import BadRequest, ConnectionFailed, Forbidden, TooManyRequests
 from evenq.runtime.clock import Clock
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import registry_pb2
-from evenq_nameserver.core.registry import Change, Registry
+from evenq_nameserver.core.registry import Registry, RouteChange
 from evenq_nameserver.core.watchers import Watchers
 from evenq_nameserver.rpc.translation import change_event, entry_of, fill_route, info_of, snapshot_event
-from evenq_nameserver.settings import Settings
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.settings import NameserverSettings
+from evenq_nameserver.stats import NameserverStats
 
 __all__ = ["RegistryService"]
 
@@ -39,7 +39,7 @@ TELL_AGAIN_MS = 60_000
 class RegistryService:
     """The handlers and what they share with the expiry loop."""
 
-    def __init__(self, *, settings: Settings, clock: Clock, identity: str, stats: Stats) -> None:
+    def __init__(self, *, settings: NameserverSettings, clock: Clock, identity: str, stats: NameserverStats) -> None:
         self.registry = Registry(expiry_ms=settings.expiry_ms, brokers_max=settings.brokers_max)
         self.watchers = Watchers(watchers_max=settings.watchers_max, behind_max=settings.watcher_behind_max)
         self._settings = settings
@@ -64,11 +64,11 @@ class RegistryService:
         broker = Access(resource=Resource.BROKER, action=Action.INTERNAL)
         reader = Access(resource=Resource.CLUSTER, action=Action.DESCRIBE)
         return [
-            _rpc("Register", Kind.UNARY, self.register, registry_pb2.RegisterResponse, broker),
-            _rpc("Heartbeat", Kind.UNARY, self.heartbeat, registry_pb2.RegistryHeartbeatResponse, broker),
-            _rpc("Unregister", Kind.UNARY, self.unregister, registry_pb2.UnregisterResponse, broker),
-            _rpc("GetRoutes", Kind.UNARY, self.get_routes, registry_pb2.GetRoutesResponse, reader),
-            _rpc("WatchRoutes", Kind.SERVER_STREAM, self.watch_routes, registry_pb2.RouteEvent, reader),
+            _rpc("Register", CallKind.UNARY, self.register, registry_pb2.RegisterResponse, broker),
+            _rpc("Heartbeat", CallKind.UNARY, self.heartbeat, registry_pb2.RegistryHeartbeatResponse, broker),
+            _rpc("Unregister", CallKind.UNARY, self.unregister, registry_pb2.UnregisterResponse, broker),
+            _rpc("GetRoutes", CallKind.UNARY, self.get_routes, registry_pb2.GetRoutesResponse, reader),
+            _rpc("WatchRoutes", CallKind.SERVER_STREAM, self.watch_routes, registry_pb2.RouteEvent, reader),
         ]
 
     async def register(self, data: bytes, context: RpcContext) -> bytes:
@@ -117,7 +117,7 @@ class RegistryService:
             self.announce(change)
         elif self.settling and not self.registry.knows(request.broker_name):
             # It was registered with the nameserver that was here before; watchers keep it until they hear of its end.
-            self.announce(Change(version=self.registry.version, removed=request.broker_name))
+            self.announce(RouteChange(version=self.registry.version, removed=request.broker_name))
         return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
 
     async def get_routes(self, data: bytes, _context: RpcContext) -> bytes:
@@ -167,7 +167,7 @@ class RegistryService:
             log.warning("a broker's call was refused: %s", error.message, extra={"peer": context.peer})
         raise error
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: RouteChange) -> None:
         """Tell all watchers."""
         self._tell(change_event(self._identity, change))
 
@@ -194,7 +194,7 @@ class RegistryService:
         news.set()
 
 
-def _rpc(name: str, kind: Kind, handler: Any, response: type[Any], access: Access) -> Rpc:
+def _rpc(name: str, kind: CallKind, handler: Any, response: type[Any], access: Access) -> Rpc:
     return Rpc(
         method=f"/evenq.v1.Registry/{name}",
         kind=kind,

@@ -11,7 +11,7 @@ from evenq.errors import BadRequest, IllegalTopic, NotImplementedYet, TooManyReq
 from evenq.model.names import broker_problem, topic_problem
 from evenq.model.route import BrokerAddress
 from evenq.wire.stubs.evenq.v1 import registry_pb2
-from evenq_nameserver.core.registry import BrokerEntry, Change, Route, TopicEntry
+from evenq_nameserver.core.registry import BrokerEntry, RegisteredTopic, RouteChange, TopicEntry
 
 __all__ = ["change_event", "entry_of", "fill_route", "info_of", "snapshot_event"]
 
@@ -98,7 +98,7 @@ def info_of(entry: BrokerEntry, message: registry_pb2.BrokerInfo) -> None:
         message.listeners.add(name=address.listener, host=address.host, port=address.port, tls=address.tls)
 
 
-def fill_route(route: Route, message: registry_pb2.TopicRoute) -> None:
+def fill_route(route: RegisteredTopic, message: registry_pb2.TopicRoute) -> None:
     """Fill in a topic's route (RT-1: addresses, broker names, read and write queue counts)."""
     message.topic = route.topic
     message.version = route.version
@@ -116,7 +116,7 @@ def snapshot_event(nameserver: str, version: int, brokers: list[BrokerEntry], *,
     return event.SerializeToString()
 
 
-def change_event(nameserver: str, change: Change) -> bytes:
+def change_event(nameserver: str, change: RouteChange) -> bytes:
     """The encoded event of one change."""
     event = registry_pb2.RouteEvent(version=change.version, nameserver=nameserver)
     if change.broker is not None:

@@ -18,7 +18,7 @@ from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy
 from evenq_rebalancer.core.inherited_holds import InheritedHolds, inherited_of
 from evenq_rebalancer.core.modes import RequestModeSetting
-from evenq_rebalancer.core.places import Place, PlaceOf, Places, ZoneOf
+from evenq_rebalancer.core.places import MemberPlace, PlaceOf, Places, ZoneOf
 from evenq_rebalancer.core.reports import BrokerReport, GroupFact, HeldFact, HeldLater, HoldsFact, MemberFact
 
 __all__ = ["MergedFacts"]
@@ -245,7 +245,7 @@ class MergedFacts:
             self._members[group] = (version, members)
         return members
 
-    def place(self, member: MemberFact) -> Place | None:
+    def place(self, member: MemberFact) -> MemberPlace | None:
         """Where the member runs, or ran; None: unknown."""
         return self._places.place(member.instance, member.address)
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from evenq.model import MessageModel, MessageQueue
 from evenq_rebalancer.core.holds import Hold, Holds
 from evenq_rebalancer.core.inherited_holds import NOTHING_INHERITED, InheritedHolds
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.reports import MemberFact
 
-__all__ = ["Changes", "MemberHistory"]
+__all__ = ["MemberChanges", "MemberHistory"]
 
 
 @dataclass(slots=True)
-class Changes:
+class MemberChanges:
     """What assignments must be told, in the order of the fields."""
 
     resumed: dict[str, dict[MessageQueue, Hold]] = field(default_factory=dict)
@@ -50,17 +50,17 @@ class MemberHistory:
         *,
         version: int,
         hold_ms: int,
-        place_of: Callable[[MemberFact], Place | None],
+        place_of: Callable[[MemberFact], MemberPlace | None],
         now_ms: int,
         wall_ms: int,
         inherited: InheritedHolds = NOTHING_INHERITED,
-    ) -> Changes:
+    ) -> MemberChanges:
         """These are the members now. `hold_ms`: of the group's policy, 0 = nothing is held (any more). `inherited`
         counts the first time only.
         """
         before, self.members = self.members, {member.client_id: member for member in members}
         first, self.version = not self.version, version
-        changes = Changes()
+        changes = MemberChanges()
         if hold_ms <= 0:
             changes.ended = self.holds.clear()
             return changes

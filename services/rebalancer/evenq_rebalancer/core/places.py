@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Place", "PlaceOf", "Places", "ZoneOf"]
+__all__ = ["MemberPlace", "PlaceOf", "Places", "ZoneOf"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemberPlace:
     """Where a member runs, for as long as what runs there may be replaced."""
 
     key: str
@@ -25,7 +25,7 @@ class Place:
 
 ZoneOf = Callable[[str], str]
 """Address to zone; empty: unknown."""
-PlaceOf = Callable[[str], Place | None]
+PlaceOf = Callable[[str], MemberPlace | None]
 """Address to place; None: unknown, or nobody will come instead. Asked when a member joins, and when it left, by the
 address it had: a watcher must remember a pod for a while after it is gone."""
 
@@ -41,11 +41,11 @@ class Places:
         """The zone by the label, else by the address; empty: unknown."""
         return label or (self.zone_of_address(address) if address else "")
 
-    def place(self, instance: str, address: str) -> Place | None:
+    def place(self, instance: str, address: str) -> MemberPlace | None:
         """The place by the label `instance`, else by the address; None: unknown.
 
         Who gives itself a stable name says that a successor may come, so such a place is always `leaving`.
         """
         if instance:
-            return Place(f"instance {instance}")
+            return MemberPlace(f"instance {instance}")
         return self.place_of_address(address) if address else None

@@ -13,7 +13,7 @@ from evenq.errors import TooManyRequests
 from evenq.model import MessageQueue
 from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.core.holds import Hold
-from evenq_rebalancer.core.member_history import Changes
+from evenq_rebalancer.core.member_history import MemberChanges
 
 __all__ = ["TopicAssignment", "TopicAssignments"]
 
@@ -58,7 +58,7 @@ class TopicAssignment:
             self.held |= {queue: hold for queue, hold in held.items() if queue not in self.owed}
             self.touched += 1
 
-    def follow(self, changes: Changes) -> bool:
+    def follow(self, changes: MemberChanges) -> bool:
         """Hold the queues of who left, owe those of who came, give up the rest; True if that asks for a decision."""
         touched = self.touched
         decision = self.decision

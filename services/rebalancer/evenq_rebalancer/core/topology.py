@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.places import MemberPlace
 
 __all__ = ["ZONE_LABEL", "Pod", "Topology", "node_of", "pod_of"]
 
@@ -159,10 +159,10 @@ class Topology:
         pod = self._at.get(address)
         return "" if pod is None else self._nodes.get(pod.node, "")
 
-    def place_of(self, address: str) -> Place | None:
+    def place_of(self, address: str) -> MemberPlace | None:
         """The place that the pod with this address fills; None: unknown, or nobody would come instead."""
         pod = self._at.get(address)
-        return Place(pod.place, leaving=pod.leaving) if pod is not None and pod.place else None
+        return MemberPlace(pod.place, leaving=pod.leaving) if pod is not None and pod.place else None
 
     def __len__(self) -> int:
         return len(self._pods)

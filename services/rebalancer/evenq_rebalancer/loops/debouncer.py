@@ -19,7 +19,7 @@ from evenq.runtime.clock import Clock
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.core.gaps import gaps, idle
-from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.stats import RebalancerStats
 
 __all__ = ["Debouncer"]
 
@@ -41,7 +41,7 @@ class Debouncer:
         engine: AssignmentEngine,
         *,
         clock: Clock,
-        stats: Stats,
+        stats: RebalancerStats,
         debounce_ms: int,
         publish: Callable[[Sequence[Decision]], None],
         debounce_max_ms: int = 50,

@@ -9,14 +9,14 @@ from evenq.serving.kubernetes_api import KubernetesApi
 from evenq_rebalancer.loops.file_lease import FileLease
 from evenq_rebalancer.loops.kubernetes_lease import KubernetesLease
 from evenq_rebalancer.loops.leading import Lease
-from evenq_rebalancer.settings import Settings
+from evenq_rebalancer.settings import RebalancerSettings
 
 __all__ = ["lease_of"]
 
 EVERYWHERE = {"", "0.0.0.0", "::"}  # compared with, never bound  # nosec B104
 
 
-def lease_of(settings: Settings) -> Lease | None:
+def lease_of(settings: RebalancerSettings) -> Lease | None:
     """The lease that the settings name; None: this rebalancer is the only one. Raises SettingsError if others could
     not reach it.
     """

@@ -16,9 +16,9 @@ from typing import Any
 from evenq.errors import Error, Forbidden
 from evenq.runtime.clock import Clock
 from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.topology import Topology, node_of, pod_of
-from evenq_rebalancer.settings import Settings
+from evenq_rebalancer.settings import RebalancerSettings
 
 __all__ = ["TopologyWatch", "topology_of"]
 
@@ -30,7 +30,7 @@ Changed = Callable[[frozenset[str] | None], None]
 """Called on the loop with the addresses about which the answers may have changed; None: any."""
 
 
-def topology_of(settings: Settings, *, clock: Clock, changed: Changed) -> TopologyWatch | None:
+def topology_of(settings: RebalancerSettings, *, clock: Clock, changed: Changed) -> TopologyWatch | None:
     """The watch that the setting `topology` asks for."""
     if settings.topology == "none":
         return None
@@ -49,7 +49,7 @@ class TopologyWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.zone_of: Callable[[str], str] = self._topology.zone_of
         """Zone of an address; empty: unknown."""
-        self.place_of: Callable[[str], Place | None] = self._topology.place_of
+        self.place_of: Callable[[str], MemberPlace | None] = self._topology.place_of
         """Place of an address; None: unknown."""
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from evenq.errors import BadRequest
 from evenq.model.names import RETRY_PREFIX
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.rpc import translation as to
@@ -48,42 +48,42 @@ class AssignmentService:
         return [
             Rpc(
                 method=f"{SERVICE}/Report",
-                kind=Kind.BIDI,
+                kind=CallKind.BIDI,
                 handler=self.report,
                 response=assignment_pb2.Decision,
                 access=Access(resource=Resource.BROKER, action=Action.INTERNAL),
             ),
             Rpc(
                 method=f"{SERVICE}/Query",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self.query,
                 response=assignment_pb2.AssignmentResponse,
                 access=Access(resource=pair, action=Action.CONSUME),
             ),
             Rpc(
                 method=f"{SERVICE}/SetMessageRequestMode",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self.set_message_request_mode,
                 response=assignment_pb2.SetMessageRequestModeResponse,
                 access=Access(resource=pair, action=Action.OPERATE),
             ),
             Rpc(
                 method=f"{SERVICE}/GetMessageRequestMode",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self.get_message_request_mode,
                 response=assignment_pb2.GetMessageRequestModeResponse,
                 access=Access(resource=pair, action=Action.DESCRIBE),
             ),
             Rpc(
                 method=f"{SERVICE}/Explain",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self.explain,
                 response=assignment_pb2.ExplainResponse,
                 access=Access(resource=Resource.GROUP, action=Action.DESCRIBE),
             ),
             Rpc(
                 method=f"{SERVICE}/Simulate",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self.simulate,
                 response=assignment_pb2.SimulateResponse,
                 access=Access(resource=pair, action=Action.DESCRIBE),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from evenq.errors import ConnectionFailed
-from evenq.serving.rpc import Bidi, Kind, Rpc, RpcContext, Unary
+from evenq.serving.rpc import Bidi, CallKind, Rpc, RpcContext, Unary
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 __all__ = ["BEAT", "BEAT_MS", "LeaderGate"]
@@ -32,7 +32,7 @@ class LeaderGate:
     def rpcs(self, shape: Mapping[str, Rpc]) -> list[Rpc]:
         """The same calls as `shape` has, kept."""
         return [
-            replace(rpc, handler=self._report(method) if rpc.kind is Kind.BIDI else self._unary(method))
+            replace(rpc, handler=self._report(method) if rpc.kind is CallKind.BIDI else self._unary(method))
             for method, rpc in shape.items()
         ]
 

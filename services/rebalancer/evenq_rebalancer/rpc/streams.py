@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from evenq.errors import TooManyRequests
 from evenq_rebalancer.core.decisions import Decision
 
-__all__ = ["Outbox", "ReportStreams"]
+__all__ = ["DecisionOutbox", "ReportStreams"]
 
 WAITING_MAX = 50_000
 
 
-class Outbox:
+class DecisionOutbox:
     """Decisions for one stream. One task puts, one task takes, both on the loop."""
 
     def __init__(self, *, waiting_max: int = WAITING_MAX) -> None:
@@ -65,15 +65,15 @@ class ReportStreams:
 
     def __init__(self) -> None:
         self._count = 0
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[int, DecisionOutbox] = {}
 
     def __len__(self) -> int:
         return len(self._outboxes)
 
-    def open(self) -> tuple[int, Outbox]:
+    def open(self) -> tuple[int, DecisionOutbox]:
         """A new stream; its number is bigger than all before."""
         self._count += 1
-        outbox = self._outboxes[self._count] = Outbox()
+        outbox = self._outboxes[self._count] = DecisionOutbox()
         return self._count, outbox
 
     def close(self, stream: int) -> None:

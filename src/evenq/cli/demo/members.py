@@ -1,7 +1,7 @@
 """The consuming half of the demo: one group member per process, as in real life.
 
 `consume` is what runs in the member's process; it writes its history and its sums to a folder and one JSON line to
-stdout for each change of owned queues and now and then for its count. `Member` is the demo's handle on such a process.
+stdout for each change of owned queues and now and then for its count. `MemberProcess` is the demo's handle on it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import IO, Any
 import evenq
 from evenq.cli.demo.flights import Delay
 from evenq.cli.demo.publishing import queue_text
-from evenq.cli.demo.report import Ownership
+from evenq.cli.demo.report import OwnershipSpan
 from evenq.client.options import PushOptions
 from evenq.runtime.clock import Clock, SystemClock
-from evenq.testing.history import Action, Op, Recorder
+from evenq.testing.history import HistoryAction, Op, Recorder
 
-__all__ = ["Member", "consume", "sums_of"]
+__all__ = ["MemberProcess", "consume", "sums_of"]
 
 COUNT_EVERY = 2_000
 STOP_SECONDS = 30
 
 
-class Tally:
+class DemoTally:
     """Sums of one member. The listener runs in several threads."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def consume(*, endpoint: str, topic: str, group: str, member: str, folder: Path,
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    tally = Tally()
+    tally = DemoTally()
     spoken = threading.Lock()
 
     def say(**fields: Any) -> None:
@@ -75,7 +75,7 @@ def consume(*, endpoint: str, topic: str, group: str, member: str, folder: Path,
                 say(count=total)
 
         def moved(gained: Sequence[evenq.MessageQueue], lost: Sequence[evenq.MessageQueue]) -> None:
-            for queues, action in ((lost, Action.UNLOCK), (gained, Action.LOCK)):
+            for queues, action in ((lost, HistoryAction.UNLOCK), (gained, HistoryAction.LOCK)):
                 for queue in queues:
                     recorder.ok(
                         recorder.invoke(Op.ADMIN, process=member, group=group, action=action, queue=queue_text(queue))
@@ -83,7 +83,9 @@ def consume(*, endpoint: str, topic: str, group: str, member: str, folder: Path,
             say(gained=[queue_text(q) for q in gained], lost=[queue_text(q) for q in lost])
 
         recorder.ok(
-            recorder.invoke(Op.ADMIN, process=member, group=group, action=Action.SUBSCRIBE, topic=topic, order="none")
+            recorder.invoke(
+                Op.ADMIN, process=member, group=group, action=HistoryAction.SUBSCRIBE, topic=topic, order="none"
+            )
         )
         consumer = evenq.PushConsumer(
             group=group,
@@ -111,13 +113,13 @@ def sums_of(folder: Path, member: str) -> tuple[int, dict[str, Delay]]:
     return result["messages"], {carrier: Delay(*figures) for carrier, figures in result["delays"].items()}
 
 
-class Member:
+class MemberProcess:
     """A member in a process of its own."""
 
     def __init__(self, name: str, *, endpoint: str, topic: str, group: str, folder: Path) -> None:
         self.name = name
         self.count = 0
-        self.ownerships: list[Ownership] = []
+        self.ownerships: list[OwnershipSpan] = []
         self._open: dict[str, int] = {}
         self._folder = folder
         self._clock = SystemClock()
@@ -167,7 +169,7 @@ class Member:
         self._log.close()
         now = self._clock.monotonic_ms()
         for queue, begin in self._open.items():
-            self.ownerships.append(Ownership(queue, self.name, begin, now))
+            self.ownerships.append(OwnershipSpan(queue, self.name, begin, now))
         self._open.clear()
         if code != 0:
             raise evenq.errors.InternalError(f"member {self.name} ended with {code}; see {self._log.name}")
@@ -183,6 +185,6 @@ class Member:
             for queue in said.get("lost", ()):
                 begin = self._open.pop(queue, None)
                 if begin is not None:
-                    self.ownerships.append(Ownership(queue, self.name, begin, said["at_ms"]))
+                    self.ownerships.append(OwnershipSpan(queue, self.name, begin, said["at_ms"]))
             for queue in said.get("gained", ()):
                 self._open[queue] = said["at_ms"]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from evenq.cli.demo.flights import Delay
 
-__all__ = ["Ownership", "show_delays", "show_owners", "show_verdict"]
+__all__ = ["OwnershipSpan", "show_delays", "show_owners", "show_verdict"]
 
 BAR_WIDTH = 16
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -18,7 +18,7 @@ TIMELINE_WIDTH = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class OwnershipSpan:
     """One member held one queue from `begin_ms` until `end_ms`, monotonic ms."""
 
     queue: str
@@ -54,7 +54,7 @@ def show_delays(
     console.print(table)
 
 
-def show_owners(console: Console, ownerships: Sequence[Ownership], members: Sequence[str]) -> None:
+def show_owners(console: Console, ownerships: Sequence[OwnershipSpan], members: Sequence[str]) -> None:
     """One line per queue, time from left to right, a colour and a digit per member; a dot where nobody owned it."""
     if not ownerships:
         return

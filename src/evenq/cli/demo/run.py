@@ -25,16 +25,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from evenq.cli.demo import third_act
 from evenq.cli.demo.flights import FLIGHTS_TOTAL, Delay, delays_by_carrier, flights
-from evenq.cli.demo.members import Member
+from evenq.cli.demo.members import MemberProcess
 from evenq.cli.demo.publishing import Published, publish
-from evenq.cli.demo.report import Ownership, show_delays, show_owners, show_verdict
+from evenq.cli.demo.report import OwnershipSpan, show_delays, show_owners, show_verdict
 from evenq.cli.demo.spark_jobs import SparkJobs
 from evenq.cli.demo.third_act import ThirdAct
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind, Report, check
-from evenq.testing.history import Action, Op, Recorder, merge_histories, read_history
+from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
 
 __all__ = ["Demo"]
 
@@ -62,8 +62,8 @@ class Demo:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.console = Console()
         self.clock = SystemClock()
-        self.members: list[Member] = []
-        self.ownerships: list[Ownership] = []
+        self.members: list[MemberProcess] = []
+        self.ownerships: list[OwnershipSpan] = []
 
     def run(self) -> bool:
         """Do everything. True if every figure agrees."""
@@ -99,8 +99,8 @@ class Demo:
         run_cli("topic", "create", TOPIC, "--queues", str(QUEUES), "--endpoint", endpoint)
         run_cli("group", "create", GROUP, "--strategy", "AVG", "--endpoint", endpoint)
 
-    def _join(self, endpoint: str, name: str) -> Member:
-        member = Member(name, endpoint=endpoint, topic=TOPIC, group=GROUP, folder=self.folder)
+    def _join(self, endpoint: str, name: str) -> MemberProcess:
+        member = MemberProcess(name, endpoint=endpoint, topic=TOPIC, group=GROUP, folder=self.folder)
         self.members.append(member)
         return member
 
@@ -142,7 +142,7 @@ class Demo:
             if member.process.poll() is None:
                 member.leave()
         with Recorder(self._history("demo"), clock=self.clock) as recorder:
-            recorder.ok(recorder.invoke(Op.ADMIN, process="demo", group=GROUP, topic=TOPIC, action=Action.DRAIN))
+            recorder.ok(recorder.invoke(Op.ADMIN, process="demo", group=GROUP, topic=TOPIC, action=HistoryAction.DRAIN))
         return published
 
     def _show_progress(self, published: Published, producer: threading.Thread) -> None:

@@ -20,13 +20,13 @@ from typing import Protocol
 from rich.progress import Progress
 
 from evenq.cli.demo.flights import Delay
-from evenq.cli.demo.members import Member, sums_of
+from evenq.cli.demo.members import MemberProcess, sums_of
 from evenq.cli.demo.spark_jobs import SparkJobs
 from evenq.errors import InternalError
 from evenq.runtime.clock import Clock
-from evenq.testing.history import Kind, read_history
+from evenq.testing.history import EntryKind, read_history
 
-__all__ = ["GROUP", "Counted", "Reader", "Stream", "ThirdAct"]
+__all__ = ["GROUP", "Reader", "ReaderCounts", "SparkStream", "ThirdAct"]
 
 GROUP = "gate-desk"
 STREAM_GROUP = "gate-desk-spark"
@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ReaderCounts:
     """What one reader counted."""
 
     flights: Counter[int]
@@ -59,7 +59,7 @@ class Reader(Protocol):
     def leave(self) -> None:
         """Let it commit and go."""
 
-    def counted(self) -> Counted:
+    def counted(self) -> ReaderCounts:
         """Once it has left."""
 
 
@@ -75,11 +75,11 @@ class Desk:
         return sum(reader.count for reader in self.readers)
 
 
-class Consumer:
+class DemoConsumer:
     """A member written with the SDK (`members`)."""
 
     def __init__(self, name: str, *, endpoint: str, topic: str, group: str, folder: Path) -> None:
-        self._member = Member(name, endpoint=endpoint, topic=topic, group=group, folder=folder)
+        self._member = MemberProcess(name, endpoint=endpoint, topic=topic, group=group, folder=folder)
         self._folder = folder
 
     @property
@@ -93,11 +93,11 @@ class Consumer:
     def leave(self) -> None:
         self._member.leave()
 
-    def counted(self) -> Counted:
+    def counted(self) -> ReaderCounts:
         return counted_by(self._folder, self._member.name)
 
 
-class Stream:
+class SparkStream:
     """The Spark stream (`spark/examples/count_flights_stream.py`)."""
 
     def __init__(
@@ -120,13 +120,13 @@ class Stream:
         self._jobs.interrupt()
         self._jobs.wait(STOP_SECONDS)
 
-    def counted(self) -> Counted:
+    def counted(self) -> ReaderCounts:
         flights: Counter[int] = Counter()
         delays: dict[str, Delay] = {}
         for row in rows_of(self._out):
             flights[int(row["flight"])] += 1
             delays.setdefault(row["carrier"], Delay()).add(row.get("dep_delay", ""))
-        return Counted(flights, delays)
+        return ReaderCounts(flights, delays)
 
 
 class ThirdAct:
@@ -166,8 +166,8 @@ class ThirdAct:
         at = {"endpoint": self._endpoint, "topic": self._topic}
         own = [] if self._shared else [STREAM_GROUP]
         options = ["assignment=shared"] if self._shared else []
-        readers.append(Stream(self._jobs, **at, group=(*own, GROUP)[0], folder=self._folder, options=options))
-        readers += [Consumer(name, **at, group=GROUP, folder=self._folder) for name in CONSUMERS]
+        readers.append(SparkStream(self._jobs, **at, group=(*own, GROUP)[0], folder=self._folder, options=options))
+        readers += [DemoConsumer(name, **at, group=GROUP, folder=self._folder) for name in CONSUMERS]
         stream, *consumers = readers
         return [Desk(GROUP, readers)] if self._shared else [Desk(GROUP, consumers), Desk(STREAM_GROUP, [stream])]
 
@@ -193,7 +193,7 @@ class ThirdAct:
 
 
 def compared(
-    group: str, counted: Iterable[Counted], truth: Mapping[str, Delay], total: int
+    group: str, counted: Iterable[ReaderCounts], truth: Mapping[str, Delay], total: int
 ) -> Iterator[tuple[str, str, bool]]:
     """What the readers of one group counted together, beside the file."""
     flights: Counter[int] = Counter()
@@ -210,16 +210,18 @@ def compared(
     yield f"delays of {group} = delays of the file", f"{len(delays)} carriers", delays == dict(truth)
 
 
-def counted_by(folder: Path, member: str) -> Counted:
+def counted_by(folder: Path, member: str) -> ReaderCounts:
     """What a member's history says it was given, and its own sums."""
-    answers = (event.messages for event in read_history(folder / f"{member}.history.jsonl") if event.kind == Kind.OK)
+    answers = (
+        event.messages for event in read_history(folder / f"{member}.history.jsonl") if event.kind == EntryKind.OK
+    )
     flights = Counter(int(one.body) for messages in answers for one in messages or ())
-    return Counted(flights, sums_of(folder, member)[1])
+    return ReaderCounts(flights, sums_of(folder, member)[1])
 
 
 def members_of(readers: Sequence[Reader]) -> str:
     """For the bar: who counts."""
-    consumers = sum(isinstance(reader, Consumer) for reader in readers)
+    consumers = sum(isinstance(reader, DemoConsumer) for reader in readers)
     words = [f"{consumers} consumers"] if consumers else []
     words += ["the Spark stream"] if consumers < len(readers) else []
     return " and ".join(words)

@@ -23,7 +23,7 @@ KEPT_SHARE = 5
 _FIRST_FAILURE = 1  # its step: no pause yet
 
 
-class _Fault:
+class _BrokerFaults:
     __slots__ = ("failures", "passed", "until_ms")
 
     def __init__(self) -> None:
@@ -38,20 +38,20 @@ class FaultTable:
     __slots__ = ("_faults",)
 
     def __init__(self) -> None:
-        self._faults: dict[str, _Fault] = {}
+        self._faults: dict[str, _BrokerFaults] = {}
 
     def answered(self, broker: str, latency_ms: int, now_ms: int) -> None:
         """A try was stored. A quick answer ends the pause."""
         step = bisect_right(LATENCY_MS, latency_ms) - 1
         pause_ms = AVOID_MS[step] if step >= 0 else 0
         if pause_ms or broker in self._faults:
-            fault = self._faults.setdefault(broker, _Fault())
+            fault = self._faults.setdefault(broker, _BrokerFaults())
             fault.failures = 0
             fault.until_ms = now_ms + pause_ms
 
     def failed(self, broker: str, now_ms: int) -> None:
         """A try failed (a timeout and the like)."""
-        fault = self._faults.setdefault(broker, _Fault())
+        fault = self._faults.setdefault(broker, _BrokerFaults())
         step = min(_FIRST_FAILURE + fault.failures, len(AVOID_MS) - 1)
         fault.failures += 1
         fault.until_ms = max(fault.until_ms, now_ms + AVOID_MS[step])

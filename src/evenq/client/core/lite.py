@@ -18,9 +18,9 @@ from evenq.model import ReceivedMessage, StartFrom
 __all__ = [
     "LiteAction",
     "LiteCalls",
+    "LiteConnected",
     "LiteEnded",
     "LiteEvent",
-    "LiteOpened",
     "LiteStart",
     "LiteStartKind",
     "Suspend",
@@ -56,7 +56,7 @@ class LiteStart:
 
 
 @dataclass(frozen=True, slots=True)
-class LiteOpened:
+class LiteConnected:
     """A broker took our settings: there is a line to it."""
 
 
@@ -67,7 +67,7 @@ class LiteEnded:
     name: str
 
 
-LiteEvent = LiteOpened | LiteEnded
+LiteEvent = LiteConnected | LiteEnded
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from evenq.client.loops.outgoing import Block, Encoded, Outcomes, SendResult, goes_anywhere
+from evenq.client.loops.outgoing import Encoded, Outcomes, SendBlock, SendResult, goes_anywhere
 from evenq.client.options import ProducerOptions
 from evenq.model import Message, MessageQueue
 from evenq.runtime.clock import Clock
@@ -53,7 +53,7 @@ class Blocks:
         self._messages_max = min(BLOCK_MAX, options.batch_messages, max(1, options.pending_messages // 2))
         self._bytes_max = min(options.batch_bytes, options.pending_bytes // 2)
 
-    def of(self, messages: Iterable[Message]) -> Iterator[Block | Message]:
+    def of(self, messages: Iterable[Message]) -> Iterator[SendBlock | Message]:
         """What to hand over. Raises what `messages` raises, and as `encode` does."""
         for run in self._runs(messages):
             spread = self._spread(run[0].topic, len(run)) if goes_anywhere(run[0]) else None
@@ -98,15 +98,15 @@ class Blocks:
         spread = self._spread(message.topic, 0) if goes_anywhere(message) else None
         return 1 if spread is None else len(spread[0]) * self._messages_max
 
-    def _cut(self, messages: Sequence[Message], queue: MessageQueue) -> Iterator[Block]:
+    def _cut(self, messages: Sequence[Message], queue: MessageQueue) -> Iterator[SendBlock]:
         """One block, or several if there are too many bytes."""
-        block = Block(messages[0].topic, queue)
+        block = SendBlock(messages[0].topic, queue)
         try:
             for message in messages:
                 encoded = self._encode(message)
                 if block.contents and block.size + len(encoded.content) > self._bytes_max:
                     yield self._closed(block, full=True)
-                    block = Block(message.topic, queue)
+                    block = SendBlock(message.topic, queue)
                 block.add(encoded.message_id, encoded.content)
         except Exception:
             if block.contents:
@@ -115,7 +115,7 @@ class Blocks:
         yield self._closed(block)
 
     @staticmethod
-    def _closed(block: Block, *, full: bool = False) -> Block:
+    def _closed(block: SendBlock, *, full: bool = False) -> SendBlock:
         block.urgent = full or block.count >= FULL_FROM
         return block
 

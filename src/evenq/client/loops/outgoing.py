@@ -14,7 +14,6 @@ from evenq.errors import Error
 from evenq.model import Message, MessageQueue, QueueOffset
 
 __all__ = [
-    "Block",
     "BlockFuture",
     "Encoded",
     "Entry",
@@ -22,6 +21,7 @@ __all__ = [
     "Nobody",
     "Outcomes",
     "Selector",
+    "SendBlock",
     "SendResult",
     "Settle",
     "goes_anywhere",
@@ -172,7 +172,7 @@ class Item:
         return len(self.encoded)
 
 
-class Block:
+class SendBlock:
     """Messages of one `send_batch` for one queue, none of them pinned or apart: one entry, one future, one step."""
 
     __slots__ = (
@@ -226,7 +226,7 @@ class Block:
         items = []
         for at, (message_id, content) in enumerate(zip(self.message_ids, self.contents, strict=True)):
             item = Item(  # of the message it looks only at what blocks do not have: a group, a time and the like
-                Message(topic=self.topic, body=b"", message_id=message_id), message_id, content, _Part(parts, at),
+                Message(topic=self.topic, body=b"", message_id=message_id), message_id, content, _BlockPart(parts, at),
                 urgent=False,
             )  # fmt: skip
             item.until_ms, item.counted, item.queue = self.until_ms, self.counted, self.queue
@@ -252,7 +252,7 @@ class _Parts:
             self.future.set_result([outcome for outcome in self.outcomes if outcome is not None])
 
 
-class _Part:
+class _BlockPart:
     """Stands where the future of one message would."""
 
     __slots__ = ("at", "parts")
@@ -270,7 +270,7 @@ class _Part:
         self.parts.settled(self.at, exception)
 
 
-Entry = Item | Block
+Entry = Item | SendBlock
 
 
 def singles_of(entries: Iterable[Entry]) -> list[Item]:

@@ -35,7 +35,7 @@ LOOK_BACK_MS = 60_000
 """Where reading begins at a queue that could not be asked at first."""
 
 
-class Sent(Protocol):
+class DoneFuture(Protocol):
     """A future of either kind, done."""
 
     def cancelled(self) -> bool: ...
@@ -53,7 +53,7 @@ class PendingRequest:
         self.future = future
         self.until = asyncio.get_running_loop().time() + timeout_ms / 1_000
 
-    def sent(self, done: Sent) -> None:
+    def sent(self, done: DoneFuture) -> None:
         """The sending of the request ended; called in the loop."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not self.future.done():

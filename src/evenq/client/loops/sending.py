@@ -29,7 +29,7 @@ from evenq.client.core.queue_choice import (
     queues_of_priority,
 )
 from evenq.client.core.route import Route
-from evenq.client.loops.outgoing import Block, Entry, Item, Outcomes, SendResult, singles_of
+from evenq.client.loops.outgoing import Entry, Item, Outcomes, SendBlock, SendResult, singles_of
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import (
@@ -361,7 +361,7 @@ class Sending:
         address = route.address_of(lane.queue.broker_name)
         left_ms = min(item.until_ms for item in items) - now_ms
         contents = [
-            content for item in items for content in (item.contents if isinstance(item, Block) else (item.encoded,))
+            content for item in items for content in (item.contents if isinstance(item, SendBlock) else (item.encoded,))
         ]
         timeout_ms = max(1, min(self._options.timeout_ms, left_ms))
         stored = await self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart, LiteStartKind
+from evenq.client.core.lite import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
 from evenq.client.rpc.calls import V2
 from evenq.client.rpc.receiving import RpcSimpleCalls
 from evenq.model import ReceivedMessage
@@ -65,7 +65,7 @@ class RpcLiteCalls(RpcSimpleCalls):
                     yield LiteEnded(command.notify_unsubscribe_lite_command.lite_topic)
                 elif command.HasField("settings") and not opened:
                     opened = True
-                    yield LiteOpened()
+                    yield LiteConnected()
         finally:
             close = getattr(frames, "aclose", None)
             if close is not None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evenq.serving.http2.eager_task import EagerTask
-from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, MessageReader, head, prefix, status
+from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, RequestMessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead
 from evenq.serving.http2.streams import Http2Stream
-from evenq.serving.rpc import Frames, Kind
+from evenq.serving.rpc import CallKind, Frames
 from evenq.wire.http2.codes import ErrorCode, Status
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 class Method:
     """What is served under one path."""
 
-    kind: Kind
+    kind: CallKind
     handler: Any
     """By kind: `(bytes, Call) -> Coroutine[bytes]`; for streams `(bytes, Call) -> Coroutine[None]` and
     `(AsyncIterator[bytes], Call) -> Coroutine[None]`, which answer with `Call.send` and `Call.pump`.
@@ -92,7 +92,7 @@ class Call(EagerTask):
         """Sent before the first message; to be set before it."""
         self.trailers: Sequence[tuple[str, str | bytes]] = ()
         """Sent with the status, whatever it is."""
-        self._reader: MessageReader | None = None
+        self._reader: RequestMessageReader | None = None
         self._messages: deque[bytes] | None = None
         self._message_waiter: asyncio.Future[None] | None = None
         self._room_waiter: asyncio.Future[None] | None = None
@@ -145,7 +145,7 @@ class Call(EagerTask):
         if (
             ended
             and self._reader is None
-            and self.kind is not Kind.BIDI
+            and self.kind is not CallKind.BIDI
             and size >= 5
             and not data[0]
             and size - 5 <= limit
@@ -155,7 +155,7 @@ class Call(EagerTask):
             return
         reader = self._reader
         if reader is None:
-            reader = self._reader = MessageReader(limit, self.head.encoding)
+            reader = self._reader = RequestMessageReader(limit, self.head.encoding)
             self._messages = deque()
         messages = self._messages
         assert messages is not None
@@ -167,7 +167,7 @@ class Call(EagerTask):
         self._keep(reader.kept_bytes - before + sum(map(len, fresh)))
         if ended and not reader.clean:
             raise GrpcFault(Status.INTERNAL, "the request ends inside a message")
-        if self.kind is Kind.BIDI:
+        if self.kind is CallKind.BIDI:
             self._owed += size
             self._give_window_back()
             if self._message_waiter is not None and (messages or ended):
@@ -228,7 +228,7 @@ class Call(EagerTask):
     @property
     def waits_since_ms(self) -> int | None:
         """When the message began that the caller has not sent to its end; None: it owes none."""
-        if self.ended or (self.kind is Kind.BIDI and (self._reader is None or self._reader.clean)):
+        if self.ended or (self.kind is CallKind.BIDI and (self._reader is None or self._reader.clean)):
             return None
         return self.stream.since_ms
 
@@ -317,7 +317,7 @@ class Call(EagerTask):
         stream.call = None
         if not stream.sending:
             return
-        if self.kind is Kind.UNARY:
+        if self.kind is CallKind.UNARY:
             metadata, trailers = tuple(self.initial_metadata), self.trailers
             start = head(metadata) if metadata else OK_HEAD
             end = status(0, "", trailers) if trailers else OK_TAIL
@@ -353,7 +353,13 @@ class Call(EagerTask):
         stream = self.stream
         if not stream.sending or stream.ending is not None:
             return
-        if code and self.kind is Kind.BIDI and self._reader is None and stream.receiving and self._postponed is None:
+        if (
+            code
+            and self.kind is CallKind.BIDI
+            and self._reader is None
+            and stream.receiving
+            and self._postponed is None
+        ):
             self._postponed = code, message, trailers
             stream.since_ms = self.connection.core.now_ms
             self.send_headers()

@@ -1,7 +1,7 @@
 """The gRPC mapping on HTTP/2: length-prefixed messages, statuses, and the constant blocks of every answer.
 
-Pure. Always true: a `MessageReader` keeps at most one message that is not complete, and says how long it will be before
-it keeps any of it; a `grpc-message` is printable ASCII whatever the text is.
+Pure. Always true: a `RequestMessageReader` keeps at most one message that is not complete, and says how long it will be
+before it keeps any of it; a `grpc-message` is printable ASCII whatever the text is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from evenq.wire.http2.codes import Status
 from evenq.wire.http2.frames import EncodedHeaders
 from evenq.wire.http2.hpack import encode, literal
 
-__all__ = ["OK_HEAD", "OK_TAIL", "GrpcFault", "MessageReader", "metadata_block", "plain", "prefix", "status"]
+__all__ = ["OK_HEAD", "OK_TAIL", "GrpcFault", "RequestMessageReader", "metadata_block", "plain", "prefix", "status"]
 
 PREFIX_BYTES = 5
 SMALL_PIECE = 1_024
@@ -90,7 +90,7 @@ def prefix(size: int) -> bytes:
     return size.to_bytes(PREFIX_BYTES, "big")
 
 
-class MessageReader:
+class RequestMessageReader:
     """Cuts a request's DATA into messages, with one copy for a message that comes in pieces."""
 
     __slots__ = ("_encoding", "_have", "_limit", "_parts", "_prefix", "_size")

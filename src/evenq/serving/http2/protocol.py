@@ -26,7 +26,7 @@ from evenq.serving.http2.plain_requests import PlainRequest
 from evenq.serving.http2.refusals import refusal_of, refuse_newest
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Http2Stream
-from evenq.serving.rpc import Kind
+from evenq.serving.rpc import CallKind
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode, Status
 
@@ -341,7 +341,7 @@ class Http2Protocol(asyncio.Protocol):
             deadline_ms = None if timeout is None else self._heard_ms + timeout
             call = stream.call = Call(self, stream, method, request, deadline_ms)
             self.address.calls += 1
-            if method.kind is Kind.BIDI:
+            if method.kind is CallKind.BIDI:
                 call.begin()
                 if timeout is not None and not call.done():
                     self.server.deadlines.add(call)
@@ -492,7 +492,7 @@ class Http2Protocol(asyncio.Protocol):
         """End the calls that run: only bidirectional streams, or all."""
         for stream in list(self.core.streams.values()):
             call = stream.call
-            if isinstance(call, Call) and (call.kind is Kind.BIDI or not endless):
+            if isinstance(call, Call) and (call.kind is CallKind.BIDI or not endless):
                 if code is Status.OK:
                     call.send_headers()
                 call.end(code, message)

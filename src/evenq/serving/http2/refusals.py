@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from evenq.serving.http2.calls import Call
 from evenq.serving.http2.requests import request_head
-from evenq.serving.rpc import Kind
+from evenq.serving.rpc import CallKind
 from evenq.wire.http2.codes import Status
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def refusal_of(connection: Http2Protocol, method: Method | None, block: HeaderBl
     elif connection.core.unread_bytes >= limits.connection_unread_bytes:
         limit = "connection_unread_bytes"
         words = f"{connection.core.unread_bytes} bytes of answers are not read on this connection; read them first"
-    elif connection.server.stopping and method.kind is Kind.BIDI:
+    elif connection.server.stopping and method.kind is CallKind.BIDI:
         return Status.UNAVAILABLE, "the server stops"
     else:
         return None

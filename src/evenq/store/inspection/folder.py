@@ -18,7 +18,7 @@ from evenq.store.inspection.findings import Findings, Harm, StoreFinding
 from evenq.store.lock import Identity
 from evenq.store.snapshot import Snapshot
 
-__all__ = ["Folder", "SnapshotFile", "foreign", "left_over", "load_snapshot", "place_of", "read_folder"]
+__all__ = ["Folder", "SnapshotFileInfo", "foreign", "left_over", "load_snapshot", "place_of", "read_folder"]
 
 IDENTITY: Final = "identity"
 CHECKPOINT: Final = "checkpoint"
@@ -36,7 +36,7 @@ NOT_OURS: Final = frozenset({"lost+found"})  # the file system's own, at the roo
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotFile:
+class SnapshotFileInfo:
     """One file of `snapshot/`."""
 
     path: str
@@ -60,7 +60,7 @@ class Folder:
     """End of the newest file."""
     checkpoint: Checkpoint | None
     checkpoint_damaged: bool
-    snapshots: list[SnapshotFile]
+    snapshots: list[SnapshotFileInfo]
     findings: Findings = field(default_factory=Findings)
 
     @property
@@ -72,7 +72,7 @@ class Folder:
         return self.checkpoint is not None and self.checkpoint.clean and not self.running
 
     @property
-    def snapshot(self) -> SnapshotFile | None:
+    def snapshot(self) -> SnapshotFileInfo | None:
         """The newest one that the log goes on from: what a start takes."""
         return next(
             (file for file in reversed(self.snapshots) if file.good and file.log_offset >= self.log_start), None
@@ -134,7 +134,7 @@ def _starts(disk: Disk, segment_bytes: int, findings: Findings) -> list[int]:
     return starts
 
 
-def _log_start(disk: Disk, saved: Checkpoint | None, snapshots: list[SnapshotFile]) -> int:
+def _log_start(disk: Disk, saved: Checkpoint | None, snapshots: list[SnapshotFileInfo]) -> int:
     """What checkpoint and newest snapshot say to be the beginning, as recovery has it."""
     newest = next((file for file in reversed(snapshots) if file.good), None)
     kept = _read_snapshot(disk, newest.path) if newest is not None else None
@@ -177,8 +177,8 @@ def size_of(disk: Disk, path: str) -> int:
         file.close()
 
 
-def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
-    snapshots: list[SnapshotFile] = []
+def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFileInfo]:
+    snapshots: list[SnapshotFileInfo] = []
     for name in disk.list(snapshot.FOLDER):
         path = f"{snapshot.FOLDER}/{name}"
         if name.endswith(BESIDE):
@@ -188,7 +188,9 @@ def _snapshots(disk: Disk, findings: Findings) -> list[SnapshotFile]:
         else:
             good = _read_snapshot(disk, path)
             snapshots.append(
-                SnapshotFile(path, int(name), size_of(disk, path), good is not None and good.log_offset == int(name))
+                SnapshotFileInfo(
+                    path, int(name), size_of(disk, path), good is not None and good.log_offset == int(name)
+                )
             )
     return snapshots
 

@@ -23,7 +23,7 @@ from evenq.store.inspection.queues import LostRange
 from evenq.store.inspection.verify import FolderVerdict
 from evenq.store.record import MESSAGE
 
-__all__ = ["RepairAction", "RepairPlan", "Step", "apply", "plan_of"]
+__all__ = ["RepairAction", "RepairPlan", "RepairStep", "apply", "plan_of"]
 
 COPY_BYTES: Final = 4 << 20
 TAKEN_OUT: Final = frozenset({
@@ -45,7 +45,7 @@ class RepairAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RepairStep:
     """One change of the folder."""
 
     action: RepairAction
@@ -61,7 +61,7 @@ class Step:
 class RepairPlan:
     """What a repair would do, and what it leaves."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RepairStep] = field(default_factory=list)
     left: list[StoreFinding] = field(default_factory=list)
     """Findings that no step mends."""
     lost_from: int | None = None
@@ -79,7 +79,7 @@ def plan_of(disk: Disk, verdict: FolderVerdict, *, accept_loss: bool = False) ->
         _plan_loss(disk, verdict, plan, cut_at)
     elif verdict.torn_bytes and cut_at is None:
         plan.steps.append(
-            Step(
+            RepairStep(
                 action=RepairAction.CUT, path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
                 log_offset=verdict.log_end, size=verdict.torn_bytes, why="a torn tail: nobody was told that it is safe",
             )
@@ -105,7 +105,9 @@ def _plan_files(disk: Disk, verdict: FolderVerdict, plan: RepairPlan) -> None:
         derived = (finding.harm is Harm.REBUILT and finding.kind in TAKEN_OUT) or finding.kind == "queue-unlisted"
         if derived and path not in planned and _is_there(disk, path):
             planned.add(path)
-            plan.steps.append(Step(action=RepairAction.MOVE, path=path, size=size_of(disk, path), why=_why(finding)))
+            plan.steps.append(
+                RepairStep(action=RepairAction.MOVE, path=path, size=size_of(disk, path), why=_why(finding))
+            )
 
 
 def _why(finding: StoreFinding) -> str:
@@ -130,18 +132,20 @@ def _plan_loss(disk: Disk, verdict: FolderVerdict, plan: RepairPlan, cut_at: int
     plan.lost = _lost(disk, verdict, cut_at)
     file, _ = place_of(cut_at, folder.identity.segment_bytes)
     plan.steps += [
-        Step(action=RepairAction.MOVE, path=newer.path, size=newer.size, why="holds what came behind the cut")
+        RepairStep(action=RepairAction.MOVE, path=newer.path, size=newer.size, why="holds what came behind the cut")
         for newer in folder.snapshots
         if newer.log_offset > cut_at
     ]
     plan.steps += [
-        Step(action=RepairAction.MOVE, path=path, size=size_of(disk, path), why="vouches for what came behind the cut")
+        RepairStep(
+            action=RepairAction.MOVE, path=path, size=size_of(disk, path), why="vouches for what came behind the cut"
+        )
         for path in (CHECKPOINT, COPIED)
         if _is_there(disk, path)
     ]
     if plan.lost_bytes > 0:
         plan.steps.append(
-            Step(
+            RepairStep(
                 action=RepairAction.CUT, path=file, log_offset=cut_at, size=plan.lost_bytes, why="damaged from there on"
             )
         )
@@ -169,7 +173,7 @@ def _is_there(disk: Disk, path: str) -> bool:
 # -- doing it ---------------------------------------------------------------------------------------------------------
 
 
-def apply(disk: Disk, folder: Folder, plan: RepairPlan, *, into: str) -> Iterator[Step]:
+def apply(disk: Disk, folder: Folder, plan: RepairPlan, *, into: str) -> Iterator[RepairStep]:
     """Do the steps, yielding each when it is done. The caller holds the lock. `into` is the folder for what goes; a
     crash between two steps leaves a folder that verify judges and that repair goes on from.
     """

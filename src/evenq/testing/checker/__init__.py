@@ -12,18 +12,18 @@ from collections.abc import Iterable
 
 from evenq.errors import BadRequest
 from evenq.testing.checker.faults import Faults
-from evenq.testing.checker.groups import Group
+from evenq.testing.checker.groups import GroupChecker
 from evenq.testing.checker.messages import Messages
-from evenq.testing.checker.report import Anomaly, AnomalyKind, FaultRecovery, Limits, Report
+from evenq.testing.checker.report import Anomaly, AnomalyKind, FaultRecovery, Report, Tolerances
 from evenq.testing.checker.verdict import Scans, judge_dead_letters, judge_losses
 from evenq.testing.history import Event
 
-__all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Limits", "Report", "check"]
+__all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Report", "Tolerances", "check"]
 
 
-def check(history: Iterable[Event], *, limits: Limits | None = None) -> Report:
+def check(history: Iterable[Event], *, limits: Tolerances | None = None) -> Report:
     """Judge a whole history. Raises BadRequest if it is malformed: an end without its invoke, an id used twice."""
-    walk = _Walk(limits or Limits())
+    walk = _Walk(limits or Tolerances())
     for line, event in enumerate(history, start=1):
         walk.step(line, event)
     return walk.finish()
@@ -32,12 +32,12 @@ def check(history: Iterable[Event], *, limits: Limits | None = None) -> Report:
 class _Walk:
     """One pass over a history."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Tolerances) -> None:
         self._limits = limits
         self._report = Report(examples_max=limits.examples_max)
         self._messages = Messages(self._report, limits)
         self._faults = Faults(self._report, limits)
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, GroupChecker] = {}
         self._open: dict[int, tuple[int, Event]] = {}
         self._scans = Scans()
         self._last_ms = 0
@@ -80,10 +80,10 @@ class _Walk:
         self._faults.finish(self._last_ms)
         return self._report
 
-    def _group(self, name: str) -> Group:
+    def _group(self, name: str) -> GroupChecker:
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name, self._messages, self._faults, self._report, self._limits)
+            group = self._groups[name] = GroupChecker(name, self._messages, self._faults, self._report, self._limits)
         return group
 
     def _begin(self, line: int, event: Event) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from evenq.errors import BadRequest
-from evenq.testing.checker import Limits, check
+from evenq.testing.checker import Tolerances, check
 from evenq.testing.history import merge_histories, read_history
 
 __all__ = ["main"]
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--recovery-ms-max",
         type=int,
-        default=Limits().recovery_ms_max,
+        default=Tolerances().recovery_ms_max,
         help="longest recovery after a fault (default %(default)s)",
     )
     options = parser.parse_args(arguments)
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         histories = [read_history(path) for path in options.files]
         events = histories[0] if len(histories) == 1 else merge_histories(list(histories))
-        report = check(events, limits=Limits(recovery_ms_max=options.recovery_ms_max))
+        report = check(events, limits=Tolerances(recovery_ms_max=options.recovery_ms_max))
     except (OSError, BadRequest) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenq.testing.checker.report import AnomalyKind, FaultRecovery, Limits, Report
+from evenq.testing.checker.report import AnomalyKind, FaultRecovery, Report, Tolerances
 from evenq.testing.history import Event
 
 __all__ = ["Faults"]
@@ -11,7 +11,7 @@ __all__ = ["Faults"]
 class Faults:
     """Open and past faults."""
 
-    def __init__(self, report: Report, limits: Limits) -> None:
+    def __init__(self, report: Report, limits: Tolerances) -> None:
         self._report = report
         self._limits = limits
         self._open: dict[tuple[str, str], FaultRecovery] = {}

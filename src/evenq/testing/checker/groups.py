@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from evenq.testing.checker.faults import Faults
 from evenq.testing.checker.messages import Messages, Sent, greatest_before, remember_greatest
-from evenq.testing.checker.report import AnomalyKind, Limits, Report
+from evenq.testing.checker.report import AnomalyKind, Report, Tolerances
 from evenq.testing.history import Delivery, Event
 
-__all__ = ["Group", "Seen"]
+__all__ = ["GroupChecker", "SeenMessage"]
 
 
-class Seen:
+class SeenMessage:
     """One message as one group saw it, latest delivery."""
 
     __slots__ = ("acked_in_lease", "acked_line", "body", "maybe_acked", "ok_ms", "returned", "since_ms", "until_ms")
@@ -35,12 +35,12 @@ class Seen:
         self.returned = False
 
 
-class Group:
+class GroupChecker:
     """One consumer group; for broadcasting, one member of it."""
 
-    def __init__(self, name: str, messages: Messages, faults: Faults, report: Report, limits: Limits) -> None:
+    def __init__(self, name: str, messages: Messages, faults: Faults, report: Report, limits: Tolerances) -> None:
         self.name = name
-        self.seen: dict[str, dict[int, Seen]] = {}  # queue -> offset -> message
+        self.seen: dict[str, dict[int, SeenMessage]] = {}  # queue -> offset -> message
         self.bodies: set[str] = set()
         self.tags: dict[str, frozenset[str]] = {}  # topic -> wanted tags, empty for all
         self.drained: dict[str, tuple[int, int]] = {}  # topic -> (line, ms) at which the drain began
@@ -79,7 +79,7 @@ class Group:
                 self.floor.setdefault(message.queue, message.offset)
             seen = places.get(message.offset)
             if seen is None:
-                seen = places[message.offset] = Seen(message.body)
+                seen = places[message.offset] = SeenMessage(message.body)
                 self.bodies.add(message.body)
                 self._first(line, begun_line, message, sent, firsts)
             else:
@@ -118,7 +118,9 @@ class Group:
                 self._report.add(AnomalyKind.REORDERED_IN_QUEUE, line, text)
             firsts.append((queue, message.offset))
 
-    def _repeat(self, line: int, begun_line: int, begun: Event, end: Event, message: Delivery, seen: Seen) -> None:
+    def _repeat(
+        self, line: int, begun_line: int, begun: Event, end: Event, message: Delivery, seen: SeenMessage
+    ) -> None:
         """Not the first sight. Acked, it must not come again; else there must be a reason."""
         if seen.acked_line:
             in_flight_is_no_excuse = (
@@ -173,7 +175,7 @@ class Group:
             if begun.invisible_ms:
                 seen.until_ms = begun.at_ms + begun.invisible_ms
 
-    def _named(self, event: Event) -> list[Seen]:
+    def _named(self, event: Event) -> list[SeenMessage]:
         named = event.messages or [Delivery(event.queue, event.offset, event.body)]
         known = [self.seen.get(message.queue, {}).get(message.offset) for message in named]
         return [seen for seen in known if seen is not None]

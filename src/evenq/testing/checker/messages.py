@@ -5,7 +5,7 @@ Used by `check` alone. State grows with the number of distinct messages; every c
 
 from __future__ import annotations
 
-from evenq.testing.checker.report import AnomalyKind, Limits, Report
+from evenq.testing.checker.report import AnomalyKind, Report, Tolerances
 from evenq.testing.history import Delivery, Event
 
 __all__ = ["Messages", "Sent"]
@@ -47,7 +47,7 @@ class Sent:
 class Messages:
     """All sends, and all places ever seen."""
 
-    def __init__(self, report: Report, limits: Limits) -> None:
+    def __init__(self, report: Report, limits: Tolerances) -> None:
         self._report = report
         self._limits = limits
         self.sent: dict[str, Sent] = {}

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Limits", "Report"]
+__all__ = ["Anomaly", "AnomalyKind", "FaultRecovery", "Report", "Tolerances"]
 
 
 class AnomalyKind(StrEnum):
@@ -49,7 +49,7 @@ class AnomalyKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Tolerances:
     """What the checker tolerates."""
 
     clock_slack_ms: int = 1

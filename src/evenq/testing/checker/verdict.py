@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from evenq.testing.checker.groups import Group
+from evenq.testing.checker.groups import GroupChecker
 from evenq.testing.checker.messages import Messages, Sent
 from evenq.testing.checker.report import AnomalyKind, Report
 
@@ -31,7 +31,7 @@ class Scans:
         return scan is not None and scan[0] > sent.ok_line and scan[1] <= sent.offset
 
 
-def judge_losses(messages: Messages, groups: list[Group], scans: Scans, report: Report) -> None:
+def judge_losses(messages: Messages, groups: list[GroupChecker], scans: Scans, report: Report) -> None:
     """Each message that was acknowledged must be somewhere, and with everybody who drained its topic."""
     dead = {group.name: frozenset(group.dead) for group in groups}
     for body, sent in messages.sent.items():
@@ -59,12 +59,12 @@ def judge_losses(messages: Messages, groups: list[Group], scans: Scans, report: 
                 )
 
 
-def _drained(group: Group, sent: Sent) -> bool:
+def _drained(group: GroupChecker, sent: Sent) -> bool:
     drain = group.drained.get(sent.topic)
     return drain is not None and drain[0] > sent.ok_line and sent.delivery_ms <= drain[1] and group.wants(sent)
 
 
-def judge_dead_letters(group: Group, report: Report) -> None:
+def judge_dead_letters(group: GroupChecker, report: Report) -> None:
     """Each message that a drained group received is finished or a dead letter: one of the two, once.
 
     A message may become a dead letter unseen if every answer that held it was lost.

@@ -18,7 +18,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.runtime.failpoints import COUNTS_VARIABLE, VARIABLE
 from evenq.testing.checker import check
 from evenq.testing.free_ports import FreePorts
-from evenq.testing.history import Action, Op, Recorder, read_history
+from evenq.testing.history import HistoryAction, Op, Recorder, read_history
 from evenq.testing.node import Node
 from evenq_proofs.kill_loop.campaign import Campaign, Cycle, Ending, Needs, broker_points
 from evenq_proofs.kill_loop.clients import BROKER, GROUPS, TOPIC, Clients
@@ -55,7 +55,9 @@ class BrokerRound:
         self._killed = False
         for group in GROUPS:
             order = "none" if group == "pop" else "queue"
-            number = self._recorder.invoke(Op.ADMIN, action=Action.SUBSCRIBE, group=group, topic=TOPIC, order=order)
+            number = self._recorder.invoke(
+                Op.ADMIN, action=HistoryAction.SUBSCRIBE, group=group, topic=TOPIC, order=order
+            )
             self._recorder.ok(number)
 
     def run(self, cycles: int) -> list[str]:

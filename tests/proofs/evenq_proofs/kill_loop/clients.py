@@ -9,7 +9,7 @@ from typing import Any, Final
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
-from evenq.testing.history import Action, Delivery, Op, Recorder
+from evenq.testing.history import Delivery, HistoryAction, Op, Recorder
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -65,7 +65,7 @@ class Clients:
         while await self._pull_once():
             pass
         for group in GROUPS:
-            number = self._recorder.invoke(Op.ADMIN, action=Action.DRAIN, group=group, topic=TOPIC)
+            number = self._recorder.invoke(Op.ADMIN, action=HistoryAction.DRAIN, group=group, topic=TOPIC)
             self._recorder.ok(number)
         for queue_id in range(QUEUES):
             await self._scan(queue_id)
@@ -175,7 +175,7 @@ class Clients:
     async def _fetch(self) -> None:
         request = data_pb2.QueryOffsetsRequest(group="pull", topic=TOPIC)
         numbers = [
-            self._recorder.invoke(Op.OFFSET, action=Action.FETCH, group="pull", queue=_queue(queue_id))
+            self._recorder.invoke(Op.OFFSET, action=HistoryAction.FETCH, group="pull", queue=_queue(queue_id))
             for queue_id in range(QUEUES)
         ]
         answer = await self._call(DATA + "QueryOffsets", request, data_pb2.QueryOffsetsResponse)
@@ -204,7 +204,7 @@ class Clients:
         told = request.offsets.add(offset=offset)
         told.queue.topic, told.queue.queue_id = TOPIC, queue_id
         number = self._recorder.invoke(
-            Op.OFFSET, action=Action.COMMIT, group="pull", queue=_queue(queue_id), offset=offset
+            Op.OFFSET, action=HistoryAction.COMMIT, group="pull", queue=_queue(queue_id), offset=offset
         )
         answer = await self._call(DATA + "CommitOffsets", request, data_pb2.CommitOffsetsResponse)
         if answer.status.code != OK:
@@ -217,7 +217,7 @@ class Clients:
         request = data_pb2.PullRequest(batch_max=1, committed=-1)
         request.queue.topic, request.queue.queue_id = TOPIC, queue_id
         first = (await self._call(DATA + "Pull", request, data_pb2.PullResponse)).min_offset
-        number = self._recorder.invoke(Op.ADMIN, action=Action.SCAN, queue=_queue(queue_id), offset=0)
+        number = self._recorder.invoke(Op.ADMIN, action=HistoryAction.SCAN, queue=_queue(queue_id), offset=0)
         scan = data_pb2.ScanRequest(start=first, end=1 << 40)
         scan.queue.topic, scan.queue.queue_id = TOPIC, queue_id
         found: list[Delivery] = []

@@ -19,7 +19,7 @@ from typing import Final
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.failpoints import COUNTS_VARIABLE, VARIABLE
 from evenq.testing.checker import check
-from evenq.testing.history import Action, Delivery, Op, Recorder, read_history
+from evenq.testing.history import Delivery, HistoryAction, Op, Recorder, read_history
 from evenq_proofs.kill_loop.campaign import Campaign, Cycle, Ending, Needs, store_points
 from evenq_proofs.kill_loop.child import name_of
 from evenq_proofs.kill_loop.verifying import verified
@@ -48,7 +48,7 @@ class StoreRound:
         folder.mkdir(parents=True)
         self._recorder = Recorder(folder / "history.jsonl", clock=self._clock, buffer_events_max=1 << 20)
         for topic in ("t1", "t2"):
-            self._done(Op.ADMIN, action=Action.SUBSCRIBE, group=GROUP, topic=topic, order="queue")
+            self._done(Op.ADMIN, action=HistoryAction.SUBSCRIBE, group=GROUP, topic=topic, order="queue")
         self._open: dict[str, int] = {}  # body or a letter and a queue -> operation
         self._places: dict[str, Delivery] = {}  # each body is at one place, a fired timer's too
         self._pair = 0
@@ -179,13 +179,17 @@ class StoreRound:
                 self._recorder.ok(self._open.pop("r" + rest[0]), messages=_deliveries(rest[0], rest[1:]))
             case "c":
                 self._open["c" + rest[0]] = self._recorder.invoke(
-                    Op.OFFSET, action=Action.COMMIT, group=GROUP, queue=name_of(int(rest[0])), offset=int(rest[1])
+                    Op.OFFSET,
+                    action=HistoryAction.COMMIT,
+                    group=GROUP,
+                    queue=name_of(int(rest[0])),
+                    offset=int(rest[1]),
                 )
             case "C":
                 self._recorder.ok(self._open.pop("c" + rest[0]))
             case "o":
                 queue = name_of(int(rest[0]))
-                self._done(Op.OFFSET, {"offset": int(rest[1])}, action=Action.FETCH, group=GROUP, queue=queue)
+                self._done(Op.OFFSET, {"offset": int(rest[1])}, action=HistoryAction.FETCH, group=GROUP, queue=queue)
             case "a" | "A":
                 self._take_scan(word, rest)
             case _:
@@ -194,7 +198,9 @@ class StoreRound:
     def _take_scan(self, word: str, rest: list[str]) -> None:
         queue = name_of(int(rest[0]))
         if word == "a":
-            self._open["a" + rest[0]] = self._recorder.invoke(Op.ADMIN, action=Action.SCAN, queue=queue, offset=0)
+            self._open["a" + rest[0]] = self._recorder.invoke(
+                Op.ADMIN, action=HistoryAction.SCAN, queue=queue, offset=0
+            )
             return
         first = int(rest[2])
         found = [Delivery(queue, first + number, body) for number, body in enumerate(rest[4:])]
@@ -220,7 +226,7 @@ class StoreRound:
                 self._ready = True
             case "drained":
                 for topic in ("t1", "t2"):
-                    self._done(Op.ADMIN, action=Action.DRAIN, group=GROUP, topic=topic)
+                    self._done(Op.ADMIN, action=HistoryAction.DRAIN, group=GROUP, topic=topic)
             case "error":
                 self.problems.append(" ".join(rest))
             case _:

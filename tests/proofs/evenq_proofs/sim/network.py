@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
-from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary, each_of
+from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary, each_of
 from evenq.wire.status import status_of
 from evenq_proofs.sim.loop import CALLER, ProcessClock, SimProcess, VirtualLoop
 
@@ -250,7 +250,7 @@ class SimNet:
 
         async def work() -> None:
             CALLER.set(caller)
-            if rpc.kind is Kind.BIDI:
+            if rpc.kind is CallKind.BIDI:
                 answers: AsyncIterator[Frames] = cast("Bidi", rpc.handler)(_each(call.requests), context)
             else:
                 assert isinstance(requests, bytes), f"{method} takes one request"

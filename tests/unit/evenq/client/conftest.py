@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 import evenq
@@ -90,7 +90,7 @@ class SyncWorld:
     def __init__(self) -> None:
         self.background = Background.shared()
         self.net = HeldNet()
-        settings = Settings(broker_name="a", duplicates_window_ms=0, default_start_from="FIRST")
+        settings = BrokerSettings(broker_name="a", duplicates_window_ms=0, default_start_from="FIRST")
         self.broker = Broker(settings, clock=SystemClock(), rng=random.Random(1), net=self.net)
         self.run(self._start())
         self._clients: list[Any] = []

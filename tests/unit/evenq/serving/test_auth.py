@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
 from evenq.serving.auth import CLOCK_SKEW_MS, Auth, AuthSettings
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.signature import Secret
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -26,7 +26,9 @@ async def answer(request: bytes, context: RpcContext) -> bytes:
 
 def rpc() -> Rpc:
     access = Access(Resource.CLUSTER, Action.INTERNAL)
-    return Rpc(method=CALL, kind=Kind.UNARY, handler=answer, response=service_pb2.EndTransactionResponse, access=access)
+    return Rpc(
+        method=CALL, kind=CallKind.UNARY, handler=answer, response=service_pb2.EndTransactionResponse, access=access
+    )
 
 
 def test_switched_off_it_hands_back_what_it_is_given() -> None:

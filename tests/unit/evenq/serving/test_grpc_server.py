@@ -17,7 +17,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import GrpcServer, open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.health import NOT_SERVING, SERVING
-from evenq.serving.rpc import Access, Action, Frames, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Frames, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -72,28 +72,28 @@ class Service:
         return [
             Rpc(
                 method=UNARY,
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self.on_unary,
                 response=service_pb2.AckMessageResponse,
                 access=ACCESS,
             ),
             Rpc(
                 method=STREAM,
-                kind=Kind.SERVER_STREAM,
+                kind=CallKind.SERVER_STREAM,
                 handler=self.on_stream,
                 response=service_pb2.ReceiveMessageResponse,
                 access=ACCESS,
             ),
             Rpc(
                 method=BARE,
-                kind=Kind.SERVER_STREAM,
+                kind=CallKind.SERVER_STREAM,
                 handler=self.on_stream,
                 response=registry_pb2.RouteEvent,
                 access=ACCESS,
             ),
             Rpc(
                 method=BIDI,
-                kind=Kind.BIDI,
+                kind=CallKind.BIDI,
                 handler=self.on_bidi,
                 response=service_pb2.AckMessageResponse,
                 access=ACCESS,

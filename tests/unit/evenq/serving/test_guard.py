@@ -14,7 +14,7 @@ from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
 from evenq.serving.guard import Guard
 from evenq.serving.names import NAMES
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.users import Users
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -77,7 +77,7 @@ async def _done(request: bytes, context: RpcContext) -> bytes:
 def rpc(method: str, access: Access | None = None) -> Rpc:
     return Rpc(
         method=method,
-        kind=Kind.UNARY,
+        kind=CallKind.UNARY,
         handler=_done,
         response=service_pb2.SendMessageResponse,
         access=access or ACCESS[method],
@@ -419,7 +419,7 @@ def telemetry(
 
     row = Rpc(
         method=TELEMETRY,
-        kind=Kind.BIDI,
+        kind=CallKind.BIDI,
         handler=echo,
         response=service_pb2.TelemetryCommand,
         access=ACCESS[TELEMETRY],
@@ -494,7 +494,7 @@ def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_u
 
         row = Rpc(
             method=RECEIVE,
-            kind=Kind.SERVER_STREAM,
+            kind=CallKind.SERVER_STREAM,
             handler=frames,
             response=service_pb2.ReceiveMessageResponse,
             access=ACCESS[RECEIVE],

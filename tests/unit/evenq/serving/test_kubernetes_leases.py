@@ -12,7 +12,7 @@ pytest.importorskip("kubernetes")
 from evenq_proofs.lease_api import LeaseApi
 
 from evenq.errors import ConnectionFailed
-from evenq.serving.kubernetes_api import KubernetesApi, Stop
+from evenq.serving.kubernetes_api import KubernetesApi, WatchStop
 from evenq.serving.kubernetes_leases import LeaseObject, version_of
 
 
@@ -55,7 +55,7 @@ def test_what_others_wrote_into_the_metadata_is_kept(api: LeaseApi) -> None:
 
 
 def test_a_stop_ends_a_watch_that_waits(api: LeaseApi) -> None:
-    lease, stop = LeaseObject(KubernetesApi(), "l"), Stop()
+    lease, stop = LeaseObject(KubernetesApi(), "l"), WatchStop()
     made = lease.write({}, "")
     assert made is not None
     watch = lease.watched("", limit_s=60, stop=stop)

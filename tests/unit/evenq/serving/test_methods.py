@@ -6,7 +6,7 @@ import pytest
 
 from evenq.serving.health import Health
 from evenq.serving.methods import all_served
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc
 
 ACCESS = Access(resource=Resource.NONE, action=Action.DESCRIBE)
 
@@ -16,7 +16,7 @@ async def answer(request, context):
 
 
 def rpc(method):
-    return Rpc(method=method, kind=Kind.UNARY, handler=answer, response=bytes, access=ACCESS)
+    return Rpc(method=method, kind=CallKind.UNARY, handler=answer, response=bytes, access=ACCESS)
 
 
 def test_health_and_reflection_are_served_beside_a_programs_calls() -> None:

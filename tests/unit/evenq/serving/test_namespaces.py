@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from evenq.errors import BadRequest
 from evenq.serving.namespaces import full_name, resolved
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
@@ -62,7 +62,7 @@ def context(header: str, method: str = V2 + "SendMessage") -> RpcContext:
     return RpcContext(method, [("x-mq-client-id", "c"), ("x-mq-namespace", header)], "127.0.0.1:1", None)
 
 
-def rpc(method: str, handler: Any, kind: Kind = Kind.UNARY) -> Rpc:
+def rpc(method: str, handler: Any, kind: CallKind = CallKind.UNARY) -> Rpc:
     access = Access(Resource.NONE, Action.DESCRIBE)
     return resolved(Rpc(method=method, kind=kind, handler=handler, response=definition_pb2.Status, access=access))
 
@@ -92,11 +92,11 @@ def seen_by_handler(method: str, request: bytes, header: str) -> tuple[bytes, Rp
     async def run() -> None:
         descriptor = METHODS[method]
         if descriptor.client_streaming:
-            handler: Any = rpc(method, bidi, Kind.BIDI).handler
+            handler: Any = rpc(method, bidi, CallKind.BIDI).handler
             async for _ in handler(once(), told):
                 pass
         elif descriptor.server_streaming:
-            handler = rpc(method, stream, Kind.SERVER_STREAM).handler
+            handler = rpc(method, stream, CallKind.SERVER_STREAM).handler
             async for _ in handler(request, told):
                 pass
         else:
@@ -168,7 +168,7 @@ def test_only_requests_that_name_a_topic_in_full_are_read_without_protobuf(heade
     plain = Read() if read or header else None  # a reader takes none that holds a namespace
     access = Access(Resource.NONE, Action.DESCRIBE)
     row = Rpc(
-        method=V2 + "SendMessage", kind=Kind.UNARY, handler=handler, response=definition_pb2.Status, access=access
+        method=V2 + "SendMessage", kind=CallKind.UNARY, handler=handler, response=definition_pb2.Status, access=access
     )
     call: Any = resolved(replace(row, plain=lambda _: plain)).handler
     asyncio.run(call(asked.SerializeToString(), context(header)))
@@ -190,7 +190,7 @@ def test_a_call_of_evenq_v1_is_read_without_protobuf_whatever_the_header_says(he
 
     plain = Read() if read else None
     row = Rpc(
-        method="/evenq.v1.Data/Publish", kind=Kind.UNARY, handler=handler, response=definition_pb2.Status,
+        method="/evenq.v1.Data/Publish", kind=CallKind.UNARY, handler=handler, response=definition_pb2.Status,
         access=Access(Resource.NONE, Action.DESCRIBE), plain=lambda _: plain,
     )  # fmt: skip
     call: Any = resolved(row).handler
@@ -211,7 +211,7 @@ def test_names_of_evenq_v1_are_full_and_the_header_says_nothing_about_them() -> 
 
     row = Rpc(
         method="/evenq.v1.Data/Publish",
-        kind=Kind.UNARY,
+        kind=CallKind.UNARY,
         handler=handler,
         response=definition_pb2.Status,
         access=Access(Resource.TOPIC, Action.PUBLISH),
@@ -259,7 +259,7 @@ def test_delivered_messages_name_the_topic_as_the_receive_did(own: str, header: 
             yield frame.SerializeToString()
 
     async def run() -> None:
-        handler: Any = rpc(V2 + "ReceiveMessage", receive, Kind.SERVER_STREAM).handler
+        handler: Any = rpc(V2 + "ReceiveMessage", receive, CallKind.SERVER_STREAM).handler
         request = service_pb2.ReceiveMessageRequest()
         request.message_queue.topic.CopyFrom(given)
         answer = [frame async for frame in handler(request.SerializeToString(), context(header))]
@@ -294,7 +294,7 @@ def test_a_stream_speaks_its_clients_words_also_unasked(own: str, header: str) -
         yield settings.SerializeToString()
 
     async def run() -> None:
-        handler: Any = rpc(V2 + "Telemetry", telemetry, Kind.BIDI).handler
+        handler: Any = rpc(V2 + "Telemetry", telemetry, CallKind.BIDI).handler
         told = [service_pb2.TelemetryCommand.FromString(one) async for one in handler(once(), context(header))]
         assert told[0] == settings
         topics = [one.recover_orphaned_transaction_command.message.topic for one in told[1:]]
@@ -314,7 +314,7 @@ def test_a_stream_that_ends_early_ends_its_handler() -> None:
             ended.append("stream")
 
     async def run() -> None:
-        handler: Any = rpc(V2 + "ReceiveMessage", stream, Kind.SERVER_STREAM).handler
+        handler: Any = rpc(V2 + "ReceiveMessage", stream, CallKind.SERVER_STREAM).handler
         frames = handler(b"", context("X"))
         await anext(frames)
         await frames.aclose()

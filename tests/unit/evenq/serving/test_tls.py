@@ -13,9 +13,9 @@ from evenq.errors import ConnectionFailed, Error, SettingsError, TlsFailed
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
-from evenq.testing.certificates import Authority, Pair
+from evenq.testing.certificates import Authority, CertificatePair
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import registry_pb2
 from evenq.wire.tls import Tls
@@ -29,7 +29,7 @@ async def echo(request: bytes, context: RpcContext) -> bytes:
 
 
 RPC = Rpc(
-    method=METHOD, kind=Kind.UNARY, handler=echo, response=registry_pb2.RegistryHeartbeatResponse,
+    method=METHOD, kind=CallKind.UNARY, handler=echo, response=registry_pb2.RegistryHeartbeatResponse,
     access=Access(Resource.NONE, Action.DESCRIBE),
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-def settings(pair: Pair, **more: Any) -> TlsSettings:
+def settings(pair: CertificatePair, **more: Any) -> TlsSettings:
     return TlsSettings(port=0, certificate=pair.certificate, key=pair.key, **more)
 
 
@@ -332,7 +332,7 @@ def test_links_that_are_moved_as_kubernetes_does_it_are_noticed(authority: Autho
         place("..2026_1")
         for name in ("tls.crt", "tls.key"):
             (mount / name).symlink_to(f"..data/{name}")
-        doors = await opened(settings(Pair(mount / "tls.crt", mount / "tls.key"), reload_ms=100))
+        doors = await opened(settings(CertificatePair(mount / "tls.crt", mount / "tls.key"), reload_ms=100))
         before = await asyncio.to_thread(certificate_of, doors.port)
         try:
             place("..2026_2")

@@ -4,7 +4,7 @@ import pytest
 
 from evenq.errors import SettingsError
 from evenq.serving.rpc import Action
-from evenq.serving.users import User, UserResource, Users, _Names
+from evenq.serving.users import User, UserResource, Users, _AllowedNames
 
 INTERNAL = '[users.evenq-internal]\nsecret = "internal-secret"\ninternal = true\n'
 
@@ -59,7 +59,7 @@ def test_no_grant_of_a_group_is_one_to_send_to_its_topics() -> None:
                 assert not holder.may(UserResource.TOPIC, Action.PUBLISH, name), (resource, actions)
     with pytest.raises(SettingsError, match="actions"):
         granted("group:billing", "publish")
-    odd = User(name="odd", secrets=(), allowed={(UserResource.GROUP, Action.PUBLISH): _Names(everything=True)})
+    odd = User(name="odd", secrets=(), allowed={(UserResource.GROUP, Action.PUBLISH): _AllowedNames(everything=True)})
     assert not odd.may(UserResource.TOPIC, Action.PUBLISH, "%RETRY%billing")
 
 

@@ -15,9 +15,9 @@ from evenq.runtime.clock import SystemClock
 from evenq.runtime.net import BlockingCalls
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_addresses
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
-from evenq.testing.certificates import Authority, Pair
+from evenq.testing.certificates import Authority, CertificatePair
 from evenq.wire.blocking_grpc import GrpcBlockingNet
 from evenq.wire.blocking_net import BlockingNet
 from evenq.wire.net import GrpcNet
@@ -36,7 +36,7 @@ async def echo(request: bytes, context: RpcContext) -> bytes:
 
 
 RPC = Rpc(
-    method=METHOD, kind=Kind.UNARY, handler=echo, response=registry_pb2.RegistryHeartbeatResponse,
+    method=METHOD, kind=CallKind.UNARY, handler=echo, response=registry_pb2.RegistryHeartbeatResponse,
     access=Access(Resource.NONE, Action.DESCRIBE),
 )  # fmt: skip
 
@@ -58,7 +58,9 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-async def opened(pair: Pair, front: Front, port: int = -1, host: str = "127.0.0.1", **more: Any) -> GrpcServers:
+async def opened(
+    pair: CertificatePair, front: Front, port: int = -1, host: str = "127.0.0.1", **more: Any
+) -> GrpcServers:
     tls = TlsSettings(**{"port": 0, "certificate": pair.certificate, "key": pair.key, **more})
     options = GrpcServerOptions(front=front)
     return await open_grpc_servers([RPC], usual_addresses(host, port, tls), tls, clock=SystemClock(), options=options)

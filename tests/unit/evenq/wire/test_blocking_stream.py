@@ -12,7 +12,7 @@ from evenq.model import PLAIN_LISTENER, TLS_LISTENER
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server_options import Front, GrpcServerOptions
 from evenq.serving.grpc_servers import open_grpc_servers, usual_addresses
-from evenq.serving.rpc import Access, Action, Frames, Kind, Pieces, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Frames, MessagePieces, Resource, Rpc, RpcContext
 from evenq.serving.tls import TlsSettings
 from evenq.testing.certificates import Authority
 from evenq.wire.blocking_stream import StreamSocket
@@ -32,11 +32,11 @@ async def pour(request: bytes, _context: RpcContext) -> AsyncIterator[Frames]:
         await asyncio.sleep(30)
     for number in range(int(request)):
         body = bytes([number % 251]) * (number * 40_009)
-        yield Pieces([body[:7], memoryview(body)[7:], b""]) if number % 2 else body
+        yield MessagePieces([body[:7], memoryview(body)[7:], b""]) if number % 2 else body
 
 
 RPC = Rpc(
-    method=METHOD, kind=Kind.SERVER_STREAM, handler=pour, response=registry_pb2.RouteEvent,
+    method=METHOD, kind=CallKind.SERVER_STREAM, handler=pour, response=registry_pb2.RouteEvent,
     access=Access(Resource.NONE, Action.DESCRIBE),
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from evenq import errors
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import GrpcServer, open_grpc_server
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.net import GrpcNet
 
 ECHO = "/evenq.v1.Data/Echo"
@@ -40,10 +40,10 @@ async def chat(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIte
 async def server(port: int = 0) -> GrpcServer:
     access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
     rpcs = [
-        Rpc(method=ECHO, kind=Kind.UNARY, handler=echo, response=bytes, access=access),
-        Rpc(method=PEER, kind=Kind.UNARY, handler=peer, response=bytes, access=access),
-        Rpc(method=SILENT, kind=Kind.UNARY, handler=silent, response=bytes, access=access),
-        Rpc(method=CHAT, kind=Kind.BIDI, handler=chat, response=bytes, access=access),
+        Rpc(method=ECHO, kind=CallKind.UNARY, handler=echo, response=bytes, access=access),
+        Rpc(method=PEER, kind=CallKind.UNARY, handler=peer, response=bytes, access=access),
+        Rpc(method=SILENT, kind=CallKind.UNARY, handler=silent, response=bytes, access=access),
+        Rpc(method=CHAT, kind=CallKind.BIDI, handler=chat, response=bytes, access=access),
     ]
     return await open_grpc_server(rpcs, host="127.0.0.1", port=port, clock=SystemClock())
 

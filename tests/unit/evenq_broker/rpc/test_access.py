@@ -7,7 +7,7 @@ from typing import Any
 
 from evenq_broker.broker import Broker
 from evenq_broker.rpc.access import ACCESS
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.clock import FakeClock
@@ -55,7 +55,7 @@ def test_each_method_of_the_protos_has_a_row_and_no_row_is_left_over() -> None:
 
 def test_the_broker_serves_each_other_one_once_with_the_row_of_the_table() -> None:
     clock = FakeClock()
-    broker = Broker(Settings(), clock=clock, rng=random.Random(1), net=LoopNet(clock))
+    broker = Broker(BrokerSettings(), clock=clock, rng=random.Random(1), net=LoopNet(clock))
     served = broker.rpcs()
     assert sorted(rpc.method for rpc in served) == sorted(methods() - ALONE)
     assert all(rpc.access == ACCESS[rpc.method] for rpc in served)

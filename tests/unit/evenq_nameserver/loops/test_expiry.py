@@ -2,9 +2,9 @@
 
 import asyncio
 
-from evenq_nameserver.core.registry import BrokerEntry, Change, Registry
+from evenq_nameserver.core.registry import BrokerEntry, Registry, RouteChange
 from evenq_nameserver.loops.expiry import expire_forever
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.stats import NameserverStats
 
 from evenq.model.route import BrokerAddress
 from evenq.runtime.clock import FakeClock
@@ -12,8 +12,8 @@ from evenq.runtime.clock import FakeClock
 
 def test_a_silent_broker_is_dropped_and_announced_at_most_a_tenth_late() -> None:
     async def main() -> None:
-        clock, registry, stats = FakeClock(), Registry(expiry_ms=1_000, brokers_max=10), Stats()
-        announced: list[Change] = []
+        clock, registry, stats = FakeClock(), Registry(expiry_ms=1_000, brokers_max=10), NameserverStats()
+        announced: list[RouteChange] = []
         registry.register(
             BrokerEntry(
                 name="a",
@@ -52,7 +52,7 @@ def test_the_end_of_settling_is_told_once_when_silence_means_an_end() -> None:
                 lambda: told.append(clock.monotonic_ms()),
                 expiry_ms=1_000,
                 clock=clock,
-                stats=Stats(),
+                stats=NameserverStats(),
             )
         )
         began_ms = clock.monotonic_ms()

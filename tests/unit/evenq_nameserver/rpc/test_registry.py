@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from evenq_nameserver.rpc.registry import RegistryService
-from evenq_nameserver.settings import Settings
-from evenq_nameserver.stats import Stats
+from evenq_nameserver.settings import NameserverSettings
+from evenq_nameserver.stats import NameserverStats
 
 from evenq import errors
 from evenq.runtime.clock import FakeClock
@@ -19,7 +19,9 @@ CONTEXT = RpcContext("/evenq.v1.Registry/Any", (), "127.0.0.1:1", None)
 
 
 def service(**settings: int | str) -> RegistryService:
-    return RegistryService(settings=Settings.model_validate(settings), clock=FakeClock(), identity="ns", stats=Stats())
+    return RegistryService(
+        settings=NameserverSettings.model_validate(settings), clock=FakeClock(), identity="ns", stats=NameserverStats()
+    )
 
 
 def request(name: str = "a", topics: int = 1, port: int = 8081, host: str = "h", broker_id: int = 0) -> bytes:
@@ -81,14 +83,14 @@ def test_without_signatures_only_allowed_addresses_say_where_brokers_are(
 
 def test_with_signatures_brokers_may_come_from_anywhere_unless_the_operator_says_where(tmp_path: Path) -> None:
     signed = {"enabled": True, "users": tmp_path / "users.toml"}
-    assert Settings.model_validate({"auth": signed}).allowed_brokers().hold("192.0.2.7")
-    narrow = Settings.model_validate({"auth": signed, "register_from": "10.0.0.0/8"})
+    assert NameserverSettings.model_validate({"auth": signed}).allowed_brokers().hold("192.0.2.7")
+    narrow = NameserverSettings.model_validate({"auth": signed, "register_from": "10.0.0.0/8"})
     assert not narrow.allowed_brokers().hold("192.0.2.7")
 
 
 def test_refused_callers_leave_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    nameserver = RegistryService(settings=Settings(), clock=clock, identity="ns", stats=Stats())
+    nameserver = RegistryService(settings=NameserverSettings(), clock=clock, identity="ns", stats=NameserverStats())
 
     async def refused() -> None:
         with pytest.raises(errors.Forbidden):
@@ -146,8 +148,8 @@ def test_a_watch_begins_with_the_table_and_goes_on_with_each_change() -> None:
 def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_table_after_that() -> None:
     async def main() -> None:
         clock = FakeClock()
-        settings = Settings.model_validate({"expiry_ms": 10_000})
-        nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=Stats())
+        settings = NameserverSettings.model_validate({"expiry_ms": 10_000})
+        nameserver = RegistryService(settings=settings, clock=clock, identity="ns", stats=NameserverStats())
         async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
             first = await event(frames)
             assert (first.snapshot, first.settling, len(first.brokers)) == (True, True, 0)
@@ -167,13 +169,13 @@ def test_a_young_nameserver_says_that_it_is_settling_and_tells_the_whole_table_a
 def test_the_end_of_a_broker_that_a_settling_nameserver_never_met_is_told_all_the_same() -> None:
     async def main() -> None:
         clock = FakeClock()
-        nameserver = RegistryService(settings=Settings(), clock=clock, identity="ns", stats=Stats())
+        nameserver = RegistryService(settings=NameserverSettings(), clock=clock, identity="ns", stats=NameserverStats())
         leave = registry_pb2.UnregisterRequest(broker_name="a", incarnation="i").SerializeToString()
         async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as frames:
             await event(frames)
             await nameserver.unregister(leave, CONTEXT)
             assert list((await event(frames)).removed) == ["a"]
-            await clock.advance(Settings().expiry_ms)
+            await clock.advance(NameserverSettings().expiry_ms)
             await nameserver.unregister(leave, CONTEXT)
             await nameserver.register(request("b"), CONTEXT)
             assert [state.broker.name for state in (await event(frames)).brokers] == ["b"]

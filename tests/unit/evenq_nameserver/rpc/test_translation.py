@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from evenq_nameserver.core.registry import Change
+from evenq_nameserver.core.registry import RouteChange
 from evenq_nameserver.rpc.translation import LISTENERS_MAX, QUEUES_MAX, change_event, entry_of, snapshot_event
 
 from evenq.errors import BadRequest, IllegalTopic, NotImplementedYet, TooManyRequests
@@ -24,9 +24,9 @@ def test_a_state_comes_out_of_snapshots_and_changes_as_it_came_in() -> None:
     snapshot = registry_pb2.RouteEvent.FromString(snapshot_event("n", 7, [entry]))
     assert (snapshot.snapshot, snapshot.version, snapshot.nameserver) == (True, 7, "n")
     assert list(snapshot.brokers) == [state()]
-    change = registry_pb2.RouteEvent.FromString(change_event("n", Change(version=8, broker=entry)))
+    change = registry_pb2.RouteEvent.FromString(change_event("n", RouteChange(version=8, broker=entry)))
     assert (change.snapshot, change.version, list(change.brokers), list(change.removed)) == (False, 8, [state()], [])
-    gone = registry_pb2.RouteEvent.FromString(change_event("n", Change(version=9, removed="a")))
+    gone = registry_pb2.RouteEvent.FromString(change_event("n", RouteChange(version=9, removed="a")))
     assert (list(gone.brokers), list(gone.removed)) == ([], ["a"])
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from evenq_rebalancer.core.inherited_holds import InheritedHolds
-from evenq_rebalancer.core.member_history import Changes, MemberHistory
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.member_history import MemberChanges, MemberHistory
+from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.reports import HeldPlaceFact, MemberFact
 
 from evenq.model import MessageModel, MessageQueue
 
 
-def place_of(member: MemberFact) -> Place | None:
+def place_of(member: MemberFact) -> MemberPlace | None:
     """By label; who has the address `gone` has no successor, `pod` is one of a rollout, `quiet` of none."""
     if member.instance:
-        return Place(member.instance)
-    return {"pod": Place("web", leaving=True), "quiet": Place("web", leaving=False)}.get(member.address)
+        return MemberPlace(member.instance)
+    return {"pod": MemberPlace("web", leaving=True), "quiet": MemberPlace("web", leaving=False)}.get(member.address)
 
 
 def member(own: str, instance: str = "", address: str = "", model=MessageModel.CLUSTERING) -> MemberFact:
     return MemberFact(client_id=own, instance=instance, address=address, model=model)
 
 
-def seen(member_history: MemberHistory, *members: MemberFact, hold_ms: int = 100, now_ms: int = 0) -> Changes:
+def seen(member_history: MemberHistory, *members: MemberFact, hold_ms: int = 100, now_ms: int = 0) -> MemberChanges:
     return member_history.see(
         members, version=member_history.version + 1, hold_ms=hold_ms, place_of=place_of, now_ms=now_ms, wall_ms=now_ms
     )
@@ -29,7 +29,7 @@ def seen(member_history: MemberHistory, *members: MemberFact, hold_ms: int = 100
 
 def test_who_leaves_a_place_that_is_refilled_is_waited_for() -> None:
     member_history = MemberHistory()
-    assert seen(member_history, member("a", "web-0"), member("b"), member("c", address="pod")) == Changes()
+    assert seen(member_history, member("a", "web-0"), member("b"), member("c", address="pod")) == MemberChanges()
     changes = seen(member_history)
     assert [hold.client_id for hold in changes.began] == ["a", "c"], "b has no place"
     assert (changes.taken, changes.ended) == ([], [])
@@ -38,15 +38,15 @@ def test_who_leaves_a_place_that_is_refilled_is_waited_for() -> None:
 def test_nobody_is_waited_for_where_no_rollout_is_going_on_or_nothing_is_held() -> None:
     member_history = MemberHistory()
     seen(member_history, member("a", address="quiet"))
-    assert seen(member_history) == Changes()
+    assert seen(member_history) == MemberChanges()
     seen(member_history, member("a", "web-0"), hold_ms=0)
-    assert seen(member_history, hold_ms=0) == Changes()
+    assert seen(member_history, hold_ms=0) == MemberChanges()
 
 
 def test_a_broadcasting_member_has_nothing_to_hold() -> None:
     member_history = MemberHistory()
     seen(member_history, member("a", "web-0", model=MessageModel.BROADCASTING))
-    assert seen(member_history) == Changes()
+    assert seen(member_history) == MemberChanges()
 
 
 def test_the_successor_takes_over_also_when_it_is_seen_with_the_leave() -> None:
@@ -78,7 +78,7 @@ def test_nobody_is_waited_for_whose_successor_came_before_the_leave_was_seen() -
     member_history = MemberHistory()
     seen(member_history, member("a", "web-0"), member("b", "web-1"))
     seen(member_history, member("a", "web-0"), member("b", "web-1"), member("new", "web-0"), now_ms=10)
-    assert seen(member_history, member("b", "web-1"), member("new", "web-0"), now_ms=50) == Changes()
+    assert seen(member_history, member("b", "web-1"), member("new", "web-0"), now_ms=50) == MemberChanges()
     assert len(seen(member_history, member("b", "web-1"), now_ms=60).began) == 1, "but its own leave is waited out"
 
 
@@ -107,7 +107,7 @@ def left(*ids: str, settled=(), until_ms: int = 60) -> InheritedHolds:
 
 def found(
     member_history: MemberHistory, inherited: InheritedHolds, *members: MemberFact, hold_ms: int = 100, now_ms: int = 0
-) -> Changes:
+) -> MemberChanges:
     return member_history.see(
         members,
         version=member_history.version + 1,
@@ -141,11 +141,11 @@ def test_who_has_queues_already_is_not_the_successor_that_a_new_leader_finds() -
 
 
 def test_nothing_is_taken_up_that_is_over_or_that_the_policy_does_not_hold_any_more() -> None:
-    assert found(MemberHistory(), left("web-0.1", until_ms=5), member("n", "web-0"), now_ms=5) == Changes()
-    assert found(MemberHistory(), left("web-0.1"), member("n", "web-0"), hold_ms=0) == Changes()
+    assert found(MemberHistory(), left("web-0.1", until_ms=5), member("n", "web-0"), now_ms=5) == MemberChanges()
+    assert found(MemberHistory(), left("web-0.1"), member("n", "web-0"), hold_ms=0) == MemberChanges()
 
 
 def test_only_the_first_look_at_a_group_takes_anything_up() -> None:
     member_history = MemberHistory()
     seen(member_history, member("b", "web-1"))
-    assert found(member_history, left("web-0.1"), member("b", "web-1")) == Changes()
+    assert found(member_history, left("web-0.1"), member("b", "web-1")) == MemberChanges()

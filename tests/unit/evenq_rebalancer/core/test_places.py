@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from evenq_rebalancer.core.places import Place, Places
+from evenq_rebalancer.core.places import MemberPlace, Places
 
 
 def test_labels_win_and_addresses_help_where_there_are_none() -> None:
     places = Places(
-        lambda address: f"zone of {address}", lambda address: Place(f"controller of {address}", leaving=False)
+        lambda address: f"zone of {address}", lambda address: MemberPlace(f"controller of {address}", leaving=False)
     )
     assert places.zone("mine", "10.0.0.1") == "mine"
     assert places.zone("", "10.0.0.1") == "zone of 10.0.0.1"
     assert places.zone("", "") == ""
-    assert places.place("web-0", "10.0.0.1") == Place("instance web-0", leaving=True)
-    assert places.place("", "10.0.0.1") == Place("controller of 10.0.0.1", leaving=False)
+    assert places.place("web-0", "10.0.0.1") == MemberPlace("instance web-0", leaving=True)
+    assert places.place("", "10.0.0.1") == MemberPlace("controller of 10.0.0.1", leaving=False)
     assert places.place("", "") is None
 
 

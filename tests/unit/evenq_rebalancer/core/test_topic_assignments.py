@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, AssignmentQuestion, EngineLimits
 from evenq_rebalancer.core.decisions import HoldingState
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.reports import (
     BrokerReport,
     GroupFact,
@@ -227,7 +227,7 @@ def test_all_members_may_be_replaced_at_once() -> None:
 def test_a_pod_that_terminates_in_a_rollout_is_waited_for_without_labels() -> None:
     engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
     leaving = set()
-    engine.facts.set_places(lambda _: "", lambda address: Place("ns/deployment/web", leaving=address in leaving))
+    engine.facts.set_places(lambda _: "", lambda address: MemberPlace("ns/deployment/web", leaving=address in leaving))
     engine.facts.opened("b", 1)
 
     def tell(*hosts, at_ms=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.core.topology import ZONE_LABEL, Pod, Topology, node_of, pod_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +60,7 @@ def test_zones_follow_the_node_of_the_pod_and_each_event_names_the_addresses_tha
     assert topology.node_told("n1", "b") == frozenset()
     assert topology.zone_of("x") == "b"
     assert topology.zone_of("y") == ""
-    assert topology.place_of("x") == Place("p", leaving=False)
+    assert topology.place_of("x") == MemberPlace("p", leaving=False)
     assert topology.nodes_listed({"n2": "a"}) == {"x"}
     assert topology.zone_of("x") == ""
     topology.check()
@@ -71,7 +71,7 @@ def test_a_pod_that_is_gone_is_remembered_for_a_while_as_leaving_unless_another_
     topology.node_told("n1", "b")
     topology.pod_told(Pod(uid="1", addresses=("x",), node="n1", place="p"), 0)
     assert topology.pod_gone("1", 100) == {"x"}
-    assert topology.place_of("x") == Place("p", leaving=True)
+    assert topology.place_of("x") == MemberPlace("p", leaving=True)
     assert topology.zone_of("x") == "b"
     topology.tick(1_099)
     assert topology.place_of("x") is not None
@@ -81,7 +81,7 @@ def test_a_pod_that_is_gone_is_remembered_for_a_while_as_leaving_unless_another_
     topology.pod_gone("2", 2_000)
     topology.pod_told(Pod(uid="3", addresses=("x",), place="r"), 2_100)
     topology.tick(9_000)
-    assert topology.place_of("x") == Place("r", leaving=False)
+    assert topology.place_of("x") == MemberPlace("r", leaving=False)
     topology.check()
 
 

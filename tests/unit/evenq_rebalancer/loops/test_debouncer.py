@@ -9,7 +9,7 @@ import pytest
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
 from evenq_rebalancer.core.reports import BrokerReport, GroupFact, MemberFact, TopicFact
 from evenq_rebalancer.loops.debouncer import Debouncer
-from evenq_rebalancer.stats import Stats
+from evenq_rebalancer.stats import RebalancerStats
 
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
@@ -35,7 +35,7 @@ def report(*ids: str) -> BrokerReport:
 
 def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itself() -> None:
     async def story() -> None:
-        clock, stats, told = FakeClock(), Stats(), []
+        clock, stats, told = FakeClock(), RebalancerStats(), []
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
         debouncer = Debouncer(engine, clock=clock, stats=stats, debounce_ms=5, publish=told.extend)
         tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
@@ -66,7 +66,7 @@ def test_the_end_of_the_warm_up_settles_what_waited() -> None:
     async def story() -> None:
         clock, told = FakeClock(), []
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=500))
-        debouncer = Debouncer(engine, clock=clock, stats=Stats(), debounce_ms=5, publish=told.extend)
+        debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=told.extend)
         tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
         engine.facts.opened("b", 1)
         engine.reported(1, report("a"), now_ms=clock.monotonic_ms())
@@ -87,7 +87,7 @@ def test_changes_without_an_end_are_settled_after_the_longest_debounce() -> None
         clock, told = FakeClock(), []
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
         debouncer = Debouncer(
-            engine, clock=clock, stats=Stats(), debounce_ms=5, debounce_max_ms=50, publish=told.append
+            engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=50, publish=told.append
         )
         task = spawn(debouncer.run(), name="run")
         engine.facts.opened("b", 1)
@@ -113,7 +113,9 @@ def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_a
             rounds.append(clock.monotonic_ms())
             clock.worked_ms += 40  # so long does a round take
 
-        debouncer = Debouncer(engine, clock=clock, stats=Stats(), debounce_ms=5, debounce_max_ms=5, publish=publish)
+        debouncer = Debouncer(
+            engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=5, publish=publish
+        )
         task = spawn(debouncer.run(), name="run")
         engine.facts.opened("b", 1)
         for count in range(100):
@@ -149,7 +151,7 @@ def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCa
     async def story() -> None:
         clock = FakeClock()
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
-        debouncer = Debouncer(engine, clock=clock, stats=Stats(), debounce_ms=5, publish=lambda _: None)
+        debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=lambda _: None)
         task = spawn(debouncer.run(), name="run")
 
         async def told(*ids: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from evenq_rebalancer.core.places import Place
+from evenq_rebalancer.core.places import MemberPlace
 from evenq_rebalancer.loops import topology as module
 from evenq_rebalancer.loops.topology import TopologyWatch
 
@@ -94,9 +94,9 @@ def test_lists_and_changes_become_zones_and_places_and_the_loop_is_told_of_the_a
         stage.api.lists = {"pods": [pod("a", "x")], "nodes": [node("n1", "north")]}
         stage.watch.start()
         await stage.until(lambda: stage.watch.zone_of("x") == "north")
-        assert stage.watch.place_of("x") == Place("shop/StatefulSet/a", leaving=False)
+        assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=False)
         stage.api.events["pods"].put(("MODIFIED", pod("a", "x", leaving=True, version="11")))
-        await stage.until(lambda: stage.watch.place_of("x") == Place("shop/StatefulSet/a", leaving=True))
+        await stage.until(lambda: stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True))
         stage.api.events["pods"].put(("BOOKMARK", {"metadata": {"resourceVersion": "12"}}))
         stage.api.events["pods"].put(None)  # the watch ends by itself and goes on from where it was
         await stage.until(lambda: stage.api.versions == ["10", "12"])
@@ -118,7 +118,7 @@ def test_a_watch_that_is_too_far_behind_lists_again() -> None:
         stage.api.lists["pods"] = [pod("b", "y")]
         stage.api.events["pods"].put(Expired("410"))
         await stage.until(lambda: stage.watch.place_of("y") is not None)
-        assert stage.watch.place_of("x") == Place("shop/StatefulSet/a", leaving=True)
+        assert stage.watch.place_of("x") == MemberPlace("shop/StatefulSet/a", leaving=True)
 
     run(story)
 

@@ -10,7 +10,7 @@ import pytest
 from evenq_rebalancer.rpc.leader_gate import BEAT, LeaderGate
 
 from evenq.errors import ConnectionFailed
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 CONTEXT = RpcContext("m", (), "1.2.3.4:5", None)
@@ -26,8 +26,12 @@ def term(end: asyncio.Event) -> dict[str, Rpc]:
         await end.wait()
 
     return {
-        "ask": Rpc(method="ask", kind=Kind.UNARY, handler=ask, response=assignment_pb2.ExplainResponse, access=ACCESS),
-        "report": Rpc(method="report", kind=Kind.BIDI, handler=report, response=assignment_pb2.Decision, access=ACCESS),
+        "ask": Rpc(
+            method="ask", kind=CallKind.UNARY, handler=ask, response=assignment_pb2.ExplainResponse, access=ACCESS
+        ),
+        "report": Rpc(
+            method="report", kind=CallKind.BIDI, handler=report, response=assignment_pb2.Decision, access=ACCESS
+        ),
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from evenq_rebalancer.core.decisions import decide
 from evenq_rebalancer.core.inputs import Inputs
 from evenq_rebalancer.core.sharing import named
-from evenq_rebalancer.rpc.streams import Outbox, ReportStreams
+from evenq_rebalancer.rpc.streams import DecisionOutbox, ReportStreams
 
 from evenq.errors import TooManyRequests
 from evenq.model import Generation
@@ -29,7 +29,7 @@ def decision(group: str, counter: int):
 
 def test_only_the_newest_decision_of_a_pair_waits() -> None:
     async def story() -> None:
-        outbox = Outbox()
+        outbox = DecisionOutbox()
         for group, counter in (("g1", 1), ("g2", 2), ("g1", 3)):
             outbox.put(decision(group, counter))
         assert [(d.group, d.generation.counter) for d in await outbox.take()] == [("g1", 3), ("g2", 2)]
@@ -41,7 +41,7 @@ def test_only_the_newest_decision_of_a_pair_waits() -> None:
 
 def test_a_stream_with_too_much_waiting_is_ended() -> None:
     async def story() -> None:
-        outbox = Outbox(waiting_max=2)
+        outbox = DecisionOutbox(waiting_max=2)
         for counter in range(3):
             outbox.put(decision(f"g{counter}", counter))
         with pytest.raises(TooManyRequests, match="open the stream again"):

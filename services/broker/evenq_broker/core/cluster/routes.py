@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, QueueCounts
 from evenq_broker.core.cluster.listeners import INTERNAL
 
-__all__ = ["BrokerView", "RouteTable", "TopicAt"]
+__all__ = ["RegisteredBroker", "RouteTable", "TopicAt"]
 
 STALE_MS = 60_000
 LEFT_MS = 60_000
@@ -23,7 +23,7 @@ LEFT_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerView:
+class RegisteredBroker:
     """One broker and all topics it stores, as somebody told it."""
 
     name: str
@@ -67,12 +67,12 @@ class BrokerView:
 class TopicAt:
     """A topic on one broker."""
 
-    broker: BrokerView
+    broker: RegisteredBroker
     counts: QueueCounts
 
 
 @dataclass(slots=True)
-class _Source:
+class _NameserverRoutes:
     """What one nameserver told."""
 
     identity: str = ""
@@ -80,8 +80,8 @@ class _Source:
     settling: bool = False
     """True: living brokers may be missing in `views`."""
     away_since_ms: int = 0
-    views: dict[str, BrokerView] = field(default_factory=dict)
-    carried: dict[str, tuple[BrokerView, int]] = field(default_factory=dict)
+    views: dict[str, RegisteredBroker] = field(default_factory=dict)
+    carried: dict[str, tuple[RegisteredBroker, int]] = field(default_factory=dict)
     """From before its restart: broker name to view and until when it counts (monotonic ms)."""
 
 
@@ -89,10 +89,10 @@ class RouteTable:
     """Merged view of all nameservers. Times are monotonic ms handed in."""
 
     def __init__(self, *, stale_ms: int = STALE_MS) -> None:
-        self._sources: dict[str, _Source] = {}
-        self._own: BrokerView | None = None
-        self._merged: dict[str, BrokerView] = {}
-        self._left: dict[str, tuple[BrokerView, int]] = {}
+        self._sources: dict[str, _NameserverRoutes] = {}
+        self._own: RegisteredBroker | None = None
+        self._merged: dict[str, RegisteredBroker] = {}
+        self._left: dict[str, tuple[RegisteredBroker, int]] = {}
         """Brokers that are not live any more, and since when, the latest last."""
         self._changed_topics: dict[str, None] = {}
         self._stale_ms = stale_ms
@@ -101,20 +101,20 @@ class RouteTable:
 
     # --- what is told -------------------------------------------------------------------------------------------------
 
-    def set_own(self, view: BrokerView, now_ms: int) -> None:
+    def set_own(self, view: RegisteredBroker, now_ms: int) -> None:
         """This broker's own state; always part of the table, whatever the nameservers say."""
         self._own = view
         self._merge(now_ms)
 
     def snapshot(
-        self, address: str, identity: str, brokers: Iterable[BrokerView], now_ms: int, *, settling: bool = False
+        self, address: str, identity: str, brokers: Iterable[RegisteredBroker], now_ms: int, *, settling: bool = False
     ) -> None:
         """A nameserver told its whole table. `identity` is random per start of it; `settling`: it started lately and
         has not heard from everybody yet.
         """
-        source = self._sources.setdefault(address, _Source())
+        source = self._sources.setdefault(address, _NameserverRoutes())
         views = {view.name: view for view in brokers}
-        kept: dict[str, tuple[BrokerView, int]] = {}
+        kept: dict[str, tuple[RegisteredBroker, int]] = {}
         if settling or source.identity not in {"", identity}:
             kept.update(source.carried)  # also what it knew before the start before
             kept.update({name: (view, now_ms + self._stale_ms) for name, view in source.views.items()})
@@ -122,9 +122,9 @@ class RouteTable:
         source.identity, source.connected, source.settling, source.views = identity, True, settling, views
         self._merge(now_ms)
 
-    def changed(self, address: str, brokers: Iterable[BrokerView], removed: Iterable[str], now_ms: int) -> None:
+    def changed(self, address: str, brokers: Iterable[RegisteredBroker], removed: Iterable[str], now_ms: int) -> None:
         """A nameserver told a change."""
-        source = self._sources.setdefault(address, _Source())
+        source = self._sources.setdefault(address, _NameserverRoutes())
         source.connected = True
         for name in removed:
             gone = source.views.pop(name, None)
@@ -154,15 +154,15 @@ class RouteTable:
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
-    def brokers(self) -> list[BrokerView]:
+    def brokers(self) -> list[RegisteredBroker]:
         """All live brokers, ascending by name."""
         return [self._merged[name] for name in sorted(self._merged)]
 
-    def broker(self, name: str) -> BrokerView | None:
+    def broker(self, name: str) -> RegisteredBroker | None:
         """One live broker, or None."""
         return self._merged.get(name)
 
-    def reachable(self, name: str, now_ms: int) -> BrokerView | None:
+    def reachable(self, name: str, now_ms: int) -> RegisteredBroker | None:
         """One broker that is live, or that left so lately that it may still take the last word of its clients: it is
         out of the routes before it closes.
         """
@@ -207,14 +207,14 @@ class RouteTable:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _forget_elsewhere(self, name: str, gone: BrokerView | None) -> None:
+    def _forget_elsewhere(self, name: str, gone: RegisteredBroker | None) -> None:
         for other in self._sources.values():
             other.carried.pop(name, None)
             stale = other.views.get(name)
             if not other.connected and stale is not None and (gone is None or stale.rank <= gone.rank):
                 del other.views[name]
 
-    def _views(self, now_ms: int) -> Iterable[BrokerView]:
+    def _views(self, now_ms: int) -> Iterable[RegisteredBroker]:
         anybody = any(source.connected for source in self._sources.values())
         for source in self._sources.values():
             if source.connected or not anybody or now_ms - source.away_since_ms < self._stale_ms:
@@ -222,7 +222,7 @@ class RouteTable:
                 yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not anybody)
 
     def _merge(self, now_ms: int) -> None:
-        best: dict[str, BrokerView] = {}
+        best: dict[str, RegisteredBroker] = {}
         for view in self._views(now_ms):
             known = best.get(view.name)
             if known is None or view.rank > known.rank:
@@ -236,7 +236,7 @@ class RouteTable:
             self._merged = best
             self.version += 1
 
-    def _note_changes(self, best: Mapping[str, BrokerView]) -> None:
+    def _note_changes(self, best: Mapping[str, RegisteredBroker]) -> None:
         for name in {**best, **self._merged}:
             before = self._merged[name].topics if name in self._merged else {}
             after = best[name].topics if name in best else {}

@@ -22,11 +22,11 @@ from evenq_broker.core.delivery.queue_progress import (
     READY,
     Pending,
     QueueProgress,
-    Verdict,
+    SettleStatus,
 )
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible, Op
 
-__all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "Verdict"]
+__all__ = ["BLOCKED", "READY", "Pending", "Progress", "QueueProgress", "SettleStatus"]
 
 _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wide
 
@@ -268,24 +268,26 @@ class Progress:
 
     # ------------------------------------------------------------------------------------------------ settling
 
-    def ack(self, queue: QueueProgress | None, offset: int, number: int, *, expires_ms: int, now_ms: int) -> Verdict:
+    def ack(
+        self, queue: QueueProgress | None, offset: int, number: int, *, expires_ms: int, now_ms: int
+    ) -> SettleStatus:
         """Finish one message. An earlier handle of the same delivery is as good as the newest; one of an earlier
         delivery is good until its own time is over (wire contract 5.2). Finishing twice is ALREADY.
         """
         if queue is None or offset >= queue.next:
-            return Verdict.INVALID
+            return SettleStatus.INVALID
         entry = queue.pending.get(offset)
         if entry is None:
-            return Verdict.ALREADY
+            return SettleStatus.ALREADY
         if number == entry.number:
             if entry.deadline_ms <= now_ms:
-                return Verdict.INVALID
+                return SettleStatus.INVALID
         elif not queue.first <= number <= entry.number or expires_ms <= now_ms:
-            return Verdict.INVALID
+            return SettleStatus.INVALID
         self._finish(queue, offset)
         if offset == queue.committed:
             queue.advance()
-        return Verdict.DONE
+        return SettleStatus.DONE
 
     def finish(self, queue: QueueProgress, offset: int) -> bool:
         """Finish one message whatever its state: it is in the dead-letter topic, or gone from the store."""
@@ -305,19 +307,19 @@ class Progress:
         deadline_ms: int,
         uncounted: bool = False,
         given_back: bool = False,
-    ) -> Verdict:
+    ) -> SettleStatus:
         """Let the present delivery end at `deadline_ms` (now = a nack). Only its own handles may do that.
 
         `uncounted`: the attempt does not count (suspend). `given_back`: its consumer failed. Of both, what is left of
         the time is a wait for the next one. The delivery no longer depends on its client's life.
         """
         if queue is None or offset >= queue.next:
-            return Verdict.INVALID
+            return SettleStatus.INVALID
         entry = queue.pending.get(offset)
         if entry is None:
-            return Verdict.ALREADY
+            return SettleStatus.ALREADY
         if number != entry.number or entry.deadline_ms <= now_ms:
-            return Verdict.INVALID
+            return SettleStatus.INVALID
         entry.client_id = ""
         if uncounted and entry.attempt > 0:
             entry.attempt -= 1
@@ -326,7 +328,7 @@ class Progress:
         else:
             entry.deadline_ms, entry.waits = deadline_ms, given_back or uncounted
             self._deadlines.arm(queue, deadline_ms, [offset])
-        return Verdict.DONE
+        return SettleStatus.DONE
 
     def held(self, group_id: int, topic_id: int) -> Iterator[tuple[QueueProgress, int]]:
         """Every delivery of one group and topic that is running now."""

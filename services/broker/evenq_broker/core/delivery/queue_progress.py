@@ -11,7 +11,7 @@ from enum import Enum
 
 from evenq_broker.core.state.records import Invisible
 
-__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "UNKNOWN", "Pending", "QueueProgress", "Verdict"]
+__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "UNKNOWN", "Pending", "QueueProgress", "SettleStatus"]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
@@ -25,7 +25,7 @@ LITE_QUEUES_FROM = 1 << 20
 """Queues of lite topics have these numbers (`core.lite.lite_topics`): order within each, nothing between them."""
 
 
-class Verdict(Enum):
+class SettleStatus(Enum):
     """What became of an ack or a change."""
 
     DONE = "done"

@@ -16,7 +16,7 @@ from evenq.model.names import is_system_topic
 from evenq_broker.core.diagnosis.findings import (
     SETTLED_MS,
     Finding,
-    Kind,
+    FindingKind,
     Looks,
     Severity,
     age,
@@ -57,7 +57,7 @@ def findings(now: GroupFacts, before: GroupFacts | None = None) -> list[Finding]
 def _silent_brokers(looks: Looks) -> Iterable[Finding]:
     for name, why in looks.now.silent.items():
         yield Finding(
-            kind=Kind.BROKER_SILENT,
+            kind=FindingKind.BROKER_SILENT,
             severity=Severity.WARNING,
             subject=name,
             seen=f"broker {name} did not answer ({why}); what it holds was not looked at",
@@ -74,7 +74,7 @@ def _missing_brokers(looks: Looks) -> Iterable[Finding]:
             f"it was drained, and holds {contents}" if contents else "what it holds is out of reach and counted nowhere"
         )
         yield Finding(
-            kind=Kind.BROKER_MISSING,
+            kind=FindingKind.BROKER_MISSING,
             severity=Severity.NOTE if contents else Severity.ERROR,
             subject=name,
             seen=f"broker {name} belongs to the cluster and is not there since {age(lost.gone_ms)} ago: {drained}",
@@ -87,7 +87,7 @@ def _rebalancer_away(looks: Looks) -> Iterable[Finding]:
     facts = looks.now
     if facts.rebalancer and facts.rebalancer_problem:
         yield Finding(
-            kind=Kind.REBALANCER_AWAY,
+            kind=FindingKind.REBALANCER_AWAY,
             severity=Severity.WARNING,
             subject=facts.rebalancer,
             seen=f"no rebalancer answers ({facts.rebalancer_problem}); brokers repeat its last decisions",
@@ -104,7 +104,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
         if topic not in known:
             if not is_system_topic(topic) and not looks.now.silent:
                 yield Finding(
-                    kind=Kind.MISSING_TOPIC,
+                    kind=FindingKind.MISSING_TOPIC,
                     severity=Severity.WARNING,
                     subject=topic,
                     seen=f"members subscribe to {topic}, which no broker has",
@@ -113,7 +113,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
                 )
             continue
         yield Finding(
-            kind=Kind.STRATEGY_FAILS,
+            kind=FindingKind.STRATEGY_FAILS,
             severity=Severity.ERROR,
             subject=topic,
             seen=problem,
@@ -134,7 +134,7 @@ def _nobody(looks: Looks) -> Iterable[Finding]:
     for topic, queues in unread.items():
         lag = sum(at.lag for at in queues)
         yield Finding(
-            kind=Kind.NOBODY_READS,
+            kind=FindingKind.NOBODY_READS,
             severity=Severity.ERROR,
             subject=topic,
             seen=f"the group has no members, and {lag} messages wait in {count(len(queues), 'queue')} of {topic}",
@@ -165,7 +165,7 @@ def _owners(looks: Looks) -> Iterable[Finding]:
             del unowned[queue]
     for zone, queues in sorted(zones.items()):
         yield Finding(
-            kind=Kind.UNCOVERED_ZONE,
+            kind=FindingKind.UNCOVERED_ZONE,
             severity=Severity.ERROR,
             subject=zone,
             seen=f"no member may read in zone {zone}: nobody has its {queue_names(queues)}, {waiting(facts, queues)}",
@@ -176,7 +176,7 @@ def _owners(looks: Looks) -> Iterable[Finding]:
         strategy = facts.decided.strategy if facts.decided and queues[0] in facts.given else ""
         why = f"{strategy} gives them to nobody" if strategy else "no member has taken their locks"
         yield Finding(
-            kind=Kind.UNOWNED_QUEUES,
+            kind=FindingKind.UNOWNED_QUEUES,
             severity=Severity.ERROR,
             subject=topic,
             seen=f"nobody has {queue_names(queues)}: {why}, {waiting(facts, queues)}",
@@ -208,7 +208,7 @@ def _one_owner(facts: GroupFacts, queue: MessageQueue) -> bool:
 def _two_owners(looks: Looks) -> Iterable[Finding]:
     for queue, owners in looks.lasting(_doubled).items():
         yield Finding(
-            kind=Kind.TWO_OWNERS,
+            kind=FindingKind.TWO_OWNERS,
             severity=Severity.ERROR,
             subject=place(queue),
             seen=f"{names(owners)} read {place(queue)}: what one has read the other gets too",
@@ -238,7 +238,7 @@ def _hand_overs(looks: Looks) -> Iterable[Finding]:
         queues, age_ms = [one.queue for one in ones], max(one.age_ms for one in ones)
         has = f"{holder} does not let go of them" if holder else "it has not taken them"
         yield Finding(
-            kind=Kind.HAND_OVER_HANGS,
+            kind=FindingKind.HAND_OVER_HANGS,
             severity=Severity.WARNING if holder else Severity.ERROR,
             subject=f"{topic} to {owner}",
             seen=f"{queue_names(queues)} of {topic} were given to {owner} {age(age_ms)} ago, but {has}",
@@ -260,7 +260,7 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
     for topic, filters in different_filters(wanted_of(alike)).items():
         differences = "; ".join(f"{names(ids)} by {one.type} {one.expression!r}" for one, ids in filters.items())
         yield Finding(
-            kind=Kind.DIFFERENT_SUBSCRIPTIONS,
+            kind=FindingKind.DIFFERENT_SUBSCRIPTIONS,
             severity=Severity.ERROR,
             subject=topic,
             seen=f"members filter {topic} differently: {differences}; what one leaves out is passed over for all",
@@ -269,7 +269,7 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
         )
     for topic, missing in _strangers(facts).items():
         yield Finding(
-            kind=Kind.DIFFERENT_SUBSCRIPTIONS,
+            kind=FindingKind.DIFFERENT_SUBSCRIPTIONS,
             severity=Severity.WARNING,
             subject=topic,
             seen=f"{names(missing)} {_does(missing)} not subscribe to {topic}, which the others in the group do",
@@ -300,7 +300,7 @@ def _duplicates(looks: Looks) -> Iterable[Finding]:
         hosts = [view[-1].member.address or "an unknown host" for view in (members[match[1]], views)]
         refused = f", refused {times} times so far" if times else ""
         yield Finding(
-            kind=Kind.DUPLICATE_CLIENT_ID,
+            kind=FindingKind.DUPLICATE_CLIENT_ID,
             severity=Severity.WARNING,
             subject=match[1],
             seen=f"two living clients have the id {match[1]}: at {hosts[0]} and at {hosts[1]}, where it goes on as "
@@ -325,7 +325,7 @@ def _silent_members(looks: Looks) -> Iterable[Finding]:
         owned = sum(at.holder == client_id for at in looks.now.queues.values())
         left_ms = max(0, view.lease_ms - view.silent_ms)
         yield Finding(
-            kind=Kind.SILENT_MEMBER,
+            kind=FindingKind.SILENT_MEMBER,
             severity=Severity.WARNING,
             subject=client_id,
             seen=f"{client_id} at {view.member.address or 'an unknown host'} was last heard of {age(view.silent_ms)} "
@@ -368,7 +368,7 @@ def _idle(looks: Looks) -> Iterable[Finding]:
         more = members > len(queues)
         width = max(1, math.ceil(members / max(1, brokers)))
         yield Finding(
-            kind=Kind.IDLE_MEMBERS,
+            kind=FindingKind.IDLE_MEMBERS,
             severity=Severity.NOTE if more else Severity.WARNING,
             subject=topic,
             seen=f"{names(idle)} {'has' if len(idle) == 1 else 'have'} no queue: {why}",
@@ -406,7 +406,7 @@ def _settings(looks: Looks) -> Iterable[Finding]:
         if name in differing
     ]
     yield Finding(
-        kind=Kind.DIFFERENT_SETTINGS,
+        kind=FindingKind.DIFFERENT_SETTINGS,
         severity=Severity.WARNING,
         subject=facts.group,
         seen=f"brokers know the group by different settings: {differences}",

@@ -17,7 +17,7 @@ __all__ = [
     "SETTLED_MS",
     "TRANSIENT",
     "Finding",
-    "Kind",
+    "FindingKind",
     "Looks",
     "Severity",
     "age",
@@ -50,7 +50,7 @@ class Severity(StrEnum):
     """Works as it was set up, which may not be what was meant."""
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What was found."""
 
     BROKER_SILENT = "BROKER_SILENT"
@@ -76,13 +76,13 @@ class Kind(StrEnum):
 
 
 TRANSIENT = frozenset({
-    Kind.UNOWNED_QUEUES,
-    Kind.UNCOVERED_ZONE,
-    Kind.TWO_OWNERS,
-    Kind.HAND_OVER_HANGS,
-    Kind.SILENT_MEMBER,
-    Kind.DIFFERENT_SETTINGS,
-    Kind.IDLE_MEMBERS,
+    FindingKind.UNOWNED_QUEUES,
+    FindingKind.UNCOVERED_ZONE,
+    FindingKind.TWO_OWNERS,
+    FindingKind.HAND_OVER_HANGS,
+    FindingKind.SILENT_MEMBER,
+    FindingKind.DIFFERENT_SETTINGS,
+    FindingKind.IDLE_MEMBERS,
 })  # fmt: skip
 """Kinds that a hand-over shows for a moment: they count if a second look finds them, too."""
 
@@ -91,7 +91,7 @@ TRANSIENT = frozenset({
 class Finding:
     """One thing that is wrong."""
 
-    kind: Kind
+    kind: FindingKind
     severity: Severity
     subject: str
     """A topic, queue, member, broker or zone."""

@@ -15,6 +15,7 @@ from evenq_broker.core.groups.members import Member, Protocol
 
 __all__ = [
     "EVERYBODY",
+    "AssignedQueues",
     "BrokerPart",
     "Decided",
     "GivenQueue",
@@ -22,7 +23,6 @@ __all__ = [
     "LostBroker",
     "MemberAt",
     "QueueAt",
-    "Told",
 ]
 
 EVERYBODY = "*"
@@ -72,7 +72,7 @@ class QueueAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AssignedQueues:
     """Queues that a member was told to read, of any broker."""
 
     client_id: str
@@ -101,7 +101,7 @@ class BrokerPart:
     broker_name: str
     members: tuple[MemberAt, ...] = ()
     queues: tuple[QueueAt, ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[AssignedQueues, ...] = ()
     counts: Mapping[str, QueueCounts] = field(default_factory=dict)
     """By topic that the group reads."""
     stranded: tuple[QueueAt, ...] = ()
@@ -224,9 +224,9 @@ class GroupFacts:
                 readers.append(at)
         return readers
 
-    def newest_told(self) -> dict[tuple[str, str], Told]:
+    def newest_told(self) -> dict[tuple[str, str], AssignedQueues]:
         """(client id, topic) -> the newest that any broker told it."""
-        newest: dict[tuple[str, str], Told] = {}
+        newest: dict[tuple[str, str], AssignedQueues] = {}
         for one in (one for part in self.brokers for one in part.told):
             known = newest.get((one.client_id, one.topic))
             if known is None or known.generation < one.generation:

@@ -12,7 +12,7 @@ from evenq.model import Permission
 from evenq.model.names import is_system_topic
 from evenq_broker.core.diagnosis.findings import (
     Finding,
-    Kind,
+    FindingKind,
     Looks,
     Severity,
     age,
@@ -41,7 +41,7 @@ def _widths(looks: Looks) -> Iterable[Finding]:
             deaf = f"what is sent to the last {count(len(edge), 'queue')} is not read by anybody"
             closing = f"the last {count(len(edge), 'queue')} get nothing new and hold {left} messages for the group"
             yield Finding(
-                kind=Kind.UNEQUAL_QUEUES,
+                kind=FindingKind.UNEQUAL_QUEUES,
                 severity=Severity.ERROR if write > read else Severity.NOTE,
                 subject=f"{topic} at {part.broker_name}",
                 seen=f"{at}: {deaf if write > read else closing}",
@@ -58,7 +58,7 @@ def _heads(looks: Looks) -> Iterable[Finding]:
         who = f"{at.holder} holds the queue" if at.holder else f"{at.inflight} deliveries are under way"
         tried = f", delivered {at.head_attempt} times" if at.head_attempt > 1 else ""
         yield Finding(
-            kind=Kind.STUCK_HEAD,
+            kind=FindingKind.STUCK_HEAD,
             severity=Severity.ERROR if at.holder or facts.ordered else Severity.WARNING,
             subject=place(queue),
             seen=f"the oldest message of {place(queue)}, offset {at.committed}{tried}, has not been finished for "
@@ -75,7 +75,7 @@ def _back(looks: Looks) -> Iterable[Finding]:
         if at.back_from < 0:
             continue
         yield Finding(
-            kind=Kind.OFFSETS_WENT_BACK,
+            kind=FindingKind.OFFSETS_WENT_BACK,
             severity=Severity.WARNING,
             subject=place(queue),
             seen=f"the group went back in {place(queue)} from {at.back_from} to {at.back_to} {age(at.back_ms)} ago, "
@@ -102,7 +102,7 @@ def _stranded(looks: Looks) -> Iterable[Finding]:
                 why = f"which nobody may read: the topic's permission there is {permission.name}"
                 fix, command = "let it be read again", f"evenq topic permit {topic} {then} --broker {part.broker_name}"
             yield Finding(
-                kind=Kind.STRANDED_MESSAGES,
+                kind=FindingKind.STRANDED_MESSAGES,
                 severity=Severity.ERROR,
                 subject=f"{topic} at {part.broker_name}",
                 seen=f"{where}, {why}",
@@ -117,7 +117,7 @@ def _failing(looks: Looks) -> Iterable[Finding]:
     failed, delivered = sum(part.failed for part in brokers), sum(part.delivered for part in brokers)
     if waiting and failed >= FAILING_SHARE * delivered:
         yield Finding(
-            kind=Kind.MESSAGES_FAIL,
+            kind=FindingKind.MESSAGES_FAIL,
             severity=Severity.ERROR,
             subject=looks.now.group,
             seen=f"{count(waiting, 'message')} failed and wait for a retry; {failed} of {delivered} deliveries since "

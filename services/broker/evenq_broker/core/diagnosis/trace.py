@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible, decode
 
-__all__ = ["Kind", "Seen", "Story", "Trace"]
+__all__ = ["Story", "Trace", "TraceEvent", "TraceEventKind"]
 
 _TAKEN = 0xFF  # no version of a journal record
 _TAKEN_FORM = struct.Struct(">BHII")
@@ -25,7 +25,7 @@ _OFFSET = struct.Struct(">Q")
 _ENTRY_BYTES = 120  # what an entry takes besides its record
 
 
-class Kind(StrEnum):
+class TraceEventKind(StrEnum):
     """What happened; the names of the wire."""
 
     DELIVERED = "DELIVERED"
@@ -36,11 +36,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TraceEvent:
     """One thing that happened to a message in a group."""
 
     at_ms: int
-    kind: Kind
+    kind: TraceEventKind
     group_id: int
     client_id: str = ""
     attempt: int = 0
@@ -96,7 +96,7 @@ class Story:
         self._packed_queue = _QUEUE.pack(topic_id, queue_id)
         self._needle = _OFFSET.pack(offset)
         self._taken_needle = _TAKEN_ENTRY.pack(queue_id, offset, 0)[:-4]
-        self._seen: list[Seen] = []
+        self._seen: list[TraceEvent] = []
         self._clients: dict[tuple[int, int], str] = {}
         self._committed: dict[int, int] = {}
 
@@ -108,11 +108,11 @@ class Story:
         elif self._needle in record or self._packed_queue in record:
             self._seen.extend(self._of(at_ms, record))
 
-    def events(self) -> list[Seen]:
+    def events(self) -> list[TraceEvent]:
         """All of it, ascending in time, with every name that is known."""
         return [
             replace(one, client_id=self._clients.get((one.group_id, one.number), ""))
-            if one.kind is Kind.DELIVERED and not one.client_id
+            if one.kind is TraceEventKind.DELIVERED and not one.client_id
             else one
             for one in self._seen
         ]
@@ -127,7 +127,7 @@ class Story:
             if (queue_id, offset) == (self._queue_id, self._offset):
                 self._clients[group_id, number] = client_id
 
-    def _of(self, at_ms: int, record: bytes) -> Iterator[Seen]:
+    def _of(self, at_ms: int, record: bytes) -> Iterator[TraceEvent]:
         for op in decode(record):
             if not isinstance(op, Acked | Committed | Delivered | Invisible):
                 continue
@@ -137,7 +137,7 @@ class Story:
             if event is not None:
                 yield event
 
-    def _one(self, at_ms: int, op: Acked | Committed | Delivered | Invisible) -> Seen | None:
+    def _one(self, at_ms: int, op: Acked | Committed | Delivered | Invisible) -> TraceEvent | None:
         if isinstance(op, Committed):
             return self._moved(at_ms, op)
         if isinstance(op, Delivered):
@@ -146,9 +146,9 @@ class Story:
             at = op.offsets.index(self._offset)
             if not op.attempts[at]:
                 return None  # looked at, and held back behind an earlier one of its message group
-            return Seen(
+            return TraceEvent(
                 at_ms=at_ms,
-                kind=Kind.DELIVERED,
+                kind=TraceEventKind.DELIVERED,
                 group_id=op.group_id,
                 client_id=op.client_id,
                 attempt=op.attempts[at],
@@ -158,20 +158,20 @@ class Story:
         if op.offset != self._offset:
             return None
         if isinstance(op, Acked):
-            return Seen(at_ms=at_ms, kind=Kind.ACKNOWLEDGED, group_id=op.group_id)
-        return Seen(
+            return TraceEvent(at_ms=at_ms, kind=TraceEventKind.ACKNOWLEDGED, group_id=op.group_id)
+        return TraceEvent(
             at_ms=at_ms,
-            kind=Kind.INVISIBLE,
+            kind=TraceEventKind.INVISIBLE,
             group_id=op.group_id,
             attempt=op.attempt,
             until_ms=op.deadline_ms,
             number=op.number,
         )
 
-    def _moved(self, at_ms: int, op: Committed) -> Seen | None:
+    def _moved(self, at_ms: int, op: Committed) -> TraceEvent | None:
         before = self._committed.get(op.group_id)
         self._committed[op.group_id] = op.offset
         if op.reset:
-            return Seen(at_ms=at_ms, kind=Kind.RESET, group_id=op.group_id)
+            return TraceEvent(at_ms=at_ms, kind=TraceEventKind.RESET, group_id=op.group_id)
         passed = op.offset > self._offset and before is not None and before <= self._offset
-        return Seen(at_ms=at_ms, kind=Kind.COMMITTED, group_id=op.group_id) if passed else None
+        return TraceEvent(at_ms=at_ms, kind=TraceEventKind.COMMITTED, group_id=op.group_id) if passed else None

@@ -6,10 +6,10 @@ from evenq_broker.core.assignment.local import LastAnswers
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.core.groups.members import MemberTable
 
-__all__ = ["Membership"]
+__all__ = ["GroupTables"]
 
 
-class Membership:
+class GroupTables:
     """The members of all groups at one broker."""
 
     def __init__(self) -> None:

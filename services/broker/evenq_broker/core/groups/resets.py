@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from evenq.model import MessageQueue
 
-__all__ = ["FENCE_MS", "Fence", "Fences", "within"]
+__all__ = ["FENCE_MS", "Fences", "ResetFence", "within"]
 
 FENCE_MS = 60_000
 """A member that has not begun again after so long is believed as before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class ResetFence:
     """Who must begin again, and where."""
 
     client_id: str
@@ -32,19 +32,19 @@ class Fences:
     __slots__ = ("_fences",)
 
     def __init__(self) -> None:
-        self._fences: dict[tuple[str, MessageQueue], Fence] = {}
+        self._fences: dict[tuple[str, MessageQueue], ResetFence] = {}
 
     def __len__(self) -> int:
         return len(self._fences)
 
-    def put(self, group: str, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> Fence:
+    def put(self, group: str, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> ResetFence:
         """The group was moved to `offset` while this member held the queue."""
         for key in [key for key, fence in self._fences.items() if fence.until_ms <= now_ms]:
             del self._fences[key]
-        fence = self._fences[group, queue] = Fence(client_id, offset, now_ms + FENCE_MS)
+        fence = self._fences[group, queue] = ResetFence(client_id, offset, now_ms + FENCE_MS)
         return fence
 
-    def holds(self, group: str, queue: MessageQueue, fence: Fence, *, now_ms: int) -> bool:
+    def holds(self, group: str, queue: MessageQueue, fence: ResetFence, *, now_ms: int) -> bool:
         """True while the member has not begun again and no later reset came."""
         return self._fences.get((group, queue)) is fence and fence.until_ms > now_ms
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from evenq.errors import LiteSubscriptionQuotaExceeded
 
-__all__ = ["Action", "LiteSubscriptions", "Subscriber"]
+__all__ = ["LiteSubscribeAction", "LiteSubscriptions", "Subscriber"]
 
 
-class Action(IntEnum):
+class LiteSubscribeAction(IntEnum):
     """What a client asks for; the numbers of `LiteSubscriptionAction`."""
 
     PARTIAL_ADD = 0
@@ -58,7 +58,9 @@ class LiteSubscriptions:
     def __len__(self) -> int:
         return self._count
 
-    def sync(self, who: Subscriber, action: Action, names: Iterable[str], now_ms: int) -> tuple[list[str], bool]:
+    def sync(
+        self, who: Subscriber, action: LiteSubscribeAction, names: Iterable[str], now_ms: int
+    ) -> tuple[list[str], bool]:
         """The client's word. Gives the names that are new for it, and whether anything changed.
 
         Raises LiteSubscriptionQuotaExceeded, and nothing is changed.
@@ -67,13 +69,13 @@ class LiteSubscriptions:
         before = known.names if known is not None else {}
         listed = dict.fromkeys(names)
         match action:
-            case Action.PARTIAL_ADD:
+            case LiteSubscribeAction.PARTIAL_ADD:
                 after = {**before, **listed}
-            case Action.PARTIAL_REMOVE:
+            case LiteSubscribeAction.PARTIAL_REMOVE:
                 after = {name: None for name in before if name not in listed}
-            case Action.COMPLETE_ADD:
+            case LiteSubscribeAction.COMPLETE_ADD:
                 after = listed
-            case Action.COMPLETE_REMOVE:
+            case LiteSubscribeAction.COMPLETE_REMOVE:
                 after = {}
         added = [name for name in after if name not in before]
         self._must_fit(who, len(before), len(after))
@@ -120,7 +122,7 @@ class LiteSubscriptions:
         if who in self._sets:
             return False
         try:
-            return self.sync(who, Action.COMPLETE_ADD, names, synced_ms)[1]
+            return self.sync(who, LiteSubscribeAction.COMPLETE_ADD, names, synced_ms)[1]
         except LiteSubscriptionQuotaExceeded:
             return False
 

@@ -1,9 +1,9 @@
 """Long polls of a whole cluster, counted: who of the brokers has polls parked for a group and topic, and what was told.
 
-`Waiters` is kept by the broker that has messages: which peers have parked polls, whose turn it is. `Told` is kept by
-the broker that has the polls, one for each peer: what that peer believes, so that only news is sent. A poll that is
-used up by a notice counts one less on both sides without another word. Always true: a peer is in the table only with a
-count of one or more. Pure; used by `loops.polls.cluster_polls`.
+`Waiters` is kept by the broker that has messages: which peers have parked polls, whose turn it is. `PeerNotices` is
+kept by the broker that has the polls, one for each peer: what that peer believes, so that only news is sent. A poll
+that is used up by a notice counts one less on both sides without another word. Always true: a peer is in the table only
+with a count of one or more. Pure; used by `loops.polls.cluster_polls`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["Told", "Waiters", "Want"]
+__all__ = ["PeerNotices", "Waiters", "Want"]
 
 _PAUSE_FIRST_MS = 20
 _PAUSE_MAX_MS = 1_000
@@ -96,7 +96,7 @@ class Waiters:
             del self._of_peer[peer]
 
 
-class Told:
+class PeerNotices:
     """What one peer has been told, and which fetches from it came back empty."""
 
     __slots__ = ("_counts", "_pauses", "fade_ms")

@@ -18,7 +18,7 @@ __all__ = [
     "AppendEpochStart",
     "AppendRecords",
     "ClosePeer",
-    "Committed",
+    "CommitAdvanced",
     "CompareAndSet",
     "Fence",
     "HandedOver",
@@ -117,7 +117,7 @@ class StopServing:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitAdvanced:
     """All below `end` is committed: answer what waited for it, show it to readers."""
 
     end: int
@@ -170,7 +170,7 @@ Action: TypeAlias = (
     | Reset
     | Serve
     | StopServing
-    | Committed
+    | CommitAdvanced
     | HandedOver
     | ClosePeer
     | RecordTooOld

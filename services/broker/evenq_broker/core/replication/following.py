@@ -10,7 +10,7 @@ from __future__ import annotations
 from evenq_broker.core.replication.actions import (
     Action,
     AppendRecords,
-    Committed,
+    CommitAdvanced,
     HandedOver,
     PersistEpoch,
     ReadRecord,
@@ -20,7 +20,7 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
-from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, Progress, Records
+from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.rules import LEADING, InvariantBroken, Role, Rules
 
@@ -108,7 +108,7 @@ class Follower(Rules):
         record = self.record
         if self.role is not Role.FETCHING or record is None or record.epoch != self.max_epoch:
             return []
-        progress = Progress(self.end, min(self._confirmed_end(), self.end), wants)
+        progress = FollowerProgress(self.end, min(self._confirmed_end(), self.end), wants)
         return [Send(record.leader, self._envelope(progress))]
 
     def _on_records(self, records: Records) -> list[Action]:
@@ -143,7 +143,7 @@ class Follower(Rules):
         if end <= self.hw:
             return []
         self._raise_hw(end)
-        return [Committed(end)]
+        return [CommitAdvanced(end)]
 
     def _not_copied(self) -> list[Action]:
         self.writing = None

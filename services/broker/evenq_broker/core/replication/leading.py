@@ -10,7 +10,7 @@ from evenq_broker.core.replication.actions import (
     Action,
     AppendEpochStart,
     ClosePeer,
-    Committed,
+    CommitAdvanced,
     CompareAndSet,
     HandedOver,
     Send,
@@ -18,7 +18,14 @@ from evenq_broker.core.replication.actions import (
     Serve,
 )
 from evenq_broker.core.replication.following import Follower
-from evenq_broker.core.replication.messages import Envelope, EpochsReply, EpochsRequest, Nomination, Progress, Records
+from evenq_broker.core.replication.messages import (
+    Envelope,
+    EpochsReply,
+    EpochsRequest,
+    FollowerProgress,
+    Nomination,
+    Records,
+)
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.rules import LEADING, NOTHING, STANDING, InvariantBroken, Role
 
@@ -77,7 +84,7 @@ class Leader(Follower):
         if end == self.hw:
             return []
         self._raise_hw(end)
-        actions: list[Action] = [Committed(end)]
+        actions: list[Action] = [CommitAdvanced(end)]
         if self.role is Role.STARTING and end >= self.epoch_start_end:
             self._move(Role.READY)
             actions.append(Serve(self.max_epoch))
@@ -107,7 +114,7 @@ class Leader(Follower):
         reply = EpochsReply(request.number, envelope.session, self.table, self.end)
         return [Send(envelope.sender, self._envelope(reply))]
 
-    def _on_progress(self, envelope: Envelope, progress: Progress, now_ms: int) -> list[Action]:
+    def _on_progress(self, envelope: Envelope, progress: FollowerProgress, now_ms: int) -> list[Action]:
         """R5: somebody says how far its log is."""
         if self.role not in LEADING:
             return []

@@ -19,8 +19,8 @@ __all__ = [
     "Envelope",
     "EpochsReply",
     "EpochsRequest",
+    "FollowerProgress",
     "Nomination",
-    "Progress",
     "Records",
     "Refusal",
     "fault_of",
@@ -50,7 +50,7 @@ class EpochsReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class FollowerProgress:
     """Follower to leader: how far my log is (R5), and whether I want more. Offsets are ends, exclusive."""
 
     end: int
@@ -89,7 +89,7 @@ class Refusal:
     """Your epoch is over; the envelope has the newer one."""
 
 
-Body: TypeAlias = EpochsRequest | EpochsReply | Progress | Records | Nomination | Refusal
+Body: TypeAlias = EpochsRequest | EpochsReply | FollowerProgress | Records | Nomination | Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def fault_of(envelope: Envelope, *, cluster: str, own_id: int, epoch: int, recor
 
 def _fault_of_body(body: Body) -> str:
     match body:
-        case Progress(end, confirmed):
+        case FollowerProgress(end, confirmed):
             if not 0 <= confirmed <= end < NUMBER_MAX:
                 return f"confirmed {confirmed} of a log that ends at {end}"
         case Records():

@@ -1,7 +1,8 @@
 """What waits for a commit: receive records before messages are handed out (R12), sends and acks before their OK.
 
-The owner parks a ticket at the end of the record that it appended, and answers it when `Committed` or `StopServing`
-comes. A ticket of an epoch that is over is unknown, never OK: a deposed leader hands out nothing. Bounded.
+The owner parks a ticket at the end of the record that it appended, and answers it when `CommitAdvanced` or
+`StopServing` comes. A ticket of an epoch that is over is unknown, never OK: a deposed leader hands out nothing.
+Bounded.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class CommitWaits:
         return ended
 
     def committed(self, end: int) -> Waited:
-        """`Committed`: all below `end` is."""
+        """`CommitAdvanced`: all below `end` is."""
         count = bisect_right(self._ends, end)
         done = tuple(self._tickets.popleft() for _ in range(count))
         for _ in range(count):

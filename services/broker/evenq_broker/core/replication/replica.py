@@ -26,8 +26,8 @@ from evenq_broker.core.replication.messages import (
     Envelope,
     EpochsReply,
     EpochsRequest,
+    FollowerProgress,
     Nomination,
-    Progress,
     Records,
     Refusal,
     fault_of,
@@ -211,7 +211,7 @@ class Replica(Leader):
         match envelope.body:
             case EpochsRequest() as request:
                 return self._on_request(envelope, request)
-            case Progress() as progress:
+            case FollowerProgress() as progress:
                 return self._on_progress(envelope, progress, now_ms)
             case EpochsReply() as reply if envelope.sender == self.leader_id():
                 return self._on_epochs(reply)

@@ -28,7 +28,7 @@ from evenq_broker.core.sending.validation import (
     DIGITS_USED,
     KEYS_MAX,
     NORMAL_END,
-    Limits,
+    MessageLimits,
     is_tag,
 )
 
@@ -116,7 +116,7 @@ class PlainBlock(PlainSend):
 class PlainSends:
     """Reads requests under the limits of one broker."""
 
-    def __init__(self, limits: Limits, *, broker_name: str = "") -> None:
+    def __init__(self, limits: MessageLimits, *, broker_name: str = "") -> None:
         """`broker_name`: whose queues blocks may name."""
         self._limits = limits
         self._here = ("", broker_name)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import md5
-from typing import Protocol
 
 from evenq import errors
 from evenq.model import MIXED_KINDS, MessageType, TopicConfig
 from evenq.model.lanes import lane_of
 from evenq.store import Append, TimerAppend
-from evenq.wire.convert import duration_ms_of, set_ms
+from evenq.wire.convert import SecondsAndNanos, duration_ms_of, set_ms
 from evenq.wire.packing import unpack
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.delivery.tags import tag_hash
@@ -24,7 +23,7 @@ from evenq_broker.core.lite.lite_topics import lite_problem
 from evenq_broker.core.state.frames import text_field
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 
-__all__ = ["Limits", "checked", "checked_in_block", "digest_of", "is_tag", "level_of"]
+__all__ = ["MessageLimits", "checked", "checked_in_block", "digest_of", "is_tag", "level_of"]
 
 MESSAGE_ID_MAX = 255
 TAG_LENGTH_MAX = 4_096
@@ -63,17 +62,8 @@ NORMAL_END = _ENCODING_AND_TYPE[_NORMAL]
 """What stands behind the digest of a plain message, in front of the store's host."""
 
 
-class Moment(Protocol):
-    """A `Timestamp`."""
-
-    @property
-    def seconds(self) -> int: ...
-    @property
-    def nanos(self) -> int: ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class MessageLimits:
     """What of the settings a message is held against."""
 
     body_bytes_max: int
@@ -98,7 +88,7 @@ class Limits:
 
 
 def checked(
-    message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int
+    message: definition_pb2.Message, topic: TopicConfig, limits: MessageLimits, *, now_ms: int
 ) -> Append | TimerAppend:
     """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
     for its message group or priority, or the one it asks for, or -1 for the caller to choose. Raises the error that
@@ -145,7 +135,9 @@ def checked(
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
 
 
-def checked_in_block(message: definition_pb2.Message, topic: TopicConfig, limits: Limits, *, now_ms: int) -> Append:
+def checked_in_block(
+    message: definition_pb2.Message, topic: TopicConfig, limits: MessageLimits, *, now_ms: int
+) -> Append:
     """`checked` for a message of a block, which is for one topic: it may leave that out, and is stored with it."""
     resource = message.topic
     if resource.name not in {"", topic.name}:
@@ -170,7 +162,7 @@ def digest_of(system: bytes) -> bytes:
     return system[at : at + DIGITS_USED]
 
 
-def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
+def _due_ms(due: SecondsAndNanos, now_ms: int, limits: MessageLimits) -> int:
     """When a delayed message is due, ms since the epoch; one in the past is delivered at once."""
     due_ms = due.seconds * 1000 + due.nanos // 1_000_000
     if due_ms - now_ms > limits.delay_max_ms:
@@ -180,7 +172,7 @@ def _due_ms(due: Moment, now_ms: int, limits: Limits) -> int:
     return due_ms
 
 
-def _first_check_ms(system: definition_pb2.SystemProperties, limits: Limits) -> int:
+def _first_check_ms(system: definition_pb2.SystemProperties, limits: MessageLimits) -> int:
     """Age of the transaction at its first check, ms."""
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return limits.first_check_ms
@@ -193,7 +185,7 @@ def _first_check_ms(system: definition_pb2.SystemProperties, limits: Limits) -> 
     return asked_ms if asked_ms > 0 else limits.first_check_ms
 
 
-def _born_ms(born: Moment) -> int:
+def _born_ms(born: SecondsAndNanos) -> int:
     """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
     born_ms = born.seconds * 1000 + born.nanos // 1_000_000
     return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX
@@ -235,7 +227,9 @@ def _check_id(message_id: str) -> None:
         raise errors.IllegalMessageId(f"the message id has {len(message_id)} characters, the limit is {MESSAGE_ID_MAX}")
 
 
-def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: Limits) -> bytes:
+def _check_body(
+    message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: MessageLimits
+) -> bytes:
     body = message.body
     packed = system.body_encoding > _IDENTITY
     if packed and body:  # delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3)
@@ -256,7 +250,7 @@ def _check_body(message: definition_pb2.Message, system: definition_pb2.SystemPr
     return digest.encode()
 
 
-def _check_properties(message: definition_pb2.Message, limits: Limits) -> None:
+def _check_properties(message: definition_pb2.Message, limits: MessageLimits) -> None:
     properties = message.user_properties
     if len(properties) > limits.properties_max:
         raise errors.PropertiesTooLarge(
@@ -300,7 +294,7 @@ def _check_keys(system: definition_pb2.SystemProperties) -> None:
             raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
 
 
-def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, limits: Limits) -> int:
+def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, limits: MessageLimits) -> int:
     declared = int(system.message_type)
     derived = declared
     if system.HasField("delivery_timestamp"):
@@ -346,7 +340,7 @@ def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, lim
     return derived
 
 
-def _check_lite(name: str, limits: Limits) -> None:
+def _check_lite(name: str, limits: MessageLimits) -> None:
     problem = lite_problem(name, limits.lite_topic_size_max)
     if problem:
         raise errors.IllegalLiteTopic(problem)

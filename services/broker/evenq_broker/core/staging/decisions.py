@@ -19,14 +19,14 @@ from evenq_broker.core.state.staging_records import (
     TokensDropped,
 )
 
-__all__ = ["JOB_PREFIX", "Decision", "Decisions", "Query"]
+__all__ = ["JOB_PREFIX", "BatchDecision", "Decisions", "Query"]
 
 JOB_PREFIX = "job-"
 """Of the ids of batch jobs, which never come back after they ended."""
 
 
 @dataclass(slots=True)
-class Decision:
+class BatchDecision:
     """A decided batch that some broker has not published yet."""
 
     winners: dict[str, list[str]]
@@ -42,7 +42,7 @@ class Query:
     used_ms: int
     last_batch: int = -1
     """Decided, as are all before it. Known to the coordinator only."""
-    open: dict[int, Decision] = field(default_factory=dict)
+    open: dict[int, BatchDecision] = field(default_factory=dict)
     """By batch id: those that some broker has not published yet."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Token that shall never win, to its batch; until that is decided."""
@@ -99,7 +99,9 @@ class Decisions:
         if query is None:
             return None
         opened = {
-            batch_id: Decision({name: list(tokens) for name, tokens in decision.winners.items()}, decision.decided_ms)
+            batch_id: BatchDecision(
+                {name: list(tokens) for name, tokens in decision.winners.items()}, decision.decided_ms
+            )
             for batch_id, decision in query.open.items()
         }
         return Query(query.coordinator, query.used_ms, query.last_batch, opened, dict(query.dropped))
@@ -143,7 +145,7 @@ class Decisions:
         for broker_name, token in op.winners:
             winners.setdefault(broker_name, []).append(token)
         if winners and op.batch_id not in query.open:
-            query.open[op.batch_id] = Decision(winners, op.decided_ms)
+            query.open[op.batch_id] = BatchDecision(winners, op.decided_ms)
         query.last_batch = max(query.last_batch, op.batch_id)
         query.dropped = {token: batch for token, batch in query.dropped.items() if batch > query.last_batch}
         self.use(op.query_id, op.decided_ms)

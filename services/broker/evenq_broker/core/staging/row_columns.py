@@ -16,10 +16,10 @@ from operator import add, sub
 from typing import Protocol, TypeVar
 
 from evenq.errors import BadRequest
-from evenq_broker.core.sending.validation import Limits
+from evenq_broker.core.sending.validation import MessageLimits
 from evenq_broker.core.state.frames import varint
 
-__all__ = ["ROWS_MAX", "Columns", "Rows", "rows_of"]
+__all__ = ["ROWS_MAX", "RowBlockColumns", "Rows", "rows_of"]
 
 ROWS_MAX = 20_000
 """Most rows in one block."""
@@ -32,7 +32,7 @@ _KEY_HEADS = [b"\x12" + varint(size) for size in range(_KEY_BYTES_MAX + 1)]
 T = TypeVar("T")
 
 
-class Columns(Protocol):
+class RowBlockColumns(Protocol):
     """`evenq.v1.RowBlock`."""
 
     count: int
@@ -115,7 +115,7 @@ def _start(ends: Sequence[int], at: int) -> int:
     return ends[at - 1] if at else 0
 
 
-def rows_of(block: Columns, limits: Limits) -> Rows:
+def rows_of(block: RowBlockColumns, limits: MessageLimits) -> Rows:
     """Take the columns apart. Raises BadRequest for columns that do not fit together."""
     count = block.count
     if not 0 < count <= ROWS_MAX:
@@ -237,7 +237,7 @@ def _names(data: bytes, ends: bytes, rows: bytes, count: int) -> _Names:
     return _Names(names, row_ends, columns, _plain(data), min(sizes), max(sizes), _most(row_ends))
 
 
-def _small(names: _Names, values: Sequence[bytes], limits: Limits) -> bool:
+def _small(names: _Names, values: Sequence[bytes], limits: MessageLimits) -> bool:
     """True if no row can be over the limits; false: each is looked at."""
     if not values:
         return True

@@ -28,7 +28,7 @@ from evenq.model import MessageType, TopicConfig
 from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq_broker.core.sending.validation import Limits, checked
+from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.staging.row_columns import ROWS_MAX, Rows, rows_of
 from evenq_broker.core.state.frames import field, text_field, varint, varint_field
 
@@ -79,7 +79,7 @@ class Passed(dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]]):
 
 
 def build(
-    rows: Rows, topic: TopicConfig, limits: Limits, *, token: bytes, sequence: int, now_ms: int,
+    rows: Rows, topic: TopicConfig, limits: MessageLimits, *, token: bytes, sequence: int, now_ms: int,
     passed: Passed | None = None,
 ) -> TimerAppend:  # fmt: skip
     """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number. `passed`:
@@ -98,7 +98,7 @@ class _Maker:
     """What is the same for the rows of one block."""
 
     def __init__(
-        self, rows: Rows, topic: TopicConfig, limits: Limits, token: bytes, now_ms: int, passed: Passed
+        self, rows: Rows, topic: TopicConfig, limits: MessageLimits, token: bytes, now_ms: int, passed: Passed
     ) -> None:
         self._rows = rows
         self._topic = topic

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from evenq_broker.core.state.staging_records import StagedEnded, StagedMoved, StagedPut, StagingOp
 
-__all__ = ["Batch", "Block", "StagedRows", "Staging"]
+__all__ = ["Batch", "StagedAttempt", "StagedBlock", "StagedRows"]
 
 Batch = tuple[str, int]
 """Query id and batch id."""
 
 
 @dataclass(slots=True)
-class Block:
+class StagedBlock:
     """Rows of one call."""
 
     put: StagedPut
@@ -28,7 +28,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Staging:
+class StagedAttempt:
     """What one attempt staged here."""
 
     query_id: str
@@ -39,7 +39,7 @@ class Staging:
     coordinator: str
     staged_ms: int = 0
     """When its newest block came, ms since the epoch."""
-    blocks: dict[int, Block] = field(default_factory=dict)
+    blocks: dict[int, StagedBlock] = field(default_factory=dict)
     """By sequence."""
 
     @property
@@ -50,7 +50,7 @@ class Staging:
     def rows(self) -> int:
         return sum(block.put.rows for block in self.blocks.values())
 
-    def in_order(self) -> list[Block]:
+    def in_order(self) -> list[StagedBlock]:
         """Its blocks as they were written."""
         return [self.blocks[sequence] for sequence in sorted(self.blocks)]
 
@@ -61,9 +61,9 @@ class StagedRows:
     def __init__(self) -> None:
         self.bytes = 0
         self.rows = 0
-        self._stagings: dict[str, Staging] = {}
-        self._batches: dict[Batch, dict[str, Staging]] = {}
-        self._blocks: dict[int, tuple[Staging, int]] = {}
+        self._stagings: dict[str, StagedAttempt] = {}
+        self._batches: dict[Batch, dict[str, StagedAttempt]] = {}
+        self._blocks: dict[int, tuple[StagedAttempt, int]] = {}
         """Number of a block to its place."""
         self._query_bytes: dict[str, int] = {}
 
@@ -72,21 +72,21 @@ class StagedRows:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def block(self, token: str, sequence: int) -> Block | None:
+    def block(self, token: str, sequence: int) -> StagedBlock | None:
         """One block, if it is here."""
         staging = self._stagings.get(token)
         return staging.blocks.get(sequence) if staging is not None else None
 
-    def staging(self, token: str) -> Staging | None:
+    def staging(self, token: str) -> StagedAttempt | None:
         """What the token staged here."""
         return self._stagings.get(token)
 
-    def by_number(self, number: int) -> Block | None:
+    def by_number(self, number: int) -> StagedBlock | None:
         """The block of this name."""
         entry = self._blocks.get(number)
         return entry[0].blocks[entry[1]] if entry is not None else None
 
-    def of(self, batch: Batch) -> list[Staging]:
+    def of(self, batch: Batch) -> list[StagedAttempt]:
         """The stagings of a batch, by partition, then by token."""
         stagings = self._batches.get(batch, {}).values()
         return sorted(stagings, key=lambda staging: (staging.partition_id, staging.token))
@@ -126,12 +126,12 @@ class StagedRows:
             return
         staging = self._stagings.get(op.token)
         if staging is None:
-            staging = self._stagings[op.token] = Staging(
+            staging = self._stagings[op.token] = StagedAttempt(
                 op.query_id, op.batch_id, op.partition_id, op.attempt_id, op.token, op.coordinator
             )
             self._batches.setdefault(staging.batch, {})[op.token] = staging
         staging.staged_ms = max(staging.staged_ms, op.staged_ms)
-        staging.blocks[op.sequence] = Block(op, op.timer_id)
+        staging.blocks[op.sequence] = StagedBlock(op, op.timer_id)
         self._blocks[op.number] = staging, op.sequence
         self._count(op, 1)
 
@@ -178,7 +178,7 @@ class StagedRows:
         assert all(staging.blocks for staging in self._stagings.values())
 
 
-def _now(block: Block) -> StagedPut:
+def _now(block: StagedBlock) -> StagedPut:
     op = block.put
     if block.timer_id == op.timer_id:
         return op

@@ -236,7 +236,7 @@ class BrokerTopics:
 
 
 class HalvesEnded(NamedTuple):
-    """Transactions ended; `outcomes` are numbers of `core.transactions.table.Outcome`."""
+    """Transactions ended; `outcomes` are numbers of `core.transactions.table.TransactionOutcome`."""
 
     numbers: tuple[int, ...]
     outcomes: tuple[int, ...]

@@ -18,7 +18,7 @@ from evenq.errors import InvalidTransition, TooManyRequests
 from evenq_broker.core.state.records import HalfPut, HalvesEnded
 from evenq_broker.core.transactions.half_messages import HalfHeader
 
-__all__ = ["Firing", "Half", "Outcome", "TransactionTable", "Verdict"]
+__all__ = ["DecisionStatus", "Firing", "Half", "TransactionOutcome", "TransactionTable"]
 
 ZOMBIE_MS = 3_600_000
 """An open one whose timer did not fire for so long after its time has none: the crash of its birth took it."""
@@ -27,7 +27,7 @@ ZOMBIE_MS = 3_600_000
 SWEEP_MS = 10_000
 
 
-class Outcome(IntEnum):
+class TransactionOutcome(IntEnum):
     """How a transaction ended; the numbers stand in the journal."""
 
     FORGOTTEN = 0
@@ -39,7 +39,7 @@ class Outcome(IntEnum):
     """Committed; its message is delivered when its timer fires, since the frame could not be read before."""
 
 
-class Verdict(Enum):
+class DecisionStatus(Enum):
     """What a decision meets."""
 
     FIRST = auto()
@@ -93,7 +93,7 @@ class TransactionTable:
         self.checks_max = checks_max
         self.age_max_ms = age_max_ms
         self._open: dict[int, Half] = {}
-        self._decided: dict[int, Outcome] = {}
+        self._decided: dict[int, TransactionOutcome] = {}
         self._swept_ms = 0
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class TransactionTable:
         """Every open one."""
         return iter(self._open.items())
 
-    def outcome(self, number: int) -> Outcome | None:
+    def outcome(self, number: int) -> TransactionOutcome | None:
         """How it ended, if that is remembered."""
         return self._decided.get(number)
 
@@ -144,23 +144,23 @@ class TransactionTable:
 
     # ------------------------------------------------------------------------------------------------ decide
 
-    def decide(self, number: int, outcome: Outcome) -> Verdict:
+    def decide(self, number: int, outcome: TransactionOutcome) -> DecisionStatus:
         """Somebody wants it to end so. After FIRST comes `settle` or `undo`, and nobody else may decide before."""
         half = self._open.get(number)
         if half is not None:
             if half.deciding:
                 raise InvalidTransition(f"transaction {number} is being decided; wait for that")
             half.deciding = True
-            return Verdict.FIRST
+            return DecisionStatus.FIRST
         known = self._decided.get(number)
         if known is None:
-            return Verdict.LONG_AGO
-        if known is Outcome.GIVEN_UP:
-            return Verdict.GIVEN_UP
-        same = outcome is (Outcome.COMMITTED if known is Outcome.TO_COMMIT else known)
-        return Verdict.SAME if same else Verdict.OTHER
+            return DecisionStatus.LONG_AGO
+        if known is TransactionOutcome.GIVEN_UP:
+            return DecisionStatus.GIVEN_UP
+        same = outcome is (TransactionOutcome.COMMITTED if known is TransactionOutcome.TO_COMMIT else known)
+        return DecisionStatus.SAME if same else DecisionStatus.OTHER
 
-    def settle(self, number: int, outcome: Outcome) -> None:
+    def settle(self, number: int, outcome: TransactionOutcome) -> None:
         """The decision is on its way to the log; `reopen` if it did not get there."""
         self._open.pop(number, None)
         self._remember(number, outcome)
@@ -185,7 +185,7 @@ class TransactionTable:
         """
         known = self._decided.get(number)
         if known is not None:
-            leftovers = {Outcome.TO_COMMIT: Firing.DELIVER, Outcome.GIVEN_UP: Firing.GIVE_UP}
+            leftovers = {TransactionOutcome.TO_COMMIT: Firing.DELIVER, TransactionOutcome.GIVEN_UP: Firing.GIVE_UP}
             return leftovers.get(known, Firing.END)
         half = self._open.get(number)
         if half is None:
@@ -195,7 +195,7 @@ class TransactionTable:
         if half.deciding:
             return Firing.WAIT
         if half.checks >= self.checks_max or now_ms - half.first_ms >= self.age_max_ms:
-            self.settle(number, Outcome.GIVEN_UP)
+            self.settle(number, TransactionOutcome.GIVEN_UP)
             return Firing.GIVE_UP
         return Firing.CHECK
 
@@ -235,7 +235,7 @@ class TransactionTable:
             for number, outcome in zip(op.numbers, op.outcomes, strict=True):
                 self._open.pop(number, None)
                 if outcome:
-                    self._remember(number, Outcome(outcome))
+                    self._remember(number, TransactionOutcome(outcome))
             return
         half = self.begin(op.number, op.topic_id, first_ms=op.first_ms, due_ms=op.due_ms)
         half.timer_id, half.previous_id = op.timer_id, op.previous_id
@@ -248,7 +248,7 @@ class TransactionTable:
         assert len(self._decided) <= self.decisions_max
         assert all(half.checks <= self.checks_max for half in self._open.values())
 
-    def _remember(self, number: int, outcome: Outcome) -> None:
+    def _remember(self, number: int, outcome: TransactionOutcome) -> None:
         self._decided.pop(number, None)
         self._decided[number] = outcome
         while len(self._decided) > self.decisions_max:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_broker.loops.wire.translation import generation_of
 
-__all__ = ["InheritedHolds"]
+__all__ = ["ReportedHolds"]
 
 TOPICS_MAX = 1_000
 """Of one group."""
@@ -18,7 +18,7 @@ BYTES_MAX = 256 * 1024
 """Of one (group, topic): more than 256 places and 20,000 queues take. What is bigger is not kept."""
 
 
-class InheritedHolds:
+class ReportedHolds:
     """By group and topic."""
 
     def __init__(self) -> None:

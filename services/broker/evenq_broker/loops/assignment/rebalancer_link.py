@@ -21,7 +21,7 @@ from evenq.wire import status
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment.leader_search import LeaderSearch
 from evenq_broker.core.assignment.local import Answer
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.reports import BrokerReports
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -55,7 +55,7 @@ class RebalancerLink:
         ledger: Ledger,
         addresses: Iterable[str],
         *,
-        membership: Membership,
+        membership: GroupTables,
     ) -> None:
         self._runtime = runtime
         self._changes = catalog.changes.facts

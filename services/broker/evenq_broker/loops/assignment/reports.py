@@ -19,9 +19,9 @@ from evenq.model.balance import EVEN_BALANCE, Weight
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment.local import Answer
 from evenq_broker.core.groups.members import Member
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.frames import field, text_field
-from evenq_broker.loops.assignment.inherited_holds import InheritedHolds
+from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import balance_message, counts_of, entry_of, member_message, queue_message
@@ -45,7 +45,7 @@ _MEMBERS, _HELD, _HOLDS = 4, 5, 8  # fields of GroupFacts
 
 
 @dataclass(slots=True)
-class _Part:
+class _MemberShare:
     """One member's share of its group's message."""
 
     member: Member
@@ -61,7 +61,7 @@ class _Part:
 class BrokerReports:
     """See the module. Times are monotonic ms."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership) -> None:
+    def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._membership = membership
         self._groups: dict[str, None] = {}
@@ -72,13 +72,13 @@ class BrokerReports:
         """Groups whose holders found no room in the first report."""
         self._modes: dict[str, dict[str, assignment_pb2.TopicMode]] = {}
         """Request modes by group and topic, as decisions told them."""
-        self._holds = InheritedHolds()
+        self._holds = ReportedHolds()
         self._look_at_all = True
         self._told_groups: dict[str, int] = {}
         """Name to the hash of what was told."""
         self._told_topics: dict[str, int] = {}
         self._told_lags: dict[str, int] = {}
-        self._parts: dict[str, dict[str, _Part]] = {}
+        self._parts: dict[str, dict[str, _MemberShare]] = {}
         """Group to client id to its part."""
         self._lags_due_ms = 0
         self._rows = 0
@@ -196,7 +196,7 @@ class BrokerReports:
         self._told_groups[name] = digest
         return field(_GROUPS, group + (self._held_of(name, parts) if with_held else b""))
 
-    def _held_of(self, group: str, parts: Sequence[_Part]) -> bytes:
+    def _held_of(self, group: str, parts: Sequence[_MemberShare]) -> bytes:
         holds = self._holds.of_group(group)
         rows = sum(part.rows for part in parts) + sum(1 + topic_holds.ByteSize() // ROW_BYTES for topic_holds in holds)
         if self._rows and self._rows + rows > ROWS_MAX:
@@ -206,15 +206,15 @@ class BrokerReports:
         waiting = (field(_HOLDS, topic_holds.SerializeToString()) for topic_holds in holds)
         return b"".join((*(part.held for part in parts), *waiting))
 
-    def _parts_of(self, group: str, members: list[Member]) -> list[_Part]:
+    def _parts_of(self, group: str, members: list[Member]) -> list[_MemberShare]:
         before = self._parts.get(group, {})
-        after: dict[str, _Part] = {}
+        after: dict[str, _MemberShare] = {}
         for member in members:
             part = before.get(member.client_id)
             if part is None or part.member is not member:
                 encoded = field(_MEMBERS, member_message(member).SerializeToString())
                 if part is None:
-                    part = _Part(member, encoded)
+                    part = _MemberShare(member, encoded)
                 part.member, part.encoded = member, encoded
             after[member.client_id] = part
         self._parts[group] = after

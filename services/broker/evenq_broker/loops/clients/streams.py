@@ -15,7 +15,7 @@ from itertools import islice
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["Streams", "TelemetryStream"]
 
 DEAF_MS = 10_000
 BYTES_MAX = 16 << 20
@@ -23,7 +23,7 @@ STREAMS_PER_CLIENT = 8
 CANDIDATES_MAX = 8
 
 
-class Stream:
+class TelemetryStream:
     """One telemetry stream."""
 
     def __init__(self, client_id: str, clock: Clock, commands_max: int) -> None:
@@ -97,22 +97,22 @@ class Streams:
     def __init__(self, clock: Clock, *, commands_max: int = 256) -> None:
         self._clock = clock
         self._commands_max = commands_max
-        self._streams: dict[str, list[Stream]] = {}
-        self._producers: dict[str, dict[Stream, None]] = {}
+        self._streams: dict[str, list[TelemetryStream]] = {}
+        self._producers: dict[str, dict[TelemetryStream, None]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
 
-    def open(self, client_id: str) -> Stream:
+    def open(self, client_id: str) -> TelemetryStream:
         """A new stream; the oldest one of a client with very many ends."""
-        stream = Stream(client_id, self._clock, self._commands_max)
+        stream = TelemetryStream(client_id, self._clock, self._commands_max)
         streams = self._streams.setdefault(client_id, [])
         streams.append(stream)
         if len(streams) > STREAMS_PER_CLIENT:
             streams.pop(0).end()
         return stream
 
-    def publish(self, stream: Stream, topics: Iterable[str]) -> list[str]:
+    def publish(self, stream: TelemetryStream, topics: Iterable[str]) -> list[str]:
         """Its producer publishes to these topics; gives those that it did not tell before."""
         current = frozenset(topics)
         for topic in stream.topics - current:
@@ -123,7 +123,7 @@ class Streams:
         stream.topics = current
         return fresh
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: TelemetryStream) -> None:
         """The stream is over. Idempotent."""
         stream.end()
         self.publish(stream, ())
@@ -149,7 +149,7 @@ class Streams:
         streams = self._streams.get(client_id, ())
         return any(stream.push(frame) for stream in reversed(streams) if not types or stream.client_type in types)
 
-    def producers(self, topic: str, *, first: str = "") -> list[Stream]:
+    def producers(self, topic: str, *, first: str = "") -> list[TelemetryStream]:
         """A few streams of producers that publish to the topic: those of client `first`, its newest before, then
         others, taking turns.
         """
@@ -163,11 +163,11 @@ class Streams:
             known[stream] = None
         return own + [self._newest(stream, topic) for stream in others]
 
-    def _newest(self, stream: Stream, topic: str) -> Stream:
+    def _newest(self, stream: TelemetryStream, topic: str) -> TelemetryStream:
         streams = self._streams.get(stream.client_id, ())
         return next((one for one in reversed(streams) if topic in one.topics), stream)
 
-    def _withdraw(self, stream: Stream, topic: str) -> None:
+    def _withdraw(self, stream: TelemetryStream, topic: str) -> None:
         known = self._producers[topic]
         del known[stream]
         if not known:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from evenq.errors import Error
 from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
 from evenq_broker.core.cluster.known_brokers import KnownBrokers
-from evenq_broker.core.cluster.routes import BrokerView, RouteTable
+from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 from evenq_broker.core.cluster.unfinished import Left
 from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
 from evenq_broker.loops.cluster.own_view import OwnView
@@ -39,7 +39,7 @@ class BrokerMemory:
         self.on_forgotten: Callable[[str], None] = lambda _: None
         """Called with the name of a broker that is forgotten; set at the start."""
         ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
-        self._learned: dict[str, BrokerView] = {}
+        self._learned: dict[str, RegisteredBroker] = {}
         """As last looked at: a table of routes is compared topic by topic only for brokers that told something new."""
 
     def look(self) -> None:
@@ -123,5 +123,5 @@ class BrokerMemory:
             log.info("not all brokers were told of our end: %s", error or "no answer in time")
 
 
-def _read_queues(view: BrokerView) -> dict[str, int]:
+def _read_queues(view: RegisteredBroker) -> dict[str, int]:
     return {topic: counts.read_queues for topic, counts in view.topics.items() if counts.permission.readable}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenq.runtime.version import software_version
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire.translation import counts_of
 from evenq_broker.runtime import Runtime
@@ -18,15 +18,15 @@ class OwnView:
         self._runtime, self._catalog = runtime, catalog
         self.incarnation = f"{runtime.rng.getrandbits(64):016x}"
         """Random per start: tells a restart from a twin with the same name."""
-        self._view: BrokerView | None = None
+        self._view: RegisteredBroker | None = None
 
-    def now(self) -> BrokerView:
+    def now(self) -> RegisteredBroker:
         """What it says as of now; one object until something changes."""
         runtime, topics = self._runtime, self._catalog.topics
         view = self._view
         if view is None or view.data_version != topics.version or view.addresses is not runtime.addresses:
             name, draining = runtime.settings.broker_name, self._catalog.draining
-            view = self._view = BrokerView(
+            view = self._view = RegisteredBroker(
                 name=name,
                 cluster=runtime.settings.cluster,
                 epoch=runtime.leadership.epoch,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from evenq.errors import ConnectionFailed, Error
-from evenq_broker.core.cluster.routes import BrokerView, RouteTable
+from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Peers"]
@@ -28,12 +28,12 @@ class Peers:
         self._runtime, self._routes = runtime, routes
         self._settings = runtime.settings
 
-    def all(self) -> list[BrokerView]:
+    def all(self) -> list[RegisteredBroker]:
         """All other live brokers, ascending by name."""
         own = self._settings.broker_name
         return [view for view in self._routes.brokers() if view.name != own and view.broker_id == 0]
 
-    def address_of(self, peer: BrokerView) -> str:
+    def address_of(self, peer: RegisteredBroker) -> str:
         """Where another broker is called, as the net takes it."""
         return peer.peer_address(tls=self._settings.tls.peers).address
 
@@ -78,7 +78,7 @@ class Peers:
         )
 
     async def _ask(
-        self, peer: BrokerView, method: str, request: bytes, metadata: Mapping[str, str] | None
+        self, peer: RegisteredBroker, method: str, request: bytes, metadata: Mapping[str, str] | None
     ) -> bytes | Error:
         try:
             return await self.ask(peer.name, method, request, metadata=metadata, repeatable=True)

@@ -14,7 +14,7 @@ from evenq.errors import Error
 from evenq.runtime.backoff import Backoff
 from evenq.wire import status
 from evenq.wire.stubs.evenq.v1 import registry_pb2
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.cluster.own_view import OwnView
 from evenq_broker.loops.state.signals import Signal
 from evenq_broker.loops.wire.translation import broker_state
@@ -93,7 +93,7 @@ class Registration:
         if response.full_wanted:
             await self._register(own)
 
-    async def _register(self, own: BrokerView) -> None:
+    async def _register(self, own: RegisteredBroker) -> None:
         self._registered = None
         request = registry_pb2.RegisterRequest(state=broker_state(own))
         response = registry_pb2.RegisterResponse.FromString(await self._call("Register", request.SerializeToString()))

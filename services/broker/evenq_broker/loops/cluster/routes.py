@@ -22,7 +22,7 @@ __all__ = ["RouteWatch"]
 log = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
+class RouteListener(Protocol):
     """Who is told what a watch hears."""
 
     def routes_told(self) -> None: ...
@@ -33,7 +33,7 @@ class Listener(Protocol):
 class RouteWatch:
     """The stream of one nameserver."""
 
-    def __init__(self, runtime: Runtime, routes: RouteTable, listener: Listener, address: str) -> None:
+    def __init__(self, runtime: Runtime, routes: RouteTable, listener: RouteListener, address: str) -> None:
         self._runtime, self._routes, self._listener = runtime, routes, listener
         self._address = address
         self.connected = False

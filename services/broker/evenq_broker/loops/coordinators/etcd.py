@@ -25,7 +25,7 @@ from evenq.wire.stubs.etcd import kv_pb2, rpc_pb2
 from evenq.wire.tls import Tls
 from evenq_broker.core.replication.record import GroupRecord
 from evenq_broker.loops.coordinators.etcd_errors import AuthIsOff, TokenRefused, etcd_error
-from evenq_broker.loops.coordinators.remote import Look, Stored, stored_of
+from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
 
 __all__ = ["EtcdStore", "EtcdUser", "endpoints_of", "etcd_net"]
 
@@ -123,7 +123,7 @@ class EtcdStore:
         response = _parsed(rpc_pb2.TxnResponse(), await self._call(TXN, request.SerializeToString()), self._name)
         return str(response.header.revision) if response.succeeded else None
 
-    async def changes(self, since: str) -> AsyncGenerator[Stored | None, None]:
+    async def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
         """See RecordStore. Ends when `since` was compacted away, and when the key is deleted."""
         endpoint, over = self._all[self._at], asyncio.Event()
         create = rpc_pb2.WatchCreateRequest(key=self._key, start_revision=int(since) + 1)
@@ -188,7 +188,7 @@ class EtcdStore:
             self._token = _parsed(rpc_pb2.AuthenticateResponse(), answer, self._name).token
         return {"token": self._token}
 
-    def _stored(self, pair: kv_pb2.KeyValue) -> Stored:
+    def _stored(self, pair: kv_pb2.KeyValue) -> StoredRecord:
         return stored_of(pair.value, str(pair.mod_revision), self._name)
 
 

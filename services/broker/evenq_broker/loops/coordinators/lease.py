@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
-from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, Stop
+from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, WatchStop
 from evenq.serving.kubernetes_leases import LeaseObject, version_of
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
-from evenq_broker.loops.coordinators.remote import Look, Stored, stored_of
+from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
 
 __all__ = ["ANNOTATION", "LeaseStore"]
 
@@ -54,10 +54,10 @@ class LeaseStore:
         """See RecordStore."""
         return await asyncio.to_thread(self._write, record, text, token)
 
-    async def changes(self, since: str) -> AsyncGenerator[Stored | None, None]:
+    async def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
         """See RecordStore."""
         for place in (since, ""):
-            news, stop = _News(asyncio.get_running_loop()), Stop()
+            news, stop = _News(asyncio.get_running_loop()), WatchStop()
             # A daemon: where urllib3 cannot end a read from here, the process does not wait for it.
             threading.Thread(
                 target=self._follow, args=(place, stop, news), name=f"watch {self.name}", daemon=True
@@ -93,7 +93,7 @@ class LeaseStore:
             spec["holderIdentity"] = f"broker {record.leader}"
         return spec
 
-    def _follow(self, since: str, stop: Stop, news: _News) -> None:
+    def _follow(self, since: str, stop: WatchStop, news: _News) -> None:
         try:
             for kind, lease in self._object.watched(since, limit_s=WATCH_S, stop=stop):
                 if stop.is_set:
@@ -107,7 +107,7 @@ class LeaseStore:
         else:
             news.end(None)
 
-    def _stored(self, lease: Object) -> Stored | None:
+    def _stored(self, lease: Object) -> StoredRecord | None:
         text = _annotations(lease).get(ANNOTATION)
         return None if text is None else stored_of(str(text), version_of(lease), self.name)
 

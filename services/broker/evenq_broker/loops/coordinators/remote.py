@@ -26,7 +26,7 @@ from evenq_broker.core.replication.record import GroupRecord, Seen, record_field
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack, parsed_record
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark
 
-__all__ = ["Look", "RecordStore", "RemoteCoordinator", "RemoteTiming", "Stored", "stored_of"]
+__all__ = ["Look", "RecordStore", "RemoteCoordinator", "RemoteTiming", "StoredRecord", "stored_of"]
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RemoteTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A record as a store holds it."""
 
     record: GroupRecord
@@ -66,7 +66,7 @@ class Stored:
 class Look:
     """What a read found."""
 
-    stored: Stored | None
+    stored: StoredRecord | None
     since: str
     """Where a watch goes on from here; means something to the store only."""
 
@@ -94,7 +94,7 @@ class RecordStore(Protocol):
         """Set it to `text`, if its token is still `token` (empty: if there is none). The new token; None: it is not."""
         ...
 
-    def changes(self, since: str) -> AsyncGenerator[Stored | None, None]:
+    def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
         """Each change after `since`; None, or the end: read again."""
         ...
 
@@ -232,7 +232,7 @@ class RemoteCoordinator:
             "write stands there now; read it again"
         )
 
-    async def _next(self, changes: AsyncGenerator[Stored | None, None]) -> Stored | None:
+    async def _next(self, changes: AsyncGenerator[StoredRecord | None, None]) -> StoredRecord | None:
         """The next change; None: read again."""
         try:
             async with asyncio.timeout(self._timing.silence_ms / 1000):
@@ -243,7 +243,7 @@ class RemoteCoordinator:
             log.debug("the watch of the group record %s ended: %s", self._store.name, error.message)
             return None
 
-    async def _is_late(self, stored: Stored) -> bool:
+    async def _is_late(self, stored: StoredRecord) -> bool:
         """True: an older state than was read meanwhile. Otherwise it is kept in mind, and may be used."""
         try:
             async with self._busy:
@@ -255,7 +255,7 @@ class RemoteCoordinator:
         return False
 
 
-def stored_of(text: str | bytes, token: str, name: str) -> Stored:
+def stored_of(text: str | bytes, token: str, name: str) -> StoredRecord:
     """Read what was stored. Raises RecordRefused."""
     record, fields = parsed_record(text, name)
-    return Stored(record, token, str(fields.get("write") or ""))
+    return StoredRecord(record, token, str(fields.get("write") or ""))

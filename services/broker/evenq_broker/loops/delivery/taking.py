@@ -16,7 +16,7 @@ from evenq.store import StoredMessage
 from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.delivery.message_groups import admit, rebuild
 from evenq_broker.core.delivery.progress import READY, QueueProgress
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.polls.poll_table import ANY
 from evenq_broker.core.state.frames import delivery_frame, delivery_frames
 from evenq_broker.core.state.records import Acked, Delivered, Invisible, Op
@@ -92,7 +92,7 @@ class MessageTaker:
         catalog: Catalog,
         ledger: Ledger,
         *,
-        membership: Membership,
+        membership: GroupTables,
         sessions: Sessions,
         long_polls: LongPolls,
         lite: Lites,

@@ -18,7 +18,7 @@ from evenq.errors import ConnectionFailed, PreconditionFailed
 from evenq.model import NO_GENERATION, Generation, MessageQueue
 from evenq_broker.core.groups.fencing import Fencing
 from evenq_broker.core.groups.locks import Grant
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Locked
 from evenq_broker.loops.groups.mailbox import Session
 from evenq_broker.loops.polls.waiting import LongPolls
@@ -46,7 +46,7 @@ class Locking:
         ledger: Ledger,
         session_of: Callable[[str, str], Session | None],
         *,
-        membership: Membership,
+        membership: GroupTables,
         long_polls: LongPolls,
     ) -> None:
         """`session_of(group, client id)`: its open session, if there is one."""

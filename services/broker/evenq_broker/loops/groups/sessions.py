@@ -18,8 +18,8 @@ from evenq.model import NO_GENERATION, Generation, GroupConfig, MessageQueue, Su
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_broker.core.groups.membership import Membership
-from evenq_broker.core.groups.resets import Fence, Fences
+from evenq_broker.core.groups.membership import GroupTables
+from evenq_broker.core.groups.resets import Fences, ResetFence
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.clients.connected import ConnectedClients
@@ -52,7 +52,7 @@ class Sessions:
         catalog: Catalog,
         ledger: Ledger,
         *,
-        membership: Membership,
+        membership: GroupTables,
         clients: ConnectedClients,
         long_polls: LongPolls,
         grants: Grants,
@@ -136,7 +136,7 @@ class Sessions:
             grace_ms=self._runtime.settings.session_grace_ms,
         )
 
-    def offsets_reset(self, group: str, queue: MessageQueue, offset: int) -> tuple[str, Fence | None]:
+    def offsets_reset(self, group: str, queue: MessageQueue, offset: int) -> tuple[str, ResetFence | None]:
         """The group was moved to `offset`: whoever holds the queue is told, and its commits do not count until it has
         begun again. Gives the holder and what it is held by; ("", None) if nobody owns the queue.
         """

@@ -17,7 +17,7 @@ from evenq.model import StartFrom
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import groups_pb2, peers_pb2
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.signals import done_within
@@ -116,7 +116,7 @@ class GroupSettings:
             again_ms = None if all(heard) else AGAIN_MS
             await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=again_ms)
 
-    async def _ask(self, peer: BrokerView) -> bool:
+    async def _ask(self, peer: RegisteredBroker) -> bool:
         """False: it should be asked again."""
         back = peer.name in self._back
         self._back.discard(peer.name)
@@ -132,7 +132,7 @@ class GroupSettings:
                 return False
         return True
 
-    async def _hear(self, peer: BrokerView, *, back: bool) -> None:
+    async def _hear(self, peer: RegisteredBroker, *, back: bool) -> None:
         changed: list[str] = []
         request = peers_pb2.GroupSettingsRequest(broker_name=self._runtime.settings.broker_name, back=back)
         while True:
@@ -148,7 +148,7 @@ class GroupSettings:
             fields = {"peer": peer.name, "groups": len(changed), "names": changed[:NAMED_MAX]}
             log.info("newer group settings taken over", extra=fields)
 
-    async def _take(self, peer: BrokerView, entry: peers_pb2.NamedSettings) -> bool:
+    async def _take(self, peer: RegisteredBroker, entry: peers_pb2.NamedSettings) -> bool:
         try:
             return await self.adopt(entry.group, entry.settings, create=peer.start_ms < self._runtime.started_ms)
         except Error as error:  # a strategy that is not installed here, or the table is full

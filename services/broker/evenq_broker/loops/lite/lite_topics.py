@@ -21,7 +21,7 @@ from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.delivery.queue_progress import READY
 from evenq_broker.core.groups.resets import within
 from evenq_broker.core.lite.lite_topics import LiteTopic, LiteTopics
-from evenq_broker.core.lite.subscriptions import Action, LiteSubscriptions, Subscriber
+from evenq_broker.core.lite.subscriptions import LiteSubscribeAction, LiteSubscriptions, Subscriber
 from evenq_broker.core.state.records import Committed, LiteClosed, LiteOpened
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -181,7 +181,7 @@ class Lites:
     async def sync(
         self,
         who: Subscriber,
-        action: Action,
+        action: LiteSubscribeAction,
         names: Sequence[str],
         start: definition_pb2.OffsetOption | None,
     ) -> None:

@@ -19,8 +19,8 @@ from evenq.model import GroupConfig, TopicConfig
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
 from evenq.wire.stubs.evenq.v1 import peers_pb2
-from evenq_broker.core.groups.membership import Membership
-from evenq_broker.core.polls.interest import Told, Waiters, Want
+from evenq_broker.core.groups.membership import GroupTables
+from evenq_broker.core.polls.interest import PeerNotices, Waiters, Want
 from evenq_broker.core.polls.poll_table import PollTable
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.progress.starting import begin, deliverable
@@ -29,7 +29,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.state.signals import Signal
 from evenq_broker.runtime import Runtime
 
-__all__ = ["ClusterPolls", "Listener"]
+__all__ = ["ClusterPolls", "PeerListener"]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class ReadyElsewhere(Protocol):
     def __call__(self, group_id: int, topic_id: int, *, push: bool, source: str) -> bool: ...
 
 
-class Listener:
+class PeerListener:
     """The line of a peer that is served here: notices wait until it takes them."""
 
     def __init__(self, peer: str) -> None:
@@ -81,14 +81,14 @@ class _Line:
         self.address = address
         self.incarnation = incarnation
         self.open = False
-        self.told = Told()
+        self.told = PeerNotices()
         self.task: asyncio.Task[None] | None = None
         self._news: dict[Want, int] = {}
         self._wake = asyncio.Event()
 
     def begin(self) -> None:
         """A new call: the peer knows nothing."""
-        self.told = Told()
+        self.told = PeerNotices()
         self._news.clear()
         self.open = True
 
@@ -123,7 +123,7 @@ class ClusterPolls:
         table: PollTable,
         *,
         cluster: ClusterLink,
-        membership: Membership,
+        membership: GroupTables,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._membership = cluster, membership
@@ -134,7 +134,7 @@ class ClusterPolls:
         """Polls parked at other brokers; empty: nobody there waits."""
         self.fetches = 0
         self.fetches_empty = 0
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, PeerListener] = {}
         self._lines: dict[str, _Line] = {}
         self._dirty: dict[Want, None] = {}
         self._since: dict[Want, int] = {}  # when the last poll of a want ended
@@ -287,22 +287,22 @@ class ClusterPolls:
 
     # ------------------------------------------------------------------------------------------------ served lines
 
-    def joined(self, peer: str) -> Listener:
+    def joined(self, peer: str) -> PeerListener:
         """A peer opened its line; an older one of it ends."""
         older = self._listeners.get(peer)
         if older is not None:
             self.left(older)
-        listener = self._listeners[peer] = Listener(peer)
+        listener = self._listeners[peer] = PeerListener(peer)
         return listener
 
-    def left(self, listener: Listener) -> None:
+    def left(self, listener: PeerListener) -> None:
         """A line ended, with all that was told on it."""
         listener.close()
         if self._listeners.get(listener.peer) is listener:
             del self._listeners[listener.peer]
             self.waiters.drop(listener.peer)
 
-    async def told(self, listener: Listener, want: Want, count: int) -> None:
+    async def told(self, listener: PeerListener, want: Want, count: int) -> None:
         """A peer says how many polls it has parked. A group that waits anywhere has begun to read here, too."""
         if self._listeners.get(listener.peer) is not listener:
             return
@@ -404,7 +404,7 @@ class ClusterPolls:
             self.left(listener)
 
     async def _listen(
-        self, listener: Listener, first: peers_pb2.InterestRequest, requests: AsyncIterator[bytes]
+        self, listener: PeerListener, first: peers_pb2.InterestRequest, requests: AsyncIterator[bytes]
     ) -> None:
         try:
             await self._take(listener, first)
@@ -413,7 +413,7 @@ class ClusterPolls:
         finally:
             listener.close()
 
-    async def _take(self, listener: Listener, request: peers_pb2.InterestRequest) -> None:
+    async def _take(self, listener: PeerListener, request: peers_pb2.InterestRequest) -> None:
         for waiting in request.waiting:
             try:
                 await self.told(listener, Want(waiting.group, waiting.topic, waiting.push), waiting.count)

@@ -11,7 +11,7 @@ import asyncio
 from evenq.model import GroupConfig, StartFrom, TopicConfig
 from evenq.model.names import DLQ_PREFIX
 from evenq_broker.core.delivery.progress import READY
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Op
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -26,7 +26,7 @@ def begin(
     topic: TopicConfig,
     *,
     from_start: bool = False,
-    membership: Membership,
+    membership: GroupTables,
 ) -> asyncio.Future[None] | None:
     """Let the group begin on each queue of the topic where it has not: at the end, if it never read the topic and is
     configured so, else at the beginning, as a queue that came later is read whole. `from_start`: at the beginning in
@@ -49,14 +49,14 @@ def begin(
     return ledger.journal.record(*ops)
 
 
-def _from_last(catalog: Catalog, group: GroupConfig, topic: TopicConfig, *, membership: Membership) -> bool:
+def _from_last(catalog: Catalog, group: GroupConfig, topic: TopicConfig, *, membership: GroupTables) -> bool:
     """Dead letters are always read from the first one: a group that looks at them wants those that are there."""
     if group.start_from is not StartFrom.LAST or topic.name.startswith(DLQ_PREFIX):
         return False
     return not _waited(catalog, group, topic, membership=membership)
 
 
-def _waited(catalog: Catalog, group: GroupConfig, topic: TopicConfig, *, membership: Membership) -> bool:
+def _waited(catalog: Catalog, group: GroupConfig, topic: TopicConfig, *, membership: GroupTables) -> bool:
     """True if a member wanted the topic before there was one: all that is in it came after the member."""
     made_ms = catalog.made_ms.get(topic.name)
     return made_ms is not None and any(
@@ -65,7 +65,7 @@ def _waited(catalog: Catalog, group: GroupConfig, topic: TopicConfig, *, members
 
 
 def deliverable(
-    catalog: Catalog, ledger: Ledger, group: GroupConfig, topic: TopicConfig, *, membership: Membership
+    catalog: Catalog, ledger: Ledger, group: GroupConfig, topic: TopicConfig, *, membership: GroupTables
 ) -> bool:
     """True if a receive of the group would find a message on some queue of the topic, filters aside."""
     for queue_id in range(topic.read_queues):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from evenq_broker.core.replication.messages import Envelope, EpochsRequest, Progress, Records
+from evenq_broker.core.replication.messages import Envelope, EpochsRequest, FollowerProgress, Records
 from evenq_broker.loops.wire.replication import envelope_bytes
 
 __all__ = ["BYTES_MAX", "MESSAGES_MAX", "Outbox"]
@@ -89,7 +89,7 @@ class Outbox:
         for old in self._waiting if not _has_records(one) else ():
             if count < self._messages_max and size <= self._bytes_max:
                 break
-            if isinstance(old.envelope.body, Progress | EpochsRequest):
+            if isinstance(old.envelope.body, FollowerProgress | EpochsRequest):
                 going.append(old)
                 count, size = count - 1, size - old.size
         if count >= self._messages_max or size > self._bytes_max:

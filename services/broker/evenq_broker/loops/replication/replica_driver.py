@@ -21,7 +21,7 @@ from evenq_broker.core.replication.actions import (
     AppendEpochStart,
     AppendRecords,
     ClosePeer,
-    Committed,
+    CommitAdvanced,
     CompareAndSet,
     Fence,
     HandedOver,
@@ -175,7 +175,7 @@ class ReplicaDriver:
                 self._feed(action)
             case PersistEpoch() | AppendEpochStart() | AppendRecords() | Truncate() | Reset():
                 self.log.do(action)
-            case Committed(end):
+            case CommitAdvanced(end):
                 self.log.committed(end)
             case CompareAndSet():
                 self._set(action)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from evenq.model import MessageType, Permission, TopicConfig
 from evenq_broker.core.cluster.unfinished import Unfinished
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.resizing.resizing import known_topic, permit, unfinished
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -46,7 +46,7 @@ async def leave(
     *,
     close_unread: bool,
     force: bool,
-    membership: Membership,
+    membership: GroupTables,
 ) -> tuple[TopicConfig, Remains]:
     """One step: the topic as it is (or was) here, and what is (or was) left of it. `close_unread` ends it with what no
     group has read, `force` in any case. Raises TopicNotFound, IllegalTopic.
@@ -65,7 +65,7 @@ async def leave(
 
 
 def look(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, *, membership: Membership
+    runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, *, membership: GroupTables
 ) -> tuple[TopicConfig, Remains]:
     """What `leave` would find HERE, as it is now; nothing is changed. Raises as it does."""
     topic = known_topic(runtime, catalog, name)
@@ -73,7 +73,7 @@ def look(
 
 
 def _remains(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, topic: TopicConfig, *, membership: Membership
+    runtime: Runtime, catalog: Catalog, ledger: Ledger, topic: TopicConfig, *, membership: GroupTables
 ) -> Remains:
     left = tuple(unfinished(runtime, catalog, ledger, topic, range(topic.queues_ever), membership=membership))
     ranges = [ledger.store.queue_range(topic.topic_id, queue_id) for queue_id in range(topic.queues_ever)]

@@ -17,7 +17,7 @@ from evenq.model import GroupConfig, MessageQueue, MessageType, Permission, Star
 from evenq.model.names import DLQ_PREFIX, is_system_topic
 from evenq_broker.core.cluster.unfinished import Hidden, Left, Unfinished
 from evenq_broker.core.delivery.queue_progress import LITE_QUEUES_FROM
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import DrainPut, TopicPut
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
@@ -50,7 +50,7 @@ async def scale(
     *,
     force: bool = False,
     close_unread: bool = False,
-    membership: Membership,
+    membership: GroupTables,
 ) -> tuple[TopicConfig, Hidden]:
     """Let the topic have `queues` queues HERE, 1 to 4,096. New ones are open at once. Of too many, the last ones take
     no more messages at once and are closed if all groups have finished them and nothing in them was read by no group;
@@ -88,7 +88,7 @@ async def scale(
 
 
 def hidden_by(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, queues: int, *, membership: Membership
+    runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, queues: int, *, membership: GroupTables
 ) -> tuple[TopicConfig, Hidden]:
     """What `scale` to so many queues would have to close HERE, as it is now; nothing is changed. Raises as it does."""
     topic = _scalable(runtime, catalog, name, queues)
@@ -118,7 +118,7 @@ def unfinished(
     queue_ids: Sequence[int],
     groups: list[GroupConfig] | None = None,
     *,
-    membership: Membership,
+    membership: GroupTables,
 ) -> Iterator[Unfinished]:
     """Who has not finished these queues. A group that reads the topic but never this queue will read it whole, one
     that waits for its first message of the topic will too, if it is to begin at the first.
@@ -149,7 +149,7 @@ def _hidden(
     topic: TopicConfig,
     queue_ids: Sequence[int],
     *,
-    membership: Membership,
+    membership: GroupTables,
 ) -> Hidden:
     groups = _readers(catalog, topic, ledger.progress.groups_of(topic.topic_id), membership=membership)
     stored = sum(_size(ledger, topic, queue_id) for queue_id in queue_ids)
@@ -161,7 +161,7 @@ def _may_close(left: Hidden, *, force: bool, close_unread: bool) -> bool:
     return force or (not left.unfinished and (close_unread or not left.unread))
 
 
-def stranded(runtime: Runtime, catalog: Catalog, ledger: Ledger, topic: TopicConfig, *, membership: Membership) -> int:
+def stranded(runtime: Runtime, catalog: Catalog, ledger: Ledger, topic: TopicConfig, *, membership: GroupTables) -> int:
     """Messages that a group should read and cannot: they are in queues that were closed before it was there (RT-8)."""
     closed = topic.closed if topic.permission.readable else range(topic.queues_ever)
     most: dict[int, int] = {}
@@ -170,7 +170,7 @@ def stranded(runtime: Runtime, catalog: Catalog, ledger: Ledger, topic: TopicCon
     return sum(most.values())
 
 
-def left_here(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership, lite: Lites) -> Left:
+def left_here(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables, lite: Lites) -> Left:
     """What would be missed if this broker ended now."""
     remaining: list[Unfinished] = []
     unread = dead_letters = 0
@@ -202,7 +202,7 @@ def _unfinished_lite(
             yield Unfinished(queue, group.name, lag, inflight)
 
 
-def _readers(catalog: Catalog, topic: TopicConfig, ids: Iterable[int], *, membership: Membership) -> list[GroupConfig]:
+def _readers(catalog: Catalog, topic: TopicConfig, ids: Iterable[int], *, membership: GroupTables) -> list[GroupConfig]:
     readers = {group.name: group for one in ids if (group := catalog.groups.by_id(one)) is not None}
     for name in membership.members.groups():
         group = catalog.groups.get(name)

@@ -37,7 +37,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
 
-__all__ = ["OUTCOME", "ROLL_FORWARD", "Deciding", "Outcome", "StagedHere", "StagingStats"]
+__all__ = ["OUTCOME", "ROLL_FORWARD", "BatchOutcome", "Deciding", "StagedHere", "StagingStats"]
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class StagedHere(Protocol):
     async def resolve(self, batch: Batch) -> None: ...
 
 
-class Outcome(NamedTuple):
+class BatchOutcome(NamedTuple):
     """What a coordinator says of a batch."""
 
     decided: bool
@@ -181,21 +181,21 @@ class Deciding:
 
     async def outcome(
         self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
-    ) -> Outcome:
+    ) -> BatchOutcome:
         """What shall become of a broker's stagings. The `expired` of a batch without a decision shall never win from
         now on; durable when it returns.
         """
         work = self._outcome(query_id, batch_id, broker_name, tokens, expired)
-        outcome: Outcome = await asyncio.shield(self._spawn(work, "tell an outcome"))
+        outcome: BatchOutcome = await asyncio.shield(self._spawn(work, "tell an outcome"))
         return outcome
 
     async def _outcome(
         self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
-    ) -> Outcome:
+    ) -> BatchOutcome:
         async with self._locks.of(query_id):
             query = await self._mine(query_id)
             if batch_id <= query.last_batch:
-                return Outcome(True, self.table.winners(query_id, batch_id, broker_name), ())
+                return BatchOutcome(True, self.table.winners(query_id, batch_id, broker_name), ())
             lost = [token for token in expired if token not in query.dropped]
             if lost:
                 log.warning(
@@ -203,11 +203,11 @@ class Deciding:
                     batch_id, query_id, len(lost), broker_name,
                 )  # fmt: skip
                 await self._drop(query_id, batch_id, lost)
-            return Outcome(False, (), [token for token in tokens if token in query.dropped])
+            return BatchOutcome(False, (), [token for token in tokens if token in query.dropped])
 
     async def outcome_from(
         self, coordinator: str, batch: tuple[str, int], tokens: Sequence[str], expired: Sequence[str]
-    ) -> Outcome:
+    ) -> BatchOutcome:
         """The same, asked of the coordinator. Raises ConnectionFailed, RequestTimeout."""
         query_id, batch_id = batch
         if coordinator == self.own:
@@ -219,7 +219,7 @@ class Deciding:
         content = await self._cluster.peers.ask(coordinator, OUTCOME, request.SerializeToString())
         response = staging_pb2.OutcomeResponse.FromString(content)
         check(response.status)
-        return Outcome(
+        return BatchOutcome(
             response.decided, [one.hex() for one in response.winners], [one.hex() for one in response.dropped]
         )
 

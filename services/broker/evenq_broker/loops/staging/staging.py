@@ -19,8 +19,8 @@ from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
 from evenq_broker.core.staging.rows import STAGED_ROWS, block_of, messages_of, token_and_sequence
-from evenq_broker.core.staging.staged import Batch, Block, StagedRows
-from evenq_broker.core.staging.staged import Staging as Staged
+from evenq_broker.core.staging.staged import Batch, StagedBlock, StagedRows
+from evenq_broker.core.staging.staged import StagedAttempt as Staged
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.state.staging_records import STAGING_KINDS, StagedEnded, StagedMoved, StagedPut, StagingOp
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -202,7 +202,7 @@ class Staging:
         await self._drop([staging for staging in mine if staging.token not in winners], "another attempt won")
         return published
 
-    async def _publish_all(self, groups: Sequence[Sequence[Block]]) -> int:
+    async def _publish_all(self, groups: Sequence[Sequence[StagedBlock]]) -> int:
         """One group of the log after the other. While one is packed and written, the next one is read."""
         published = 0
         ahead: asyncio.Task[list[StoredTimer]] | None = None
@@ -217,7 +217,7 @@ class Staging:
                 await asyncio.gather(ahead, return_exceptions=True)
         return published
 
-    async def _publish(self, blocks: Sequence[Block], frames: Sequence[StoredTimer]) -> int:
+    async def _publish(self, blocks: Sequence[StagedBlock], frames: Sequence[StoredTimer]) -> int:
         """One group of the log."""
         now_ms = self._runtime.clock.now_ms()
         messages = _Messages()
@@ -277,7 +277,7 @@ class Staging:
                 rows, staging.query_id, staging.batch_id, staging.partition_id, staging.attempt_id, why,
             )  # fmt: skip
 
-    async def _frames(self, blocks: Sequence[Block]) -> list[StoredTimer]:
+    async def _frames(self, blocks: Sequence[StagedBlock]) -> list[StoredTimer]:
         """What the log has of them. Retention may move a block between two looks. Raises StoreCorrupted."""
         timers: list[StoredTimer | None] = [None] * len(blocks)
         for _ in range(READS_MAX):
@@ -371,8 +371,8 @@ class _Messages:
         yield from by_topic.items()
 
 
-def _groups(blocks: Sequence[Block], bytes_max: int) -> Iterable[list[Block]]:
-    group: list[Block] = []
+def _groups(blocks: Sequence[StagedBlock], bytes_max: int) -> Iterable[list[StagedBlock]]:
+    group: list[StagedBlock] = []
     size = 0
     for block in blocks:
         if group and size + block.put.size > bytes_max:

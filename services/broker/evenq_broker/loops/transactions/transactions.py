@@ -27,7 +27,7 @@ from evenq_broker.core.transactions.half_messages import (
     pack_half,
     unpack_half,
 )
-from evenq_broker.core.transactions.table import Firing, Half, Outcome, TransactionTable, Verdict
+from evenq_broker.core.transactions.table import DecisionStatus, Firing, Half, TransactionOutcome, TransactionTable
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
@@ -103,14 +103,14 @@ class Transactions:
             await asyncio.shield(stored)
         except Error:
             self.table.forget(number)
-            self._ledger.journal.record(HalvesEnded((number,), (Outcome.FORGOTTEN,)))
+            self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.FORGOTTEN,)))
             raise
         await asyncio.shield(recorded)
         return self._ledger.transaction_ids.make(timer.topic_id, number)
 
     # ------------------------------------------------------------------------------------------------ decide
 
-    async def end(self, number: int, outcome: Outcome) -> None:
+    async def end(self, number: int, outcome: TransactionOutcome) -> None:
         """Commit or roll back, once: the first decision stands, any other changes nothing. Returns when it is safe.
 
         Raises InvalidTransactionId for one that was given up, TopicNotFound, and what a send raises.
@@ -119,23 +119,23 @@ class Transactions:
             await asyncio.wait({running})
         verdict = self.table.decide(number, outcome)
         match verdict:
-            case Verdict.FIRST:
+            case DecisionStatus.FIRST:
                 task = self._deciding[number] = spawn(self._carry_out(number, outcome), name="end a transaction")
                 task.add_done_callback(lambda done: self._decided(number, done))
                 await asyncio.shield(task)
-            case Verdict.GIVEN_UP:
+            case DecisionStatus.GIVEN_UP:
                 raise InvalidTransactionId(
                     f"the transaction was given up after {self.table.checks_max} checks or "
                     f"{self.table.age_max_ms} ms; its message is in topic {GIVEN_UP_TOPIC}"
                 )
-            case Verdict.OTHER | Verdict.LONG_AGO:
-                self.stats.conflicts += verdict is Verdict.OTHER
+            case DecisionStatus.OTHER | DecisionStatus.LONG_AGO:
+                self.stats.conflicts += verdict is DecisionStatus.OTHER
                 was = self.table.outcome(number)
                 log.info(
                     "a decision came too late",
                     extra={"number": number, "wanted": outcome.name, "was": "unknown" if was is None else was.name},
                 )
-            case Verdict.SAME:
+            case DecisionStatus.SAME:
                 pass
 
     def _decided(self, number: int, task: asyncio.Task[None]) -> None:
@@ -143,7 +143,7 @@ class Transactions:
         if not task.cancelled():
             task.exception()  # whoever waits has it; a caller that went away does not want it
 
-    async def _carry_out(self, number: int, outcome: Outcome) -> None:
+    async def _carry_out(self, number: int, outcome: TransactionOutcome) -> None:
         half = self.table.get(number)
         assert half is not None, "decided FIRST"
         try:
@@ -152,9 +152,9 @@ class Transactions:
             if topic is None:
                 raise TopicNotFound("the transaction's topic was deleted, and its half message with it")
             messages: list[Append] = []
-            if outcome is Outcome.COMMITTED:
+            if outcome is TransactionOutcome.COMMITTED:
                 if frame is None:
-                    outcome = Outcome.TO_COMMIT
+                    outcome = TransactionOutcome.TO_COMMIT
                     log.warning("a half message cannot be read now; it is delivered later", extra={"number": number})
                 else:
                     messages.append(_message(frame, topic))
@@ -198,7 +198,7 @@ class Transactions:
             log.info("a half message has no topic any more", extra={"topic_id": timer.topic_id, "number": number})
             self.table.forget(number)
             self._unasked.pop(timer.topic_id, None)
-            self._ledger.journal.record(HalvesEnded((number,), (Outcome.FORGOTTEN,)))
+            self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.FORGOTTEN,)))
             return None
         now_ms = self._runtime.clock.now_ms()
         match self.table.fire(number, timer.log_offset, header, timer.topic_id, now_ms=now_ms):
@@ -252,7 +252,7 @@ class Transactions:
                 "client_id": header.client_id,
             },
         )  # fmt: skip
-        self._ledger.journal.record(HalvesEnded((number,), (Outcome.GIVEN_UP,)))
+        self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.GIVEN_UP,)))
         return _given_up_message(timer, header, topic, target)
 
     async def _make_given_up_topic(self) -> None:
@@ -367,8 +367,8 @@ class Transactions:
         assert op is not None, "it is open"
         return self._ledger.journal.record(op)
 
-    def _count(self, topic_id: int, outcome: Outcome, messages: list[Append]) -> None:
-        counts = self.stats.rolled_back if outcome is Outcome.ROLLED_BACK else self.stats.committed
+    def _count(self, topic_id: int, outcome: TransactionOutcome, messages: list[Append]) -> None:
+        counts = self.stats.rolled_back if outcome is TransactionOutcome.ROLLED_BACK else self.stats.committed
         counts[topic_id] = counts.get(topic_id, 0) + 1
         self._count_in(messages)
 

@@ -22,8 +22,8 @@ from evenq_broker.core.replication.messages import (
     Envelope,
     EpochsReply,
     EpochsRequest,
+    FollowerProgress,
     Nomination,
-    Progress,
     Records,
     Refusal,
 )
@@ -135,7 +135,7 @@ def _put(message: pb.ReplicationMessage, body: Body) -> None:
             reply = pb.EpochsReply(number=number, session=session, table_start=table.start, end=end)
             reply.table.extend(_entries(table.entries))
             message.epochs_reply.CopyFrom(reply)
-        case Progress(end, confirmed, wants):
+        case FollowerProgress(end, confirmed, wants):
             message.progress.CopyFrom(pb.ReplicationProgress(end=end, confirmed=confirmed, wants=wants))
         case Nomination(end):
             message.nomination.CopyFrom(pb.Nomination(end=end))
@@ -269,7 +269,7 @@ def _body_of(message: pb.ReplicationMessage) -> Body:
             return EpochsReply(reply.number, reply.session, table, reply.end)
         case "progress":
             progress = message.progress
-            return Progress(progress.end, progress.confirmed, progress.wants)
+            return FollowerProgress(progress.end, progress.confirmed, progress.wants)
         case "nomination":
             return Nomination(message.nomination.end)
         case "refusal":

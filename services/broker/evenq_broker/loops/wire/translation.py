@@ -29,7 +29,7 @@ from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, groups_pb2, registry_pb2
 from evenq_broker.core.assignment.local import Answer
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
 
@@ -162,7 +162,7 @@ def entry_of(topic: str, counts: QueueCounts) -> registry_pb2.TopicEntry:
     )
 
 
-def broker_info(view: BrokerView) -> registry_pb2.BrokerInfo:
+def broker_info(view: RegisteredBroker) -> registry_pb2.BrokerInfo:
     """The wire form of a broker without its topics."""
     return registry_pb2.BrokerInfo(
         name=view.name,
@@ -176,7 +176,7 @@ def broker_info(view: BrokerView) -> registry_pb2.BrokerInfo:
     )
 
 
-def broker_state(view: BrokerView) -> registry_pb2.BrokerState:
+def broker_state(view: RegisteredBroker) -> registry_pb2.BrokerState:
     """The wire form of a broker and all that it stores, topics ascending."""
     return registry_pb2.BrokerState(
         broker=broker_info(view),
@@ -185,12 +185,12 @@ def broker_state(view: BrokerView) -> registry_pb2.BrokerState:
     )
 
 
-def broker_view(state: registry_pb2.BrokerState) -> BrokerView | None:
+def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
     """A broker as a nameserver told it; None for one without an address, which nobody can reach."""
     broker = state.broker
     if not broker.listeners or not broker.name:
         return None
-    return BrokerView(
+    return RegisteredBroker(
         name=broker.name,
         broker_id=broker.id,
         cluster=broker.cluster,

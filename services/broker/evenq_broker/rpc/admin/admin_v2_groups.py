@@ -15,7 +15,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Unsubscribed
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -45,7 +45,7 @@ def rpcs(
     ledger: Ledger,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     clients: ConnectedClients,
     sessions: Sessions,
     long_polls: LongPolls,
@@ -53,7 +53,7 @@ def rpcs(
     stuck_queues: StuckQueues,
 ) -> list[Rpc]:
     """The calls of this module."""
-    groups = _Groups(
+    groups = _GroupAdmin(
         runtime,
         catalog,
         ledger,
@@ -109,7 +109,7 @@ def client_info(summary: evenq_pb2.ClientSummary) -> admin_pb2.ClientInfo:
     )
 
 
-class _Groups:
+class _GroupAdmin:
     def __init__(
         self,
         runtime: Runtime,
@@ -117,7 +117,7 @@ class _Groups:
         ledger: Ledger,
         *,
         cluster: ClusterLink,
-        membership: Membership,
+        membership: GroupTables,
         clients: ConnectedClients,
         sessions: Sessions,
         long_polls: LongPolls,

@@ -15,7 +15,7 @@ from evenq.serving.rpc import Action, Rpc, RpcContext
 from evenq.wire.convert import ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
@@ -27,7 +27,7 @@ from evenq_broker.rpc.answers import parsed
 from evenq_broker.rpc.clients.client_list import EVENQ_CONSUMER, clients_everywhere
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.diagnosis.queries import COUNT_MAX, find_everywhere
-from evenq_broker.rpc.sending.send import Sending
+from evenq_broker.rpc.sending.send import SendHandler
 from evenq_broker.runtime import Runtime
 
 __all__ = ["rpcs"]
@@ -42,13 +42,13 @@ def rpcs(
     ledger: Ledger,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     clients: ConnectedClients,
-    sending: Sending,
+    sending: SendHandler,
     groups: Groups,
 ) -> list[Rpc]:
     """The calls of this module."""
-    messages = _Messages(runtime, catalog, ledger, cluster=cluster, sending=sending)
+    messages = _MessageAdmin(runtime, catalog, ledger, cluster=cluster, sending=sending)
     asking = _Asking(runtime, catalog, ledger, cluster=cluster, membership=membership, clients=clients, groups=groups)
     a = admin_pb2
     unary = [
@@ -61,9 +61,9 @@ def rpcs(
     return [rpc(ADMIN_V2 + name, handler, response) for name, handler, response in unary]
 
 
-class _Messages:
+class _MessageAdmin:
     def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, sending: Sending
+        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink, sending: SendHandler
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._sending = cluster, sending
@@ -135,7 +135,7 @@ class _Asking:
         ledger: Ledger,
         *,
         cluster: ClusterLink,
-        membership: Membership,
+        membership: GroupTables,
         clients: ConnectedClients,
         groups: Groups,
     ) -> None:

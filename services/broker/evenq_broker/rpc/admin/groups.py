@@ -18,7 +18,7 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.settings import GroupSettings
@@ -58,7 +58,7 @@ class Groups:
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
-        membership: Membership,
+        membership: GroupTables,
         lite: Lites,
         delayed_retries: DelayedRetries,
         group_settings: GroupSettings,

@@ -21,7 +21,7 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog, Placement
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
@@ -60,7 +60,7 @@ class Topics:
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
-        membership: Membership,
+        membership: GroupTables,
         lite: Lites,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger

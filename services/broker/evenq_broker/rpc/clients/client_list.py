@@ -11,7 +11,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.ledger import Ledger
@@ -28,7 +28,7 @@ EVENQ_CONSUMER = "EVENQ_CONSUMER"
 
 
 def rpcs(
-    runtime: Runtime, ledger: Ledger, *, cluster: ClusterLink, membership: Membership, clients: ConnectedClients
+    runtime: Runtime, ledger: Ledger, *, cluster: ClusterLink, membership: GroupTables, clients: ConnectedClients
 ) -> list[Rpc]:
     """The call of this module."""
 
@@ -51,7 +51,7 @@ async def clients_everywhere(
     group: str = "",
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     clients: ConnectedClients,
 ) -> admin_pb2.ListClientsResponse:
     """All clients, or those of one group, ascending by group and id."""
@@ -74,7 +74,7 @@ async def clients_everywhere(
 
 
 def _here(
-    runtime: Runtime, ledger: Ledger, group: str, *, membership: Membership, clients: ConnectedClients
+    runtime: Runtime, ledger: Ledger, group: str, *, membership: GroupTables, clients: ConnectedClients
 ) -> admin_pb2.ListClientsResponse:
     response = admin_pb2.ListClientsResponse(status=OK)
     held = _held(ledger)
@@ -99,7 +99,7 @@ def _consumer(
     member: Member,
     held: dict[str, int],
     *,
-    membership: Membership,
+    membership: GroupTables,
     clients: ConnectedClients,
 ) -> admin_pb2.ClientSummary:
     client = clients.table.get(member.client_id)

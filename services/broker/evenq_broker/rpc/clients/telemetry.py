@@ -15,11 +15,11 @@ from evenq.model import FilterExpression, FilterType, Subscription
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.loops.clients.connected import ConnectedClients
-from evenq_broker.loops.clients.streams import Stream
+from evenq_broker.loops.clients.streams import TelemetryStream
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
@@ -80,14 +80,14 @@ def rpcs(
                 if left and context.client_id:  # it said its last word: if it waits for its polls, it is at its end
                     long_polls.end_client(context.client_id)
 
-    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, Kind.BIDI)]
+    return [rpc(MESSAGING + "Telemetry", telemetry, service_pb2.TelemetryCommand, CallKind.BIDI)]
 
 
 async def _read(
     runtime: Runtime,
     catalog: Catalog,
     requests: AsyncIterator[bytes],
-    stream: Stream,
+    stream: TelemetryStream,
     context: RpcContext,
     *,
     clients: ConnectedClients,

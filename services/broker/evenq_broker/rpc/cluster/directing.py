@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from evenq.errors import ConnectionFailed, Error, TooManyRequests
-from evenq.serving.rpc import Bidi, Frames, Kind, Rpc, RpcContext, ServerStream, Unary
+from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, ServerStream, Unary
 from evenq.wire.addresses import BROKER_HEADER
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
@@ -68,11 +68,11 @@ class _Director:
 
     def of(self, rpc: Rpc) -> Rpc:
         match rpc.kind:
-            case Kind.UNARY:
+            case CallKind.UNARY:
                 return replace(rpc, handler=self._unary(cast("Unary", rpc.handler)))
-            case Kind.SERVER_STREAM:
+            case CallKind.SERVER_STREAM:
                 return replace(rpc, handler=self._server_stream(cast("ServerStream", rpc.handler)))
-            case Kind.BIDI:
+            case CallKind.BIDI:
                 return replace(rpc, handler=self._bidi(cast("Bidi", rpc.handler)))
 
     def _unary(self, handler: Unary) -> Unary:

@@ -10,8 +10,8 @@ from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.core.cluster.routes import BrokerView
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
@@ -33,7 +33,7 @@ def rpcs(
     ledger: Ledger,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     rebalancer: RebalancerLink | None,
 ) -> list[Rpc]:
     """The calls of this module."""
@@ -52,7 +52,7 @@ class _Cluster:
         ledger: Ledger,
         *,
         cluster: ClusterLink,
-        membership: Membership,
+        membership: GroupTables,
         rebalancer: RebalancerLink | None,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
@@ -114,5 +114,5 @@ class _Cluster:
         )
 
 
-def _silent(view: BrokerView) -> admin_pb2.BrokerSummary:
+def _silent(view: RegisteredBroker) -> admin_pb2.BrokerSummary:
     return admin_pb2.BrokerSummary(broker=broker_info(view), topics=len(view.topics), answered=False)

@@ -31,8 +31,8 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, routes_pb2
 from evenq_broker.core.assignment.local import Answer, Share, all_brokers, compute
 from evenq_broker.core.clients.client_table import PRODUCER
-from evenq_broker.core.cluster.routes import BrokerView, TopicAt
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.cluster.routes import RegisteredBroker, TopicAt
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
@@ -71,7 +71,7 @@ def rpcs(
     *,
     cluster: ClusterLink,
     cluster_catalog: ClusterCatalog,
-    membership: Membership,
+    membership: GroupTables,
     clients: ConnectedClients,
     sessions: Sessions,
     rebalancer: RebalancerLink | None,
@@ -106,7 +106,7 @@ async def assign(
     *,
     strategy: str = "",
     of_v2: bool = False,
-    membership: Membership,
+    membership: GroupTables,
     rebalancer: RebalancerLink | None,
 ) -> Answer:
     """The queues of one member: the rebalancer's word, else its last word, else computed here. Never fails.
@@ -139,7 +139,7 @@ class _Routing:
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
-        membership: Membership,
+        membership: GroupTables,
         clients: ConnectedClients,
         sessions: Sessions,
         rebalancer: RebalancerLink | None,
@@ -348,7 +348,7 @@ def _check_access_point(endpoints: definition_pb2.Endpoints) -> None:
         )
 
 
-def _broker_message(view: BrokerView, address: BrokerAddress) -> definition_pb2.Broker:
+def _broker_message(view: RegisteredBroker, address: BrokerAddress) -> definition_pb2.Broker:
     return definition_pb2.Broker(name=view.name, id=view.broker_id, endpoints=endpoints_of(address))
 
 

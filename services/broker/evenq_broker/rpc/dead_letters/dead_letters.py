@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from evenq.errors import BadRequest, Error, Forbidden, GroupNotFound, PreconditionFailed
 from evenq.model import FilterType, MessageQueue
 from evenq.model.names import DLQ_PREFIX
-from evenq.serving.rpc import Action, Kind, Rpc, RpcContext
+from evenq.serving.rpc import Action, CallKind, Rpc, RpcContext
 from evenq.store import StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -67,7 +67,7 @@ def rpcs(
     letters = _Letters(runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, lite=lite)
     return [
         rpc(SERVICE + "List", letters.listed, pb.ListDeadLettersResponse),
-        rpc(SERVICE + "Replay", letters.replay, pb.ReplayProgress, Kind.SERVER_STREAM),
+        rpc(SERVICE + "Replay", letters.replay, pb.ReplayProgress, CallKind.SERVER_STREAM),
     ]
 
 

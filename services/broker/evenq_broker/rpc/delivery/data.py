@@ -17,14 +17,14 @@ from evenq.errors import (
     PreconditionFailed,
 )
 from evenq.model import FilterType, GroupConfig, MessageQueue, TopicConfig
-from evenq.serving.rpc import Frames, Kind, Pieces, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Frames, MessagePieces, Rpc, RpcContext
 from evenq.store import Kept, ReadResult, StoredMessage
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.frames import delivered, extra_fields, field, varint, varint_field
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.groups.sessions import Sessions
@@ -62,7 +62,7 @@ def rpcs(
     ledger: Ledger,
     *,
     cluster_catalog: ClusterCatalog,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     long_polls: LongPolls,
     deduplicator: Deduplicator | None,
@@ -80,7 +80,7 @@ def rpcs(
     return [
         replace(rpc(service + "Publish", publishing.publish, data_pb2.PublishResponse), plain=publishing.plain),
         rpc(service + "Pull", data.pull, data_pb2.PullResponse),
-        rpc(service + "Scan", data.scan, data_pb2.ScanBlock, Kind.SERVER_STREAM),
+        rpc(service + "Scan", data.scan, data_pb2.ScanBlock, CallKind.SERVER_STREAM),
         rpc(service + "QueryOffsets", progress.query_offsets, data_pb2.QueryOffsetsResponse),
         rpc(service + "CommitOffsets", progress.commit_offsets, data_pb2.CommitOffsetsResponse),
         rpc(service + "CountDeliveries", progress.count_deliveries, data_pb2.CountDeliveriesResponse),
@@ -95,7 +95,7 @@ class _Data:
         catalog: Catalog,
         ledger: Ledger,
         *,
-        membership: Membership,
+        membership: GroupTables,
         sessions: Sessions,
         long_polls: LongPolls,
         progress: MemberProgress,
@@ -280,7 +280,7 @@ class _Data:
             before = (parts, varint_field(5, stored.checked), sizes, b"\x22", varint(length))  # 4 frames
             inner = sum(map(len, before)) + length
             head = (SCAN_OK, varint_field(2, position), varint_field(3, stored.next_offset), b"\x2a", varint(inner))
-            block = Pieces([b"".join((*head, *before)), *stored.pieces()])  # 5 records
+            block = MessagePieces([b"".join((*head, *before)), *stored.pieces()])  # 5 records
             stored.give_back()
             taken.messages_out += len(stored.sizes)
             taken.bytes_out += len(block.parts[0]) + length

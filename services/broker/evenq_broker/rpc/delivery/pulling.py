@@ -30,10 +30,10 @@ from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import forward, forward_stream, owner_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Pulling"]
+__all__ = ["PullHandler"]
 
 
-class Pulling:
+class PullHandler:
     """PullMessage, UpdateOffset, GetOffset, QueryOffset."""
 
     def __init__(

@@ -38,7 +38,7 @@ from evenq_broker.rpc.lite.lite import LiteReceiving
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Receiving"]
+__all__ = ["ReceiveHandler"]
 
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
@@ -64,7 +64,7 @@ class _Receive:
     attempt_id: str
 
 
-class Receiving:
+class ReceiveHandler:
     """The handler of ReceiveMessage."""
 
     def __init__(

@@ -13,7 +13,7 @@ from evenq.errors import BadRequest, Error, IllegalInvisibleTime, InvalidReceipt
 from evenq.serving.rpc import RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.delivery.progress import READY, Pending, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import READY, Pending, QueueProgress, SettleStatus
 from evenq_broker.core.state.frames import field, varint
 from evenq_broker.core.state.handles import Handle
 from evenq_broker.core.state.records import encode_acked
@@ -112,12 +112,12 @@ class Acknowledger:
                 queue, known_id = progress.queue(group_id, topic_id, queue_id), queue_id
             full = queue is not None and progress.room(queue) <= 0
             verdict = progress.ack(queue, offset, number, expires_ms=expires_ms, now_ms=now_ms)
-            if verdict is Verdict.INVALID:
+            if verdict is SettleStatus.INVALID:
                 statuses[at] = status_frame(_over())
                 continue
             if queue is not None and (full or queue.ready):
                 self._long_polls.ready(group_id, topic_id, queue_id)
-            if verdict is Verdict.DONE:
+            if verdict is SettleStatus.DONE:
                 done.append(encode_acked(group_id, topic_id, queue_id, offset))
         return done
 
@@ -184,7 +184,7 @@ class Acknowledger:
             uncounted=request.suspend,
             given_back=nack,
         )
-        if verdict is not Verdict.DONE or entry is None:
+        if verdict is not SettleStatus.DONE or entry is None:
             raise _over()
         self._runtime.stats.group_topic(queue.group_id, queue.topic_id).given_back += nack
         if last:

@@ -19,7 +19,7 @@ from evenq_broker.core.diagnosis.diagnosis import findings
 from evenq_broker.core.diagnosis.findings import TRANSIENT, Finding
 from evenq_broker.core.diagnosis.group_facts import EVERYBODY, Decided, GroupFacts
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
@@ -47,7 +47,7 @@ def rpcs(
     ledger: Ledger,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     rebalancer: RebalancerLink | None,
     delayed_retries: DelayedRetries,
@@ -95,7 +95,7 @@ async def diagnose(
     request: diagnosis_pb2.DiagnoseGroupRequest,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     rebalancer: RebalancerLink | None,
     delayed_retries: DelayedRetries,
@@ -153,7 +153,7 @@ async def _look(
     request: diagnosis_pb2.DiagnoseGroupRequest,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     rebalancer: RebalancerLink | None,
     delayed_retries: DelayedRetries,

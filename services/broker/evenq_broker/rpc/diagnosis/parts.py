@@ -9,10 +9,18 @@ from collections.abc import Iterable
 from evenq.model import GroupConfig, MessageQueue, MessageType, TopicConfig
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
-from evenq_broker.core.diagnosis.group_facts import BrokerPart, Decided, GivenQueue, LostBroker, MemberAt, QueueAt, Told
+from evenq_broker.core.diagnosis.group_facts import (
+    AssignedQueues,
+    BrokerPart,
+    Decided,
+    GivenQueue,
+    LostBroker,
+    MemberAt,
+    QueueAt,
+)
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.members import MemberTally, Protocol
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.resizing.resizing import unfinished
@@ -47,7 +55,7 @@ async def part_here(
     name: str,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     delayed_retries: DelayedRetries,
     stuck_queues: StuckQueues,
@@ -101,7 +109,7 @@ def _stranded(
     group: GroupConfig,
     topic: TopicConfig,
     *,
-    membership: Membership,
+    membership: GroupTables,
 ) -> list[diagnosis_pb2.QueueState]:
     """Queues that the group cannot read and has not finished. Those that are written and not read yet are the topic's
     trouble, not the group's.
@@ -135,7 +143,7 @@ def _member(runtime: Runtime, tally: MemberTally) -> diagnosis_pb2.MemberState:
 
 
 def _assignments(
-    group: str, tallies: Iterable[MemberTally], *, membership: Membership
+    group: str, tallies: Iterable[MemberTally], *, membership: GroupTables
 ) -> Iterable[diagnosis_pb2.ToldQueues]:
     """What members without locks were told to read, as far as it is told queue by queue."""
     rows = 0
@@ -160,7 +168,7 @@ def _queue(
     topic: TopicConfig,
     queue_id: int,
     *,
-    membership: Membership,
+    membership: GroupTables,
     stuck_queues: StuckQueues,
 ) -> diagnosis_pb2.QueueState:
     queue_key = (group.group_id, topic.topic_id, queue_id)
@@ -223,7 +231,7 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
             for one in part.queues
         ),
         told=tuple(
-            Told(one.client_id, one.topic, generation_of(one.generation), tuple(map(queue_of, one.queues)))
+            AssignedQueues(one.client_id, one.topic, generation_of(one.generation), tuple(map(queue_of, one.queues)))
             for one in part.told
         ),
         counts={entry.name: counts_of_entry(part.broker_name, entry) for entry in part.topics},

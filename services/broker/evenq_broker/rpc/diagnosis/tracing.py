@@ -19,7 +19,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.delivery.progress import BLOCKED, READY
-from evenq_broker.core.diagnosis.trace import Kind, Seen, Story
+from evenq_broker.core.diagnosis.trace import Story, TraceEvent, TraceEventKind
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -136,7 +136,7 @@ async def _trace(
     match.message.body = b""
     trace = admin_pb2.MessageTrace(message=match)
     trace.events.add(at_ms=stored.store_ms, kind=_Event.STORED)
-    seen: list[Seen] = []
+    seen: list[TraceEvent] = []
     if ledger.trace is not None:
         trace.remembered_since_ms = max(ledger.trace.forgotten_ms, 1)
         seen = await _events(runtime, ledger, stored)
@@ -150,7 +150,9 @@ async def _trace(
         if buried_ms:
             state.state = "DEAD_LETTERED"
             _bury(trace, group, buried_ms)
-            events = [one for one in events if one.kind is not Kind.ACKNOWLEDGED]  # the settling of the original
+            events = [
+                one for one in events if one.kind is not TraceEventKind.ACKNOWLEDGED
+            ]  # the settling of the original
         if not state.attempt:
             state.attempt = max((one.attempt for one in events), default=0)
         trace.groups.append(state)
@@ -167,7 +169,7 @@ async def _trace(
     return trace
 
 
-async def _events(runtime: Runtime, ledger: Ledger, stored: StoredMessage) -> list[Seen]:
+async def _events(runtime: Runtime, ledger: Ledger, stored: StoredMessage) -> list[TraceEvent]:
     assert ledger.trace is not None
     story = Story(stored.topic_id, stored.queue_id, stored.queue_offset)
     entries = ledger.trace.entries()

@@ -22,13 +22,13 @@ from evenq.model.session_events import (
     SettingsChanged,
 )
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 from evenq_broker.core.delivery.counts import FINISHED
 from evenq_broker.core.groups.members import Member
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.groups.mailbox import Mail, Session
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.progress.counting import deliveries_of
@@ -56,13 +56,13 @@ LISTS_KEPT_MAX = 1_000
 
 
 def rpcs(
-    runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership, sessions: Sessions
+    runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables, sessions: Sessions
 ) -> list[Rpc]:
     """The calls of this module."""
     groups = _Groups(runtime, catalog, ledger, membership=membership, sessions=sessions)
     service = "/evenq.v1.Groups/"
     return [
-        rpc(service + "Session", groups.session, groups_pb2.SessionEvent, Kind.BIDI),
+        rpc(service + "Session", groups.session, groups_pb2.SessionEvent, CallKind.BIDI),
         rpc(service + "ListMembers", groups.list_members, groups_pb2.ListMembersResponse),
         rpc(service + "LockQueues", groups.lock_queues, groups_pb2.LockQueuesResponse),
         rpc(service + "UnlockQueues", groups.unlock_queues, groups_pb2.UnlockQueuesResponse),
@@ -71,7 +71,7 @@ def rpcs(
 
 class _Groups:
     def __init__(
-        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: Membership, sessions: Sessions
+        self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, membership: GroupTables, sessions: Sessions
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._membership, self._sessions = membership, sessions

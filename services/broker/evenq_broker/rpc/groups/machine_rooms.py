@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from evenq.errors import BadRequest
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.runtime import Runtime
 
 __all__ = ["about_rooms"]
 
 
-def about_rooms(runtime: Runtime, group: str, *, membership: Membership) -> list[str]:
+def about_rooms(runtime: Runtime, group: str, *, membership: GroupTables) -> list[str]:
     """Warnings, if this broker knows of no room and so cannot say that there are any. Raises BadRequest if there can be
     none: without a rebalancer.
     """

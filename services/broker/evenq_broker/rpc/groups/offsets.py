@@ -21,8 +21,8 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
-from evenq_broker.core.groups.membership import Membership
-from evenq_broker.core.groups.resets import Fence, within
+from evenq_broker.core.groups.membership import GroupTables
+from evenq_broker.core.groups.resets import ResetFence, within
 from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
@@ -53,7 +53,7 @@ def rpcs(
     ledger: Ledger,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     long_polls: LongPolls,
     lite: Lites,
@@ -101,7 +101,7 @@ async def reset_everywhere(
     request: admin_pb2.ResetOffsetsRequest,
     *,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     long_polls: LongPolls,
     lite: Lites,
@@ -183,7 +183,7 @@ async def _all(
     *,
     dry_run: bool,
     cluster: ClusterLink,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     long_polls: LongPolls,
     lite: Lites,
@@ -229,7 +229,7 @@ async def _here(
     ledger: Ledger,
     request: admin_pb2.ResetOffsetsRequest,
     *,
-    membership: Membership,
+    membership: GroupTables,
     sessions: Sessions,
     long_polls: LongPolls,
     lite: Lites,
@@ -243,7 +243,7 @@ async def _here(
         raise BadRequest(f"the reset is about {len(places)} queues, the limit is {_MOVES_MAX}; name a topic")
     if not request.dry_run and places and group is None:
         group = await catalog.create_group(request.group)
-    fences: list[tuple[MessageQueue, Fence, admin_pb2.OffsetMove]] = []
+    fences: list[tuple[MessageQueue, ResetFence, admin_pb2.OffsetMove]] = []
     records: list[asyncio.Future[None]] = []
     for topic, queue_id in places:
         move = await _planned(
@@ -315,7 +315,7 @@ async def _planned(
     topic: TopicConfig,
     queue_id: int,
     *,
-    membership: Membership,
+    membership: GroupTables,
     lite: Lites,
 ) -> admin_pb2.OffsetMove:
     ids = (topic.topic_id, queue_id)
@@ -373,7 +373,7 @@ def _move(
     sessions: Sessions,
     long_polls: LongPolls,
     stuck_queues: StuckQueues,
-) -> tuple[asyncio.Future[None] | None, Fence | None]:
+) -> tuple[asyncio.Future[None] | None, ResetFence | None]:
     queue_key = (group.group_id, topic.topic_id, queue.queue_id)
     record = None
     if ledger.progress.commit(*queue_key, move.after, allow_backward=True):
@@ -389,7 +389,11 @@ def _move(
 
 
 async def _followed(
-    runtime: Runtime, group: str, fences: list[tuple[MessageQueue, Fence, admin_pb2.OffsetMove]], *, sessions: Sessions
+    runtime: Runtime,
+    group: str,
+    fences: list[tuple[MessageQueue, ResetFence, admin_pb2.OffsetMove]],
+    *,
+    sessions: Sessions,
 ) -> None:
     """Give owners a moment; of one whose listener still works on the old messages, say so."""
 

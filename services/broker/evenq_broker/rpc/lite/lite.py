@@ -21,7 +21,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.lite_topics import lite_problem
-from evenq_broker.core.lite.subscriptions import Action, Subscriber
+from evenq_broker.core.lite.subscriptions import LiteSubscribeAction, Subscriber
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.delivery.taking import Batch, MessageTaker
@@ -55,7 +55,7 @@ class LiteSyncing:
         request = parsed(service_pb2.SyncLiteSubscriptionRequest, data, context)
         if not context.client_id:
             raise ClientIdRequired("a lite subscription belongs to a client; send the header x-mq-client-id")
-        if int(request.action) not in list(map(int, Action)):
+        if int(request.action) not in list(map(int, LiteSubscribeAction)):
             raise BadRequest(
                 f"action {request.action} is unknown; the actions are 0 (PARTIAL_ADD) to 3 (COMPLETE_REMOVE)"
             )
@@ -75,7 +75,7 @@ class LiteSyncing:
         who = Subscriber(context.client_id, group.name, topic.name)
         self._clients.table.seen(context.client_id, self._runtime.now_ms(), group=group.name)
         start = request.offset_option if request.HasField("offset_option") else None
-        await self._lite.sync(who, Action(request.action), names, start)
+        await self._lite.sync(who, LiteSubscribeAction(request.action), names, start)
         if MARK not in context.headers:
             await self._to_all(topic.name, data, context)
         return OK_STATUS
@@ -93,7 +93,10 @@ class LiteSyncing:
         return await asyncio.gather(*(self._pass_on(peer, request, context) for peer in peers))
 
     def _must_be_legal(self, request: service_pb2.SyncLiteSubscriptionRequest, names: list[str]) -> None:
-        if Action(request.action) in {Action.PARTIAL_REMOVE, Action.COMPLETE_REMOVE}:
+        if LiteSubscribeAction(request.action) in {
+            LiteSubscribeAction.PARTIAL_REMOVE,
+            LiteSubscribeAction.COMPLETE_REMOVE,
+        }:
             return
         for name in names:
             problem = lite_problem(name, self._runtime.settings.lite_topic_size_max)
@@ -118,7 +121,7 @@ def _names(request: service_pb2.SyncLiteSubscriptionRequest, language: str) -> l
     names = list(request.lite_topic_set)
     if (
         language == "PYTHON"
-        and int(request.action) == Action.PARTIAL_ADD
+        and int(request.action) == LiteSubscribeAction.PARTIAL_ADD
         and len(names) > 1
         and set(map(len, names)) == {1}
     ):

@@ -35,7 +35,7 @@ _TIME_TAG = 0x1A
 class Fetched:
     """The answer of another broker that holds messages."""
 
-    def __init__(self, fetching: _Fetching, source: str, frames: list[bytes]) -> None:
+    def __init__(self, fetching: _PeerFetch, source: str, frames: list[bytes]) -> None:
         self.source = source
         """Name of the broker."""
         self._fetching = fetching
@@ -70,7 +70,7 @@ async def fetch(
     view = catalog.routes.broker(source)
     if view is None:
         return None
-    fetching = _Fetching(runtime, cluster.peers.address_of(view), request)
+    fetching = _PeerFetch(runtime, cluster.peers.address_of(view), request)
     task = spawn(fetching.run(source, context), name=f"fetch from {source}")
     try:
         frames = await asyncio.shield(task)
@@ -80,7 +80,7 @@ async def fetch(
     return Fetched(fetching, source, frames) if frames else None
 
 
-class _Fetching:
+class _PeerFetch:
     """One receive at another broker."""
 
     def __init__(self, runtime: Runtime, address: str, request: service_pb2.ReceiveMessageRequest) -> None:

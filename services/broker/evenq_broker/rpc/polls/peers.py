@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import Subscriber
@@ -43,7 +43,7 @@ def rpcs(*, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSetti
 
     return [
         rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
-        rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, Kind.BIDI),
+        rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, CallKind.BIDI),
         rpc("/evenq.v1.Peers/GroupSettings", settings_of_groups, peers_pb2.GroupSettingsResponse),
         rpc("/evenq.v1.Peers/LiteSubscriptions", lite_subscriptions, peers_pb2.LiteSubscriptionsResponse),
     ]

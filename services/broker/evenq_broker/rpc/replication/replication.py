@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from evenq.errors import BadRequest, NotFound, TooManyRequests
 from evenq.runtime.tasks import spawn
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSource, listing_fault
@@ -66,8 +66,8 @@ def replication_rpcs(receiver: ReplicationReceiver) -> list[Rpc]:
         return fetching.serve(data)
 
     return [
-        rpc("/evenq.v1.Replication/Link", link, pb.LinkEvent, Kind.BIDI),
-        rpc("/evenq.v1.Replication/FetchSnapshot", fetch_snapshot, pb.SnapshotPiece, Kind.SERVER_STREAM),
+        rpc("/evenq.v1.Replication/Link", link, pb.LinkEvent, CallKind.BIDI),
+        rpc("/evenq.v1.Replication/FetchSnapshot", fetch_snapshot, pb.SnapshotPiece, CallKind.SERVER_STREAM),
     ]
 
 

@@ -10,7 +10,7 @@ from evenq.model import MessageType
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.unfinished import Unfinished
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.resizing.leaving import leave, look
@@ -36,7 +36,7 @@ class Leaving:
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
-        membership: Membership,
+        membership: GroupTables,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership

@@ -16,7 +16,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.cluster.unfinished import Unfinished
-from evenq_broker.core.groups.membership import Membership
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
@@ -43,7 +43,7 @@ def rpcs(
     *,
     cluster: ClusterLink,
     cluster_catalog: ClusterCatalog,
-    membership: Membership,
+    membership: GroupTables,
     lite: Lites,
 ) -> list[Rpc]:
     """The calls of this module."""
@@ -67,7 +67,7 @@ class _Resizing:
         *,
         cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
-        membership: Membership,
+        membership: GroupTables,
         lite: Lites,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger

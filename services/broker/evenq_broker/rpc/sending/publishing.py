@@ -28,7 +28,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.sending.dedup_window import Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.plain_sends import PlainBlock, PlainSends
-from evenq_broker.core.sending.validation import Limits, checked_in_block
+from evenq_broker.core.sending.validation import MessageLimits, checked_in_block
 from evenq_broker.core.state.frames import varint_field
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.sending.dedup import Deduplicator
@@ -223,7 +223,7 @@ class Publishing:
         return lanes.pop()
 
     @cached_property
-    def _limits(self) -> Limits:
+    def _limits(self) -> MessageLimits:
         return limits_of(self._runtime)
 
     @cached_property

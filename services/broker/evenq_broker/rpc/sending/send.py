@@ -20,7 +20,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
-from evenq_broker.core.sending.validation import Limits, checked
+from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.state.frames import field, near, varint
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
@@ -39,17 +39,17 @@ from evenq_broker.runtime import Runtime
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Claim, Deduplicator
 
-__all__ = ["Sending", "limits_of", "must_be_open", "must_be_writable", "type_of"]
+__all__ = ["SendHandler", "limits_of", "must_be_open", "must_be_writable", "type_of"]
 
 
 _OWNED = frozenset({MessageType.FIFO, MessageType.MIXED, MessageType.LITE})
 """Types of topics whose messages may belong to one broker of the cluster."""
 
 
-def limits_of(runtime: Runtime) -> Limits:
+def limits_of(runtime: Runtime) -> MessageLimits:
     """What the settings say about one message."""
     settings = runtime.settings
-    return Limits(
+    return MessageLimits(
         body_bytes_max=settings.body_bytes_max,
         properties_max=settings.properties_max,
         properties_bytes_max=settings.properties_bytes_max,
@@ -79,7 +79,7 @@ def must_be_writable(runtime: Runtime, catalog: Catalog, topic: TopicConfig) -> 
         )
 
 
-class Sending:
+class SendHandler:
     """The handler of SendMessage."""
 
     def __init__(
@@ -394,7 +394,7 @@ class Sending:
             stored.queue_id = self._turn % topic.write_queues
 
     @cached_property
-    def _limits(self) -> Limits:
+    def _limits(self) -> MessageLimits:
         return limits_of(self._runtime)
 
     @cached_property

@@ -11,7 +11,7 @@ from evenq.model import MessageType, TopicConfig
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
-from evenq_broker.core.sending.validation import Limits
+from evenq_broker.core.sending.validation import MessageLimits
 from evenq_broker.core.staging.rows import TOKEN_BYTES, Passed, build, rows_of
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.staging.staging import Origin, Staging
@@ -35,7 +35,7 @@ class StagingCalls:
     ) -> None:
         self._runtime, self._catalog = runtime, catalog
         self._cluster_catalog, self._staging = cluster_catalog, staging
-        self._limits: Limits | None = None
+        self._limits: MessageLimits | None = None
         self._passed: Passed | None = None
         """Of the topic that was written to last."""
 

@@ -10,7 +10,7 @@ from evenq.wire.status import OK
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.transactions.half_messages import transaction_broker_of
-from evenq_broker.core.transactions.table import Outcome
+from evenq_broker.core.transactions.table import TransactionOutcome
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -20,12 +20,12 @@ from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import forward, owner_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Ending", "rpcs"]
+__all__ = ["EndTransactionHandler", "rpcs"]
 
-_OUTCOMES = {1: Outcome.COMMITTED, 2: Outcome.ROLLED_BACK}
+_OUTCOMES = {1: TransactionOutcome.COMMITTED, 2: TransactionOutcome.ROLLED_BACK}
 
 
-class Ending:
+class EndTransactionHandler:
     """The handler of EndTransaction."""
 
     def __init__(

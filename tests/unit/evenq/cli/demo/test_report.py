@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from evenq.cli.demo.flights import Delay
-from evenq.cli.demo.report import Ownership, show_delays, show_owners, show_verdict
+from evenq.cli.demo.report import OwnershipSpan, show_delays, show_owners, show_verdict
 
 
 def console() -> Console:
@@ -31,7 +31,9 @@ def test_the_table_shows_the_file_the_group_and_each_job() -> None:
 
 def test_a_queue_changes_its_owner_on_the_timeline() -> None:
     shown = console()
-    show_owners(shown, [Ownership("t/a/0", "ada", 0, 500), Ownership("t/a/0", "bea", 500, 1_000)], ["ada", "bea"])
+    show_owners(
+        shown, [OwnershipSpan("t/a/0", "ada", 0, 500), OwnershipSpan("t/a/0", "bea", 500, 1_000)], ["ada", "bea"]
+    )
     line = next(line for line in text(shown).splitlines() if "a/0" in line)
     assert line.split()[-1] == "1" * 24 + "2" * 24
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from evenq.cli.demo.flights import Delay
-from evenq.cli.demo.third_act import Counted, compared, counted_by, rows_of
+from evenq.cli.demo.third_act import ReaderCounts, compared, counted_by, rows_of
 from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Op, Recorder
 
@@ -15,8 +15,8 @@ TRUTH = {"AA": Delay(1, 1, 7), "UA": Delay(2, 1, 5)}
 
 
 def test_what_the_readers_of_a_group_counted_together_must_be_each_flight_once() -> None:
-    one = Counted(Counter([0, 2]), {"UA": Delay(1, 1, 5), "AA": Delay(1, 1, 7)})
-    other = Counted(Counter([1]), {"UA": Delay(1, 0, 0)})
+    one = ReaderCounts(Counter([0, 2]), {"UA": Delay(1, 1, 5), "AA": Delay(1, 1, 7)})
+    other = ReaderCounts(Counter([1]), {"UA": Delay(1, 0, 0)})
     lines = list(compared("desk", [one, other], TRUTH, 3))
     assert [right for _, _, right in lines] == [True, True]
     assert lines[0][:2] == ("desk counted each flight once", "3 of 3, missing 0, again 0")
@@ -24,11 +24,13 @@ def test_what_the_readers_of_a_group_counted_together_must_be_each_flight_once()
 
 
 def test_a_flight_that_is_missing_or_there_twice_is_told() -> None:
-    one = Counted(Counter([0, 2, 2]), {"UA": Delay(3, 2, 10)})
+    one = ReaderCounts(Counter([0, 2, 2]), {"UA": Delay(3, 2, 10)})
     once, delays = compared("desk", [one], TRUTH, 3)
     assert once == ("desk counted each flight once", "2 of 3, missing 1, again 1", False)
     assert not delays[2]
-    assert not next(iter(compared("desk", [Counted(Counter([0, 1, 2, 3]), {})], TRUTH, 3)))[2], "one that is not there"
+    assert not next(iter(compared("desk", [ReaderCounts(Counter([0, 1, 2, 3]), {})], TRUTH, 3)))[2], (
+        "one that is not there"
+    )
 
 
 def test_a_consumer_counted_what_its_history_says_it_was_given(tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ def test_a_consumer_counted_what_its_history_says_it_was_given(tmp_path: Path) -
             )
         recorder.invoke(Op.RECEIVE, process="eva", group="desk")
     (tmp_path / "eva.sums.json").write_text(json.dumps({"messages": 4, "delays": {"UA": [4, 3, 9]}}))
-    assert counted_by(tmp_path, "eva") == Counted(Counter({0: 2, 1: 1, 2: 1}), {"UA": Delay(4, 3, 9)})
+    assert counted_by(tmp_path, "eva") == ReaderCounts(Counter({0: 2, 1: 1, 2: 1}), {"UA": Delay(4, 3, 9)})
 
 
 def test_only_finished_batches_of_spark_are_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from evenq.client.core.queue_choice import QueueCounter
 from evenq.client.loops.blocks import BLOCK_MAX, DRAWN_BYTES, DRAWN_MS, FULL_FROM, Blocks, results_of
-from evenq.client.loops.outgoing import Block, SendResult
+from evenq.client.loops.outgoing import SendBlock, SendResult
 from evenq.client.options import ProducerOptions
 from evenq.errors import BodyEmpty, Forbidden, TooManyRequests
 from evenq.model import Message, MessageQueue, QueueOffset
@@ -41,7 +41,7 @@ class Cutting:
     def spread(self, _topic: str, count: int) -> tuple[Sequence[MessageQueue], int] | None:
         return (self.queues, self.counter.take(count)) if self.queues else None
 
-    def cut(self, messages: Iterable[Message]) -> list[Block | Message]:
+    def cut(self, messages: Iterable[Message]) -> list[SendBlock | Message]:
         return list(self.blocks.of(messages))
 
 
@@ -49,9 +49,9 @@ def note(number: int, **fields: Any) -> Message:
     return Message(**({"topic": "t", "body": b"%d" % number} | fields))
 
 
-def bodies(parts: Iterable[Block | Message]) -> list[bytes]:
+def bodies(parts: Iterable[SendBlock | Message]) -> list[bytes]:
     return [
-        body for part in parts for body in (part.contents if isinstance(part, Block) else [part.body])
+        body for part in parts for body in (part.contents if isinstance(part, SendBlock) else [part.body])
     ]  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_messages_spread_over_the_queues_as_if_each_took_its_turn_pr_6(count: in
         assert bodies(parts) == [b"%d" % number for number in range(count)]
         wanted.update(turns.choose(cutting.queues) for _ in range(count))
         for part in parts:
-            assert isinstance(part, Block)
+            assert isinstance(part, SendBlock)
             assert 1 <= part.count <= BLOCK_MAX
             counted[part.queue] += part.count
     assert counted == wanted
@@ -74,27 +74,27 @@ def test_messages_spread_over_the_queues_as_if_each_took_its_turn_pr_6(count: in
 
 def test_a_thousand_messages_over_eight_queues_are_eight_calls_and_only_large_ones_go_before_the_flush() -> None:
     parts = Cutting(8).cut(note(number) for number in range(1_000))
-    assert [part.count for part in parts if isinstance(part, Block)] == [125] * 8
-    assert all(part.urgent for part in parts if isinstance(part, Block))
+    assert [part.count for part in parts if isinstance(part, SendBlock)] == [125] * 8
+    assert all(part.urgent for part in parts if isinstance(part, SendBlock))
     small = Cutting(8).cut(note(number) for number in range(8 * (FULL_FROM - 1)))
-    assert not any(part.urgent for part in small if isinstance(part, Block))
+    assert not any(part.urgent for part in small if isinstance(part, SendBlock))
 
 
 def test_blocks_keep_the_limits_of_a_call_and_fit_through_the_gate() -> None:
     many = Cutting(2, batch_messages=10).cut(note(number) for number in range(100))
-    assert {part.count for part in many if isinstance(part, Block)} == {10}
+    assert {part.count for part in many if isinstance(part, SendBlock)} == {10}
     gated = Cutting(1, pending_messages=7).cut(note(number) for number in range(9))
-    assert [part.count for part in gated if isinstance(part, Block)] == [3, 3, 3]
+    assert [part.count for part in gated if isinstance(part, SendBlock)] == [3, 3, 3]
     assert len(Cutting(1, pending_messages=1).cut(note(number) for number in range(3))) == 3
     large = Cutting(2, batch_bytes=1_000).cut(note(number, body=b"%03d" % number * 100) for number in range(12))
-    assert [(part.queue.queue_id, part.count, part.size) for part in large if isinstance(part, Block)] == [
+    assert [(part.queue.queue_id, part.count, part.size) for part in large if isinstance(part, SendBlock)] == [
         (1, 3, 900), (1, 3, 900), (0, 3, 900), (0, 3, 900),
     ]  # fmt: skip
     wide = Cutting(1, batch_bytes=4 << 20, pending_bytes=2_000)
-    assert [part.size for part in wide.cut(note(n, body=b"x" * 400) for n in range(3)) if isinstance(part, Block)] == [
+    assert [part.size for part in wide.cut(note(n, body=b"x" * 400) for n in range(3)) if isinstance(part, SendBlock)] == [
         800, 400,
     ]  # fmt: skip
-    assert [part.size for part in wide.cut([note(0, body=b"x" * 5_000)]) if isinstance(part, Block)] == [5_000]
+    assert [part.size for part in wide.cut([note(0, body=b"x" * 5_000)]) if isinstance(part, SendBlock)] == [5_000]
 
 
 def test_what_has_an_order_or_a_time_keeps_its_place_between_the_blocks() -> None:
@@ -103,7 +103,7 @@ def test_what_has_an_order_or_a_time_keeps_its_place_between_the_blocks() -> Non
         note(6, lite_topic="x"),
     ]  # fmt: skip
     parts = Cutting(1).cut([note(0), note(1), *special, note(7), note(8, topic="u"), note(9)])
-    assert [part.topic if isinstance(part, Block) else part.body for part in parts] == [
+    assert [part.topic if isinstance(part, SendBlock) else part.body for part in parts] == [
         "t", b"2", b"3", b"4", b"5", b"6", "t", "u", "t",
     ]  # fmt: skip
     assert bodies(parts) == [b"%d" % number for number in range(10)]
@@ -115,7 +115,7 @@ def test_without_a_route_every_message_goes_by_itself_until_there_is_one() -> No
     assert isinstance(next(walk), Message)
     cutting.queues = [MessageQueue("t", "a", 0)]
     rest = list(walk)
-    assert isinstance(rest[-1], Block)
+    assert isinstance(rest[-1], SendBlock)
     assert bodies(rest) == [b"%d" % number for number in range(1, 20)]
 
 
@@ -126,7 +126,7 @@ def test_what_came_before_a_failure_is_handed_over_first() -> None:
 
     refused = [*map(note, range(10)), note(10, body=b""), note(11)]
     for messages, error in ((failing(), KeyError), (refused, BodyEmpty)):
-        walk, given = Cutting(3).blocks.of(messages), list[Block | Message]()
+        walk, given = Cutting(3).blocks.of(messages), list[SendBlock | Message]()
         with pytest.raises(error):  # noqa: PT012 - what it gives before is what is tested
             for part in walk:
                 given.append(part)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 
 import pytest
 
-from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart
+from evenq.client.core.lite import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart
 from evenq.client.loops.subscribing import Subscribing
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import LiteOptions
@@ -150,11 +150,11 @@ def test_a_telling_that_fails_is_tried_again_soon_and_then_the_rhythm_goes_on() 
 
 def test_a_line_that_breaks_is_opened_at_the_next_broker_and_the_set_is_told_there_and_then() -> None:
     async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
-        calls.events.put_nowait(LiteOpened())
+        calls.events.put_nowait(LiteConnected())
         await clock.advance(1)
         assert calls.said == [("", ALL, ["x"])]
         calls.events.put_nowait(ConnectionFailed("gone"))
-        calls.events.put_nowait(LiteOpened())
+        calls.events.put_nowait(LiteConnected())
         await clock.advance(1_000)
         assert calls.said == [("", ALL, ["x"])] * 2
         assert sorted(calls.lines) == ["a:1", "b:1"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evenq.client.core.lite import LiteAction, LiteEnded, LiteEvent, LiteOpened, LiteStart, LiteStartKind
+from evenq.client.core.lite import LiteAction, LiteConnected, LiteEnded, LiteEvent, LiteStart, LiteStartKind
 from evenq.client.rpc.lite import RpcLiteCalls
 from evenq.client.rpc.messages import decode, encode
 from evenq.errors import LiteSubscriptionQuotaExceeded
@@ -103,7 +103,7 @@ def test_the_line_says_what_the_client_is_and_hears_what_ended(push: bool, kind:
     async def hear() -> list[LiteEvent]:
         return [event async for event in calls(net, push=push).lite_events("b:1", "g", "p", tellings())]
 
-    assert asyncio.run(hear()) == [LiteOpened(), LiteEnded("x")]
+    assert asyncio.run(hear()) == [LiteConnected(), LiteEnded("x")]
     [told] = net.told
     assert told.settings.client_type == kind
     assert told.settings.subscription.group.name == "g"

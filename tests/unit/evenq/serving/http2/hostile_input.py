@@ -20,7 +20,7 @@ from collections import Counter
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import ConnectionEnded, DataReceived, RequestStarted
 from evenq.serving.http2.limits import Http2Limits, Totals
-from evenq.serving.http2.messages import GrpcFault, MessageReader
+from evenq.serving.http2.messages import GrpcFault, RequestMessageReader
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
@@ -157,7 +157,7 @@ class Server:
 
     def __init__(self) -> None:
         self.core = Connection(LIMITS, Totals(), 0)
-        self._readers: dict[Http2Stream, MessageReader] = {}
+        self._readers: dict[Http2Stream, RequestMessageReader] = {}
         self._answers = 0
 
     def take(self, data: bytes, seen: Counter[str]) -> None:
@@ -168,7 +168,7 @@ class Server:
             if isinstance(event, RequestStarted):
                 head = request_head(event.block)
                 list(head.metadata)
-                self._readers[event.stream] = MessageReader(MESSAGE_BYTES_MAX, head.encoding)
+                self._readers[event.stream] = RequestMessageReader(MESSAGE_BYTES_MAX, head.encoding)
                 if event.data is not None:
                     self._feed(event.stream, event.data, seen)
             elif isinstance(event, DataReceived):

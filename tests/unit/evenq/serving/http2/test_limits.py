@@ -13,7 +13,7 @@ from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.server import Http2Server
-from evenq.serving.rpc import Kind
+from evenq.serving.rpc import CallKind
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.hpack import encode
@@ -41,8 +41,8 @@ async def ignore(_requests: AsyncIterator[bytes], _call: Call) -> None:
 
 
 METHODS = {
-    "/s/Echo": Method(Kind.UNARY, echo), "/s/Park": Method(Kind.UNARY, park),
-    "/s/Pour": Method(Kind.SERVER_STREAM, pour), "/s/Ignore": Method(Kind.BIDI, ignore),
+    "/s/Echo": Method(CallKind.UNARY, echo), "/s/Park": Method(CallKind.UNARY, park),
+    "/s/Pour": Method(CallKind.SERVER_STREAM, pour), "/s/Ignore": Method(CallKind.BIDI, ignore),
 }  # fmt: skip
 SHUT = {f.INITIAL_WINDOW_SIZE: 0}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.serving.http2.messages import GrpcFault, MessageReader, head, prefix, status
+from evenq.serving.http2.messages import GrpcFault, RequestMessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead, request_head, timeout_ms
 from evenq.wire.http2.codes import Status
 from evenq.wire.http2.hpack import Decoder, encode
@@ -15,7 +15,7 @@ from evenq.wire.http2.hpack import Decoder, encode
 @given(st.lists(st.binary(max_size=200), max_size=8), st.lists(st.integers(0, 90), max_size=20))
 def test_messages_come_out_as_they_went_in_however_they_are_split(messages: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(prefix(len(message)) + message for message in messages)
-    reader, out, position = MessageReader(1_000, "identity"), [], 0
+    reader, out, position = RequestMessageReader(1_000, "identity"), [], 0
     for cut in [*cuts, len(stream)]:
         out += reader.feed(stream[position : position + cut])
         position += cut
@@ -25,7 +25,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_split(messages: list
 
 
 def test_a_long_message_in_single_bytes_costs_no_object_a_byte() -> None:
-    reader, body = MessageReader(100_000, "identity"), bytes(range(256)) * 300
+    reader, body = RequestMessageReader(100_000, "identity"), bytes(range(256)) * 300
     stream = prefix(len(body)) + body
     out = [message for byte in stream for message in reader.feed(bytes((byte,)))]
     assert out == [body]
@@ -48,7 +48,7 @@ def test_what_is_not_read_is_refused_by_its_first_five_bytes(
     data: bytes, encoding: str, code: Status, words: str
 ) -> None:
     with pytest.raises(GrpcFault) as fault:
-        MessageReader(1_000, encoding).feed(data)
+        RequestMessageReader(1_000, encoding).feed(data)
     assert fault.value.code == code
     assert words in fault.value.message
 

@@ -23,7 +23,7 @@ from evenq.serving.http2.messages import GrpcFault
 from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.server import LOOK_EACH, Http2Server
 from evenq.serving.http2.turns import ROUND, WAKES_MAX
-from evenq.serving.rpc import Kind
+from evenq.serving.rpc import CallKind
 from evenq.testing.certificates import Authority
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import Status
@@ -73,11 +73,11 @@ class Service:
 
     @property
     def methods(self) -> dict[str, Method]:
-        unary, stream = Kind.UNARY, Kind.SERVER_STREAM
+        unary, stream = CallKind.UNARY, CallKind.SERVER_STREAM
         return {
             "/s/Echo": Method(unary, self.echo), "/s/Park": Method(unary, self.park),
             "/s/Refuse": Method(unary, self.refuse), "/s/Pour": Method(stream, self.pour),
-            "/s/Chat": Method(Kind.BIDI, self.chat),
+            "/s/Chat": Method(CallKind.BIDI, self.chat),
         }  # fmt: skip
 
 
@@ -577,7 +577,7 @@ def test_an_error_of_a_stream_waits_for_its_callers_first_message(loop: Any, wri
         raise GrpcFault(Status.PERMISSION_DENIED, "not you")
 
     async def test(_: Service, server: Http2Server, __: int) -> None:
-        server.methods = {"/s/Echo": Method(Kind.BIDI, refuse)}
+        server.methods = {"/s/Echo": Method(CallKind.BIDI, refuse)}
         protocol, end = Http2Protocol(server), FakeTransport(1)
 
         def begin() -> None:
@@ -649,7 +649,7 @@ def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(l
                 woken.append(call.connection)
                 threading.Event().wait(0.003)
 
-        server.methods = {**server.methods, "/s/Chat": Method(Kind.BIDI, slow)}
+        server.methods = {**server.methods, "/s/Chat": Method(CallKind.BIDI, slow)}
         protocols = [Http2Protocol(server) for _ in range(crowd)]
 
         def begin() -> None:

@@ -7,7 +7,7 @@ from evenq_proofs.good_history import good_history
 from evenq_proofs.planting import plant
 
 from evenq.errors import BadRequest
-from evenq.testing.checker import AnomalyKind, Limits, check
+from evenq.testing.checker import AnomalyKind, Tolerances, check
 from evenq.testing.checker.__main__ import main
 from evenq.testing.history import Delivery, Event, write_history
 
@@ -49,7 +49,7 @@ class Script:
         return self
 
     def kinds(self, **limits):
-        return set(check(self.events, limits=Limits(**limits)).counts)
+        return set(check(self.events, limits=Tolerances(**limits)).counts)
 
 
 def test_a_hundred_good_histories_raise_no_false_alarm():

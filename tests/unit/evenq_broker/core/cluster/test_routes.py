@@ -1,7 +1,7 @@
 """Merging what several nameservers tell."""
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView, RouteTable
+from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 
 from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, Permission, QueueCounts
 
@@ -15,9 +15,9 @@ def counts(broker: str, read: int = 2, permission: Permission = Permission.READ_
     )
 
 
-def view(name: str, *, topics: tuple[str, ...] = ("t",), **rest: object) -> BrokerView:
+def view(name: str, *, topics: tuple[str, ...] = ("t",), **rest: object) -> RegisteredBroker:
     told = {topic: counts(name) for topic in topics}
-    return BrokerView(name=name, addresses=(DEFAULT,), topics=told, **rest)  # type: ignore[arg-type]  # test shorthand
+    return RegisteredBroker(name=name, addresses=(DEFAULT,), topics=told, **rest)  # type: ignore[arg-type]  # test shorthand
 
 
 def names(table: RouteTable) -> list[str]:
@@ -167,7 +167,7 @@ def test_own_state_wins_over_what_others_tell_of_it() -> None:
 
 def test_queues_without_read_permission_are_not_readable() -> None:
     table = RouteTable()
-    closed = BrokerView(name="a", addresses=(DEFAULT,), topics={"t": counts("a", permission=Permission.WRITE)})
+    closed = RegisteredBroker(name="a", addresses=(DEFAULT,), topics={"t": counts("a", permission=Permission.WRITE)})
     table.snapshot("n1", "x", [closed], 0)
     assert table.readable("t") == []
 
@@ -197,22 +197,22 @@ INSIDE = BrokerAddress("internal", "10.0.0.1", 8443, tls=True)
 def test_a_client_is_told_the_address_of_a_door_like_the_one_it_came_through(
     listener: Listener, address: BrokerAddress
 ) -> None:
-    own = BrokerView(name="a", addresses=(DEFAULT, INSIDE, SECURE, OUTSIDE))
+    own = RegisteredBroker(name="a", addresses=(DEFAULT, INSIDE, SECURE, OUTSIDE))
     assert own.address(listener) is address
 
 
 def test_a_broker_without_a_door_that_fits_is_told_by_its_default_so_that_it_is_not_missed() -> None:
-    assert BrokerView(name="a", addresses=(DEFAULT, OUTSIDE)).address(Listener("tls", tls=True)) is DEFAULT
+    assert RegisteredBroker(name="a", addresses=(DEFAULT, OUTSIDE)).address(Listener("tls", tls=True)) is DEFAULT
 
 
 def test_servers_call_the_internal_address_or_the_one_with_tls_if_they_are_to() -> None:
     plain_inside = BrokerAddress("internal", "10.0.0.1", 8081)
-    assert BrokerView(name="a", addresses=(DEFAULT, SECURE)).peer_address(tls=False) is DEFAULT
-    assert BrokerView(name="a", addresses=(DEFAULT, SECURE)).peer_address(tls=True) is SECURE
-    assert BrokerView(name="a", addresses=(DEFAULT, SECURE, INSIDE)).peer_address(tls=False) is INSIDE
-    assert BrokerView(name="a", addresses=(DEFAULT, SECURE, plain_inside)).peer_address(tls=True) is SECURE
-    assert BrokerView(name="a", addresses=(DEFAULT,)).peer_address(tls=True) is DEFAULT
-    assert BrokerView(name="a", addresses=(SECURE,)).peer_address(tls=False) is SECURE
+    assert RegisteredBroker(name="a", addresses=(DEFAULT, SECURE)).peer_address(tls=False) is DEFAULT
+    assert RegisteredBroker(name="a", addresses=(DEFAULT, SECURE)).peer_address(tls=True) is SECURE
+    assert RegisteredBroker(name="a", addresses=(DEFAULT, SECURE, INSIDE)).peer_address(tls=False) is INSIDE
+    assert RegisteredBroker(name="a", addresses=(DEFAULT, SECURE, plain_inside)).peer_address(tls=True) is SECURE
+    assert RegisteredBroker(name="a", addresses=(DEFAULT,)).peer_address(tls=True) is DEFAULT
+    assert RegisteredBroker(name="a", addresses=(SECURE,)).peer_address(tls=False) is SECURE
 
 
 def test_a_broker_that_left_is_reachable_for_a_minute_and_until_it_is_back() -> None:
@@ -228,8 +228,8 @@ def test_a_broker_that_left_is_reachable_for_a_minute_and_until_it_is_back() -> 
 
 
 def test_an_address_that_two_brokers_tell_is_shared_for_those_who_come_through_its_door() -> None:
-    def at(name: str, host: str) -> BrokerView:
-        return BrokerView(name=name, addresses=(BrokerAddress("default", host, 8081), OUTSIDE))
+    def at(name: str, host: str) -> RegisteredBroker:
+        return RegisteredBroker(name=name, addresses=(BrokerAddress("default", host, 8081), OUTSIDE))
 
     table = RouteTable()
     table.snapshot("n1", "x", [at("a", "10.0.0.1")], 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from evenq_broker.core.delivery.held import Held
-from evenq_broker.core.delivery.progress import Progress, Verdict
+from evenq_broker.core.delivery.progress import Progress, SettleStatus
 from evenq_broker.core.delivery.queue_progress import Pending, QueueProgress
 
 
@@ -86,7 +86,7 @@ def test_the_end_of_each_client_releases_what_a_look_at_everything_would_find() 
                 for offset in rng.sample(sorted(queue.pending), min(5, len(queue.pending))):
                     number = queue.pending[offset].number
                     verdict = progress.ack(queue, offset, number, expires_ms=now_ms + 1, now_ms=now_ms)
-                    assert verdict in {Verdict.DONE, Verdict.INVALID}
+                    assert verdict in {SettleStatus.DONE, SettleStatus.INVALID}
             case _:
                 expected = {
                     (one.queue_id, offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenq_broker.core.delivery.message_groups import admit, rebuild
-from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 from evenq_broker.core.state.records import decode, encode
 
 from evenq.store import StoredMessage
@@ -35,7 +35,7 @@ def test_the_next_of_a_lane_comes_after_the_one_before_is_finished() -> None:
     out, waiting = admit(progress, queue, messages, 5, 32, 1_000, "")
     assert (offsets(out), waiting) == ([0, 2], [1, 3, 4])
     progress.check()
-    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=1) is Verdict.DONE
+    assert progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=1) is SettleStatus.DONE
     assert progress.take_ready(queue, 9, deadline_ms=2_000, client_id="", max_attempts=9) == ([1], [])
     assert queue.pending[1].attempt == 1
     progress.check()
@@ -67,7 +67,7 @@ def test_lanes_are_learnt_again_after_a_restart() -> None:
     rebuild(copy, twin, messages)
     copy.check()
     assert copy.take_ready(twin, 9, deadline_ms=5_000, client_id="", max_attempts=9) == ([], [])
-    assert copy.ack(twin, 0, 1, expires_ms=1_000, now_ms=1) is Verdict.DONE
+    assert copy.ack(twin, 0, 1, expires_ms=1_000, now_ms=1) is SettleStatus.DONE
     assert copy.take_ready(twin, 9, deadline_ms=5_000, client_id="", max_attempts=9) == ([1], [])
     copy.check()
 
@@ -127,7 +127,7 @@ def test_two_queues_with_one_message_group_agree_again_after_a_restart() -> None
         assert twins[0] is not None
         assert twins[1] is not None
         assert (take(copy, twins[0]), take(copy, twins[1])) == ([], [])
-        assert copy.ack(twins[0], 0, 1, expires_ms=1_000, now_ms=1) is Verdict.DONE
+        assert copy.ack(twins[0], 0, 1, expires_ms=1_000, now_ms=1) is SettleStatus.DONE
         assert (take(copy, twins[0]), take(copy, twins[1])) == ([1], [])
         copy.finish(twins[0], 1)
         assert take(copy, twins[1]) == [0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from evenq_broker.core.delivery.progress import Progress, QueueProgress, Verdict
+from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 from evenq_broker.core.state.records import Acked, Committed, Op, decode, encode
 
 KEY = (1, 2, 0)
@@ -24,7 +24,7 @@ def give(progress: Progress, queue: QueueProgress, count: int, *, deadline_ms: i
 
 def ack(
     progress: Progress, queue: QueueProgress, offset: int, number: int = 1, now_ms: int = 0, end: int = 1_000
-) -> Verdict:
+) -> SettleStatus:
     return progress.ack(queue, offset, number, expires_ms=end, now_ms=now_ms)
 
 
@@ -32,9 +32,9 @@ def test_committed_is_the_smallest_unfinished_offset() -> None:
     progress = Progress()
     queue = begun(progress, 10)
     give(progress, queue, 5)
-    assert ack(progress, queue, 11) is Verdict.DONE
+    assert ack(progress, queue, 11) is SettleStatus.DONE
     assert queue.committed == 10
-    assert ack(progress, queue, 10) is Verdict.DONE
+    assert ack(progress, queue, 10) is SettleStatus.DONE
     assert queue.committed == 12
     for offset in (12, 13, 14):
         ack(progress, queue, offset)
@@ -71,20 +71,20 @@ def test_an_earlier_delivery_may_finish_but_not_give_back() -> None:
     progress = Progress()
     queue = begun(progress)
     give(progress, queue, 1)
-    assert progress.change_invisible(queue, 0, 1, now_ms=10, deadline_ms=10) is Verdict.DONE
+    assert progress.change_invisible(queue, 0, 1, now_ms=10, deadline_ms=10) is SettleStatus.DONE
     progress.take_ready(queue, 1, deadline_ms=2_000, client_id="", max_attempts=9)
-    assert progress.change_invisible(queue, 0, 1, now_ms=20, deadline_ms=20) is Verdict.INVALID
-    assert ack(progress, queue, 0, number=1, now_ms=1_500) is Verdict.INVALID  # its own time is over
-    assert ack(progress, queue, 0, number=1, now_ms=20) is Verdict.DONE
-    assert ack(progress, queue, 0, number=2, now_ms=20, end=2_000) is Verdict.ALREADY
+    assert progress.change_invisible(queue, 0, 1, now_ms=20, deadline_ms=20) is SettleStatus.INVALID
+    assert ack(progress, queue, 0, number=1, now_ms=1_500) is SettleStatus.INVALID  # its own time is over
+    assert ack(progress, queue, 0, number=1, now_ms=20) is SettleStatus.DONE
+    assert ack(progress, queue, 0, number=2, now_ms=20, end=2_000) is SettleStatus.ALREADY
 
 
 def test_an_offset_that_was_never_delivered_cannot_be_acknowledged() -> None:
     progress = Progress()
     queue = begun(progress)
-    assert ack(progress, queue, 0) is Verdict.INVALID
-    assert ack(progress, queue, 0, number=5) is Verdict.INVALID
-    assert progress.ack(None, 0, 1, expires_ms=9, now_ms=0) is Verdict.INVALID
+    assert ack(progress, queue, 0) is SettleStatus.INVALID
+    assert ack(progress, queue, 0, number=5) is SettleStatus.INVALID
+    assert progress.ack(None, 0, 1, expires_ms=9, now_ms=0) is SettleStatus.INVALID
 
 
 def test_the_last_attempt_is_followed_by_the_dead_letter_topic() -> None:
@@ -210,7 +210,7 @@ def _step(progress: Progress, queue: QueueProgress, ops: list[Op], rng: random.R
         case 2 | 3:
             for offset in rng.sample(sorted(queue.pending), min(3, len(queue.pending))):
                 entry = queue.pending[offset]
-                if ack(progress, queue, offset, entry.number, now, now + 1) is Verdict.DONE:
+                if ack(progress, queue, offset, entry.number, now, now + 1) is SettleStatus.DONE:
                     ops.append(Acked(*KEY, offset))
         case 4:
             for offset in rng.sample(sorted(queue.pending), min(2, len(queue.pending))):
@@ -218,7 +218,7 @@ def _step(progress: Progress, queue: QueueProgress, ops: list[Op], rng: random.R
                 change = progress.change_invisible(
                     queue, offset, entry.number, now_ms=now, deadline_ms=now + rng.choice((0, 70))
                 )
-                if change is Verdict.DONE:
+                if change is SettleStatus.DONE:
                     ops.append(queue.op(offset, entry))
 
 

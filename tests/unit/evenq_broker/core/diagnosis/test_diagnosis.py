@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.diagnosis.diagnosis import HANGS_MS, findings
-from evenq_broker.core.diagnosis.findings import SETTLED_MS, TRANSIENT, Kind
+from evenq_broker.core.diagnosis.findings import SETTLED_MS, TRANSIENT, FindingKind
 from evenq_broker.core.diagnosis.group_facts import (
+    AssignedQueues,
     BrokerPart,
     Decided,
     GivenQueue,
@@ -17,7 +18,6 @@ from evenq_broker.core.diagnosis.group_facts import (
     LostBroker,
     MemberAt,
     QueueAt,
-    Told,
 )
 from evenq_broker.core.groups.members import Member, Protocol
 
@@ -68,7 +68,7 @@ def group(
     idle: dict[str, str] | None = None,
     counts: tuple[int, int] = (2, 2),
     queue: Callable[[QueueAt], QueueAt] = lambda at: at,
-    told: tuple[Told, ...] = (),
+    told: tuple[AssignedQueues, ...] = (),
     zones: tuple[str, str] = ("", ""),
     settings: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     stranded: int = 0,
@@ -105,7 +105,7 @@ def group(
     return GroupFacts(group="g", strategy="STICKY", brokers=tuple(parts), **facts)
 
 
-def kinds(now: GroupFacts, before: GroupFacts | None = None) -> list[Kind]:
+def kinds(now: GroupFacts, before: GroupFacts | None = None) -> list[FindingKind]:
     return [one.kind for one in findings(now, before)]
 
 
@@ -174,45 +174,54 @@ HEALTHY = {
         member("m1"),
         member("m2"),
         sdk("s1"),
-        told=(Told("s1", TOPIC, Generation(1, 1), (QUEUES[0],)), Told("s1", TOPIC, Generation(1, 2), ())),
+        told=(
+            AssignedQueues("s1", TOPIC, Generation(1, 1), (QUEUES[0],)),
+            AssignedQueues("s1", TOPIC, Generation(1, 2), ()),
+        ),
     ),
 }
 
 SICK = {
-    Kind.BROKER_SILENT: group(silent={"c": "no answer within 2500 ms"}),
-    Kind.BROKER_MISSING: replace(
+    FindingKind.BROKER_SILENT: group(silent={"c": "no answer within 2500 ms"}),
+    FindingKind.BROKER_MISSING: replace(
         group(), brokers=tuple(replace(part, lost=(LostBroker("c", 60_000),)) for part in group().brokers)
     ),
-    Kind.MESSAGES_FAIL: replace(
+    FindingKind.MESSAGES_FAIL: replace(
         group(),
         brokers=tuple(replace(part, retries_waiting=3, failed=9, delivered=10) for part in group().brokers),
     ),
-    Kind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="nobody leads"),
-    Kind.STRATEGY_FAILS: group(decided=replace(group().decided or Decided(), problems=("orders: CUSTOM raised",))),
-    Kind.MISSING_TOPIC: group(decided=replace(group().decided or Decided(), problems=("bills: no broker tells",))),
-    Kind.NOBODY_READS: replace(
+    FindingKind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="nobody leads"),
+    FindingKind.STRATEGY_FAILS: group(
+        decided=replace(group().decided or Decided(), problems=("orders: CUSTOM raised",))
+    ),
+    FindingKind.MISSING_TOPIC: group(
+        decided=replace(group().decided or Decided(), problems=("bills: no broker tells",))
+    ),
+    FindingKind.NOBODY_READS: replace(
         group(),
         decided=None,
         rebalancer="",
         brokers=(BrokerPart(broker_name="a", queues=(QueueAt(queue=QUEUES[0], lag=7),)),),
     ),
-    Kind.UNOWNED_QUEUES: group(given=("", *OWNERS[1:]), owners=("", *OWNERS[1:])),
-    Kind.UNCOVERED_ZONE: group(
+    FindingKind.UNOWNED_QUEUES: group(given=("", *OWNERS[1:]), owners=("", *OWNERS[1:])),
+    FindingKind.UNCOVERED_ZONE: group(
         given=("m1", "m2", *("",) * 2), owners=("m1", "m2", *("",) * 2), zones=("north", "south")
     ),
-    Kind.TWO_OWNERS: group(
-        member("m1"), member("m2"), sdk("s1"), told=(Told("s1", TOPIC, Generation(1, 9), (QUEUES[0],)),)
+    FindingKind.TWO_OWNERS: group(
+        member("m1"), member("m2"), sdk("s1"), told=(AssignedQueues("s1", TOPIC, Generation(1, 9), (QUEUES[0],)),)
     ),
-    Kind.HAND_OVER_HANGS: group(owners=("m2", *OWNERS[1:])),
-    Kind.DIFFERENT_SUBSCRIPTIONS: group(member("m1", subscriptions=tags("x")), member("m2", subscriptions=tags("y"))),
-    Kind.DUPLICATE_CLIENT_ID: group(member("m1"), member("m2"), member("m1~5eed")),
-    Kind.UNEQUAL_QUEUES: group(counts=(2, 1)),
-    Kind.DIFFERENT_SETTINGS: group(settings=({"strategy": "STICKY", "start_from": "LAST"}, {"strategy": ""})),
-    Kind.STRANDED_MESSAGES: group(stranded=7),
-    Kind.STUCK_HEAD: group(queue=first(lambda at: replace(at, lag=3, unmoved_ms=60_000, head_attempt=4))),
-    Kind.SILENT_MEMBER: group(member("m1", silent_ms=7_000), member("m2")),
-    Kind.OFFSETS_WENT_BACK: group(queue=first(lambda at: replace(at, back_from=9, back_to=2, back_ms=1))),
-    Kind.IDLE_MEMBERS: group(*FIVE, owners=ONE_EACH, given=ONE_EACH, idle={"m5": "5 members share 4 queues"}),
+    FindingKind.HAND_OVER_HANGS: group(owners=("m2", *OWNERS[1:])),
+    FindingKind.DIFFERENT_SUBSCRIPTIONS: group(
+        member("m1", subscriptions=tags("x")), member("m2", subscriptions=tags("y"))
+    ),
+    FindingKind.DUPLICATE_CLIENT_ID: group(member("m1"), member("m2"), member("m1~5eed")),
+    FindingKind.UNEQUAL_QUEUES: group(counts=(2, 1)),
+    FindingKind.DIFFERENT_SETTINGS: group(settings=({"strategy": "STICKY", "start_from": "LAST"}, {"strategy": ""})),
+    FindingKind.STRANDED_MESSAGES: group(stranded=7),
+    FindingKind.STUCK_HEAD: group(queue=first(lambda at: replace(at, lag=3, unmoved_ms=60_000, head_attempt=4))),
+    FindingKind.SILENT_MEMBER: group(member("m1", silent_ms=7_000), member("m2")),
+    FindingKind.OFFSETS_WENT_BACK: group(queue=first(lambda at: replace(at, back_from=9, back_to=2, back_ms=1))),
+    FindingKind.IDLE_MEMBERS: group(*FIVE, owners=ONE_EACH, given=ONE_EACH, idle={"m5": "5 members share 4 queues"}),
 }
 
 
@@ -221,13 +230,13 @@ def test_a_group_that_works_has_no_finding(name: str) -> None:
     assert findings(HEALTHY[name]) == []
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_each_kind_of_trouble_is_found_alone_where_it_is(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_each_kind_of_trouble_is_found_alone_where_it_is(kind: FindingKind) -> None:
     assert set(kinds(SICK[kind])) == {kind}
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_every_finding_has_one_sentence_and_one_command_that_exists(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_every_finding_has_one_sentence_and_one_command_that_exists(kind: FindingKind) -> None:
     for one in findings(SICK[kind]):
         assert one.seen
         assert one.fix
@@ -236,29 +245,29 @@ def test_every_finding_has_one_sentence_and_one_command_that_exists(kind: Kind) 
 
 
 @pytest.mark.parametrize("kind", sorted(TRANSIENT))
-def test_what_was_not_there_a_moment_ago_does_not_count_yet(kind: Kind) -> None:
-    healthy = group(*FIVE) if kind is Kind.IDLE_MEMBERS else group()
+def test_what_was_not_there_a_moment_ago_does_not_count_yet(kind: FindingKind) -> None:
+    healthy = group(*FIVE) if kind is FindingKind.IDLE_MEMBERS else group()
     assert kinds(SICK[kind], healthy) == []
     assert kinds(SICK[kind], SICK[kind]) == kinds(SICK[kind])
 
 
 def test_queues_without_a_lock_are_found_where_members_share_among_themselves() -> None:
-    assert kinds(group(given=None, owners=("", *OWNERS[1:]))) == [Kind.UNOWNED_QUEUES]
+    assert kinds(group(given=None, owners=("", *OWNERS[1:]))) == [FindingKind.UNOWNED_QUEUES]
     popped = group(owners=("",) * 4, decided=SHARED_BY_ALL)
-    assert kinds(popped) == [Kind.UNOWNED_QUEUES], "our members lock what everybody may read"
+    assert kinds(popped) == [FindingKind.UNOWNED_QUEUES], "our members lock what everybody may read"
 
 
 def test_a_member_more_than_queues_is_found_without_a_rebalancer_as_soon_as_all_queues_are_taken() -> None:
     young = [replace(one, age_ms=10) for one in FIVE]
     (found,) = findings(group(*young, owners=ONE_EACH, given=None))
-    assert (found.kind, found.command) == (Kind.IDLE_MEMBERS, "evenq topic scale orders --queues 3")
+    assert (found.kind, found.command) == (FindingKind.IDLE_MEMBERS, "evenq topic scale orders --queues 3")
     assert found.seen == "m5 has no queue: 5 members share 4 queues"
     assert findings(group(*young, owners=("", *ONE_EACH[1:]), given=None)) == []
 
 
 def test_a_member_that_was_given_queues_and_never_takes_them_is_named() -> None:
     (found,) = findings(group(owners=("", "m2", "", "m2"), age_ms=SETTLED_MS))
-    assert (found.kind, found.severity, found.command) == (Kind.HAND_OVER_HANGS, "ERROR", "evenq client show m1")
+    assert (found.kind, found.severity, found.command) == (FindingKind.HAND_OVER_HANGS, "ERROR", "evenq client show m1")
     assert found.seen == "queues a/0 and b/0 of orders were given to m1 10 s ago, but it has not taken them"
 
 
@@ -268,8 +277,8 @@ def test_a_member_that_does_not_read_a_topic_of_the_others_is_inconsistent_and_n
     )
     found = findings(facts)
     assert [(one.kind, one.subject) for one in found] == [
-        (Kind.DIFFERENT_SUBSCRIPTIONS, "invoices"),
-        (Kind.DIFFERENT_SUBSCRIPTIONS, "orders"),
+        (FindingKind.DIFFERENT_SUBSCRIPTIONS, "invoices"),
+        (FindingKind.DIFFERENT_SUBSCRIPTIONS, "orders"),
     ]
     assert found[1].seen == "m3 does not subscribe to orders, which the others in the group do"
 
@@ -307,7 +316,11 @@ def test_brokers_with_different_settings_are_told_the_newest() -> None:
 def test_many_queues_are_one_finding_and_the_worst_comes_first() -> None:
     nobody = ("",) * 4
     found = findings(group(given=nobody, owners=nobody, counts=(2, 1)))
-    assert [one.kind for one in found] == [Kind.UNOWNED_QUEUES, Kind.UNEQUAL_QUEUES, Kind.UNEQUAL_QUEUES]
+    assert [one.kind for one in found] == [
+        FindingKind.UNOWNED_QUEUES,
+        FindingKind.UNEQUAL_QUEUES,
+        FindingKind.UNEQUAL_QUEUES,
+    ]
     assert found[0].seen == (
         "nobody has queues a/0, a/1, b/0 and b/1: STICKY gives them to nobody, nothing waits there yet"
     )

@@ -1,6 +1,6 @@
 """What the broker remembers of deliveries, and for how long."""
 
-from evenq_broker.core.diagnosis.trace import Kind, Seen, Story, Trace
+from evenq_broker.core.diagnosis.trace import Story, Trace, TraceEvent, TraceEventKind
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible, Op, encode
 
 
@@ -8,7 +8,7 @@ def delivered(offset: int = 7, *, number: int = 1, attempt: int = 1, client: str
     return Delivered(1, 2, 3, offset + 1, until, client, (offset,), (number,), (attempt,))
 
 
-def told(*records: tuple[int, bytes]) -> list[Seen]:
+def told(*records: tuple[int, bytes]) -> list[TraceEvent]:
     story = Story(2, 3, 7)
     for at_ms, record in records:
         story.read(at_ms, record)
@@ -24,10 +24,10 @@ def test_a_delivery_and_its_ack_are_told_with_the_client_that_the_journal_leaves
     trace.add(50, encode([Acked(1, 2, 3, 7)]))
     seen = told(*trace.entries())
     assert [(one.at_ms, one.kind, one.client_id, one.attempt) for one in seen] == [
-        (10, Kind.DELIVERED, "me", 1),
-        (20, Kind.INVISIBLE, "", 1),
-        (40, Kind.DELIVERED, "push", 2),
-        (50, Kind.ACKNOWLEDGED, "", 0),
+        (10, TraceEventKind.DELIVERED, "me", 1),
+        (20, TraceEventKind.INVISIBLE, "", 1),
+        (40, TraceEventKind.DELIVERED, "push", 2),
+        (50, TraceEventKind.ACKNOWLEDGED, "", 0),
     ]
     assert (trace.forgotten_ms, seen[0].until_ms) == (5, 500)
 
@@ -52,10 +52,10 @@ def test_what_waits_behind_its_message_group_was_not_delivered() -> None:
 
 def test_a_member_with_offsets_of_its_own_passes_a_message_once() -> None:
     commits = [(at, encode([Committed(1, 2, 3, offset)])) for at, offset in enumerate((5, 7, 8, 9))]
-    assert [(one.at_ms, one.kind) for one in told(*commits)] == [(2, Kind.COMMITTED)]
+    assert [(one.at_ms, one.kind) for one in told(*commits)] == [(2, TraceEventKind.COMMITTED)]
     assert told((1, encode([Committed(1, 2, 3, 9)]))) == [], "it may have passed long ago"
     reset = told((1, encode([Committed(1, 2, 3, 0, reset=True)])))
-    assert [one.kind for one in reset] == [Kind.RESET]
+    assert [one.kind for one in reset] == [TraceEventKind.RESET]
 
 
 def test_the_memory_is_bounded_and_says_what_it_forgot() -> None:

@@ -1,7 +1,7 @@
 """Whose commits do not count after a reset, and where a reset may go."""
 
 import pytest
-from evenq_broker.core.delivery.progress import Progress, Verdict
+from evenq_broker.core.delivery.progress import Progress, SettleStatus
 from evenq_broker.core.groups.resets import FENCE_MS, Fences, within
 from evenq_broker.core.state.records import Acked, Committed, Delivered, Invisible
 
@@ -91,5 +91,5 @@ def test_handles_from_before_a_reset_are_over_also_after_a_restart() -> None:
     for one in (progress, later):
         found = one.queue(1, 1, 0)
         assert found is not None
-        assert one.ack(found, 0, old, expires_ms=9_000, now_ms=10) is Verdict.INVALID
-        assert one.ack(found, 0, found.pending[0].number, expires_ms=2_000, now_ms=10) is Verdict.DONE
+        assert one.ack(found, 0, old, expires_ms=9_000, now_ms=10) is SettleStatus.INVALID
+        assert one.ack(found, 0, found.pending[0].number, expires_ms=2_000, now_ms=10) is SettleStatus.DONE

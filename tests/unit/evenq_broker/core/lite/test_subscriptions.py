@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from evenq_broker.core.lite.subscriptions import Action, LiteSubscriptions, Subscriber
+from evenq_broker.core.lite.subscriptions import LiteSubscribeAction, LiteSubscriptions, Subscriber
 
 from evenq.errors import LiteSubscriptionQuotaExceeded
 
@@ -17,25 +17,25 @@ def made(*, each_max: int = 3, all_max: int = 100) -> LiteSubscriptions:
 
 def test_parts_add_and_remove_and_the_whole_replaces() -> None:
     table = made()
-    assert table.sync(ME, Action.COMPLETE_ADD, [], 0) == ([], False), "subscribed to nothing yet"
-    assert table.sync(ME, Action.PARTIAL_ADD, ["x"], 0) == (["x"], True)
-    assert table.sync(ME, Action.PARTIAL_ADD, ["x", "y"], 0) == (["y"], True)
-    assert table.sync(ME, Action.COMPLETE_ADD, ["y", "z"], 0) == (["z"], True)
-    assert table.sync(ME, Action.COMPLETE_ADD, ["z", "y"], 0) == ([], False)
-    assert table.sync(ME, Action.PARTIAL_REMOVE, ["z", "x"], 0) == ([], True)
+    assert table.sync(ME, LiteSubscribeAction.COMPLETE_ADD, [], 0) == ([], False), "subscribed to nothing yet"
+    assert table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0) == (["x"], True)
+    assert table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x", "y"], 0) == (["y"], True)
+    assert table.sync(ME, LiteSubscribeAction.COMPLETE_ADD, ["y", "z"], 0) == (["z"], True)
+    assert table.sync(ME, LiteSubscribeAction.COMPLETE_ADD, ["z", "y"], 0) == ([], False)
+    assert table.sync(ME, LiteSubscribeAction.PARTIAL_REMOVE, ["z", "x"], 0) == ([], True)
     assert list(table.names(ME)) == ["y"]
-    assert table.sync(ME, Action.COMPLETE_REMOVE, [], 0) == ([], True)
+    assert table.sync(ME, LiteSubscribeAction.COMPLETE_REMOVE, [], 0) == ([], True)
     assert not list(table.names(ME))
     table.check()
 
 
 def test_who_wants_a_lite_topic_is_known() -> None:
     table = made()
-    table.sync(ME, Action.PARTIAL_ADD, ["x"], 0)
+    table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
     assert table.wanted("p", "x", group="g")
     assert not table.wanted("p", "x", group="g", besides=ME)
     assert not table.wanted("q", "x")
-    table.sync(OTHER, Action.PARTIAL_ADD, ["x"], 0)
+    table.sync(OTHER, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
     assert table.subscribers("p", "x") == [ME, OTHER]
     table.end_client("me")
     assert table.subscribers("p", "x") == [OTHER]
@@ -43,9 +43,9 @@ def test_who_wants_a_lite_topic_is_known() -> None:
 
 def test_a_set_that_is_not_told_again_is_forgotten() -> None:
     table = made()
-    table.sync(ME, Action.PARTIAL_ADD, ["x"], 0)
-    table.sync(OTHER, Action.PARTIAL_ADD, ["x"], 0)
-    table.sync(OTHER, Action.COMPLETE_ADD, ["x"], 30_000)
+    table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
+    table.sync(OTHER, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
+    table.sync(OTHER, LiteSubscribeAction.COMPLETE_ADD, ["x"], 30_000)
     assert table.expire(89_999) == []
     assert table.expire(90_000) == [ME]
     assert table.sets() == [(OTHER, 1)]
@@ -53,8 +53,8 @@ def test_a_set_that_is_not_told_again_is_forgotten() -> None:
 
 def test_what_another_broker_knows_counts_until_the_client_speaks() -> None:
     table, other = made(), made()
-    other.sync(ME, Action.PARTIAL_ADD, ["x", "y"], 50)
-    other.sync(OTHER, Action.PARTIAL_ADD, ["x", "y"], 60)
+    other.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x", "y"], 50)
+    other.sync(OTHER, LiteSubscribeAction.PARTIAL_ADD, ["x", "y"], 60)
     assert [told[0] for told in other.told(3)] == [ME], "no more names than asked for"
     for who, names, synced_ms in other.told(100):
         assert table.learn(who, names, synced_ms)
@@ -67,9 +67,9 @@ def test_what_another_broker_knows_counts_until_the_client_speaks() -> None:
 def test_with_their_parent_sets_end_and_those_of_others_stay() -> None:
     table = made()
     other_parent = Subscriber(ME.client_id, ME.group, "q")
-    table.sync(ME, Action.PARTIAL_ADD, ["x", "y"], 0)
-    table.sync(OTHER, Action.PARTIAL_ADD, ["x"], 0)
-    table.sync(other_parent, Action.PARTIAL_ADD, ["x"], 0)
+    table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x", "y"], 0)
+    table.sync(OTHER, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
+    table.sync(other_parent, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
     assert table.end_parent(ME.parent) == [(ME, ["x", "y"]), (OTHER, ["x"])]
     assert table.sets() == [(other_parent, 1)]
     assert table.end_parent(ME.parent) == []
@@ -78,11 +78,11 @@ def test_with_their_parent_sets_end_and_those_of_others_stay() -> None:
 
 def test_over_a_limit_nothing_changes() -> None:
     table = made(all_max=4)
-    table.sync(ME, Action.PARTIAL_ADD, ["x", "y", "z"], 0)
+    table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x", "y", "z"], 0)
     with pytest.raises(LiteSubscriptionQuotaExceeded, match="lite_subscriptions_max"):
-        table.sync(ME, Action.PARTIAL_ADD, ["w"], 0)
+        table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["w"], 0)
     with pytest.raises(LiteSubscriptionQuotaExceeded, match="lite_subscriptions_all_max"):
-        table.sync(OTHER, Action.COMPLETE_ADD, ["x", "y"], 0)
+        table.sync(OTHER, LiteSubscribeAction.COMPLETE_ADD, ["x", "y"], 0)
     assert len(table) == 3
     table.check()
 
@@ -94,7 +94,7 @@ def test_invariants_hold_whatever_clients_say() -> None:
         who = Subscriber(rng.choice("abc"), rng.choice("gh"), rng.choice("pq"))
         names = rng.choices("uvwxyz", k=rng.randrange(5))
         with suppress(LiteSubscriptionQuotaExceeded):
-            table.sync(who, rng.choice(list(Action)), names, now_ms)
+            table.sync(who, rng.choice(list(LiteSubscribeAction)), names, now_ms)
         if rng.random() < 0.1:
             table.expire(now_ms)
         if rng.random() < 0.1:

@@ -1,6 +1,6 @@
 """Parked polls of a whole cluster: whose turn it is, and what is told to whom."""
 
-from evenq_broker.core.polls.interest import Told, Waiters, Want
+from evenq_broker.core.polls.interest import PeerNotices, Waiters, Want
 
 ORDERS = Want("g", "orders")
 
@@ -39,7 +39,7 @@ def test_a_peer_cannot_tell_without_bound() -> None:
 
 
 def test_only_news_is_told() -> None:
-    told = Told()
+    told = PeerNotices()
     assert list(told.changes([ORDERS], {ORDERS: 3}, {}, 0)) == [(ORDERS, 3, 0)]
     assert list(told.changes([ORDERS], {ORDERS: 9}, {}, 0)) == []
     told.used(ORDERS)
@@ -50,7 +50,7 @@ def test_only_news_is_told() -> None:
 
 
 def test_a_want_that_ends_fades_so_that_a_consumer_between_two_polls_costs_nothing() -> None:
-    told = Told(fade_ms=250)
+    told = PeerNotices(fade_ms=250)
     list(told.changes([ORDERS], {ORDERS: 1}, {}, 0))
     assert list(told.changes([ORDERS], {}, {ORDERS: 1_000}, 1_010)) == [(ORDERS, -1, 1_250)]
     assert list(told.changes([ORDERS], {ORDERS: 1}, {}, 1_020)) == []
@@ -59,7 +59,7 @@ def test_a_want_that_ends_fades_so_that_a_consumer_between_two_polls_costs_nothi
 
 
 def test_empty_fetches_one_after_another_pause_the_telling() -> None:
-    told = Told()
+    told = PeerNotices()
     pauses = []
     now_ms = 0
     for _ in range(9):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenq_broker.core.replication.actions import Action, CompareAndSet
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.core.replication.messages import Body, Envelope, EpochsReply, EpochsRequest, Progress, Records
+from evenq_broker.core.replication.messages import Body, Envelope, EpochsReply, EpochsRequest, FollowerProgress, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Role, Timing
@@ -52,7 +52,7 @@ def starting(*, mode: Mode = Mode.REPL_SYNC, isr: tuple[Pair, ...] = PAIRS) -> R
 
 
 def confirm(leader: Replica, id_: int, end: int, *, now_ms: int = 0, wants: bool = False, store_id: str = "") -> list[Action]:  # fmt: skip
-    return leader.receive(envelope(id_, Progress(end, end, wants), store_id=store_id), now_ms)
+    return leader.receive(envelope(id_, FollowerProgress(end, end, wants), store_id=store_id), now_ms)
 
 
 def ready(*, mode: Mode = Mode.REPL_SYNC) -> Replica:

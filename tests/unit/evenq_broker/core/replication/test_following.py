@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest
 from evenq_broker.core.replication.actions import (
     AppendRecords,
-    Committed,
+    CommitAdvanced,
     CompareAndSet,
     Fence,
     PersistEpoch,
@@ -22,7 +22,7 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, Nomination, Progress
+from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination
 from evenq_broker.core.replication.record import Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import InvariantBroken, Mode, Role
@@ -50,7 +50,7 @@ def test_a_tail_of_another_epoch_is_cut_and_the_rest_is_confirmed() -> None:
     assert reply(one, EpochTable(0, (EpochStart(1, 0), EpochStart(3, 15))), 30) == [Truncate(10)]
     (send,) = one.truncated(10)
     assert isinstance(send, Send)
-    assert send.envelope.body == Progress(10, 10, True)
+    assert send.envelope.body == FollowerProgress(10, 10, True)
 
 
 def test_a_log_that_shares_nothing_begins_where_the_leaders_does() -> None:
@@ -58,7 +58,7 @@ def test_a_log_that_shares_nothing_begins_where_the_leaders_does() -> None:
     assert reply(one, EpochTable(40, (EpochStart(2, 40),)), 90) == [Reset(40)]
     (send,) = one.emptied(40)
     assert isinstance(send, Send)
-    assert send.envelope.body == Progress(40, 40, True)
+    assert send.envelope.body == FollowerProgress(40, 40, True)
     body = records(40, 50, epochs=(EpochStart(2, 40),), previous=0)
     assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
 
@@ -91,10 +91,10 @@ def test_with_disks_only_what_is_synced_is_confirmed_and_in_memory_what_is_writt
         one.receive(envelope(0, records(10, 20)), 0)
         (send,) = one.copied(20)
         assert isinstance(send, Send)
-        assert send.envelope.body == Progress(20, confirmed, True)
+        assert send.envelope.body == FollowerProgress(20, confirmed, True)
     (send,) = fetching_with_tail().synced(20)
     assert isinstance(send, Send)
-    assert send.envelope.body == Progress(20, 20, False)
+    assert send.envelope.body == FollowerProgress(20, 20, False)
 
 
 def fetching_with_tail() -> Replica:
@@ -130,7 +130,7 @@ def test_records_of_who_does_not_lead_are_not_copied() -> None:
 def test_what_is_committed_is_known_as_far_as_the_own_log_goes() -> None:
     one = fetching()
     one.receive(envelope(0, records(10, 20, committed=50)), 0)
-    assert Committed(20) in one.copied(20)
+    assert CommitAdvanced(20) in one.copied(20)
     assert one.visible_end() == -1  # it is no leader
 
 
@@ -202,7 +202,7 @@ def test_what_was_lost_is_asked_for_again() -> None:
     one = fetching()
     actions = one.tick(600)
     assert ReadRecord() in actions
-    assert [send.envelope.body for send in only(actions, Send)] == [Progress(10, 10, True)]
+    assert [send.envelope.body for send in only(actions, Send)] == [FollowerProgress(10, 10, True)]
 
 
 def test_a_writer_that_reports_what_cannot_be_fences() -> None:

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pytest
 from evenq_broker.core.replication.actions import (
     ClosePeer,
-    Committed,
+    CommitAdvanced,
     CompareAndSet,
     HandedOver,
     PersistEpoch,
@@ -21,7 +21,7 @@ from evenq_broker.core.replication.actions import (
     StopServing,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
-from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, Nomination, Progress, Refusal
+from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination, Refusal
 from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
 from evenq_broker.core.replication.rules import Mode, Role
 from group import PAIRS, confirm, envelope, only, ready, replica, seen, starting
@@ -34,7 +34,7 @@ def test_a_leader_serves_when_every_in_sync_copy_has_its_first_record() -> None:
     assert confirm(one, 1, 10) == []
     assert (one.visible_end(), one.may_append()) == (-1, False)
     actions = confirm(one, 2, 10)
-    assert [Committed(10), Serve(1)] == actions
+    assert [CommitAdvanced(10), Serve(1)] == actions
     assert (one.visible_end(), one.may_append()) == (10, True)
 
 
@@ -44,14 +44,14 @@ def test_what_the_leader_has_not_synced_is_not_committed() -> None:
     confirm(one, 1, 20)
     confirm(one, 2, 20)
     assert one.hw == 10
-    assert Committed(20) in one.synced(20)
+    assert CommitAdvanced(20) in one.synced(20)
 
 
 def test_in_memory_mode_written_is_enough() -> None:
     one = ready(mode=Mode.REPL_MEMORY)
     one.appended(1, 20)
     confirm(one, 1, 20)
-    assert Committed(20) in confirm(one, 2, 20)
+    assert CommitAdvanced(20) in confirm(one, 2, 20)
 
 
 def test_both_sets_count_until_the_answer_of_a_compare_and_set_is_known() -> None:
@@ -64,7 +64,7 @@ def test_both_sets_count_until_the_answer_of_a_compare_and_set_is_known() -> Non
     assert one.hw == 10
     assert call in one.tick(600)  # the same proposal again, not another
     assert one.propose(PAIRS) == []
-    assert Committed(20) in one.cas_done(call.number, Seen(call.proposed, "3"), 600)
+    assert CommitAdvanced(20) in one.cas_done(call.number, Seen(call.proposed, "3"), 600)
 
 
 def test_a_conflict_without_a_record_tells_nothing() -> None:
@@ -138,7 +138,7 @@ def test_a_confirmation_over_the_own_end_closes_the_link() -> None:
 )
 def test_a_message_that_no_replica_of_the_group_sends_closes_the_link(change: dict[str, object], said: str) -> None:
     one = ready()
-    (action,) = one.receive(envelope(1, Progress(10, 10, True), **change), 0)  # type: ignore[arg-type]
+    (action,) = one.receive(envelope(1, FollowerProgress(10, 10, True), **change), 0)  # type: ignore[arg-type]
     assert isinstance(action, ClosePeer)
     assert said in action.reason
     assert one.role is Role.READY
@@ -149,7 +149,7 @@ def test_a_stranger_and_numbers_that_cannot_be_close_the_link() -> None:
     for message in (
         envelope(5, Refusal(), store_id="e" * 32),
         envelope(0, Refusal()),
-        envelope(1, Progress(5, 6, True)),
+        envelope(1, FollowerProgress(5, 6, True)),
         envelope(1, EpochsReply(1, 1, EpochTable(9), 3)),
     ):
         (action,) = one.receive(message, 0)
@@ -158,7 +158,7 @@ def test_a_stranger_and_numbers_that_cannot_be_close_the_link() -> None:
 
 def test_a_message_of_a_lower_epoch_is_refused_and_a_higher_one_stops_a_leader() -> None:
     one = ready()
-    (action,) = one.receive(envelope(1, Progress(10, 10, True), epoch=0), 0)
+    (action,) = one.receive(envelope(1, FollowerProgress(10, 10, True), epoch=0), 0)
     assert isinstance(action, Send)
     assert isinstance(action.envelope.body, Refusal)
     assert only(one.receive(envelope(1, Refusal(), epoch=2), 0), StopServing)

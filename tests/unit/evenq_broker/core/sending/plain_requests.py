@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
-from evenq_broker.core.sending.validation import Limits, checked, checked_in_block
+from evenq_broker.core.sending.validation import MessageLimits, checked, checked_in_block
 from google.protobuf.message import DecodeError
 
 from evenq.errors import Error
@@ -27,7 +27,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
-LIMITS = Limits(
+LIMITS = MessageLimits(
     body_bytes_max=300, properties_max=3, properties_bytes_max=40, delay_max_ms=1_000, store_host="10.0.0.1:8081"
 )
 TOPIC = TopicConfig(name="t", topic_id=7, write_queues=8, read_queues=8, message_type=MessageType.NORMAL)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
-from evenq_broker.core.sending.validation import Limits
+from evenq_broker.core.sending.validation import MessageLimits
 
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
@@ -118,7 +118,7 @@ def test_no_request_and_one_of_two_topics_are_left_to_the_full_path() -> None:
 
 
 def test_the_limits_are_those_of_the_full_path() -> None:
-    limits = Limits(body_bytes_max=10, properties_max=1, properties_bytes_max=4, delay_max_ms=1)
+    limits = MessageLimits(body_bytes_max=10, properties_max=1, properties_bytes_max=4, delay_max_ms=1)
     reader = PlainSends(limits)
     assert reader.read(request(b"x" * 10).SerializeToString()) is not None
     assert reader.read(request(b"x" * 11).SerializeToString()) is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.delivery.tags import tag_hash
-from evenq_broker.core.sending.validation import Limits, checked
+from evenq_broker.core.sending.validation import MessageLimits, checked
 
 from evenq import errors
 from evenq.model import MessageType, TopicConfig
@@ -17,7 +17,9 @@ from evenq.store import TimerAppend
 from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-LIMITS = Limits(body_bytes_max=100, properties_max=2, properties_bytes_max=20, delay_max_ms=1_000, store_host="h:1")
+LIMITS = MessageLimits(
+    body_bytes_max=100, properties_max=2, properties_bytes_max=20, delay_max_ms=1_000, store_host="h:1"
+)
 TOPIC = TopicConfig(name="t", topic_id=7, message_type=MessageType.MIXED)
 
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from evenq_broker.core.sending.validation import Limits
+from evenq_broker.core.sending.validation import MessageLimits
 from evenq_broker.core.staging import row_columns
 from evenq_broker.core.staging import rows as staged_rows
 from evenq_broker.core.staging.row_columns import rows_of
@@ -18,7 +18,7 @@ from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from tests.unit.evenq_broker.staged import block
 
-LIMITS = Limits(
+LIMITS = MessageLimits(
     body_bytes_max=10_000, properties_max=4, properties_bytes_max=200, delay_max_ms=1_000, store_host="127.0.0.1:8081"
 )
 MIXED = TopicConfig(name="t", topic_id=3, read_queues=4, write_queues=4, message_type=MessageType.MIXED)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from evenq_broker.core.state.records import HalfPut, HalvesEnded, decode, encode
 from evenq_broker.core.transactions.half_messages import HalfHeader
-from evenq_broker.core.transactions.table import SWEEP_MS, ZOMBIE_MS, Firing, Outcome, TransactionTable, Verdict
+from evenq_broker.core.transactions.table import (
+    SWEEP_MS,
+    ZOMBIE_MS,
+    DecisionStatus,
+    Firing,
+    TransactionOutcome,
+    TransactionTable,
+)
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from evenq.errors import InvalidTransition, TooManyRequests
 
 HEADER = HalfHeader(None, 0, 0, 0, "c")
-COMMITTED, ROLLED_BACK = Outcome.COMMITTED, Outcome.ROLLED_BACK
+COMMITTED, ROLLED_BACK = TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK
 
 
 def table(**limits: int) -> TransactionTable:
@@ -27,33 +34,33 @@ def begun(made: TransactionTable, *numbers: int) -> TransactionTable:
     return made
 
 
-def decided(made: TransactionTable, number: int, outcome: Outcome) -> Verdict:
+def decided(made: TransactionTable, number: int, outcome: TransactionOutcome) -> DecisionStatus:
     verdict = made.decide(number, outcome)
-    if verdict is Verdict.FIRST:
+    if verdict is DecisionStatus.FIRST:
         made.settle(number, outcome)
     made.check()
     return verdict
 
 
 @pytest.mark.parametrize("first", [COMMITTED, ROLLED_BACK])
-def test_the_first_decision_wins_and_the_same_again_is_told_apart_from_another(first: Outcome) -> None:
+def test_the_first_decision_wins_and_the_same_again_is_told_apart_from_another(first: TransactionOutcome) -> None:
     made = begun(table(), 5)
     other = ROLLED_BACK if first is COMMITTED else COMMITTED
-    assert decided(made, 5, first) is Verdict.FIRST
-    assert decided(made, 5, first) is Verdict.SAME
-    assert decided(made, 5, other) is Verdict.OTHER
+    assert decided(made, 5, first) is DecisionStatus.FIRST
+    assert decided(made, 5, first) is DecisionStatus.SAME
+    assert decided(made, 5, other) is DecisionStatus.OTHER
     assert made.outcome(5) is first
     assert made.fire(5, 5, HEADER, 1, now_ms=0) is Firing.END
 
 
 def test_nobody_may_decide_while_somebody_does() -> None:
     made = begun(table(), 5)
-    assert made.decide(5, COMMITTED) is Verdict.FIRST
+    assert made.decide(5, COMMITTED) is DecisionStatus.FIRST
     with pytest.raises(InvalidTransition):
         made.decide(5, ROLLED_BACK)
     assert made.fire(5, 5, HEADER, 1, now_ms=0) is Firing.WAIT
     made.undo(5)
-    assert made.decide(5, ROLLED_BACK) is Verdict.FIRST
+    assert made.decide(5, ROLLED_BACK) is DecisionStatus.FIRST
 
 
 def test_a_decision_that_did_not_reach_the_log_leaves_it_open() -> None:
@@ -65,15 +72,15 @@ def test_a_decision_that_did_not_reach_the_log_leaves_it_open() -> None:
     made.reopen(5, half)
     made.check()
     assert made.outcome(5) is None
-    assert decided(made, 5, ROLLED_BACK) is Verdict.FIRST
+    assert decided(made, 5, ROLLED_BACK) is DecisionStatus.FIRST
 
 
 def test_of_the_decided_ones_the_newest_are_remembered_and_the_others_are_long_ago() -> None:
     made = begun(table(decisions_max=2), 1, 2, 3)
     for number in (1, 2, 3):
         decided(made, number, COMMITTED)
-    assert decided(made, 1, ROLLED_BACK) is Verdict.LONG_AGO
-    assert decided(made, 2, ROLLED_BACK) is Verdict.OTHER
+    assert decided(made, 1, ROLLED_BACK) is DecisionStatus.LONG_AGO
+    assert decided(made, 2, ROLLED_BACK) is DecisionStatus.OTHER
 
 
 def test_checks_that_were_made_count_and_those_that_met_nobody_do_not() -> None:
@@ -86,7 +93,7 @@ def test_checks_that_were_made_count_and_those_that_met_nobody_do_not() -> None:
         made.checked(5)
     assert made.fire(5, 30, HEADER, 1, now_ms=50) is Firing.GIVE_UP
     assert made.fire(5, 30, HEADER, 1, now_ms=50) is Firing.GIVE_UP, "the store could not take it: the same again"
-    assert made.decide(5, COMMITTED) is Verdict.GIVEN_UP
+    assert made.decide(5, COMMITTED) is DecisionStatus.GIVEN_UP
 
 
 def test_without_producers_it_is_given_up_at_the_age_limit() -> None:
@@ -132,7 +139,7 @@ def test_only_those_whose_timer_is_overdue_by_an_hour_are_dropped_and_none_that_
     made = begun(table(), 1, 2)
     made.renewed(2, 20, 6_001)
     made.begin(3, 1, first_ms=0, due_ms=6_000)
-    assert made.decide(3, COMMITTED) is Verdict.FIRST
+    assert made.decide(3, COMMITTED) is DecisionStatus.FIRST
     assert made.drop_zombies(6_000 + ZOMBIE_MS) == []
     assert made.drop_zombies(6_001 + ZOMBIE_MS) == [1], "2 was due later, 3 is being decided"
     assert made.drop_zombies(6_002 + ZOMBIE_MS) == [2]
@@ -187,12 +194,12 @@ def test_in_a_replay_the_last_word_counts() -> None:
     made = begun(table(), 1, 2)
     opened = made.op(1)
     assert opened is not None
-    made.apply(HalvesEnded((1, 2), (COMMITTED, Outcome.FORGOTTEN)))
+    made.apply(HalvesEnded((1, 2), (COMMITTED, TransactionOutcome.FORGOTTEN)))
     assert (len(made), made.outcome(1), made.outcome(2)) == (0, COMMITTED, None)
-    assert decided(made, 2, ROLLED_BACK) is Verdict.LONG_AGO
+    assert decided(made, 2, ROLLED_BACK) is DecisionStatus.LONG_AGO
     made.apply(opened)  # its decision did not reach the log
     assert made.outcome(1) is None
-    assert decided(made, 1, ROLLED_BACK) is Verdict.FIRST
+    assert decided(made, 1, ROLLED_BACK) is DecisionStatus.FIRST
 
 
 def test_what_is_decided_again_by_a_replay_is_the_newest() -> None:
@@ -207,9 +214,9 @@ def test_what_is_decided_again_by_a_replay_is_the_newest() -> None:
 def test_what_was_committed_before_its_message_could_be_read_is_delivered_by_its_timer() -> None:
     made = begun(table(), 5)
     made.decide(5, COMMITTED)
-    made.settle(5, Outcome.TO_COMMIT)
-    assert made.decide(5, COMMITTED) is Verdict.SAME
-    assert made.decide(5, ROLLED_BACK) is Verdict.OTHER
+    made.settle(5, TransactionOutcome.TO_COMMIT)
+    assert made.decide(5, COMMITTED) is DecisionStatus.SAME
+    assert made.decide(5, ROLLED_BACK) is DecisionStatus.OTHER
     assert made.fire(5, 9, HEADER, 1, now_ms=0) is Firing.DELIVER
 
 
@@ -224,7 +231,7 @@ class Story(RuleBasedStateMachine):
         self.pending: set[int] = set()
         self.unwritten: set[int] = set()  # appended, not readable yet
         self.journal: list[HalfPut | HalvesEnded] = []
-        self.first: dict[int, Outcome] = {}
+        self.first: dict[int, TransactionOutcome] = {}
         self.delivered: dict[int, int] = {}
         self.given_up: dict[int, int] = {}
 
@@ -263,9 +270,11 @@ class Story(RuleBasedStateMachine):
             return
         outcome = COMMITTED if commit else ROLLED_BACK
         verdict = self.made.decide(number, outcome)
-        if verdict is not Verdict.FIRST:
+        if verdict is not DecisionStatus.FIRST:
             known = self.first[number]
-            wanted = {outcome: Verdict.SAME, Outcome.GIVEN_UP: Verdict.GIVEN_UP}.get(known, Verdict.OTHER)
+            wanted = {outcome: DecisionStatus.SAME, TransactionOutcome.GIVEN_UP: DecisionStatus.GIVEN_UP}.get(
+                known, DecisionStatus.OTHER
+            )
             assert verdict is wanted
             return
         assert number not in self.first
@@ -282,7 +291,7 @@ class Story(RuleBasedStateMachine):
         if fate == "unreadable":
             readable = []
         if not readable and commit:
-            outcome = Outcome.TO_COMMIT
+            outcome = TransactionOutcome.TO_COMMIT
         self.made.settle(number, outcome)
         if fate == "failed":
             self.made.reopen(number, half)
@@ -324,8 +333,8 @@ class Story(RuleBasedStateMachine):
                 self.record(number)
             return
         if firing is Firing.GIVE_UP:
-            assert self.first.setdefault(number, Outcome.GIVEN_UP) is Outcome.GIVEN_UP
-            self.journal.append(HalvesEnded((number,), (Outcome.GIVEN_UP,)))
+            assert self.first.setdefault(number, TransactionOutcome.GIVEN_UP) is TransactionOutcome.GIVEN_UP
+            self.journal.append(HalvesEnded((number,), (TransactionOutcome.GIVEN_UP,)))
             if fate == "failed":
                 return
             self.given_up[number] = self.given_up.get(number, 0) + 1
@@ -358,7 +367,7 @@ class Story(RuleBasedStateMachine):
         assert max(self.given_up.values(), default=0) <= 1
         for number, outcome in self.first.items():
             assert not (self.delivered.get(number) and outcome is not COMMITTED)
-            assert not (self.given_up.get(number) and outcome is not Outcome.GIVEN_UP)
+            assert not (self.given_up.get(number) and outcome is not TransactionOutcome.GIVEN_UP)
         open_timers = [self.log[place] for place in self.pending if self.log[place] not in self.first]
         assert len(open_timers) == len(set(open_timers)), "an open transaction has one timer"
 

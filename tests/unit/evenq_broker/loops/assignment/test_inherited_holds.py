@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenq_broker.loops.assignment import inherited_holds as module
-from evenq_broker.loops.assignment.inherited_holds import InheritedHolds
+from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
 
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
@@ -16,7 +16,7 @@ def decision(counter: int, *ids: str, group: str = "g", topic: str = "t") -> ass
     return told
 
 
-def kept(holds: InheritedHolds, group: str = "g") -> list[tuple[str, int, list[str]]]:
+def kept(holds: ReportedHolds, group: str = "g") -> list[tuple[str, int, list[str]]]:
     return [
         (told.topic, told.generation.counter, [place.client_id for place in told.places])
         for told in holds.of_group(group)
@@ -24,7 +24,7 @@ def kept(holds: InheritedHolds, group: str = "g") -> list[tuple[str, int, list[s
 
 
 def test_the_newest_decision_counts_whatever_comes_last() -> None:
-    holds = InheritedHolds()
+    holds = ReportedHolds()
     holds.decided(decision(3, "x", "y"))
     holds.decided(decision(2, "z"))
     assert kept(holds) == [("t", 3, ["x", "y"])]
@@ -34,7 +34,7 @@ def test_the_newest_decision_counts_whatever_comes_last() -> None:
 
 
 def test_that_nothing_waits_any_more_is_kept_too_but_only_where_something_did() -> None:
-    holds = InheritedHolds()
+    holds = ReportedHolds()
     holds.decided(decision(1, topic="quiet"))
     holds.decided(decision(2, "x"))
     holds.decided(decision(3))
@@ -44,7 +44,7 @@ def test_that_nothing_waits_any_more_is_kept_too_but_only_where_something_did() 
 
 
 def test_a_group_that_is_gone_is_forgotten() -> None:
-    holds = InheritedHolds()
+    holds = ReportedHolds()
     for group in ("g", "h"):
         holds.decided(decision(1, "x", group=group))
     holds.forget("g")
@@ -54,7 +54,7 @@ def test_a_group_that_is_gone_is_forgotten() -> None:
 
 def test_topics_are_limited_and_those_where_nothing_waits_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
-    holds = InheritedHolds()
+    holds = ReportedHolds()
     for topic in ("t", "u", "v"):
         holds.decided(decision(1, "x", topic=topic))
     assert [topic for topic, _, _ in kept(holds)] == ["t", "u"]
@@ -65,7 +65,7 @@ def test_topics_are_limited_and_those_where_nothing_waits_make_room(monkeypatch:
 
 def test_what_is_too_big_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BYTES_MAX", 50)
-    holds = InheritedHolds()
+    holds = ReportedHolds()
     holds.decided(decision(1, "x"))
     holds.decided(decision(2, "x" * 50))
     assert kept(holds) == [("t", 2, [])]

@@ -11,7 +11,7 @@ from evenq_broker.rpc.cluster.routing import assign
 
 from evenq.errors import ConnectionFailed
 from evenq.model import BalancePolicy, Generation, MessageQueue, Weight
-from evenq.serving.rpc import Access, Action, Kind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
@@ -42,14 +42,14 @@ class FakeRebalancer:
         return [
             Rpc(
                 method=service + "Report",
-                kind=Kind.BIDI,
+                kind=CallKind.BIDI,
                 handler=self._report,
                 response=assignment_pb2.Decision,
                 access=ACCESS,
             ),
             Rpc(
                 method=service + "Query",
-                kind=Kind.UNARY,
+                kind=CallKind.UNARY,
                 handler=self._query,
                 response=assignment_pb2.AssignmentResponse,
                 access=ACCESS,

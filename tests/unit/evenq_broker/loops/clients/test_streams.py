@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evenq_broker.loops.clients.streams import DEAF_MS, STREAMS_PER_CLIENT, Stream, Streams
+from evenq_broker.loops.clients.streams import DEAF_MS, STREAMS_PER_CLIENT, Streams, TelemetryStream
 
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
@@ -15,7 +15,7 @@ def made(commands_max: int = 2) -> tuple[Streams, FakeClock]:
     return Streams(clock, commands_max=commands_max), clock
 
 
-def publishing(streams: Streams, client_id: str, *topics: str) -> Stream:
+def publishing(streams: Streams, client_id: str, *topics: str) -> TelemetryStream:
     stream = streams.open(client_id)
     assert streams.publish(stream, topics) == sorted(topics)
     return stream

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 
 from evenq.errors import ConnectionFailed, Error
 from evenq.model import BrokerAddress
@@ -15,7 +15,7 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 def test_a_peer_that_does_not_answer_is_named_and_not_waited_for(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        gone = BrokerView(name="b", addresses=(BrokerAddress("default", "nowhere", 1),))
+        gone = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "nowhere", 1),))
         broker.catalog.routes.snapshot("n", "x", [gone], 0)
         ((name, answer),) = await stage.during(broker.cluster.peers.ask_peers("/evenq.v1.Admin/ListTopics", b""))
         assert name == "b"
@@ -29,7 +29,7 @@ def test_a_peer_that_does_not_answer_is_named_and_not_waited_for(run: Run) -> No
 def test_a_peer_that_just_came_back_is_asked_once_more(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        back = BrokerView(name="b", addresses=(BrokerAddress("default", "b", 1),))
+        back = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 1),))
         broker.catalog.routes.snapshot("n", "x", [back], 0)
         calls = 0
 

@@ -14,7 +14,7 @@ import pytest
 from evenq_broker.core.replication.record import GroupRecord, Pair, RecordRefused, first_record
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark
-from evenq_broker.loops.coordinators.remote import Look, RemoteCoordinator, RemoteTiming, Stored, stored_of
+from evenq_broker.loops.coordinators.remote import Look, RemoteCoordinator, RemoteTiming, StoredRecord, stored_of
 
 from evenq.errors import ConnectionFailed, Error, Forbidden
 from evenq.runtime.clock import SystemClock
@@ -29,13 +29,13 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.endpoints = 1
-        self.stored: Stored | None = None
+        self.stored: StoredRecord | None = None
         self.tries = 0
         self.errors: list[Error | None] = []
         """Of the next tries; None: carried out."""
         self.after: list[Error | None] = []
         """Raised after a write was carried out."""
-        self.told: list[Stored] = []
+        self.told: list[StoredRecord] = []
         self.hangs = False
 
     def _try(self) -> None:
@@ -58,7 +58,7 @@ class FakeStore:
             raise error
         return self.stored.token
 
-    async def changes(self, since: str) -> AsyncGenerator[Stored | None, None]:
+    async def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
         for one in self.told:
             yield one
         await asyncio.Event().wait()
@@ -153,7 +153,7 @@ def test_what_a_watch_tells_too_late_is_left_out(tmp_path: Path) -> None:
         seen = await a.compare_and_set(seen, FIRST.elected(0))
         newer = store.stored
         assert newer is not None
-        store.told = [Stored(FIRST, "late", ""), newer]
+        store.told = [StoredRecord(FIRST, "late", ""), newer]
         assert await asyncio.wait_for(anext(watch), 20) == newer.seen
         await watch.aclose()
 
@@ -189,8 +189,8 @@ def test_the_mark_is_used_by_one_at_a_time(tmp_path: Path) -> None:
 
     async def story() -> None:
         store, mark = FakeStore(), SlowMark(tmp_path / "mark")
-        store.stored = Stored(FIRST, "1", "")
-        store.told = [Stored(replace(FIRST, version=FIRST.version + more), str(more), "") for more in (2, 3, 4)]
+        store.stored = StoredRecord(FIRST, "1", "")
+        store.told = [StoredRecord(replace(FIRST, version=FIRST.version + more), str(more), "") for more in (2, 3, 4)]
         coordinator = RemoteCoordinator(store, mark=mark, clock=SystemClock(), rng=random.Random(1))
         watch = coordinator.watch()
         assert (await anext(watch)).record == FIRST

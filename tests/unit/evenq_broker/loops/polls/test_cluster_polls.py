@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -18,7 +18,7 @@ V2 = "/apache.rocketmq.v2.MessagingService/"
 def know(*brokers: Any) -> None:
     """Let all brokers know each other, as a nameserver would."""
     views = [
-        BrokerView(
+        RegisteredBroker(
             name=b.runtime.settings.broker_name, addresses=b.runtime.addresses, incarnation=b.cluster.own.incarnation
         )
         for b in brokers

@@ -7,12 +7,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evenq_broker.core.replication.messages import Body, Envelope, Progress, Records
+from evenq_broker.core.replication.messages import Body, Envelope, FollowerProgress, Records
 from evenq_broker.loops.replication.bytes_in_hand import BytesInHand
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
-from evenq_broker.settings import Settings
+from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.clock import FakeClock
@@ -31,7 +31,7 @@ class Node:
         self.id = broker_id
         self.received: list[Envelope] = []
         self.hand = BytesInHand(room_bytes)
-        settings = Settings(broker_name=group, cluster=CLUSTER)
+        settings = BrokerSettings(broker_name=group, cluster=CLUSTER)
         self.runtime = Runtime(settings, clock=stage.clock, rng=random.Random(broker_id), net=stage.net)
         self.links = PeerLinks(self.runtime, stage.members, broker_id, self.receive, room=self.hand.room)
 
@@ -44,7 +44,7 @@ class Node:
         return Envelope(CLUSTER, self.id, f"{self.id:032x}", 7, 1, body)
 
     def say(self, to: int, number: int) -> bool:
-        return self.links.send(to, self.envelope(Progress(number, 0, wants=False)))
+        return self.links.send(to, self.envelope(FollowerProgress(number, 0, wants=False)))
 
     def send_records(self, to: int, number: int, size: int) -> bool:
         return self.links.send(

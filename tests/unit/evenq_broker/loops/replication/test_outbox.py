@@ -9,8 +9,8 @@ from evenq_broker.core.replication.messages import (
     Envelope,
     EpochsReply,
     EpochsRequest,
+    FollowerProgress,
     Nomination,
-    Progress,
     Records,
     Refusal,
 )
@@ -27,7 +27,7 @@ def records(size: int, number: int = 0) -> Envelope:
 
 
 def progress(end: int) -> Envelope:
-    return envelope(Progress(end, end, wants=False))
+    return envelope(FollowerProgress(end, end, wants=False))
 
 
 def drained(box: Outbox) -> list[Envelope]:

@@ -19,7 +19,7 @@ from evenq_proofs.loop_net import LoopNet
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, NotFound, RequestTimeout
 from evenq.runtime.clock import FakeClock
-from evenq.serving.rpc import Kind, Rpc
+from evenq.serving.rpc import CallKind, Rpc
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
 ADDRESS = "host-0:8081"
@@ -100,7 +100,9 @@ def hostile(*pieces: pb.SnapshotPiece | bytes, ends: bool = True) -> Callable[[F
         if not ends:
             await asyncio.Event().wait()
 
-    row = Rpc(method=METHOD, kind=Kind.SERVER_STREAM, handler=send, response=pb.SnapshotPiece, access=ACCESS[METHOD])
+    row = Rpc(
+        method=METHOD, kind=CallKind.SERVER_STREAM, handler=send, response=pb.SnapshotPiece, access=ACCESS[METHOD]
+    )
     return lambda _clock: [row]
 
 

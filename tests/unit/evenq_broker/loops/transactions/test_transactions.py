@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.state.records import HalfPut, HalvesEnded, decode
 from evenq_broker.core.transactions.half_messages import unpack_half
-from evenq_broker.core.transactions.table import Outcome
+from evenq_broker.core.transactions.table import TransactionOutcome
 from evenq_broker.loops.transactions import transactions as module
 from evenq_broker.loops.transactions.transactions import MISSED_WAIT_MAX_MS, RELAYS_MAX, SOON_MS
 from evenq_broker.settings import StoreSettings
@@ -27,7 +27,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
-COMMITTED, ROLLED_BACK = Outcome.COMMITTED, Outcome.ROLLED_BACK
+COMMITTED, ROLLED_BACK = TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK
 
 
 class Scene:
@@ -190,13 +190,13 @@ def test_a_half_message_that_was_not_stored_is_forgotten_also_by_the_journal(run
         with pytest.raises(TooManyRequests):
             check((await work).entries[0].status)
         assert len(scene.made.table) == 0
-        assert scene.recorded[-1] == HalvesEnded((1 << 40,), (Outcome.FORGOTTEN,))
+        assert scene.recorded[-1] == HalvesEnded((1 << 40,), (TransactionOutcome.FORGOTTEN,))
 
     run(story)
 
 
 @pytest.mark.parametrize("outcome", [COMMITTED, ROLLED_BACK])
-def test_a_decision_is_answered_when_it_is_safe_and_its_record_says_it(run: Run, outcome: Outcome) -> None:
+def test_a_decision_is_answered_when_it_is_safe_and_its_record_says_it(run: Run, outcome: TransactionOutcome) -> None:
     async def story(stage: Any) -> None:
         scene = await Scene.of(stage)
         number = await scene.begin()
@@ -311,7 +311,7 @@ def test_a_commit_counts_as_a_message_that_came_also_if_its_timer_delivers_it(ru
 
         scene.broker.ledger.store.read_timers = corrupt
         await stage.during(scene.made.end(later, COMMITTED))
-        assert scene.made.table.outcome(later) is Outcome.TO_COMMIT
+        assert scene.made.table.outcome(later) is TransactionOutcome.TO_COMMIT
         assert len(came) == 1
         scene.broker.ledger.store.read_timers = read
         await stage.until(lambda: len(came) == 2)
@@ -562,8 +562,8 @@ def test_what_is_given_up_is_recorded_and_waits_for_its_topic_as_often_as_that_f
         (number,) = await scene.begin_missed()
         await stage.until(lambda: scene.made.stats.given_up == 1)
         assert failures == []
-        assert scene.made.table.outcome(number) is Outcome.GIVEN_UP
-        assert HalvesEnded((number,), (Outcome.GIVEN_UP,)) in scene.recorded
+        assert scene.made.table.outcome(number) is TransactionOutcome.GIVEN_UP
+        assert HalvesEnded((number,), (TransactionOutcome.GIVEN_UP,)) in scene.recorded
         assert scene.made._unasked.get(1, {}) == {}
         await stage.until(lambda: scene.broker.ledger.store.timers.stats.pending == 0)
         queue = common_pb2.Queue(topic=GIVEN_UP_TOPIC, broker_name="a")
@@ -585,7 +585,7 @@ def test_a_deleted_topic_ends_its_half_messages_in_the_journal_too(run: Run) -> 
         topics, scene.broker.catalog.topics = scene.broker.catalog.topics, SimpleNamespace(by_id=lambda _: None)
         assert scene.made.due(timer) is None
         scene.broker.catalog.topics = topics
-        assert scene.recorded[-1] == HalvesEnded((number,), (Outcome.FORGOTTEN,))
+        assert scene.recorded[-1] == HalvesEnded((number,), (TransactionOutcome.FORGOTTEN,))
         assert (len(scene.made.table), scene.made._unasked) == (0, {})
 
     run(story)

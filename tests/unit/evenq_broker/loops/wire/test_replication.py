@@ -11,8 +11,8 @@ from evenq_broker.core.replication.messages import (
     Envelope,
     EpochsReply,
     EpochsRequest,
+    FollowerProgress,
     Nomination,
-    Progress,
     Records,
     Refusal,
 )
@@ -42,7 +42,7 @@ ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tupl
 BODIES = st.one_of(
     st.builds(EpochsRequest, NUMBERS),
     st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
-    st.builds(Progress, NUMBERS, NUMBERS, st.booleans()),
+    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans()),
     st.builds(Records, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS, NUMBERS, st.binary(max_size=64)),
     st.builds(Nomination, NUMBERS),
     st.just(Refusal()),
@@ -134,7 +134,7 @@ def test_a_payload_may_be_any_bytes(payload: object) -> None:
 def test_a_number_that_the_wire_has_no_room_for_is_a_typed_error(number: int) -> None:
     for envelope in (
         Envelope("c", 1, "a", number, 1, Refusal()),
-        Envelope("c", 1, "a", 1, 1, Progress(number, 0, False)),
+        Envelope("c", 1, "a", 1, 1, FollowerProgress(number, 0, False)),
         Envelope("c", 1, "a", 1, 1, Records(number, 1, 1, (), 1, 1, b"")),
         Envelope("c\ud800", 1, "a", 1, 1, Refusal()),
     ):

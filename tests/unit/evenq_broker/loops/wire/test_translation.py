@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.wire.translation import (
     balance_message,
@@ -35,7 +35,7 @@ from evenq.wire.stubs.evenq.v1 import groups_pb2
 @pytest.mark.parametrize("kind", list(MessageType))
 def test_a_broker_comes_back_as_it_went(kind: MessageType) -> None:
     counts = QueueCounts(broker_name="a", read_queues=3, write_queues=2, permission=Permission.READ, message_type=kind)
-    view = BrokerView(
+    view = RegisteredBroker(
         name="a",
         cluster="c",
         epoch=4,
@@ -50,7 +50,7 @@ def test_a_broker_comes_back_as_it_went(kind: MessageType) -> None:
 
 
 def test_a_broker_without_an_address_is_nobody() -> None:
-    assert broker_view(broker_state(BrokerView(name="a", addresses=()))) is None
+    assert broker_view(broker_state(RegisteredBroker(name="a", addresses=()))) is None
 
 
 def test_a_member_comes_back_as_it_went() -> None:

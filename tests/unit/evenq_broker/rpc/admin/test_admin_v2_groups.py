@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Unsubscribed, encode
 from evenq_broker.rpc.access import ADMIN_V2
@@ -46,7 +46,7 @@ def test_an_accumulation_says_that_it_is_at_least_so_much_while_a_broker_is_away
     async def story(stage: Any) -> None:
         broker = await filled(stage)
         assert (await call(stage, "DescribeGroupAccumulation", group="g")).status.message == "OK"
-        away = BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+        away = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
         broker.catalog.routes.snapshot("nameserver", "n", [away], broker.runtime.clock.monotonic_ms())
         told = await call(stage, "DescribeGroupAccumulation", group="g")
         assert (told.status.code, told.status.message) == (OK, "at least: what b has cannot be looked at")

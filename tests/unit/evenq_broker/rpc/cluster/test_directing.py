@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.cluster import directing
 from evenq_broker.rpc.cluster.directing import DIRECTED, directed
 
 from evenq.errors import ConnectionFailed, Forbidden, TooManyRequests
 from evenq.model import BrokerAddress
-from evenq.serving.rpc import Kind, Rpc, RpcContext
+from evenq.serving.rpc import CallKind, Rpc, RpcContext
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 PULL, SCAN, SESSION = "/evenq.v1.Data/Pull", "/evenq.v1.Data/Scan", "/evenq.v1.Groups/Session"
@@ -62,7 +62,7 @@ def context(caller: Somebody | None = None, **headers: str) -> RpcContext:
 
 async def ready(stage: Any) -> tuple[Net, dict[str, Any], list[RpcContext]]:
     broker = await stage.broker("a")
-    other = BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+    other = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
     broker.catalog.routes.snapshot("nameserver:1", "identity", [other], 0)
     broker.runtime.net = net = Net()
     here: list[RpcContext] = []
@@ -80,7 +80,7 @@ async def ready(stage: Any) -> tuple[Net, dict[str, Any], list[RpcContext]]:
         async for request in requests:
             yield b"here " + request
 
-    rows = ((PULL, Kind.UNARY, unary), (SCAN, Kind.SERVER_STREAM, frames), (SESSION, Kind.BIDI, bidi))
+    rows = ((PULL, CallKind.UNARY, unary), (SCAN, CallKind.SERVER_STREAM, frames), (SESSION, CallKind.BIDI, bidi))
     known = {rpc.method: rpc for rpc in broker.rpcs()}
     rpcs = [
         Rpc(method=method, kind=kind, handler=handler, response=bytes, access=known[method].access)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of, owner_of_handle
 
 from evenq.model import BrokerAddress, MessageType
@@ -34,7 +34,7 @@ class Peer:
 def test_a_call_is_forwarded_to_a_known_other_broker_and_only_once(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker("a")
-        other = BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+        other = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
         broker.catalog.routes.snapshot("nameserver:1", "identity", [other], 0)
         assert owner_of(broker.runtime, broker.catalog, "b", context(), cluster=broker.cluster) == "b:8081"
         assert owner_of(broker.runtime, broker.catalog, "b", context(**{MARK: "1"}), cluster=broker.cluster) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.cluster.routing import endpoints_of
 from evenq_broker.settings import StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
@@ -29,7 +29,7 @@ async def route(stage: Any, topic: str, namespace: str = "") -> Any:
     return await stage.call(V2 + "QueryRoute", request, service_pb2.QueryRouteResponse)
 
 
-def other(read: int, write: int, permission: Permission = Permission.READ_WRITE) -> BrokerView:
+def other(read: int, write: int, permission: Permission = Permission.READ_WRITE) -> RegisteredBroker:
     counts = QueueCounts(
         broker_name="b",
         read_queues=read,
@@ -37,7 +37,7 @@ def other(read: int, write: int, permission: Permission = Permission.READ_WRITE)
         permission=permission,
         message_type=MessageType.MIXED,
     )
-    return BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),), topics={"t": counts})
+    return RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),), topics={"t": counts})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.dead_letters.letter import replay_group
 
 from evenq.errors import BadRequest, Error, Forbidden, GroupNotFound
@@ -178,7 +178,9 @@ def test_a_letter_that_cannot_be_sent_waits_on_and_is_counted(run: Run) -> None:
 def test_any_broker_replays_for_the_whole_cluster(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await died(stage, 1), await died(stage, 2, broker="b")
-        views = [BrokerView(name=one.runtime.settings.broker_name, addresses=one.runtime.addresses) for one in (a, b)]
+        views = [
+            RegisteredBroker(name=one.runtime.settings.broker_name, addresses=one.runtime.addresses) for one in (a, b)
+        ]
         for one in (a, b):
             one.catalog.routes.snapshot("n", "n", views, 0)
         answer = await listed(stage)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.broker import Broker
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.delivery.filters import EVERYTHING
 from evenq_broker.core.lite.lite_topics import LITE_QUEUES_FROM
 from evenq_broker.loops.dead_letters.replay import Replay
@@ -610,7 +610,7 @@ def test_a_broker_that_starts_learns_what_clients_want_from_the_others(run: Run)
         b.lite.end_client("d")
         waiting = receiving(stage, "b", client="d", poll_ms=20_000)
         await stage.clock.advance(100)
-        later = BrokerView(
+        later = RegisteredBroker(
             name="a",
             addresses=a.runtime.addresses,
             incarnation="another",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from evenq_broker.core.cluster.routes import BrokerView
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.answers import OK_STATUS
 from evenq_broker.rpc.polls.fetching import fetch
 
@@ -47,7 +47,7 @@ def message(handle: str) -> bytes:
 
 async def fetched(stage: Any, peer: Peer) -> Any:
     broker = await stage.broker("a")
-    view = BrokerView(name="b", addresses=(BrokerAddress("default", "b", 8081),))
+    view = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
     broker.catalog.routes.snapshot("n", "n", [view], 0)
     net, broker.runtime.net = broker.runtime.net, peer
     try:

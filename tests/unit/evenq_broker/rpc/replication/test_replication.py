@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from evenq_broker.core.replication.messages import Body, Envelope, Nomination, Progress, Records
+from evenq_broker.core.replication.messages import Body, Envelope, FollowerProgress, Nomination, Records
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 from evenq_broker.loops.replication.incoming_links import OPENING_MS, IncomingLinks
 from evenq_broker.loops.wire.replication import (
@@ -214,7 +214,7 @@ def test_a_message_in_the_name_of_somebody_else_ends_the_link(sender_id: int) ->
     async def story(stage: Stage) -> None:
         sender = stage.sender()
         await stage.until(lambda: sender.stands)
-        sender.say(Progress(1, 1, wants=True), sender=sender_id)
+        sender.say(FollowerProgress(1, 1, wants=True), sender=sender_id)
         await stage.until(sender.task.done)
         assert f"a message of broker {sender_id} on the link of broker 1" in sender.closed
         assert stage.receiver.received == []

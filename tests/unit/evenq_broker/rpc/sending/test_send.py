@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
-from evenq_broker.rpc.sending.send import Sending, _ok_entry, limits_of
+from evenq_broker.rpc.sending.send import SendHandler, _ok_entry, limits_of
 
 from evenq.errors import StoreFull
 from evenq.model import MessageType
@@ -141,7 +141,7 @@ def test_plain_messages_are_stored_without_the_full_path(run: Run, monkeypatch: 
         broker = await stage.broker(duplicates_window_ms=60_000)
         await send(stage, request(b"first", topic="t"))
         monkeypatch.setattr(PlainSends, "read", READ)
-        monkeypatch.setattr(Sending, "check", None)
+        monkeypatch.setattr(SendHandler, "check", None)
         assert codes(await send(stage, request(b"a", b"b", b"c"))) == (OK, [OK] * 3)
         assert codes(await send(stage, request(b"a", b"b", b"c", b"d"))) == (OK, [OK] * 4)
         topic = broker.catalog.topics.get("t")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_broker.core.transactions.table import Outcome
+from evenq_broker.core.transactions.table import TransactionOutcome
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import StoreFull
@@ -180,7 +180,7 @@ def test_decisions_that_race_are_decided_once(run: Run) -> None:
         broker = await begun(stage)
         name = await begin(stage)
         ident = broker.ledger.transaction_ids.read(name)
-        outcomes = [Outcome.COMMITTED, Outcome.ROLLED_BACK] * 5
+        outcomes = [TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK] * 5
         work = asyncio.gather(*(broker.transactions.end(ident.number, outcome) for outcome in outcomes))
         await stage.during(work)
         assert len(await receive(stage)) == 1
