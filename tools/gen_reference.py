@@ -205,7 +205,7 @@ def metric_lists() -> dict[str, list[Metric]]:
         "Broker, one queue at a time": single_queue_metrics(
             nothing, nothing, nothing, lite=nothing, delayed_retries=nothing, backlog=nothing
         ),
-        "Broker that is one copy of a group": replication_metrics(nothing),
+        "Broker that is one copy of a group": replication_metrics(nothing, nothing),
         "Nameserver": nameserver_metrics(nothing, nothing),
         "Rebalancer": [*rebalancer_metrics(nothing, nothing, nothing), *leading_metrics(leads=bool, transitions=int)],
         "Spark streams": listener_metrics(list, queues_max=0),

@@ -101,6 +101,31 @@ def broker(cluster: str, node: str, *, rebalancer: bool = True) -> Series:
     }
 
 
+def copies(cluster: str, node: str, *, count: int = 3) -> Series:
+    """The pages of a broker group's copies: the first leads, all are in sync."""
+    series: Series = {}
+    for number in range(count):
+        told = own(cluster, "broker", node).replace(f"{cluster}-{node}:", f"{cluster}-{node}-{number}:")
+        labels = told.removesuffix("}")
+        series |= {
+            f"evenq_broker_replicas{told}": always(count),
+            f"evenq_broker_replicas_in_sync{told}": always(count),
+            f"evenq_broker_replicas_in_sync_min{told}": always(2),
+            f"evenq_broker_replica_epoch{told}": always(7),
+            f'evenq_broker_replica_role{labels},role="ready"}}': always(int(number == 0)),
+            f'evenq_broker_replica_role{labels},role="draining"}}': always(0),
+            f'evenq_broker_replica_role{labels},role="fetching"}}': always(int(number > 0)),
+        }
+        if number:
+            series[f'evenq_broker_replica_lag_seconds{{broker_id="{number}",{led_by(cluster, node)}'] = always(0)
+    return series
+
+
+def led_by(cluster: str, node: str) -> str:
+    """The labels of what the first copy says, without the first brace."""
+    return own(cluster, "broker", node).replace(f"{cluster}-{node}:", f"{cluster}-{node}-0:").removeprefix("{")
+
+
 def cluster(name: str = "c1", *, brokers: int = 2) -> Series:
     """Brokers, two nameservers, two rebalancers of which one leads, and a group that works."""
     series: Series = {}
@@ -166,6 +191,10 @@ A = own("c1", "broker", "a", **BILLING)
 R1 = own("c1", "rebalancer", "r1", **BILLING)
 MISSING = {f"evenq_broker_missing_peers{own('c1', 'broker', 'a', missing='b')}": then(0, 1)}
 NO_REBALANCER = {one: values for one, values in C1.items() if "rebalance" not in one}
+GROUP = C1 | copies("c1", "a")
+TWO_GROUPS = GROUP | copies("c1", "b")
+LED = {"instance": "c1-a-0:5557"}
+NODE_A = {"cluster": "c1", "node_id": "a"}
 ENDED = {"evenq_unowned_queues": 'consumer_group="billing"'}
 
 STORIES = {
@@ -293,6 +322,67 @@ STORIES = {
     ),
     "queues that never rest": Story(
         changed(C1, "evenq_rebalance_moves_total", counting(50)), [alert("RebalanceStorm", cluster="c1", **BILLING)]
+    ),
+    # --- copies
+    "broker groups of three that are well": Story(TWO_GROUPS),
+    "a copy away": Story(
+        changed(TWO_GROUPS, "evenq_broker_replicas_in_sync", then(3, 2), **LED), [alert("CopiesMissing", **NODE_A)]
+    ),
+    "a follower that sees others away, and a leader that does not": Story(
+        changed(TWO_GROUPS, "evenq_broker_replicas_in_sync", then(3, 1), instance="c1-a-1:5557")
+    ),
+    "a copy restarted for an upgrade": Story(
+        changed(TWO_GROUPS, "evenq_broker_replicas_in_sync", f"3x{LOOK - 4} 2x3 3x{ENDS - LOOK}", **LED)
+    ),
+    "too few copies": Story(
+        changed(TWO_GROUPS, "evenq_broker_replicas_in_sync", then(3, 1), **LED),
+        [alert("CopiesMissing", **NODE_A), alert("WritesStopped", **NODE_A)],
+    ),
+    "nobody leads a group, the others do": Story(
+        changed(TWO_GROUPS, "evenq_broker_replica_role", then(1, 0), role="ready", **LED),
+        [alert("GroupWithoutLeader", **NODE_A)],
+    ),
+    "the leader's page is gone, and nobody leads": Story(
+        {one: until_trouble(float(values[0])) if LED["instance"] in one else values for one, values in GROUP.items()},
+        [alert("GroupWithoutLeader", **NODE_A)],
+    ),
+    "another copy leads": Story(
+        changed(
+            changed(TWO_GROUPS, "evenq_broker_replica_role", then(1, 0), role="ready", **LED),
+            "evenq_broker_replica_role",
+            then(0, 1),
+            role="ready",
+            instance="c1-a-1:5557",
+        )
+    ),
+    "a leader that hands over": Story(
+        changed(
+            changed(TWO_GROUPS, "evenq_broker_replica_role", then(1, 0), role="ready", **LED),
+            "evenq_broker_replica_role",
+            then(0, 1),
+            role="draining",
+            **LED,
+        )
+    ),
+    "a copy that does not catch up": Story(
+        changed(
+            changed(TWO_GROUPS, "evenq_broker_replicas_in_sync", then(3, 2), **LED),
+            "evenq_broker_replica_lag_seconds",
+            f"0x{BEGINS} 60+60x{ENDS - BEGINS}",
+            broker_id="2",
+            **LED,
+        ),
+        [alert("CopiesMissing", **NODE_A), alert("CopyBehind", broker_id="2", **NODE_A)],
+    ),
+    "elections without end": Story(
+        changed(TWO_GROUPS, "evenq_broker_replica_epoch", f"7x{BEGINS} 8+1x{ENDS - BEGINS}", node_id="a"),
+        [alert("LeaderChanges", **NODE_A)],
+    ),
+    "an upgrade, three elections": Story(
+        changed(TWO_GROUPS, "evenq_broker_replica_epoch", f"7x{LOOK - 10} 8x2 9x2 10x{ENDS - LOOK + 6}", node_id="a")
+    ),
+    "a copy that comes back with an old epoch": Story(
+        changed(TWO_GROUPS, "evenq_broker_replica_epoch", f"7x{BEGINS} 0x25 7x{ENDS}", instance="c1-a-2:5557")
     ),
     # --- servers
     "internal errors": Story(

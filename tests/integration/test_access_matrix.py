@@ -25,7 +25,10 @@ import evenq_nameserver.settings
 import evenq_rebalancer.app
 import evenq_rebalancer.settings
 import pytest
+from evenq_broker.core.replication.actions import HandedOver
+from evenq_broker.core.replication.group_view import GroupView, one_copy
 from evenq_broker.loops.replication.peer_links import PeerLinks
+from evenq_broker.rpc.replication.copies import copy_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from google.protobuf.message_factory import GetMessageClass
@@ -604,10 +607,17 @@ class ReplicationServer:
         self._auth, self._clock = Auth(auth, clock=clock), clock
         runtime = Runtime(evenq_broker.settings.BrokerSettings(), clock=clock, rng=random.Random(3), net=net)
         self._links = PeerLinks(runtime, {0: "127.0.0.1:1", 1: "127.0.0.1:2"}, 0, lambda _: None)
+        self._runtime = runtime
         self.port = 0
 
+    def view(self) -> GroupView:
+        return one_copy("broker-a", broker_id=0, epoch=1, address="")
+
+    async def hand_over(self, to: int | None) -> HandedOver:
+        raise AssertionError("a copy does not serve this call at its address for the other copies")
+
     async def start(self) -> None:
-        rpcs = self._auth.rpcs(replication_rpcs(self._links))
+        rpcs = self._auth.rpcs([*replication_rpcs(self._links), *copy_rpcs(self._runtime, self)])
         self._server = await open_grpc_server(rpcs, host="127.0.0.1", port=0, clock=self._clock)
         self._auth.start()
         self.port = self._server.port

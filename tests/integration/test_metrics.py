@@ -119,7 +119,9 @@ def test_every_series_of_every_server_says_which_cluster_and_server_it_is_of(use
 
 def test_rules_dashboards_and_pages_ask_only_for_what_the_servers_expose(used: LocalCluster) -> None:
     known = set().union(*map(names, pages(used).values())) | names(page(used.brokers[0], "/metrics/queues"))
-    known |= {metric.name for metric in replication_metrics(cast("Any", None))}  # no broker here is a copy
+    known |= {
+        metric.name for metric in replication_metrics(cast("Any", None), cast("Any", None))
+    }  # no broker here is a copy
     texts = {path.name: path.read_text() for path in (ROOT / "helm/evenq/alerts").glob("*.yaml")}
     texts |= {path.name: path.read_text() for path in (ROOT / "helm/evenq/dashboards").glob("*.json")}
     texts |= {path.name: path.read_text().replace("rocketmq_rpc_latency`", "`") for path in OPERATING.rglob("*.md")}

@@ -13,7 +13,7 @@ from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import Role, Timing
 from replication_model.mutants import MUTANTS
 from replication_model.search import Scope, Search
-from replication_model.walks import play
+from replication_model.walks import HandingOver, play
 from replication_model.world import Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
@@ -26,6 +26,15 @@ def test_walks_break_no_invariant_and_heal() -> None:
     assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 8
     assert sum(outcome.epochs for outcome in outcomes) > WALKS, "walks in which nothing happens prove nothing"
     assert sum(outcome.committed for outcome in outcomes) > WALKS
+
+
+def test_leaders_that_hand_over_or_go_on_after_all_break_no_invariant_and_heal() -> None:
+    walks = [HandingOver(seed, Rules()) for seed in range(WALKS // 2)]
+    outcomes = [walk.play() for walk in walks]
+    assert [(outcome.seed, outcome.problem) for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
+    assert sum(outcome.committed for outcome in outcomes) > WALKS // 2
+    assert sum(walk.resumed for walk in walks) > WALKS // 8
 
 
 def test_a_walk_is_the_same_twice() -> None:

@@ -35,6 +35,7 @@ from evenq_broker.core.replication.record import NO_LEADER
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
 from evenq_broker.loops.coordinators.places import RecordPlace, record_place
+from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
@@ -45,6 +46,7 @@ from evenq_broker.loops.state.ledger import store_options
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
 from evenq_broker.replication_metrics import replication_metrics
+from evenq_broker.rpc.replication.copies import copy_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
 from evenq_broker.settings import BrokerSettings
@@ -117,6 +119,10 @@ class ReplicatedApp:
         replica = await self._replica(folder)
         self._place = place = record_place(settings.replication, folder, clock=clock, rng=self._rng)
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
+        self._control = ReplicaControl(
+            driver, broker_name=settings.broker_name, addresses=settings.replication.addresses,
+            serves=lambda: self._term is not None and not self._term.why_not_ready(), clock=clock,
+        )  # fmt: skip
         own_id = settings.replication.broker_id
         self._runtime = runtime = Runtime(settings, clock=clock, rng=self._rng, net=self._auth.net(self._net))
         runtime.begin(())
@@ -193,7 +199,7 @@ class ReplicatedApp:
         """See LeaderTerm."""
         term = self._term = BrokerApp(
             self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
-            leadership=Leadership(epoch, attach),
+            leadership=Leadership(epoch, attach, self._control),
         )  # fmt: skip
         await term.start()
         watch = spawn(self._watch(term), name="term of leadership")
@@ -262,7 +268,9 @@ class ReplicatedApp:
 
     def _metrics(self) -> bytes:
         of_term = [] if self._term is None else self._term.metrics()
-        return exposition([*of_term, *replication_metrics(self.driver.replica)], constant_labels(self._runtime))
+        return exposition(
+            [*of_term, *replication_metrics(self.driver.replica, self._control.view)], constant_labels(self._runtime)
+        )
 
     def _queue_metrics(self) -> Callable[[], bytes]:
         return self._term.queue_metrics() if self._term is not None else lambda: b""
@@ -306,7 +314,7 @@ class ReplicatedApp:
         encrypted = settings.tls.peers
         self._auth.start()
         self._servers = await open_grpc_servers(
-            self._auth.rpcs(replication_rpcs(links)),
+            self._auth.rpcs([*replication_rpcs(links), *copy_rpcs(self._runtime, self._control)]),
             [ListenAddress(Listener("replication", tls=encrypted), settings.replication.host or settings.host, port)],
             settings.tls, clock=self._clock, options=GrpcServerOptions(receive_bytes_max=REQUEST_BYTES_MAX),
             edges=self._edges,

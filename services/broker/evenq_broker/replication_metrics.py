@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq.serving.metrics import Metric, MetricKind
+from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 
 __all__ = ["replication_metrics"]
 
 
-def replication_metrics(replica: Replica) -> list[Metric]:
-    """What an operator of a replicated group looks at."""
+def replication_metrics(replica: Replica, view: Callable[[], ReplicaGroupView]) -> list[Metric]:
+    """What an operator of a replicated group looks at. `view`: the group as this copy knows it now."""
     gauge = MetricKind.GAUGE
     return [
         Metric(
@@ -30,9 +31,14 @@ def replication_metrics(replica: Replica) -> list[Metric]:
             read=lambda: [((), replica.leader_id())],
         ),
         Metric(
+            name="evenq_broker_replicas", kind=gauge, unit="copies", labels=(),
+            help="Copies that the group has, those that are away too.", read=lambda: [((), len(view().copies))],
+        ),
+        Metric(
             name="evenq_broker_replicas_in_sync", kind=gauge, unit="copies", labels=(),
-            help="Copies that have every committed record, this one too if it has.",
-            read=lambda: [((), 0 if replica.record is None else len(replica.record.isr))],
+            help="Copies that have every committed record and keep up, this one too; a follower counts those "
+            "that answer it.",
+            read=lambda: [((), view().in_sync)],
         ),
         Metric(
             name="evenq_broker_replicas_in_sync_min", kind=gauge, unit="copies", labels=(),
@@ -49,17 +55,21 @@ def replication_metrics(replica: Replica) -> list[Metric]:
         ),
         Metric(
             name="evenq_broker_replica_lag", kind=gauge, unit="bytes", labels=("broker_id",),
-            help="At the leader: what each other copy has not confirmed yet.", read=lambda: _lags(replica),
+            help="At the leader: what each other copy has not confirmed yet.",
+            read=lambda: [((str(one.copy),), one.lag_bytes) for one in _others(replica, view()) if one.lag_bytes >= 0],
+        ),
+        Metric(
+            name="evenq_broker_replica_lag_seconds", kind=gauge, unit="seconds", labels=("broker_id",),
+            help="At the leader: since when each other copy that answers has not confirmed all there was; 0 while it "
+            "has.",
+            read=lambda: [
+                ((str(one.copy),), one.lag_ms / 1000)
+                for one in _others(replica, view())
+                if one.lag_ms >= 0 and one.state is not CopyState.AWAY
+            ],
         ),
     ]  # fmt: skip
 
 
-def _lags(replica: Replica) -> Iterable[Sample]:
-    if not replica.leads:
-        return []
-    own = replica.config.broker_id
-    newest: dict[int, int] = {}
-    for pair, end in replica.acks.items():
-        if pair.broker_id != own:
-            newest[pair.broker_id] = max(end, newest.get(pair.broker_id, 0))
-    return [((str(broker_id),), replica.end - end) for broker_id, end in sorted(newest.items())]
+def _others(replica: Replica, view: ReplicaGroupView) -> Iterable[CopyView]:
+    return [one for one in view.copies if one.copy != view.told_by] if replica.leads else []

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from evenq.errors import Error
 from evenq.model import BrokerAddress
@@ -19,10 +19,24 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.store import MessageStore
+from evenq_broker.core.replication.actions import HandedOver
+from evenq_broker.core.replication.group_view import ReplicaGroupView
 from evenq_broker.settings import BrokerSettings
 from evenq_broker.stats import BrokerStats
 
-__all__ = ["ONE_COPY", "Leadership", "Runtime"]
+__all__ = ["ONE_COPY", "GroupControl", "Leadership", "Runtime"]
+
+
+class GroupControl(Protocol):
+    """The broker group that this broker leads; `loops.replication.group_control.ReplicaControl` is one."""
+
+    def view(self) -> ReplicaGroupView:
+        """The group as this copy knows it."""
+        ...
+
+    async def hand_over(self, to: int | None) -> HandedOver:
+        """Let another copy lead; gives who does. Raises NotFound, PreconditionFailed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,8 @@ class Leadership:
     """In each record of the log and in routes."""
     attach: Callable[[MessageStore], None] | None = None
     """Told of the store before anything is appended: from then on it commits. None: there is one copy."""
+    group: GroupControl | None = None
+    """The other copies, for operators; None: there is one copy."""
 
 
 ONE_COPY = Leadership()

@@ -83,7 +83,7 @@ def _sentence(error: Error, options: argparse.Namespace) -> str:
         if isinstance(error, AccessPointSilent):
             return (
                 f"no server answers at {options.endpoint}; start one with `evenq up`, or name another with "
-                "--endpoint HOST:PORT"
+                f"--endpoint HOST:PORT{getattr(options, 'silent_hint', '')}"
             )
     if isinstance(error, Unauthorized):
         return (

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from evenq.cli.admin import with_admin
+from evenq.cli.broker_groups import copies_listing, groups_listing
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import BrokerView, MissingBrokerView
@@ -86,6 +87,12 @@ def cluster(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         view = await admin.describe_cluster()
+        groups = [groups_listing(view.broker_groups)]
+        if options.json or any(group.mode for group in view.broker_groups):
+            groups.append(copies_listing(view.broker_groups))
+        if not view.brokers and view.broker_groups:  # a copy of one group says that at its address for the others
+            print_page(Page(facts={"cluster": view.cluster}, listings=groups), as_json=options.json)
+            return
         facts: dict[str, str | int | bool | list[str] | None] = {
             "cluster": view.cluster,
             "nameservers": list(view.nameservers),
@@ -94,6 +101,6 @@ def cluster(options: argparse.Namespace) -> None:
             "topics": view.topics,
             "groups": view.groups,
         }
-        print_page(Page(facts=facts, listings=[_listing(view.brokers, view.missing)]), as_json=options.json)
+        print_page(Page(facts=facts, listings=[_listing(view.brokers, view.missing), *groups]), as_json=options.json)
 
     with_admin(options, work)

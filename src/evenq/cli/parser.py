@@ -93,6 +93,20 @@ examples:
   evenq group simulate billing --members 12
   evenq group doctor billing               what is wrong, and one fix for each thing
 """
+_MOVE_LEADER = """\
+examples:
+  evenq broker move-leader broker-a            the best copy in sync leads from now on
+  evenq broker move-leader broker-a --to 2     copy 2 does; refused if it is not in sync
+"""
+_NO_LEADER = (
+    ". A broker group without a leader serves nobody: ask one of its copies at its address in replication.members"
+)
+_CLUSTER_SHOW = """\
+examples:
+  evenq cluster show
+  evenq cluster show --json                    programs look at broker_groups and copies
+  evenq cluster show --endpoint db2:8083       ask one copy at its address of replication.members, if nobody leads
+"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -351,17 +365,34 @@ def _add_group(commands: Any) -> None:
 
 
 def _add_broker(commands: Any) -> None:
-    actions = _noun(commands, "broker", "list, show and drain brokers")
+    actions = _noun(commands, "broker", "list, show and drain brokers; let another copy of one lead")
     _command(actions, "list", "list all brokers", "brokers", "list_all")
     show = _command(actions, "show", "show one broker; without a name list all", "brokers", "show")
     show.add_argument("name", nargs="?")
     add_draining(actions, _command)
+    move = _command(
+        actions,
+        "move-leader",
+        "let another copy of a broker group lead, one that is in sync; clients wait for a moment",
+        "broker_groups",
+        "move_leader",
+        examples=_MOVE_LEADER,
+    )
+    move.set_defaults(silent_hint=_NO_LEADER)
+    move.add_argument("name", metavar="GROUP", help="the broker's name")
+    move.add_argument(
+        "--to", type=_natural, metavar="COPY", help="number of the copy (default: the best of those in sync)"
+    )
 
 
 def _add_cluster(commands: Any) -> None:
     actions = _noun(commands, "cluster", "show the cluster")
-    _command(actions, "show", "show brokers, nameservers and rebalancer", "brokers", "cluster")
-    _command(actions, "list", "the same as show", "brokers", "cluster")
+    for name, text in (
+        ("show", "show brokers, their copies, nameservers and rebalancer"),
+        ("list", "the same as show"),
+    ):
+        show = _command(actions, name, text, "brokers", "cluster", examples=_CLUSTER_SHOW)
+        show.set_defaults(silent_hint=_NO_LEADER)
 
 
 def _add_produce(commands: Any) -> None:

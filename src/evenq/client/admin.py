@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_admin import AdminClient
+from evenq.client.core.broker_group_views import LeaderMoveView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -30,6 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import SyncFace
+from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
@@ -302,8 +304,18 @@ class Admin(Queries, SyncFace, AdminClient):
         """
         self._run(self._calls.forget_broker(broker))
 
+    def move_leader(self, broker: str, *, to: int | None = None, wait_ms: int = 10_000) -> LeaderMoveView:
+        """Let another copy of a broker group lead: the copy `to`, or the best of those in sync. Clients wait for a
+        moment, nothing is lost and nothing repeated. Waits until it serves, `wait_ms` at most. Raises NotFound (no
+        such group or copy), PreconditionFailed (the copy is not in sync, there is one copy, or nobody leads); then
+        nothing has changed.
+        """
+        return self._run(leader_moved(self._calls, self._context.clock, broker, to=to, wait_ms=wait_ms))
+
     def describe_cluster(self) -> ClusterView:
-        """The cluster at a glance."""
+        """The cluster at a glance, with the copies of each broker. An endpoint may also be the address of a copy for
+        the other copies: then it is about that group alone, and works without a leader, too.
+        """
         return self._run(self._calls.describe_cluster())
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_queries import AsyncQueries
+from evenq.client.core.broker_group_views import LeaderMoveView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -30,6 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import AsyncFace, SdkClient
+from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
 from evenq.client.plans import permission_of, reset_target, topic_type
@@ -254,6 +256,10 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
     async def forget_broker(self, broker: str) -> None:
         """Let the others forget a broker that is gone for good; see `evenq.Admin.forget_broker`."""
         await self._calls.forget_broker(broker)
+
+    async def move_leader(self, broker: str, *, to: int | None = None, wait_ms: int = 10_000) -> LeaderMoveView:
+        """Let another copy of a broker group lead; see `evenq.Admin.move_leader`."""
+        return await leader_moved(self._calls, self._context.clock, broker, to=to, wait_ms=wait_ms)
 
     async def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""

@@ -259,9 +259,25 @@ class Walk:
         raise Violation(f"I8: nothing committed in {HEAL_ROUNDS} rounds without faults: {roles}, {world.record}")
 
 
+class HandingOver(Walk):
+    """A walk in which leaders hand over again and again, and many go on leading although their nominee may stand."""
+
+    resumed = 0
+
+    def append(self) -> None:
+        for node in self.world.nodes:
+            role = None if node.replica is None else node.replica.role
+            if role is Role.DRAINING and self.rng.random() < 0.5:
+                self.resumed += 1
+                self.world.resume(node.id)
+            elif role is Role.READY and self.rng.random() < 0.3:
+                self.world.drain(node.id)
+        super().append()
+
+
 def play(seed: int, rules: Rules, steps: int = STEPS) -> Outcome:
     """One walk of one seed."""
     return Walk(seed, rules).play(steps)
 
 
-__all__ = ["Outcome", "Walk", "play"]
+__all__ = ["HandingOver", "Outcome", "Walk", "play"]

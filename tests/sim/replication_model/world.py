@@ -307,6 +307,11 @@ class World:
         if node.replica is not None:
             self.run(node, node.replica.drain(self.now_ms))
 
+    def resume(self, id_: int) -> None:
+        node = self.nodes[id_]
+        if node.replica is not None:
+            self.run(node, node.replica.resume())
+
     def tick(self, id_: int) -> None:
         node = self.nodes[id_]
         if node.replica is not None:

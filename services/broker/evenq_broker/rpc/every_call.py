@@ -15,7 +15,7 @@ from evenq_broker.rpc.admin.groups import Groups
 from evenq_broker.rpc.admin.topics import Topics
 from evenq_broker.rpc.clients import client_list, telemetry
 from evenq_broker.rpc.clients.heartbeat import Clients
-from evenq_broker.rpc.cluster import overview, routing
+from evenq_broker.rpc.cluster import broker_groups, overview, routing
 from evenq_broker.rpc.cluster.directing import directed
 from evenq_broker.rpc.dead_letters import dead_letters
 from evenq_broker.rpc.delivery import data
@@ -218,6 +218,7 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
         *overview.rpcs(
             runtime, catalog, ledger, cluster=parts.cluster, membership=parts.membership, rebalancer=parts.rebalancer
         ),
+        *broker_groups.rpcs(runtime, catalog, cluster=parts.cluster),
         *resizing.rpcs(
             runtime,
             catalog,

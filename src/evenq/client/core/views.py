@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evenq.client.core.broker_group_views import BrokerGroupView
 from evenq.model import EVEN_BALANCE, BalancePolicy, FilterExpression, FilterType, MessageQueue, MessageType
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 
@@ -447,3 +448,5 @@ class ClusterView:
     groups: int
     missing: tuple[MissingBrokerView, ...] = ()
     """Brokers that others knew and that are not there, ascending name."""
+    broker_groups: tuple[BrokerGroupView, ...] = ()
+    """The copies of each broker that answered, ascending name."""

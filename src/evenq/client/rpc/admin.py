@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from evenq.client.core.broker_group_views import MoveAnswer
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -26,6 +27,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.rpc.admin_views import (
+    broker_group,
     broker_view,
     drain_view,
     explained_by_locks,
@@ -323,7 +325,13 @@ class AdminCalls(QueryCalls):
             topics=response.topics,
             groups=response.groups,
             missing=tuple(missing_broker(broker) for broker in response.missing),
+            broker_groups=tuple(map(broker_group, response.broker_groups)),
         )
+
+    async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
+        request = admin_pb2.MoveLeaderRequest(broker_name=broker, to=to, epoch=epoch)
+        response = await self.ask("MoveLeader", request, admin_pb2.MoveLeaderResponse)
+        return MoveAnswer(response.leader, response.epoch)
 
 
 def _landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> list[ResizeView]:

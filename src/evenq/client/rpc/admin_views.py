@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView
 from evenq.client.core.views import (
     BrokerView,
     DifferingFiltersView,
@@ -29,6 +30,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, groups_pb2
 
 __all__ = [
+    "broker_group",
     "broker_view",
     "drain_view",
     "explained_by_locks",
@@ -168,6 +170,40 @@ def broker_view(wire: admin_pb2.BrokerSummary) -> BrokerView:
         answered=wire.answered,
         draining=wire.draining,
     )
+
+
+def broker_group(wire: admin_pb2.BrokerGroup) -> BrokerGroupView:
+    """The copies of one broker's data."""
+    return BrokerGroupView(
+        broker_name=wire.broker_name,
+        mode=wire.mode,
+        epoch=wire.epoch,
+        leader=_known(wire.leader),
+        in_sync_min=wire.in_sync_min,
+        copies=tuple(
+            BrokerCopyView(
+                copy=one.copy,
+                address=one.address,
+                state=_state(one.state),
+                may_lead=one.may_lead,
+                log_end=_known(one.log_end),
+                lag_bytes=_known(one.lag_bytes),
+                lag_ms=_known(one.lag_ms),
+                away_since_ms=one.away_since_ms,
+            )
+            for one in wire.copies
+        ),
+    )
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _state(number: admin_pb2.BrokerCopy.State.ValueType) -> str:
+    """A newer server may know more of them."""
+    known = number in admin_pb2.BrokerCopy.State.values()
+    return admin_pb2.BrokerCopy.State.Name(number if known else admin_pb2.BrokerCopy.UNKNOWN)
 
 
 def missing_broker(wire: admin_pb2.MissingBroker) -> MissingBrokerView:

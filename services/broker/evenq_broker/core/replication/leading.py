@@ -60,7 +60,7 @@ class Leader(Follower):
         """The own epoch is synced: the first record of it is what everything else waits for."""
         self.acks, self.heard, self.caught_up, self.parked = {}, {}, {}, {}
         self.silent = frozenset()
-        self.epoch_start_end = self.drain_since_ms = NOTHING
+        self.epoch_start_end = self.drain_since_ms = self.successor = NOTHING
         self.nominated = frozenset()
         return [AppendEpochStart(self.max_epoch)]
 
@@ -227,13 +227,26 @@ class Leader(Follower):
 
     # Handing over.
 
-    def drain(self, now_ms: int) -> list[Action]:
-        """R13: take no more records, let the others catch up, then let the best one take over. Ends with HandedOver."""
+    def drain(self, now_ms: int, *, to: int = NOTHING, within_ms: int = 0) -> list[Action]:
+        """R13: take no more records, let the others catch up, then let the best one take over, or `to` and nobody else.
+        Ends with HandedOver, after `within_ms` (0: of the timing) at the latest.
+        """
         if self.role is not Role.READY:
             return [HandedOver(self.leader_id(), self.max_epoch)]
         self._move(Role.DRAINING)
-        self.drain_since_ms = now_ms
+        self.drain_since_ms, self.drain_ms = now_ms, within_ms or self.config.timing.drain_ms
+        self.successor = to
         return self._nominate()
+
+    def resume(self) -> list[Action]:
+        """Take a drain back that found no successor, and take records again. Safe although a nominee may still win: it
+        is in sync, so whatever is committed until then is in its log (R1, R6).
+        """
+        if self.role is Role.DRAINING:
+            self._move(Role.READY)
+            self.drain_since_ms = self.successor = NOTHING
+            self.nominated = frozenset()
+        return []
 
     def _nominate(self) -> list[Action]:
         """The first nomination, as soon as the others have all; the next ones are a matter of time (`_drain_tick`)."""
@@ -247,17 +260,21 @@ class Leader(Follower):
             return [HandedOver(NO_LEADER, self.max_epoch)]
         if any(self._end_of(pair) < self.end for pair in self._view()):
             return []
-        waiting = [pair for pair in others if pair.broker_id not in self.nominated]
+        waiting = [pair for pair in others if pair.broker_id not in self.nominated and self._may_succeed(pair)]
         if not waiting:
             return []
         best = min(waiting, key=lambda pair: (self._rank_of(pair.broker_id), pair.broker_id))
         self.nominated = self.nominated | {best.broker_id}
         return [Send(best.broker_id, self._envelope(Nomination(self.end)))]
 
+    def _may_succeed(self, pair: Pair) -> bool:
+        return self.successor in {NOTHING, pair.broker_id}
+
     def _drain_tick(self, now_ms: int) -> list[Action]:
-        timing = self.config.timing
-        if now_ms - self.drain_since_ms >= timing.drain_ms:
+        if now_ms - self.drain_since_ms >= self.drain_ms:
             self.drain_since_ms = now_ms
             return [HandedOver(NO_LEADER, self.max_epoch)]
-        self.nominated = frozenset() if len(self.nominated) >= len(self._view()) - 1 else self.nominated
+        asked = len(self.nominated)
+        if asked and asked >= sum(1 for pair in self._view() if pair != self.own_pair and self._may_succeed(pair)):
+            self.nominated = frozenset()
         return self._nominate_next()

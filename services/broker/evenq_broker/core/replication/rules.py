@@ -56,7 +56,7 @@ MOVES: Mapping[Role, frozenset[Role]] = {
     Role.ELECTED: frozenset({Role.STARTING, Role.FENCED}),
     Role.STARTING: frozenset({Role.READY, Role.FENCED}),
     Role.READY: frozenset({Role.DRAINING, Role.FENCED}),
-    Role.DRAINING: frozenset({Role.FENCED}),
+    Role.DRAINING: frozenset({Role.FENCED, Role.READY}),
     Role.FENCED: frozenset({Role.TRUNCATING, Role.ELECTED}),
     Role.CRASHED: frozenset(),
 }
@@ -118,9 +118,9 @@ class Rules:
     """See the module. Attributes are for reading; only events change them."""
 
     __slots__ = (
-        "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_since_ms", "durable", "end",
+        "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms", "durable", "end",
         "epoch_start_end", "heard", "hw", "max_epoch", "nominated", "number", "parked", "persisting", "rank", "request",
-        "retried_ms", "role", "seen", "session", "silent", "store_id", "table", "writing",
+        "retried_ms", "role", "seen", "session", "silent", "store_id", "successor", "table", "writing",
     )  # fmt: skip
 
     def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
@@ -170,6 +170,10 @@ class Rules:
         self.epoch_start_end = NOTHING
         """End of the own epoch-start record."""
         self.drain_since_ms = NOTHING
+        self.drain_ms = config.timing.drain_ms
+        """So long this drain waits for a successor."""
+        self.successor = NOTHING
+        """Who alone may take over from this drain, a broker id; `NOTHING`: the best one."""
         self.nominated: frozenset[int] = frozenset()
 
     # What readers and senders may ask.

@@ -36,10 +36,11 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.messages import Envelope
-from evenq_broker.core.replication.record import RecordRefused
+from evenq_broker.core.replication.record import NO_LEADER, RecordRefused
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.coordinators.coordinator import Coordinator
+from evenq_broker.loops.replication.peer_watch import PeerWatch
 
 __all__ = ["LogActions", "PeerSender", "ReplicaDriver"]
 
@@ -106,6 +107,8 @@ class ReplicaDriver:
         """Done with the error when only the end of the process helps."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each event: what may be appended, or who leads, may have changed."""
+        self.watch = PeerWatch(set(replica.config.members) - {replica.config.broker_id})
+        """Who answers, for people."""
         self._coordinator, self._clock, self._group = coordinator, clock, group
         self._feeds: dict[int, SendRecords] = {}
         """What each peer is to get next; a peer in here has a task that reads for it."""
@@ -114,6 +117,8 @@ class ReplicaDriver:
         self._reading = self._setting = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._drained: asyncio.Future[HandedOver] | None = None
+        self._draining_to_end = False
+        """The broker ends: it does not go on leading."""
         self._role = replica.role
         self._too_old_ms = -TOO_OLD_LOG_MS
         self._unwritten = ""
@@ -145,14 +150,32 @@ class ReplicaDriver:
     def receive(self, envelope: Envelope) -> None:
         """A message of a peer came."""
         if not self._closed:
+            self.watch.heard(envelope)
             self.tell(self.replica.receive(envelope, self._clock.monotonic_ms()))
 
     async def drain(self) -> HandedOver:
         """Let another broker take over; ends within `drain_ms` of the timing. Only a leader that serves waits."""
+        self._draining_to_end = True  # also a hand-over that is under way: nothing is taken any more
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self.tell(self.replica.drain(self._clock.monotonic_ms()))
         return await asyncio.shield(self._drained)
+
+    async def hand_over(self, to: int, *, within_ms: int) -> HandedOver:
+        """Let the broker `to` take over, and go on leading if it has not `within_ms`. It is carried out to its end also
+        when who waits for it is cancelled; a second one meanwhile waits for the first.
+        """
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+            self.tell(self.replica.drain(self._clock.monotonic_ms(), to=to, within_ms=within_ms))
+            self._drained.add_done_callback(self._handed_over)
+        return await asyncio.shield(self._drained)
+
+    def _handed_over(self, drained: asyncio.Future[HandedOver]) -> None:
+        if not self._draining_to_end:
+            self._drained = None
+            if not drained.cancelled() and drained.result().leader == NO_LEADER:
+                self.tell(self.replica.resume())
 
     async def close(self) -> None:
         """End all tasks; nothing is carried out any more."""
@@ -301,9 +324,11 @@ class ReplicaDriver:
             await self._clock.sleep_ms(TICK_MS)
             now_ms = self._clock.monotonic_ms()
             before, self._connected = self._connected, self.peers.connected
+            self.watch.look(self._connected, self._clock.now_ms())
             for broker_id in sorted(before - self._connected - {self.replica.config.broker_id}):
                 self.tell(self.replica.lost(broker_id, now_ms))
             self.tell(self.replica.tick(now_ms))
+            self.watch.measure(self.replica, now_ms)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None:
         if self._closed:

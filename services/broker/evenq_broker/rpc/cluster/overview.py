@@ -5,6 +5,8 @@ Any broker answers for the whole cluster: it asks the others and adds up, one th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from evenq.errors import Error
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import Rpc, RpcContext
@@ -19,6 +21,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import broker_info
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.cluster.broker_groups import own_group
 from evenq_broker.runtime import Runtime
 
 __all__ = ["rpcs"]
@@ -44,6 +47,16 @@ def rpcs(
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overview:
+    """What all brokers say together."""
+
+    brokers: list[admin_pb2.BrokerSummary]
+    groups: int
+    missing: list[admin_pb2.MissingBroker]
+    broker_groups: list[admin_pb2.BrokerGroup]
+
+
 class _Cluster:
     def __init__(
         self,
@@ -60,45 +73,60 @@ class _Cluster:
 
     async def brokers(self, data: bytes, _context: RpcContext) -> bytes:
         parsed(admin_pb2.ListBrokersRequest, data)
-        summaries, _, missing = await self._all()
-        return admin_pb2.ListBrokersResponse(status=OK, brokers=summaries, missing=missing).SerializeToString()
+        found = await self._all()
+        return admin_pb2.ListBrokersResponse(
+            status=OK, brokers=found.brokers, missing=found.missing
+        ).SerializeToString()
 
     async def describe(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.DescribeClusterRequest, data)
-        if request.local:
-            summaries, groups, missing = [self._own()], len(self._catalog.groups), self._cluster.known.missing()
-        else:
-            summaries, groups, missing = await self._all()
+        found = self._here() if request.local else await self._all()
         topics = self._catalog.routes.topics()
         return admin_pb2.DescribeClusterResponse(
             status=OK,
             cluster=self._runtime.settings.cluster,
-            brokers=summaries,
+            brokers=found.brokers,
             nameservers=self._cluster.nameservers,
             rebalancer=self._runtime.settings.rebalancer,
             rebalancer_answers=self._rebalancer is not None and self._rebalancer.connected,
             topics=len([name for name in topics if not is_system_topic(name)]),
-            groups=groups,
-            missing=missing,
+            groups=found.groups,
+            missing=found.missing,
+            broker_groups=found.broker_groups,
         ).SerializeToString()
 
-    async def _all(self) -> tuple[list[admin_pb2.BrokerSummary], int, list[admin_pb2.MissingBroker]]:
+    def _here(self) -> _Overview:
+        return _Overview(
+            brokers=[self._own()],
+            groups=len(self._catalog.groups),
+            missing=list(self._cluster.known.missing()),
+            broker_groups=[own_group(self._runtime)],
+        )
+
+    async def _all(self) -> _Overview:
         local_request = admin_pb2.DescribeClusterRequest(local=True).SerializeToString()
         answers = await self._cluster.peers.ask_peers(SERVICE + "DescribeCluster", local_request)
-        summaries, groups = [self._own()], len(self._catalog.groups)
-        missing = {one.name: one for one in self._cluster.known.missing()}
+        own = self._here()
+        summaries, groups, broker_groups = own.brokers, own.groups, own.broker_groups
+        missing = {one.name: one for one in own.missing}
         for name, result in answers:
             view = self._catalog.routes.broker(name)
             if not isinstance(result, Error):
                 response = admin_pb2.DescribeClusterResponse.FromString(result)
                 summaries.extend(response.brokers)
                 groups = max(groups, response.groups)
+                broker_groups.extend(response.broker_groups)
                 missing |= {one.name: one for one in response.missing if one.name not in missing}
             elif view is not None:
                 summaries.append(_silent(view))
         there = {summary.broker.name for summary in summaries}
         gone = [missing[name] for name in sorted(missing) if name not in there]
-        return sorted(summaries, key=lambda summary: summary.broker.name), groups, gone
+        return _Overview(
+            brokers=sorted(summaries, key=lambda summary: summary.broker.name),
+            groups=groups,
+            missing=gone,
+            broker_groups=sorted(broker_groups, key=lambda group: group.broker_name),
+        )
 
     def _own(self) -> admin_pb2.BrokerSummary:
         own = self._cluster.own.now()

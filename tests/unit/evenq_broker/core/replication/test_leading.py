@@ -24,7 +24,7 @@ from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination, Refusal
 from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
 from evenq_broker.core.replication.rules import Mode, Role
-from group import PAIRS, confirm, envelope, only, ready, replica, seen, starting
+from group import PAIRS, confirm, envelope, fetching, only, ready, replica, seen, starting
 
 NEW = Pair(2, "d" * 32)
 
@@ -229,6 +229,50 @@ def test_a_drain_nominates_the_next_if_the_first_does_not_stand_and_ends_in_time
     (send,) = only(one.tick(600), Send)
     assert send.to == 2
     assert HandedOver(NO_LEADER, 1) in one.tick(10_600)
+
+
+def test_a_hand_over_asks_the_named_copy_and_no_other_again_and_again() -> None:
+    one = ready()
+    (send,) = only(one.drain(0, to=2, within_ms=2_000), Send)
+    assert (send.to, send.envelope.body) == (2, Nomination(10))
+    for now_ms in (600, 1_200, 1_800):
+        assert [again.to for again in only(one.tick(now_ms), Send) if isinstance(again.envelope.body, Nomination)] == [
+            2
+        ]
+    assert HandedOver(NO_LEADER, 1) in one.tick(2_400)
+
+
+def test_a_hand_over_that_failed_is_taken_back_and_the_leader_goes_on() -> None:
+    one = ready()
+    one.drain(0, to=2, within_ms=2_000)
+    assert not one.may_append()
+    one.resume()
+    assert one.role is Role.READY
+    assert one.may_append()
+    one.appended(1, 30)
+    one.synced(30)
+    confirm(one, 1, 30)
+    assert CommitAdvanced(30) in confirm(one, 2, 30)
+    (send,) = only(one.drain(5_000), Send)
+    assert send.to == 1, "the next drain may go to anybody"
+
+
+def test_a_nominee_that_wins_after_all_ends_the_term_of_a_leader_that_went_on() -> None:
+    one = ready()
+    one.drain(0, to=2, within_ms=2_000)
+    one.resume()
+    actions = one.observed(seen(3, epoch=2, leader=2), 2_500)
+    assert only(actions, StopServing)
+    assert not only(actions, HandedOver), "nobody waits for it any more"
+
+
+def test_only_a_draining_leader_resumes() -> None:
+    one = ready()
+    assert one.resume() == []
+    assert one.role is Role.READY
+    follower = fetching()
+    follower.resume()
+    assert follower.role is Role.FETCHING
 
 
 def test_the_founder_of_a_new_group_writes_the_first_record_and_nobody_else_does() -> None:

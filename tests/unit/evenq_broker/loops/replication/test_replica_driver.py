@@ -247,6 +247,84 @@ def test_a_drain_that_nobody_takes_ends_in_time() -> None:
     play(story)
 
 
+def test_a_hand_over_makes_the_named_broker_lead() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        for to in (2, 1):
+            leader = await world.led()
+            begun_ms = world.clock.monotonic_ms()
+            handing = asyncio.ensure_future(leader.driver.hand_over(to, within_ms=1_000))
+            await world.clock.until(handing.done)
+            assert handing.result().leader == to
+            assert world.clock.monotonic_ms() - begun_ms <= 1_000
+            await world.clock.until(lambda to=to: world.leader is world.members[to])  # type: ignore[misc]
+        assert old.stopped
+        assert not old.driver.replica.leads
+
+    play(story)
+
+
+def test_a_leader_whose_nominee_does_not_take_over_goes_on_and_may_try_again() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        world.members[2].coordinator.away = True
+        for _ in range(2):
+            handing = asyncio.ensure_future(old.driver.hand_over(2, within_ms=300))
+            await world.clock.until(handing.done)
+            assert handing.result().leader == NO_LEADER
+            assert old.replica.may_append()
+        assert not old.stopped
+        old.append(b"on")
+        await world.clock.until(lambda: old.end_committed == len(old.data))
+
+    play(story)
+
+
+def test_a_caller_that_leaves_does_not_leave_the_leader_draining() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        world.members[2].coordinator.away = True
+        handing = asyncio.ensure_future(old.driver.hand_over(2, within_ms=300))
+        await world.clock.until(lambda: old.replica.role is Role.DRAINING)
+        handing.cancel()
+        await world.clock.until(lambda: old.replica.role is Role.READY)
+
+    play(story)
+
+
+def test_a_broker_that_ends_during_a_hand_over_does_not_go_on_leading() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        world.members[2].coordinator.away = True
+        moving = asyncio.ensure_future(old.driver.hand_over(2, within_ms=300))
+        await world.clock.until(lambda: old.replica.role is Role.DRAINING)
+        ending = asyncio.ensure_future(old.driver.drain())
+        await world.clock.until(lambda: moving.done() and ending.done())
+        assert ending.result().leader == NO_LEADER
+        assert old.replica.role is Role.DRAINING
+        assert not old.replica.may_append()
+
+    play(story)
+
+
+def test_the_driver_tells_who_answers_and_what_store_each_named() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        world.gone.add(2)
+        await world.clock.until(lambda: 2 in leader.driver.watch.seen().away_since_ms)
+        seen = leader.driver.watch.seen()
+        assert seen.connected == {1}
+        assert seen.stores == {1: "1" * 32, 2: "2" * 32}
+        assert seen.away_since_ms[2] <= world.clock.now_ms()
+
+    play(story)
+
+
 def test_a_copy_whose_link_broke_holds_nobody_up() -> None:
     async def story(world: World) -> None:
         leader = await world.led()

@@ -457,6 +457,113 @@ class ForgetBrokerResponse(_Message):
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "known"]) -> None: ...
 
+class MoveLeaderRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    to: builtins.int
+    epoch: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        to: builtins.int | None = ...,
+        epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["to"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["broker_name", "to", "epoch"]) -> None: ...
+
+class MoveLeaderResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    leader: builtins.int
+    epoch: builtins.int
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        leader: builtins.int | None = ...,
+        epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "leader", "epoch"]) -> None: ...
+
+class BrokerGroup(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    mode: builtins.str
+    epoch: builtins.int
+    leader: builtins.int
+    in_sync_min: builtins.int
+    told_by: builtins.int
+    @builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[BrokerCopy]: ...
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        mode: builtins.str | None = ...,
+        epoch: builtins.int | None = ...,
+        leader: builtins.int | None = ...,
+        in_sync_min: builtins.int | None = ...,
+        told_by: builtins.int | None = ...,
+        copies: Iterable[BrokerCopy] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "mode", "epoch", "leader", "in_sync_min", "told_by", "copies"]) -> None: ...
+
+class BrokerCopy(_Message):
+    DESCRIPTOR: Descriptor
+
+    class _State:
+        ValueType = NewType("ValueType", builtins.int)
+
+    class _StateWrapper(_EnumTypeWrapper[BrokerCopy._State.ValueType]):
+        DESCRIPTOR: EnumDescriptor
+        UNKNOWN: BrokerCopy._State.ValueType
+        LEADER: BrokerCopy._State.ValueType
+        STARTING: BrokerCopy._State.ValueType
+        IN_SYNC: BrokerCopy._State.ValueType
+        CATCHING_UP: BrokerCopy._State.ValueType
+        AWAY: BrokerCopy._State.ValueType
+
+    class State(_State, metaclass=_StateWrapper): ...
+
+    UNKNOWN: State.ValueType
+    LEADER: State.ValueType
+    STARTING: State.ValueType
+    IN_SYNC: State.ValueType
+    CATCHING_UP: State.ValueType
+    AWAY: State.ValueType
+
+    copy: builtins.int
+    address: builtins.str
+    state: BrokerCopy.State.ValueType
+    may_lead: builtins.bool
+    log_end: builtins.int
+    lag_bytes: builtins.int
+    lag_ms: builtins.int
+    away_since_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        copy: builtins.int | None = ...,
+        address: builtins.str | None = ...,
+        state: BrokerCopy.State.ValueType | None = ...,
+        may_lead: builtins.bool | None = ...,
+        log_end: builtins.int | None = ...,
+        lag_bytes: builtins.int | None = ...,
+        lag_ms: builtins.int | None = ...,
+        away_since_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["copy", "address", "state", "may_lead", "log_end", "lag_bytes", "lag_ms", "away_since_ms"]) -> None: ...
+
 class MissingBroker(_Message):
     DESCRIPTOR: Descriptor
 
@@ -866,6 +973,8 @@ class DescribeClusterResponse(_Message):
     groups: builtins.int
     @builtins.property
     def missing(self) -> _containers.RepeatedCompositeFieldContainer[MissingBroker]: ...
+    @builtins.property
+    def broker_groups(self) -> _containers.RepeatedCompositeFieldContainer[BrokerGroup]: ...
 
     def __init__(
         self,
@@ -879,9 +988,10 @@ class DescribeClusterResponse(_Message):
         topics: builtins.int | None = ...,
         groups: builtins.int | None = ...,
         missing: Iterable[MissingBroker] | None = ...,
+        broker_groups: Iterable[BrokerGroup] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "cluster", "brokers", "nameservers", "rebalancer", "rebalancer_answers", "topics", "groups", "missing"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "cluster", "brokers", "nameservers", "rebalancer", "rebalancer_answers", "topics", "groups", "missing", "broker_groups"]) -> None: ...
 
 class ResetOffsetsRequest(_Message):
     DESCRIPTOR: Descriptor

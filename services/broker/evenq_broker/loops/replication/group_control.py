@@ -1,0 +1,122 @@
+"""What operators may see and do of a broker group: who leads and how the copies are; let another copy lead.
+
+`runtime.GroupControl` of a copy, for the calls of `rpc`. Everything goes through the core: a hand-over is the drain of
+R13 with one nominee, and a leader whose nominee does not take over goes on leading. There is no way here to make a copy
+lead that lacks a committed record, and members are fixed (decision 59).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from evenq.errors import NotFound, PreconditionFailed
+from evenq.runtime.clock import Clock
+from evenq_broker.core.replication.actions import HandedOver
+from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView, group_view
+from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.rules import Role
+from evenq_broker.loops.replication.replica_driver import ReplicaDriver
+
+__all__ = ["HAND_OVER_MS", "ReplicaControl"]
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_MS = 2_000
+"""So long a nominee may take, and nothing is taken meanwhile; some hundred are usual. Below the time that another
+broker, which passes the call on, waits for its answer.
+"""
+
+
+class ReplicaControl:
+    """See the module. Belongs to one loop."""
+
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        *,
+        broker_name: str,
+        addresses: Mapping[int, str],
+        serves: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        """`serves`: whether clients are answered here."""
+        self._driver, self._clock = driver, clock
+        self._name, self._addresses, self._serves = broker_name, addresses, serves
+        self._moving = False
+
+    def view(self) -> ReplicaGroupView:
+        """The group as this copy knows it."""
+        return group_view(
+            self._driver.replica,
+            self._driver.watch.seen(),
+            broker_name=self._name,
+            addresses=self._addresses,
+            serves=self._serves(),
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    async def hand_over(self, to: int | None) -> HandedOver:
+        """Let the copy `to` lead, or with None the best of those in sync; gives who leads, and the epoch. A copy that
+        leads already is no error. Raises NotFound, PreconditionFailed; then this copy leads on.
+        """
+        view, replica = self.view(), self._driver.replica
+        own = view.told_by
+        if to is not None and view.copy(to) is None:
+            raise NotFound(f"broker group {self._name} has no copy {to}; it has {_numbers(view.copies)}")
+        if to == own and replica.leads:
+            return HandedOver(own, view.epoch)
+        if self._moving or replica.role is not Role.READY:
+            raise PreconditionFailed(
+                f"copy {own} of broker group {self._name} {'hands over already' if self._moving else 'does not lead'}; "
+                "look with `evenq cluster show`, then try again"
+            )
+        target = self._target(view, to)
+        self._moving = True
+        try:
+            log.info(
+                "replica %s: copy %d hands over to copy %d", self._name, own, target,
+                extra={"broker": self._name, "epoch": view.epoch, "to": target},
+            )  # fmt: skip
+            handed = await self._driver.hand_over(target, within_ms=HAND_OVER_MS)
+        finally:
+            self._moving = False
+        if handed.leader in {NO_LEADER, own}:
+            raise PreconditionFailed(
+                f"copy {target} of broker group {self._name} did not take over within {HAND_OVER_MS} ms, so copy {own} "
+                "leads on; nothing is lost. Its log says why; try another copy with --to"
+            )
+        return handed
+
+    def _target(self, view: ReplicaGroupView, to: int | None) -> int:
+        """Who is to lead. Raises PreconditionFailed."""
+        able = [one for one in view.copies if one.state is CopyState.IN_SYNC and one.may_lead]
+        good = ", ".join(str(one.copy) for one in able) or "none but the leader"
+        if to is not None:
+            copy = view.copy(to)
+            assert copy is not None
+            if copy not in able:
+                raise PreconditionFailed(
+                    f"copy {to} of broker group {self._name} is not in sync: {_why_not(copy)}. Nothing was changed; in "
+                    f"sync are: {good}"
+                )
+            return to
+        if not able:
+            raise PreconditionFailed(
+                f"no other copy of broker group {self._name} is in sync, so nobody can take over: "
+                + "; ".join(f"copy {one.copy} {_why_not(one)}" for one in view.copies if one.copy != view.told_by)
+            )
+        return min(able, key=lambda one: (one.lag_bytes, one.copy)).copy
+
+
+def _numbers(copies: tuple[CopyView, ...]) -> str:
+    return ", ".join(str(one.copy) for one in copies)
+
+
+def _why_not(copy: CopyView) -> str:
+    if copy.state is CopyState.AWAY:
+        since = datetime.fromtimestamp(copy.away_since_ms / 1000, UTC)
+        return f"does not answer since {since:%Y-%m-%d %H:%M:%S} UTC"
+    behind = f", {copy.lag_bytes:,} bytes behind" if copy.lag_bytes >= 0 else ""
+    return f"is catching up{behind}"

@@ -1,0 +1,127 @@
+"""Broker groups on the command line: what `evenq cluster show` says of them, and `evenq broker move-leader`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from evenq.cli.admin import with_admin
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.client.async_admin import Admin
+from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView, LeaderMoveView
+
+__all__ = ["copies_listing", "groups_listing", "move_leader"]
+
+WAIT_MS = 10_000
+"""So long a new leader is waited for: it reads its log before it serves."""
+_GROUPS = (
+    Column("broker", "broker group"),
+    Column("mode", "mode"),
+    Column("leader", "leader", "number"),
+    Column("epoch", "epoch", "number"),
+    Column("copies", "copies", "number"),
+    Column("in_sync", "in sync", "number"),
+    Column("in_sync_min", "needed", "number"),
+    Column("note", "note", "sentence"),
+)
+_COPIES = (
+    Column("broker", "broker group"),
+    Column("copy", "copy", "number"),
+    Column("address", "address for copies"),
+    Column("state", "state"),
+    Column("in_sync", "in sync"),
+    Column("may_lead", "may lead"),
+    Column("lag_bytes", "lag bytes", "number"),
+    Column("lag_ms", "lag ms", "number"),
+    Column("log_end", "log end", "number"),
+    Column("away_since_ms", "away since", "time"),
+)
+ONE_COPY = "one copy: what is on its disk is nowhere else"
+
+
+def groups_listing(groups: Iterable[BrokerGroupView]) -> Listing:
+    """One row for each group."""
+    rows: list[tuple[Scalar, ...]] = [
+        (
+            group.broker_name,
+            group.mode or "one copy",
+            group.leader,
+            group.epoch,
+            len(group.copies),
+            group.in_sync,
+            group.in_sync_min,
+            _note(group),
+        )
+        for group in groups
+    ]
+    return Listing(key="broker_groups", columns=_GROUPS, rows=rows, title="Broker groups")
+
+
+def copies_listing(groups: Iterable[BrokerGroupView]) -> Listing:
+    """One row for each copy of groups that have several."""
+    rows = [_copy_row(group.broker_name, one) for group in groups if group.mode for one in group.copies]
+    return Listing(key="copies", columns=_COPIES, rows=rows, title="Copies")
+
+
+def _copy_row(broker_name: str, one: BrokerCopyView) -> tuple[Scalar, ...]:
+    state = one.state.lower().replace("_", " ")
+    return (
+        broker_name, one.copy, one.address, state, one.in_sync, one.may_lead, one.lag_bytes, one.lag_ms, one.log_end,
+        one.away_since_ms,
+    )  # fmt: skip
+
+
+def _note(group: BrokerGroupView) -> str:
+    """What an operator should know first; empty: all is well."""
+    if not group.mode:
+        return ONE_COPY
+    missing = [one for one in group.copies if not one.in_sync]
+    parts = []
+    if not group.served:
+        able = ", ".join(str(one.copy) for one in group.copies if one.may_lead)
+        starting = any(one.state == "STARTING" for one in group.copies)
+        parts.append(
+            "the leader does not serve yet" if starting else f"nobody leads; copies that may: {able or 'none'}"
+        )
+    if missing:
+        parts.append("not in sync: " + ", ".join(f"copy {one.copy}" for one in missing))
+    if group.in_sync < group.in_sync_min:
+        parts.append(f"nothing is taken until {group.in_sync_min} are in sync")
+    elif missing and group.in_sync == group.in_sync_min:
+        parts.append("one more lost, and nothing is taken")
+    return "; ".join(parts)
+
+
+def move_leader(options: argparse.Namespace) -> None:
+    """`evenq broker move-leader NAME [--to COPY]`."""
+
+    async def work(admin: Admin) -> LeaderMoveView:
+        return await admin.move_leader(options.name, to=options.to, wait_ms=WAIT_MS)
+
+    view = with_admin(options, work)
+    page = Page(
+        facts={
+            "broker": view.broker_name,
+            "before": view.before,
+            "leader": view.leader,
+            "epoch": view.epoch,
+            "served": view.served,
+            "took_ms": view.took_ms,
+        },
+        sentence=_moved(view),
+    )
+    print_page(page, as_json=options.json)
+
+
+def _moved(view: LeaderMoveView) -> str:
+    group = f"broker group {view.broker_name}"
+    if view.before == view.leader:
+        return f"Copy {view.leader} of {group} leads already, in epoch {view.epoch}."
+    before = "" if view.before is None else f", was copy {view.before}"
+    sentence = f"Copy {view.leader} of {group} leads epoch {view.epoch}{before}"
+    if view.served:
+        return f"{sentence}; it serves after {view.took_ms:,} ms."
+    return (
+        f"{sentence}; it was not seen to serve from here: give the addresses of all copies to --endpoint, with commas, "
+        "and look with `evenq cluster show`."
+    )

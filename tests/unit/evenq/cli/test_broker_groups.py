@@ -1,0 +1,160 @@
+"""What `evenq cluster show` says of broker groups, and `evenq broker move-leader`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from evenq.errors import ConnectionFailed, NotFound, PreconditionFailed
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+Copy = admin_pb2.BrokerCopy
+
+
+def cluster(
+    *, leader: int = 0, epoch: int = 4, third: int = Copy.IN_SYNC, since_ms: int = 0, mode: str = "sync"
+) -> admin_pb2.DescribeClusterResponse:
+    answer = admin_pb2.DescribeClusterResponse(cluster="c", nameservers=["n:1"])
+    answer.brokers.add(answered=True).broker.name = "broker-a"
+    group = answer.broker_groups.add(broker_name="broker-a", mode=mode, epoch=epoch, leader=leader, in_sync_min=2)
+    for number, state in ((0, Copy.IN_SYNC), (1, Copy.IN_SYNC), (2, third)):
+        state = Copy.LEADER if number == leader else state
+        group.copies.add(
+            copy=number, address=f"db{number}:8083", state=state, may_lead=state != Copy.AWAY, log_end=1_000_000,
+            lag_bytes=0 if number < 2 else 1_234, lag_ms=0 if number < 2 else 5_678, away_since_ms=0,
+        )  # fmt: skip
+    group.copies[2].away_since_ms = since_ms
+    return answer
+
+
+def alone() -> admin_pb2.DescribeClusterResponse:
+    answer = admin_pb2.DescribeClusterResponse(cluster="c")
+    answer.brokers.add(answered=True).broker.name = "broker-a"
+    group = answer.broker_groups.add(broker_name="broker-a", epoch=1, leader=0, in_sync_min=1)
+    group.copies.add(copy=0, address="h:8081", state=Copy.LEADER, may_lead=True, log_end=-1)
+    return answer
+
+
+def one_line(out: str) -> str:
+    return " ".join(out.split())
+
+
+def test_a_group_that_is_well_says_who_leads_and_that_all_are_in_sync(run: Any) -> None:
+    _, out, _, _ = run("cluster show", DescribeCluster=cluster())
+    assert "broker-a sync 0 4 3 3 2 -" in one_line(out)
+    assert "broker-a 1 db1:8083 in sync yes yes 0 0 1,000,000 -" in one_line(out)
+    _, out, _, _ = run("cluster show --json", DescribeCluster=cluster())
+    told = json.loads(out)
+    assert told["broker_groups"] == [
+        {
+            "broker": "broker-a", "mode": "sync", "leader": 0, "epoch": 4, "copies": 3, "in_sync": 3,
+            "in_sync_min": 2, "note": "",
+        }
+    ]  # fmt: skip
+    assert told["copies"][2] == {
+        "broker": "broker-a", "copy": 2, "address": "db2:8083", "state": "in sync", "in_sync": True, "may_lead": True,
+        "lag_bytes": 1_234, "lag_ms": 5_678, "log_end": 1_000_000, "away_since_ms": 0,
+    }  # fmt: skip
+
+
+def test_a_dead_copy_is_away_since_a_time_and_the_next_loss_is_warned_of(run: Any) -> None:
+    answer = cluster(third=Copy.AWAY, since_ms=1_700_000_000_000)
+    _, out, _, _ = run("cluster show", DescribeCluster=answer)
+    assert "away no no 1,234 5,678 1,000,000 2023-11-1" in one_line(out)
+    assert "not in sync: copy 2; one more lost, and nothing is taken" in one_line(out)
+
+
+def test_below_the_minimum_it_says_that_nothing_is_taken(run: Any) -> None:
+    answer = cluster(third=Copy.AWAY, since_ms=5)
+    answer.broker_groups[0].copies[1].state = Copy.AWAY
+    _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
+    note = json.loads(out)["broker_groups"][0]["note"]
+    assert note == "not in sync: copy 1, copy 2; nothing is taken until 2 are in sync"
+
+
+def test_one_copy_says_so_and_has_no_table_of_copies(run: Any) -> None:
+    _, out, _, _ = run("cluster show", DescribeCluster=alone())
+    assert "one copy: what is on its disk is nowhere else" in one_line(out)
+    assert "address for copies" not in out
+    _, out, _, _ = run("cluster show --json", DescribeCluster=alone())
+    told = json.loads(out)
+    assert (told["broker_groups"][0]["mode"], told["copies"]) == ("one copy", [])
+
+
+def test_a_copy_asked_at_its_own_address_tells_of_a_group_that_nobody_leads(run: Any) -> None:
+    answer = cluster(leader=-1, third=Copy.AWAY, since_ms=5)
+    del answer.brokers[:]
+    answer.broker_groups[0].copies[0].log_end = -1
+    _, out, _, _ = run("cluster show", DescribeCluster=answer)
+    assert "nobody leads; copies that may: 0, 1; not in sync: copy 2" in one_line(out)
+    assert "missing since" not in out, "of brokers it knows nothing"
+    _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
+    told = json.loads(out)
+    assert set(told) == {"cluster", "broker_groups", "copies"}
+    assert told["broker_groups"][0]["leader"] is None
+    assert told["copies"][0]["log_end"] is None
+
+
+def test_an_elected_leader_that_does_not_serve_yet_is_told_apart(run: Any) -> None:
+    answer = cluster()
+    answer.broker_groups[0].copies[0].state = Copy.STARTING
+    _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
+    assert json.loads(out)["broker_groups"][0]["note"] == "the leader does not serve yet"
+
+
+def test_move_leader_says_who_led_and_who_leads(run: Any) -> None:
+    moved = admin_pb2.MoveLeaderResponse(leader=2, epoch=5)
+    code, out, _, asked = run(
+        "broker move-leader broker-a --to 2", DescribeCluster=[cluster(), cluster(leader=2, epoch=5)], MoveLeader=moved
+    )
+    assert code == 0
+    assert "Copy 2 of broker group broker-a leads epoch 5, was copy 0; it serves after" in one_line(out)
+    request = admin_pb2.MoveLeaderRequest.FromString(dict(asked)["MoveLeader"])
+    assert (request.broker_name, request.to, request.epoch) == ("broker-a", 2, 4)
+
+
+def test_move_leader_without_a_copy_lets_the_leader_choose(run: Any) -> None:
+    moved = admin_pb2.MoveLeaderResponse(leader=1, epoch=5)
+    _, out, _, asked = run(
+        "broker move-leader broker-a --json", DescribeCluster=[cluster(), cluster(leader=1, epoch=5)], MoveLeader=moved
+    )
+    assert not admin_pb2.MoveLeaderRequest.FromString(dict(asked)["MoveLeader"]).HasField("to")
+    told = json.loads(out)
+    assert (told["before"], told["leader"], told["epoch"], told["served"]) == (0, 1, 5, True)
+
+
+def test_move_leader_to_the_leader_changes_nothing_and_is_no_error(run: Any) -> None:
+    same = admin_pb2.MoveLeaderResponse(leader=0, epoch=4)
+    code, out, _, _ = run("broker move-leader broker-a --to 0", DescribeCluster=cluster(), MoveLeader=same)
+    assert (code, one_line(out)) == (0, "Copy 0 of broker group broker-a leads already, in epoch 4.")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NotFound("no broker group is named 'broker-a'; the cluster has broker-b"), "the cluster has broker-b"),
+        (PreconditionFailed("copy 2 of broker group broker-a is not in sync"), "copy 2 of broker group broker-a"),
+    ],
+)
+def test_what_the_server_refuses_is_one_line_and_exit_code_1(run: Any, error: Exception, text: str) -> None:
+    code, out, err, _ = run("broker move-leader broker-a --to 2", DescribeCluster=cluster(), MoveLeader=error)
+    assert (code, out) == (1, "")
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_where_nobody_answers_it_says_how_to_ask_a_copy(run: Any) -> None:
+    code, _, err, _ = run("cluster show", DescribeCluster=ConnectionFailed("nobody answers"))
+    assert code == 1
+    assert "no server answers" in err
+    assert "ask one of its copies at its address in replication.members" in err
+
+
+def test_a_copy_is_a_number(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("-1", "two"):
+        with pytest.raises(SystemExit) as ended:
+            run(f"broker move-leader broker-a --to {wrong}")
+        assert ended.value.code == 2
+        assert "--to" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""What operators may do to a group, and every refusal: the driver's part is played."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "core" / "replication"))
+
+import pytest
+from evenq_broker.core.replication.actions import HandedOver
+from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.loops.replication.group_control import HAND_OVER_MS, ReplicaControl
+from evenq_broker.loops.replication.peer_watch import PeerWatch
+from group import confirm, fetching, ready
+
+from evenq.errors import NotFound, PreconditionFailed
+from evenq.runtime.clock import FakeClock
+
+
+class Driver:
+    """Hands over to whom it was asked for, or to nobody."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.watch = PeerWatch([1, 2])
+        self.watch.look({1, 2}, 0)
+        self.asked: list[tuple[int, int]] = []
+        self.result: HandedOver | None = None
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def hand_over(self, to: int, *, within_ms: int) -> HandedOver:
+        self.asked.append((to, within_ms))
+        await self.hold.wait()
+        return self.result or HandedOver(to, 2)
+
+
+def control(driver: Any) -> ReplicaControl:
+    return ReplicaControl(
+        driver, broker_name="g", addresses={0: "a:1", 1: "b:1", 2: "c:1"}, serves=lambda: True, clock=FakeClock()
+    )
+
+
+def refused(driver: Any, to: int | None, kind: type[Exception]) -> str:
+    with pytest.raises(kind) as caught:
+        asyncio.run(control(driver).hand_over(to))
+    return str(caught.value)
+
+
+def test_the_named_copy_is_asked_within_the_time() -> None:
+    driver = Driver(ready())
+    assert asyncio.run(control(driver).hand_over(2)) == HandedOver(2, 2)
+    assert driver.asked == [(2, HAND_OVER_MS)]
+
+
+def test_without_a_name_the_best_copy_in_sync_is_asked() -> None:
+    one = ready()
+    one.appended(1, 40)
+    one.synced(40)
+    confirm(one, 2, 40)
+    driver = Driver(one)
+    asyncio.run(control(driver).hand_over(None))
+    assert driver.asked[0][0] == 2
+
+
+def test_a_copy_that_leads_already_is_no_error() -> None:
+    driver = Driver(ready())
+    assert asyncio.run(control(driver).hand_over(0)) == HandedOver(0, 1)
+    assert driver.asked == []
+
+
+def test_a_copy_that_is_none_of_the_group_is_refused_with_those_that_are() -> None:
+    assert "has no copy 7; it has 0, 1, 2" in refused(Driver(ready()), 7, NotFound)
+
+
+def test_a_copy_that_is_away_is_refused_and_it_says_since_when() -> None:
+    driver = Driver(ready())
+    driver.watch.look({1}, 86_400_000)
+    text = refused(driver, 2, PreconditionFailed)
+    assert "copy 2 of broker group g is not in sync: does not answer since 1970-01-02 00:00:00 UTC" in text
+    assert "in sync are: 1" in text
+    assert driver.asked == []
+
+
+def test_a_copy_that_is_behind_is_refused_with_what_it_lacks() -> None:
+    one = ready()
+    confirm(one, 2, 4, store_id="d" * 32)
+    driver = Driver(one)
+    driver.watch._stores[2] = "d" * 32
+    assert "is catching up, 6 bytes behind" in refused(driver, 2, PreconditionFailed)
+
+
+def test_without_any_other_copy_in_sync_it_is_refused_and_each_is_named() -> None:
+    driver = Driver(ready())
+    driver.watch.look(set(), 1_000)
+    text = refused(driver, None, PreconditionFailed)
+    assert "no other copy of broker group g is in sync" in text
+    assert text.count("does not answer since") == 2
+
+
+def test_a_copy_that_does_not_lead_cannot_hand_over() -> None:
+    assert "copy 1 of broker group g does not lead" in refused(Driver(fetching(1)), 2, PreconditionFailed)
+
+
+def test_a_nominee_that_does_not_take_over_is_told_and_the_leader_leads_on() -> None:
+    driver = Driver(ready())
+    driver.result = HandedOver(NO_LEADER, 1)
+    text = refused(driver, 2, PreconditionFailed)
+    assert f"copy 2 of broker group g did not take over within {HAND_OVER_MS} ms, so copy 0 leads on" in text
+
+
+def test_one_hand_over_at_a_time() -> None:
+    async def main() -> None:
+        driver = Driver(ready())
+        one = control(driver)
+        driver.hold.clear()
+        first = asyncio.ensure_future(one.hand_over(1))
+        await asyncio.sleep(0)
+        with pytest.raises(PreconditionFailed, match="hands over already"):
+            await one.hand_over(2)
+        driver.hold.set()
+        assert (await first).leader == 1
+        assert (await one.hand_over(2)).leader == 2
+
+    asyncio.run(main())

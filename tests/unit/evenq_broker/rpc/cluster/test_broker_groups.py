@@ -1,0 +1,121 @@
+"""MoveLeader and what DescribeCluster says of copies, through any broker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from evenq_broker.core.replication.actions import HandedOver
+from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
+from evenq_proofs.fake_registry import FakeRegistry
+
+from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+Move = admin_pb2.MoveLeaderRequest
+
+
+class Control:
+    """A group of two in epoch 4."""
+
+    def __init__(self) -> None:
+        self.asked: list[int | None] = []
+        self.error: Exception | None = None
+
+    def view(self) -> ReplicaGroupView:
+        copies = tuple(
+            CopyView(copy=number, address="", state=state, may_lead=True)
+            for number, state in enumerate((CopyState.LEADER, CopyState.IN_SYNC))
+        )
+        return ReplicaGroupView(
+            broker_name="b", mode="sync", epoch=4, leader=0, in_sync_min=2, told_by=0, copies=copies
+        )
+
+    async def hand_over(self, to: int | None) -> HandedOver:
+        self.asked.append(to)
+        if self.error is not None:
+            raise self.error
+        return HandedOver(1, 5)
+
+
+async def two(stage: Any) -> Control:
+    """Broker a has one copy, b leads a group."""
+    stage.net.serve("ns:1", FakeRegistry().rpcs())
+    a, b = await stage.broker("a", nameservers="ns:1"), await stage.broker("b", nameservers="ns:1")
+    await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 2 for broker in (a, b)))
+    control = Control()
+    b.runtime.leadership = replace(b.runtime.leadership, group=control)
+    return control
+
+
+async def ask(stage: Any, request: Any, broker: str = "a") -> Any:
+    return await stage.call("/evenq.v1.Admin/MoveLeader", request, admin_pb2.MoveLeaderResponse, broker=broker)
+
+
+def test_a_hand_over_goes_on_to_the_broker_that_leads_the_group(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        control = await two(stage)
+        for broker in "ab":
+            answer = await ask(stage, Move(broker_name="b", to=1), broker)
+            assert (answer.leader, answer.epoch) == (1, 5)
+        await ask(stage, Move(broker_name="b"))
+        await ask(stage, Move(broker_name="b", to=0))
+        assert control.asked == [1, 1, None, 0], "copy 0 is not the same as none named"
+
+    run(story)
+
+
+def test_a_repeat_of_a_request_that_was_done_moves_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        control = await two(stage)
+        answer = await ask(stage, Move(broker_name="b", to=1, epoch=3))
+        assert (answer.leader, answer.epoch, control.asked) == (0, 4, [])
+        await ask(stage, Move(broker_name="b", to=1, epoch=4))
+        assert control.asked == [1]
+
+    run(story)
+
+
+def test_every_refusal_says_what_there_is(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        control = await two(stage)
+        with pytest.raises(BadRequest, match="names no broker group"):
+            await ask(stage, Move())
+        with pytest.raises(NotFound, match="no broker group is named 'z'; the cluster has a, b"):
+            await ask(stage, Move(broker_name="z"))
+        with pytest.raises(PreconditionFailed, match="broker a has one copy"):
+            await ask(stage, Move(broker_name="a"))
+        control.error = PreconditionFailed("copy 1 of broker group b is not in sync")
+        with pytest.raises(PreconditionFailed, match="copy 1 of broker group b is not in sync"):
+            await ask(stage, Move(broker_name="b", to=1))
+
+    run(story)
+
+
+def test_a_leader_that_does_not_answer_is_named(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        control = await two(stage)
+        stage.net.stop("b:8081")
+        with pytest.raises(ConnectionFailed, match="the leader of broker group b did not answer"):
+            await ask(stage, Move(broker_name="b", to=1))
+        assert control.asked == []
+
+    run(story)
+
+
+def test_the_cluster_at_a_glance_has_the_copies_of_every_broker(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        answer = await stage.call(
+            "/evenq.v1.Admin/DescribeCluster",
+            admin_pb2.DescribeClusterRequest(),
+            admin_pb2.DescribeClusterResponse,
+            broker="a",
+        )
+        told = [(one.broker_name, one.mode, one.leader, len(one.copies)) for one in answer.broker_groups]
+        assert told == [("a", "", 0, 1), ("b", "sync", 0, 2)]
+
+    run(story)
