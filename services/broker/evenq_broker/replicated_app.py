@@ -8,6 +8,7 @@ for clients, the restart of a broker at another address, with the same name and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -41,7 +42,7 @@ from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
-from evenq_broker.loops.replication.snapshots import FolderSnapshots, IncomingSnapshot
+from evenq_broker.loops.replication.snapshots import FetchedSnapshot, FolderSnapshots, IncomingSnapshot
 from evenq_broker.loops.state.ledger import store_options
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
@@ -134,6 +135,7 @@ class ReplicatedApp:
         self._log = driver.log = ReplicaLog(
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
+            growth_bytes=settings.store.snapshot_log_bytes,
         )  # fmt: skip
         driver.on_change = self._log.look
         await self._log.open()
@@ -268,9 +270,10 @@ class ReplicatedApp:
 
     def _metrics(self) -> bytes:
         of_term = [] if self._term is None else self._term.metrics()
-        return exposition(
-            [*of_term, *replication_metrics(self.driver.replica, self._control.view)], constant_labels(self._runtime)
-        )
+        assert self._log is not None
+        replica_log = self._log
+        own = replication_metrics(self.driver.replica, self._control.view, replay_lag=lambda: replica_log.replay_lag)
+        return exposition([*of_term, *own], constant_labels(self._runtime))
 
     def _queue_metrics(self) -> Callable[[], bytes]:
         return self._term.queue_metrics() if self._term is not None else lambda: b""
@@ -281,22 +284,17 @@ class ReplicatedApp:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.driver.fail(error)
 
-    async def _fetch_snapshot(self, end: int) -> int:
-        """See ReplicaLog. Raises Error."""
+    async def _fetch_snapshot(self, after: int, until: int) -> FetchedSnapshot | None:
+        """See FollowerReplay. Raises Error."""
         settings, leader = self.settings, self.driver.replica.leader_id()
-        folder, address = settings.store.path, settings.replication.addresses.get(leader)
-        if address is None or folder is None:
-            return -1
-        sink = IncomingSnapshot(RealDisk(folder), origin=address)
+        address = settings.replication.addresses.get(leader)
+        if address is None or leader == settings.replication.broker_id:
+            return None
+        sink = IncomingSnapshot(origin=address, after=after, until=until)
         who = Opening(settings.cluster, settings.broker_name, settings.replication.broker_id, leader)
-        try:
-            listing = await fetch_snapshot(self._runtime.net, address, who, sink, clock=self._clock)
-        except NotFound:
-            return -1
-        if listing.log_offset > end:
-            return -1
-        await sink.install()
-        return listing.log_start
+        with contextlib.suppress(NotFound):
+            await fetch_snapshot(self._runtime.net, address, who, sink, clock=self._clock)
+        return sink.known
 
     def _why_not_ready(self) -> str:
         if self._closed:

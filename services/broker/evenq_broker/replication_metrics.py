@@ -12,8 +12,12 @@ from evenq_broker.core.replication.rules import Role
 __all__ = ["replication_metrics"]
 
 
-def replication_metrics(replica: Replica, view: Callable[[], ReplicaGroupView]) -> list[Metric]:
-    """What an operator of a replicated group looks at. `view`: the group as this copy knows it now."""
+def replication_metrics(
+    replica: Replica, view: Callable[[], ReplicaGroupView], *, replay_lag: Callable[[], int] = lambda: 0
+) -> list[Metric]:
+    """What an operator of a replicated group looks at. `view`: the group as this copy knows it now; `replay_lag`: of
+    `FollowerReplay`.
+    """
     gauge = MetricKind.GAUGE
     return [
         Metric(
@@ -67,6 +71,11 @@ def replication_metrics(replica: Replica, view: Callable[[], ReplicaGroupView]) 
                 for one in _others(replica, view())
                 if one.lag_ms >= 0 and one.state is not CopyState.AWAY
             ],
+        ),
+        Metric(
+            name="evenq_broker_replica_replay_lag", kind=gauge, unit="bytes", labels=(),
+            help="At a follower: committed bytes of the log that it would read before it could serve as the leader.",
+            read=lambda: [((), replay_lag())],
         ),
     ]  # fmt: skip
 

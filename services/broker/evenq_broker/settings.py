@@ -50,6 +50,7 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     disk_free_min_bytes: int | None = _of_store("disk_free_min_bytes")
     disk_used_max_ratio: float = _of_store("disk_used_max_ratio")
     snapshot_log_bytes: int = _of_store("snapshot_log_bytes", ge=1 << 10)
+    snapshot_records: int = _of_store("snapshot_records", ge=1_000)
     snapshot_interval_ms: int = _of_store("snapshot_interval_ms", ge=1_000)
     message_index: bool = Field(default=True, description="Keep an index by key and message id.")
     retention_ms: int = _of_store("retention_ms")

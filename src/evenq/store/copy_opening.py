@@ -28,13 +28,14 @@ from evenq.store import (
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.commit_log import FULL
 from evenq.store.copied_mark import Mark, MarkFile
+from evenq.store.copy_replay import replayed_end
 from evenq.store.disk import Disk, read_whole
 from evenq.store.epoch_file import EpochStarts
 from evenq.store.frame_walk import Fault, FrameWalk
 from evenq.store.snapshot import Snapshot
 from evenq.store.timers.runs import FOLDER as TIMERS
 
-__all__ = ["FoundLog", "checkpoint_crc", "drop_derived_over", "empty_folder", "find_log"]
+__all__ = ["FoundLog", "checkpoint_crc", "drop_derived_over", "empty_folder", "find_log", "unclean_checkpoint"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class FoundLog:
     """What the file `epochs` holds; None: it could not be written."""
     last_store_ms: int
     cut_bytes: int
+    replayed_end: int
+    """Where a start of a store would begin to read."""
 
 
 def find_log(disk: Disk, segment_bytes: int, marks: MarkFile) -> FoundLog:
@@ -105,6 +108,7 @@ class _Opening:
         return FoundLog(
             mark=mark, end=end, epochs=epochs, filed_epochs=filed, cut_bytes=cut_bytes,
             last_store_ms=max(walk.last_store_ms, self._checkpoint.last_store_ms, self._saved.last_store_ms),
+            replayed_end=replayed_end(self._disk, log_start=self._start),
         )  # fmt: skip
 
     def _was_clean(self, end: int) -> bool:
@@ -233,6 +237,15 @@ def checkpoint_crc(disk: Disk) -> int:
     """What tells one checkpoint from another; 0 without one."""
     data = read_whole(disk, checkpoint_file.PATH)
     return crc32c(data) if data is not None else 0
+
+
+def unclean_checkpoint(disk: Disk) -> int:
+    """The log is about to change: let no checkpoint say that it ends there for certain. Gives its `checkpoint_crc`."""
+    saved = checkpoint_file.load(disk)
+    if saved is not None and saved.clean:
+        saved.clean = False
+        checkpoint_file.save(disk, saved)
+    return checkpoint_crc(disk)
 
 
 def drop_derived_over(disk: Disk, log_start: int, end: int) -> None:

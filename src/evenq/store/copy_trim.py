@@ -2,8 +2,8 @@
 
 Called by `LogCopy.trim`, on its thread. The order is that of `Cleaner`: the queues' minima and the log's new beginning
 are on disk in the newest snapshot, then in the checkpoint, before a file goes; a crash in between is finished by the
-next start. A follower derives nothing, so only what the last leader phase filed can be asked which messages go: both
-must reach as far as the log is trimmed.
+next start. Only what a replay or the last leader phase filed can be asked which messages go: both must reach as far as
+the log is trimmed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The log of a follower, and of a broker before it leads: bytes of the leader's log, checked and written as they are.
 
 A folder has one owner at a time: a `LogCopy` while the broker follows, a `MessageStore` while it leads; both use the
-same files. A copy writes log files only, and two small ones of its own: `copied` (see `copied_mark`) and `epochs` (see
-`epoch_file`). Consume queues, index, timers, checkpoint and snapshots stay where the last leader phase left them.
+same files. A copy writes log files, and two small ones of its own: `copied` (see `copied_mark`) and `epochs` (see
+`epoch_file`). Consume queues, timers, checkpoint and snapshots stay where the last leader phase left them, until
+`replay` moves them on to a place that is committed.
 
 Called on the loop, one call of a kind at a time; all file work goes to one thread, in the order of the calls, or runs
 inline for a disk that does not block. Numbers move when their work is done, so a cancelled call leaves them right.
@@ -20,11 +21,18 @@ from typing import Final, TypeVar
 
 from evenq.errors import BodyTooLarge, Error, RecordsDamaged, StoreError, StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock, SystemClock
-from evenq.store import checkpoint as checkpoint_file
-from evenq.store import copy_trim, epoch_file, log_tail, opening, segment
+from evenq.store import copy_trim, epoch_file, log_tail, opening, segment, snapshot_copy
 from evenq.store.commit_log import FULL, CommitLog, LogRun, shortage
 from evenq.store.copied_mark import Mark, MarkFile
-from evenq.store.copy_opening import FoundLog, checkpoint_crc, drop_derived_over, empty_folder, find_log
+from evenq.store.copy_opening import (
+    FoundLog,
+    checkpoint_crc,
+    drop_derived_over,
+    empty_folder,
+    find_log,
+    unclean_checkpoint,
+)
+from evenq.store.copy_replay import Replays
 from evenq.store.disk import Disk
 from evenq.store.epoch_file import EpochStarts
 from evenq.store.frame_walk import FrameWalk
@@ -76,6 +84,8 @@ class LogCopy:
         self._changing = False
         """Whether folder and mark say that the log may change."""
         self._mark_synced_ms = clock.monotonic_ms()
+        self._replays = Replays(disk, identity.segment_bytes, clock, self._guarded)
+        self._replayed_end = found.replayed_end
         self._failure: StorePoisoned | None = None
         self._closing: asyncio.Future[None] | None = None
 
@@ -135,6 +145,11 @@ class LogCopy:
         return self._synced_end
 
     @property
+    def replayed_end(self) -> int:
+        """Log offset from which on a store that opened the folder now would read the log; `start` if all of it."""
+        return max(self._replayed_end, self._mark.log_start)
+
+    @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
         """Each epoch of the log and the log offset of its first frame, ascending; the last 1,000."""
         return self._epochs.entries
@@ -175,19 +190,42 @@ class LogCopy:
         """Cut the log at `end`, where a group must end; on disk when it returns. Raises StoreError for another place,
         StoreFull if nothing was changed yet, StorePoisoned.
         """
-        await self._run(lambda: self._truncate(end))
+        await self._change(lambda: self._truncate(end))
 
     async def reset(self, start: int) -> None:
         """Drop the log and all that is derived from it, and begin an empty one at `start`, a multiple of the size of
         log files. On disk when it returns; a crash in between is finished by the next start.
         """
-        await self._run(lambda: self._reset(start))
+        await self._change(lambda: self._reset(start))
 
     async def trim(self, log_start: int) -> bool:
         """Drop the log files before `log_start`, a multiple of their size. False, and nothing is dropped, unless a
         snapshot and the checkpoint that reach that far are in the folder, so that a store can go on from there.
         """
-        return await self._run(lambda: self._trim(log_start))
+        return await self._change(lambda: self._trim(log_start))
+
+    async def replay(self, data: bytes, *, committed: int, origin: str) -> bool:
+        """Derive what a store would read at its start, up to a leader's snapshot (`data`, a file that `origin` sent),
+        slowly, while the log may grow; then keep that snapshot. Nothing below `committed` is ever cut. False: nothing
+        new, or behind what is committed or on disk here, or given up: the log was changed or closed.
+
+        Raises StoreCorrupted (damage in the log, by file and place; no whole snapshot, or one of another log),
+        StoreError, StoreFull (try again), StorePoisoned. One call at a time.
+        """
+        taken = snapshot_copy.parsed(data, origin=origin)
+        if not self.replayed_end < taken.log_offset <= min(committed, self._synced_end):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        if not await self._replays.run(taken, log_start=self.start):
+            return False
+        await self._run(lambda: self._replayed(taken.log_offset))
+        return True
+
+    async def install(self, data: bytes, *, origin: str) -> None:
+        """Keep a leader's snapshot that an empty log goes on to. Raises as `replay`."""
+        install = snapshot_copy.install
+        await self._change(lambda: install(self._disk, data, origin=origin, log_start=self.start))
 
     async def close(self) -> None:
         """Sync, mark a clean stop, give the folder back. A poisoned copy only unlocks. May be called again."""
@@ -195,6 +233,7 @@ class LogCopy:
             await asyncio.shield(self._closing)
             return
         self._closing = asyncio.get_running_loop().create_future()
+        self._replays.close()
         try:
             if self._failure is None:
                 await self._jobs.run(lambda: self._guarded(self._mark_clean))
@@ -216,6 +255,9 @@ class LogCopy:
         if self._closing is not None:
             raise StorePoisoned("the copy of the log is closed")
         return await self._jobs.run(lambda: self._guarded(job))
+
+    async def _change(self, job: Callable[[], T]) -> T:
+        return await self._run(lambda: self._replays.give_way(job))
 
     def _guarded(self, job: Callable[[], T]) -> T:
         """Any error that is not raised on purpose is final: what is on disk is unknown then."""
@@ -346,7 +388,7 @@ class LogCopy:
         self._close_files()
         empty_folder(self._disk)
         self._log = CommitLog(self._disk, self._segment_bytes, start)
-        self._end = self._synced_end = self._scan_next = start
+        self._end = self._synced_end = self._scan_next = self._replayed_end = start
         self._epochs = EpochStarts()
         self._filed_epochs = None
         epoch_file.save(self._disk, self._epochs)
@@ -373,6 +415,10 @@ class LogCopy:
         self._epochs = self._epochs.begun(log_start)
         return True
 
+    def _replayed(self, end: int) -> None:
+        self._replayed_end = max(self._replayed_end, end)
+        self._put_mark(replace(self._mark, checkpoint_crc=checkpoint_crc(self._disk)), durable=False)
+
     def _mark_clean(self) -> None:
         self._sync()
         self._put_mark(replace(self._mark, clean=True, synced_end=self._synced_end), durable=True)
@@ -383,12 +429,9 @@ class LogCopy:
         """Before the first change, nothing may say any more that the log ends here for certain."""
         if self._changing:
             return
-        saved = checkpoint_file.load(self._disk)
         try:
-            if saved is not None and saved.clean:
-                saved.clean = False
-                checkpoint_file.save(self._disk, saved)
-            self._put_mark(replace(self._mark, clean=False, checkpoint_crc=checkpoint_crc(self._disk)), durable=True)
+            crc = self._replays.waiting(lambda: unclean_checkpoint(self._disk))
+            self._put_mark(replace(self._mark, clean=False, checkpoint_crc=crc), durable=True)
         except OSError as error:
             self._refuse_if_full(error)
             raise

@@ -63,6 +63,12 @@ class StoreOptions:
     snapshot_log_bytes: int = field(
         default=256 << 20, metadata=_means("Growth of the log between two snapshots, bytes: bounds a restart.", ge=1)
     )
+    snapshot_records: int = field(
+        default=300_000,
+        metadata=_means(
+            "Records of any kind appended between two snapshots: bounds a restart where they are small.", ge=1
+        ),
+    )
     snapshot_interval_ms: int = field(
         default=600_000, metadata=_means("Longest time between two snapshots of a log that grows, ms.", ge=1)
     )

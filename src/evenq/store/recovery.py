@@ -4,7 +4,8 @@ damage.
 A hole at p is damage if anything says that the log was synced beyond p: the checkpoint, or a whole frame behind p
 whose `synced offset` is over p. Else the bytes behind p were never confirmed to be on disk (a power loss writes them
 in any order): they are cut. The records of one append call come back all or not at all. `steps` yields between
-pieces, so that the loop stays alive and state records reach their owner on it.
+pieces, so that the loop stays alive and state records reach their owner on it. With a `stop` the same pass ends at a
+place in the middle of the log and leaves what lies behind it alone: what the copy of a follower does (`copy_replay`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from typing import Final
+
+from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
@@ -21,11 +24,15 @@ from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
 from evenq.store.record import (
     FLAG_MORE,
+    HEADER,
     HEADER_BYTES,
     KINDS,
+    MAGIC,
     MESSAGE,
     PADDING,
+    PREFIX_BYTES,
     STATE,
+    VERSION,
     Frame,
     size_at,
 )
@@ -40,6 +47,8 @@ PIECE_BYTES: Final = 4 << 20
 FILING_ENTRIES: Final = 500_000  # rebuilt entries kept in memory before they go to files
 
 State = tuple[int, bytes]
+Header = tuple[int, ...]
+"""The fields of a frame (`record.FRAME_FIELDS`) of a message."""
 
 
 class Recovery:
@@ -47,10 +56,14 @@ class Recovery:
 
     def __init__(
         self, disk: Disk, segment_bytes: int, checkpoint: Checkpoint | None, saved: Snapshot | None = None, *,
-        copied_end: int = 0,
+        copied_end: int = 0, stop: int | None = None, piece_bytes: int = PIECE_BYTES,
     ) -> None:  # fmt: skip
-        """`copied_end`: what the folder's last follower phase had on disk."""
+        """`copied_end`: what the folder's last follower phase had on disk. `stop`: where a group of records ends, on
+        disk; nothing from there on is read. None: the log's end is to be found.
+        """
         self._disk = disk
+        self._stop = stop
+        self._piece_bytes = piece_bytes
         self._segment_bytes = segment_bytes
         self.checkpoint = checkpoint or Checkpoint()
         self._saved = saved or Snapshot(0, b"")
@@ -71,15 +84,15 @@ class Recovery:
         """Log offset of the snapshot that the owner began from, if it has all sections."""
         self.timers: TimerLoader | None = None
         """Takes the timers and their ends out of the log."""
-        self._group: list[Frame] = []
+        self._group: list[Frame | Header] = []
         self._unfiled = 0
         self._copied_end = copied_end
         self._synced = max(self.checkpoint.log_offset, self.log_start)
         """The log was on disk up to here, as frames say."""
 
     def steps(self, states_from: int) -> Generator[list[State], None, None]:
-        """Recover; yields state records at `states_from` or behind it, in log order. Blocks on the disk between
-        yields.
+        """Recover; yields after each piece of the log its state records at `states_from` or behind it, in log order.
+        Blocks on the disk between yields.
         """
         self._states_from = states_from
         self._open_queues()
@@ -102,9 +115,13 @@ class Recovery:
             if ended:
                 break
         if self._group:
-            self.log_end = self._group[0].log_offset
+            first = self._group[0]
+            self.log_end = first.log_offset if isinstance(first, Frame) else first[10]
             self._group.clear()
-        self._check_end()
+        if self._stop is None:
+            self._check_end()
+        elif self.log_end < self._stop:
+            self._damaged(self.log_end, f"there is no whole record, and the log was on disk up to {self._stop}")
         self._take_ranges()
 
     def file_entries(self) -> None:
@@ -140,14 +157,14 @@ class Recovery:
         low, high = span
         return min(max(low, self._saved.queues.get(key, span)[0]), high), high
 
-    def _first_of(self, frame: Frame) -> int:
-        """Offset that a queue's first frame must have: what was before it is gone, or there was nothing."""
-        span = self._saved.queues.get((frame.topic_id, frame.queue_id))
+    def _first_of(self, key: tuple[int, int], queue_offset: int, log_offset: int) -> int:
+        """Offset that a queue's first message must have: what was before it is gone, or there was nothing."""
+        span = self._saved.queues.get(key)
         if span is None:
             return 0
-        if frame.log_offset >= self._saved.log_offset:
+        if log_offset >= self._saved.log_offset:
             return span[1]
-        return frame.queue_offset if self.log_start else 0
+        return queue_offset if self.log_start else 0
 
     def _take_ranges(self) -> None:
         """Queues whose messages are all gone keep their numbers, and minima never fall."""
@@ -168,13 +185,14 @@ class Recovery:
     def _scan(self, file: File, start: int, position: int) -> Generator[list[State], None, bool]:
         """Take the frames of one file from `position` on. True if the log ends in it."""
         file_end = start + min(file.size(), self._segment_bytes)
+        if self._stop is not None:
+            file_end = min(file_end, max(start, self._stop))
         segment_end = start + self._segment_bytes
-        piece_bytes = PIECE_BYTES
+        piece_bytes = self._piece_bytes
         while segment_end - position >= HEADER_BYTES:
             data = memoryview(file.pread(min(piece_bytes, file_end - position), position - start))
             taken, states, sealed = self._take(data, position)
-            if states:
-                yield states
+            yield states
             if self._unfiled >= FILING_ENTRIES:
                 self.file_entries()
             position += taken
@@ -182,7 +200,7 @@ class Recovery:
             if sealed:
                 break
             if taken:
-                piece_bytes = PIECE_BYTES
+                piece_bytes = self._piece_bytes
                 continue
             claimed = size_at(data, 0)
             if len(data) < claimed <= file_end - position:
@@ -196,7 +214,17 @@ class Recovery:
         """Frames from the start of `data`: bytes taken, state records, and whether padding ends the file."""
         position = 0
         states: list[State] = []
+        unpack, last = HEADER.unpack_from, len(data) - HEADER_BYTES
         while True:
+            if position <= last:
+                header = unpack(data, position)
+                if _is_message(header, data, position, base):
+                    position += header[0]
+                    if self._group or header[5] & FLAG_MORE:
+                        self._gather(header, header[5], states)
+                    else:
+                        self._message(header)
+                    continue
             frame = self._frame(data, position, base + position)
             if frame is None:
                 return position, states, False
@@ -204,13 +232,21 @@ class Recovery:
                 return position, states, True
             position += frame.size
             if self._group or frame.flags & FLAG_MORE:
-                self._group.append(frame)
-                if not frame.flags & FLAG_MORE:
-                    for member in self._group:
-                        self._apply(member, states)
-                    self._group.clear()
+                self._gather(frame, frame.flags, states)
             else:
                 self._apply(frame, states)
+
+    def _gather(self, member: Frame | Header, flags: int, states: list[State]) -> None:
+        """The next record of a group; all are taken in when the last one is there."""
+        self._group.append(member)
+        if flags & FLAG_MORE:
+            return
+        for one in self._group:
+            if isinstance(one, Frame):
+                self._apply(one, states)
+            else:
+                self._message(one)
+        self._group.clear()
 
     def _frame(self, data: bytes | memoryview, position: int, log_offset: int) -> Frame | None:
         return log_tail.frame_in(self._disk, self._segment_bytes, data, position, log_offset)
@@ -229,22 +265,31 @@ class Recovery:
             if log_offset >= self._states_from:
                 states.append((log_offset, frame.head))
             return
-        if self.timers is not None and frame.kind != MESSAGE:
+        if self.timers is not None:
             self.timers.apply(frame)
-        if frame.kind != MESSAGE or log_offset < self._entries_from:
+
+    def _message(self, header: Header) -> None:
+        """Take in a message by its header: a start reads mostly these, and needs nothing else of them."""
+        size, _, _, _, _, _, _, topic_id, queue_id, queue_offset, log_offset, synced, store_ms, _, tag_hash, _, _ = (
+            header
+        )
+        self.records += 1
+        self.last_store_ms = max(self.last_store_ms, store_ms)
+        self._synced = max(self._synced, synced)
+        if log_offset < self._entries_from:
             return
-        key = (frame.topic_id, frame.queue_id)
+        key = (topic_id, queue_id)
         queue = self.queues.get(key)
         if queue is None:
-            first = self._first_of(frame)
+            first = self._first_of(key, queue_offset, log_offset)
             queue = self.queues[key] = ConsumeQueue(*key, first, first)
-        if frame.queue_offset != queue.next_offset:
+        if queue_offset != queue.next_offset:
             raise StoreCorrupted(
-                f"{self._place(log_offset)} holds message {frame.queue_offset} of queue {frame.queue_id} of topic "
-                f"{frame.topic_id} where {queue.next_offset} is due: restore the folder from a copy"
+                f"{self._place(log_offset)} holds message {queue_offset} of queue {queue_id} of topic {topic_id} where "
+                f"{queue.next_offset} is due: restore the folder from a copy"
             )
-        queue.tail += ENTRY.pack(log_offset, frame.size, frame.tag_hash)
-        queue.next_offset = queue.max_offset = queue.hot_base = frame.queue_offset + 1
+        queue.tail += ENTRY.pack(log_offset, size, tag_hash)
+        queue.next_offset = queue.max_offset = queue.hot_base = queue_offset + 1
         self._unfiled += 1
 
     # -- the end of the log -------------------------------------------------------------------------------------------
@@ -311,3 +356,17 @@ class Recovery:
 
     def _end_of_files(self) -> int:
         return log_tail.end_of_files(self._disk, self._starts)
+
+
+def _is_message(header: Header, data: memoryview, position: int, base: int) -> bool:
+    """Whether that is the header of a whole message in its place. Any other frame, and any doubt, is `_frame`'s."""
+    size = header[0]
+    return (
+        header[4] == MESSAGE
+        and header[1] == MAGIC
+        and header[10] == base + position
+        and header[3] == VERSION
+        and HEADER_BYTES + header[15] + header[16] == size
+        and position + size <= len(data)
+        and crc32c(data[position + PREFIX_BYTES : position + size]) == header[2]
+    )

@@ -2,7 +2,7 @@
 
 Only the owner's state and the ranges of the queues come over. The timers do not, because their runs are files of the
 leader's own: the copy finds its pending timers in the log, where retention appends old ones again before their part
-goes (`timers.loading`).
+goes (`timers.loading`), and once it has replayed its log up to a snapshot (`copy_replay`), that one names its own runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from evenq.store import snapshot
 from evenq.store.disk import Disk, read_whole
 from evenq.store.snapshot import Snapshot
 
-__all__ = ["CopiedSnapshot", "install", "newest", "read"]
+__all__ = ["CopiedSnapshot", "install", "newest", "parsed", "read"]
 
 TIMERS_UNKNOWN = b"?"
 """In place of a manifest: whoever opens the store looks for them in the log."""
@@ -50,13 +50,18 @@ def read(disk: Disk, path: str) -> bytes:
     return data
 
 
-def install(disk: Disk, data: bytes, *, origin: str) -> Snapshot:
-    """Keep what came from a leader. Raises StoreCorrupted if it is no whole snapshot, StoreError for an unknown
-    version.
-    """
+def parsed(data: bytes, *, origin: str) -> Snapshot:
+    """What came from a leader. Raises StoreCorrupted if it is no whole snapshot, StoreError for an unknown version."""
     saved = snapshot.parsed(data, origin)
-    if saved is None:
+    if saved is None or saved.version == 1:
         raise StoreCorrupted(f"{origin}: {len(data)} bytes are no whole snapshot")
-    kept = replace(saved, timers=TIMERS_UNKNOWN)
+    return saved
+
+
+def install(disk: Disk, data: bytes, *, origin: str, log_start: int) -> Snapshot:
+    """Keep what came from a leader, for a copy whose log begins at `log_start` and does not reach the snapshot yet.
+    Raises as `parsed`.
+    """
+    kept = replace(parsed(data, origin=origin), timers=TIMERS_UNKNOWN, log_start=log_start)
     snapshot.save(disk, kept)
     return kept

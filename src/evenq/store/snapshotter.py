@@ -1,8 +1,8 @@
-"""Takes snapshots: when the owner asks, when the log grew by so much, and before a part of the log goes.
+"""Takes snapshots: when the owner asks, when the log grew by so much or so many records, and before a part of it goes.
 
 What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
-all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log, and what
-was appended meanwhile.
+all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log or
+`snapshot_records` of its records, and what was appended meanwhile.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class Snapshotter:
         """Where the log begins, or will as soon as a snapshot says so."""
         self._lock = asyncio.Lock()
         self._tried_ms = clock.monotonic_ms()
+        self._records = 0
+        """Appended since the start when the last snapshot was tried."""
         self.newest = newest
         """Log offset of the newest one on disk; 0 if there is none."""
         self.timers: TimerPart = NoTimers()
@@ -108,20 +110,28 @@ class Snapshotter:
         """Ask the owner and keep its state. Raises StoreFull, StorePoisoned."""
         assert self._owner is not None
         async with self._lock:
-            self._tried_ms = self._clock.monotonic_ms()
+            self._tried_ms, self._records = self._clock.monotonic_ms(), self._appended()
             await self._taken(self._owner())()
 
     async def tick(self) -> None:
         """Take one if it is due. A full disk only puts it off."""
         grown = self._state.stats.log_end - self.newest
         waited_ms = self._clock.monotonic_ms() - self._tried_ms
-        due = grown >= self._options.snapshot_log_bytes or waited_ms >= self._options.snapshot_interval_ms
+        due = (
+            grown >= self._options.snapshot_log_bytes
+            or waited_ms >= self._options.snapshot_interval_ms
+            or self._appended() - self._records >= self._options.snapshot_records
+        )
         if not self.automatic or not grown or not due or not self._state.certain:
             return
         try:
             await self.take()
         except StoreFull as error:
             log.warning("snapshot postponed: no space", extra={"error": str(error)})
+
+    def _appended(self) -> int:
+        stats = self._state.stats
+        return stats.messages + stats.states + stats.timers
 
     async def begin_at(self, log_start: int) -> None:
         """Have a snapshot on disk that needs nothing before `log_start` and says that the log begins there, with the

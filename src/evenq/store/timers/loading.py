@@ -9,6 +9,7 @@ tables become runs here too.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from evenq.errors import StoreCorrupted
 from evenq.store.commit_log import FULL
@@ -16,6 +17,7 @@ from evenq.store.disk import Disk
 from evenq.store.record import TIMER, TIMER_END, Frame, timer_ids_of, timer_of
 from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
+from evenq.store.timers.merging import WriteJob
 from evenq.store.timers.pending import PendingTimers
 
 __all__ = ["TimerLoader"]
@@ -73,6 +75,14 @@ class TimerLoader:
             for timer_id in timer_ids_of(frame):
                 self.pending.end(timer_id)
 
+    def settle(self) -> Iterator[None]:
+        """Write and merge what an open store would, so that memory and the number of runs stay bounded when it goes on
+        from here many times; yields after each file. Stops where the disk is full.
+        """
+        while self._writes and (job := self.pending.write_job()) is not None:
+            self._carry_out(job)
+            yield
+
     def _restore(self, section: bytes) -> None:
         manifest = manifest_file.unpack(section)
         self.pending.restore(manifest, [runs.verify(self._disk, run.number, count=run.count) for run in manifest.runs])
@@ -80,13 +90,16 @@ class TimerLoader:
     def _write(self) -> None:
         """Write what is full, at once; with a full disk all stays in memory."""
         while self._writes and self.pending.wants_writing and (job := self.pending.write_job()) is not None:
-            try:
-                for _ in job.steps(self._disk):
-                    pass
-            except OSError as error:
-                self.pending.write_failed()
-                if error.errno not in FULL:
-                    raise
-                self._writes = False
-            else:
-                self.pending.write_done(job)
+            self._carry_out(job)
+
+    def _carry_out(self, job: WriteJob) -> None:
+        try:
+            for _ in job.steps(self._disk):
+                pass
+        except OSError as error:
+            self.pending.write_failed()
+            if error.errno not in FULL:
+                raise
+            self._writes = False
+        else:
+            self.pending.write_done(job)

@@ -21,7 +21,7 @@ __all__ = ["BROKER_ONLY", "Campaign", "Cycle", "Ending", "Needs", "broker_points
 BROKER_ONLY: Final = ("journal.", "opening.")
 SINK_ONLY: Final = ("staging.",)
 """No writer of batches runs in the loop; `tests/spark/test_14_sink.py` ends brokers there."""
-FOLLOWER_ONLY: Final = ("epochs.",)
+FOLLOWER_ONLY: Final = ("epochs.", "replay.")
 """No broker of the loop follows another."""
 POINT_SHARE: Final = 0.8
 CLEAN_SHARE: Final = 0.07

@@ -43,10 +43,11 @@ class Timers:
         raise AssertionError
 
 
-def test_a_start_reads_no_more_than_the_log_since_the_last_automatic_snapshot(open_store, message):
+@pytest.mark.parametrize("bound", [{"snapshot_log_bytes": 8_000}, {"snapshot_records": 50}])
+def test_a_start_reads_no_more_than_the_log_since_the_last_automatic_snapshot(open_store, message, bound):
     async def scenario():
         disk, owner = FaultDisk(), Owner()
-        opened = await open_store(disk, snapshot_of=owner.state, snapshot_log_bytes=8_000)
+        opened = await open_store(disk, snapshot_of=owner.state, **bound)
         for number in range(400):
             await opened.store.append([message(b"%d" % number + b"." * 80)])
             await opened.store.append_state(b"s%d" % number)

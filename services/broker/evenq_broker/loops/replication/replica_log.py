@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
-from evenq.errors import Error, HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreError, StoreFull
+from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.store import MessageStore
 from evenq.store.log_copy import LogCopy
@@ -30,7 +30,8 @@ from evenq_broker.core.replication.actions import (
 )
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Mode, Role
+from evenq_broker.core.replication.rules import Mode
+from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 
 __all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
@@ -41,8 +42,6 @@ SYNC_MS = 500
 """REPL_MEMORY: so often what was written is synced."""
 START_MS = 1_000
 """Between two looks at where the log begins."""
-SNAPSHOT_MS = 600_000
-"""Between two snapshots that a follower takes from its leader."""
 NO_END = (1 << 62) - 1
 EMPTY_BATCH = b"\x01"
 """A journal record without operations: what an epoch begins with."""
@@ -80,11 +79,10 @@ class ReplicaLog:
     def __init__(
         self, replica: Replica, identity: ReplicaIdentity, *, open_copy: Callable[[], Awaitable[LogCopy]],
         pieces: Pieces, term: LeaderTerm, clock: Clock, tell: Callable[[list[Action]], None],
-        fetch: Callable[[int], Awaitable[int]],
+        fetch: FetchSnapshot, growth_bytes: int,
     ) -> None:  # fmt: skip
-        """`open_copy` opens the folder to follow; `tell` carries out actions. `fetch` brings the leader's newest
-        snapshot into the folder, if it holds no more than what is below the given end, and gives where the log began
-        then, or -1 if there was none; it raises Error.
+        """`open_copy` opens the folder to follow; `tell` carries out actions; `fetch` asks the leader. `growth_bytes`:
+        after so much more log a leader takes a snapshot.
         """
         self._replica, self._identity = replica, identity
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
@@ -98,6 +96,15 @@ class ReplicaLog:
         self._sync_each = replica.config.mode is Mode.REPL_SYNC
         self._cut_off = False
         """The term that is open, or about to, is over."""
+        self._replay = FollowerReplay(
+            replica, copy=lambda: self._copy, fetch=fetch, trim=lambda start: self._add(lambda: self._trim(start)),
+            clock=clock, growth_bytes=growth_bytes,
+        )  # fmt: skip
+
+    @property
+    def replay_lag(self) -> int:
+        """See FollowerReplay."""
+        return self._replay.lag
 
     async def open(self) -> None:
         """Open the copy and tell the core where the log ends. Raises StoreLocked, StoreCorrupted, StoreError."""
@@ -221,7 +228,7 @@ class ReplicaLog:
                 log.warning("the log is begun anew at %d: its leader has nothing of it", start)
                 await copy.reset(start)
                 if start:
-                    await self._fetch_for(start)
+                    await self._fetch_for(copy, start)
                 return replica.emptied(start)
 
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
@@ -235,10 +242,12 @@ class ReplicaLog:
         actions = self._replica.copied(end)
         return await self._also_synced(actions) if self._sync_each else actions
 
-    async def _fetch_for(self, start: int) -> None:
+    async def _fetch_for(self, copy: LogCopy, start: int) -> None:
         """A log that does not begin at 0 is of use only with a snapshot. Raises Error: the next start tries again."""
-        if await self._fetch(NO_END) < start:
+        known = await self._fetch(-1, NO_END)
+        if known is None or known.log_start < start or not known.data:
             raise StoreError(f"the leader has no snapshot for a log that begins at {start}")
+        await copy.install(known.data, origin=known.origin)
 
     async def _also_synced(self, actions: list[Action]) -> list[Action]:
         self._tell(actions)
@@ -275,6 +284,7 @@ class ReplicaLog:
         if end > replica.end:  # no header fits into the rest of the file: the store goes on in the next one
             self._tell([*replica.appended(epoch, end), *replica.synced(end)])
         self._store = store
+        log.info("epoch %d: the log is open, %d records of it were read", epoch, store.stats.recovered_records)
         store.commit(min(replica.hw, replica.end))
         store.on_written = lambda end: self._tell(replica.appended(epoch, end))
         store.on_synced = lambda end: self._tell(replica.synced(min(end, replica.end)))
@@ -293,10 +303,7 @@ class ReplicaLog:
         return self._replica.synced(await copy.sync())
 
     async def look_after_start(self) -> None:
-        """Let go what retention let go at the leader, for ever: a leader tells its core, a follower takes a newer
-        snapshot and then drops what lies before the leader's log.
-        """
-        fetched_ms = self._clock.monotonic_ms()
+        """As a leader, tell the core what retention let go, for ever. Followers hear of it and drop it, too."""
         while True:
             await self._clock.sleep_ms(START_MS)
             store, replica = self._store, self._replica
@@ -304,19 +311,6 @@ class ReplicaLog:
                 start = store.stats.log_end - store.stats.log_bytes
                 if start > replica.table.start:
                     self._tell(replica.trimmed(start))
-                fetched_ms = self._clock.monotonic_ms()
-            elif replica.role is Role.FETCHING and self._clock.monotonic_ms() - fetched_ms >= SNAPSHOT_MS:
-                fetched_ms = self._clock.monotonic_ms()
-                await self._take_snapshot()
-
-    async def _take_snapshot(self) -> None:
-        try:
-            start = await self._fetch(self._replica.hw)
-        except Error as error:
-            log.warning("the leader's snapshot is not copied: %s", error.message)
-            return
-        if start > self._replica.table.start:
-            self._add(lambda: self._trim(start))
 
     async def _trim(self, start: int) -> list[Action]:
         copy = self._copy
@@ -327,5 +321,5 @@ class ReplicaLog:
 
     def spawned(self) -> list[Coroutine[Any, Any, None]]:
         """The loops to run."""
-        loops = [self.run(), self.look_after_start()]
+        loops = [self.run(), self.look_after_start(), self._replay.run()]
         return loops if self._sync_each else [*loops, self.sync_often()]

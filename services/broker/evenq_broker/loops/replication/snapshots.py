@@ -7,13 +7,14 @@ Files are read and written by worker threads.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from evenq.errors import NotFound, StoreCorrupted
 from evenq.store import snapshot_copy
 from evenq.store.disk import Disk
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 
-__all__ = ["FolderSnapshots", "IncomingSnapshot"]
+__all__ = ["FetchedSnapshot", "FolderSnapshots", "IncomingSnapshot"]
 
 BYTES_MAX = 256 << 20
 
@@ -46,21 +47,52 @@ class FolderSnapshots:
         return data
 
 
-class IncomingSnapshot:
-    """A SnapshotSink in memory; `install` keeps what came."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedSnapshot:
+    """What a peer has."""
 
-    def __init__(self, disk: Disk, *, origin: str) -> None:
-        self._disk, self._origin = disk, origin
+    log_offset: int
+    """It holds all before."""
+    log_start: int
+    """Where the peer's log begins."""
+    origin: str
+    """Its address."""
+    data: bytes = b""
+    """The file; empty: it was not wanted."""
+
+
+class IncomingSnapshot:
+    """A SnapshotSink in memory, for a snapshot that lies behind the log offset `after`, and not behind `until`."""
+
+    def __init__(self, *, origin: str, after: int, until: int) -> None:
+        self._origin, self._after, self._until = origin, after, until
         self._parts: list[bytes] = []
+        self._listing: SnapshotListing | None = None
+
+    @property
+    def known(self) -> FetchedSnapshot | None:
+        """What came, whole or not at all; None: nothing was told of it."""
+        listing = self._listing
+        if listing is None:
+            return None
+        data = b"".join(self._parts)
+        whole = len(data) == sum(file.size for file in listing.files)
+        return FetchedSnapshot(
+            log_offset=listing.log_offset, log_start=listing.log_start, origin=self._origin,
+            data=data if whole else b"",
+        )  # fmt: skip
 
     async def begin(self, listing: SnapshotListing) -> None:
-        """See SnapshotSink. Raises StoreCorrupted."""
+        """See SnapshotSink. Raises StoreCorrupted, and NotFound if it is not wanted."""
         size = sum(file.size for file in listing.files)
         if len(listing.files) != 1 or size > BYTES_MAX:
             raise StoreCorrupted(
                 f"{self._origin} has a snapshot of {len(listing.files)} files with {size} bytes; one of at most "
                 f"{BYTES_MAX} bytes can be copied"
             )
+        self._listing = listing
+        if not self._after < listing.log_offset <= self._until:
+            raise NotFound(f"the snapshot of {self._origin} at {listing.log_offset} is not wanted")
 
     async def write(self, name: str, offset: int, data: bytes) -> None:
         """See SnapshotSink."""
@@ -69,8 +101,3 @@ class IncomingSnapshot:
 
     async def done(self) -> None:
         """See SnapshotSink."""
-
-    async def install(self) -> None:
-        """Put it into the folder, whole or not at all. Raises StoreCorrupted, OSError."""
-        data = b"".join(self._parts)
-        await asyncio.to_thread(snapshot_copy.install, self._disk, data, origin=self._origin)

@@ -1,0 +1,92 @@
+"""Keeps a follower ready to lead: takes each newer snapshot of the leader and replays its own log up to it.
+
+A leader takes a snapshot each time its log has grown by `store.snapshot_log_bytes` or `store.snapshot_records`; what a
+new leader reads before it serves is then about that much, however long the log. Runs beside the log's one writer and
+gives way to it: the work is done by `LogCopy.replay`, slowly, and given up as soon as the folder changes its owner.
+Always true: only what is
+committed and on disk here is derived, so nothing of it can be cut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from evenq.errors import Error, StoreCorrupted
+from evenq.runtime.clock import Clock
+from evenq.store.log_copy import LogCopy
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Role
+from evenq_broker.loops.replication.snapshots import FetchedSnapshot
+
+__all__ = ["FetchSnapshot", "FollowerReplay"]
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 1_000
+REST_MS = 10_000
+"""Between two questions for a snapshot while none is due by the growth of the log."""
+
+FetchSnapshot = Callable[[int, int], Awaitable[FetchedSnapshot | None]]
+"""The leader's newest snapshot, if it lies behind the first log offset and not behind the second; else what is known of
+it, without data. None: there is none. Raises Error.
+"""
+
+
+class FollowerReplay:
+    """See the module."""
+
+    def __init__(
+        self, replica: Replica, *, copy: Callable[[], LogCopy | None], fetch: FetchSnapshot,
+        trim: Callable[[int], None], clock: Clock, growth_bytes: int,
+    ) -> None:  # fmt: skip
+        """`copy`: the log's copy, None while the broker leads. `trim`: let the log before an offset go. `growth_bytes`:
+        after so much more log the leader takes a snapshot.
+        """
+        self._replica, self._copy, self._fetch, self._trim = replica, copy, fetch, trim
+        self._clock, self._growth_bytes = clock, growth_bytes
+        self._asked_ms = clock.monotonic_ms() - REST_MS
+        self._damaged: LogCopy | None = None
+        """Not replayed any more."""
+
+    @property
+    def lag(self) -> int:
+        """Committed bytes of the log that this copy would read if it had to lead now; 0 while it leads."""
+        copy = self._copy()
+        return 0 if copy is None else max(0, min(self._replica.hw, copy.end) - copy.replayed_end)
+
+    async def run(self) -> None:
+        """For ever. Raises StorePoisoned if the disk fails."""
+        while True:
+            await self._clock.sleep_ms(LOOK_MS)
+            copy = self._copy()
+            if copy is None or self._replica.role is not Role.FETCHING:
+                continue
+            rested = self._clock.monotonic_ms() - self._asked_ms >= REST_MS
+            if rested or self.lag >= self._growth_bytes:
+                self._asked_ms = self._clock.monotonic_ms()
+                await self._look(copy)
+
+    async def _look(self, copy: LogCopy) -> None:
+        try:
+            known = await self._fetch(copy.replayed_end, min(self._replica.hw, copy.synced_end))
+            if known is None:
+                return
+            if known.data and copy is not self._damaged:
+                await self._replay(copy, known)
+        except StoreCorrupted as error:
+            self._damaged = copy
+            log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)  # noqa: TRY400
+        except Error as error:
+            if copy.failure is not None:
+                raise
+            log.warning("the leader's snapshot is not taken over now: %s", error.message)
+        else:
+            if self._replica.table.start < known.log_start <= copy.replayed_end:
+                self._trim(known.log_start)
+
+    async def _replay(self, copy: LogCopy, known: FetchedSnapshot) -> None:
+        begun_ms = self._clock.monotonic_ms()
+        if await copy.replay(known.data, committed=self._replica.hw, origin=known.origin):
+            spent_ms = self._clock.monotonic_ms() - begun_ms
+            log.info("the copied log is replayed up to %d, in %d ms", known.log_offset, spent_ms)

@@ -1,0 +1,208 @@
+"""A follower asks for its leader's snapshots when they are due, and replays what is of use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.rules import Role
+from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
+from evenq_broker.loops.replication.follower_replay import LOOK_MS, REST_MS, FollowerReplay
+from evenq_broker.loops.replication.snapshots import FetchedSnapshot, IncomingSnapshot
+
+from evenq.errors import ConnectionFailed, NotFound, StoreCorrupted, StoreFull, StorePoisoned
+from evenq.runtime.clock import FakeClock
+
+
+class Replica:
+    """What is committed, as far as a follower knows."""
+
+    def __init__(self) -> None:
+        self.role, self.hw, self.table = Role.FETCHING, 0, EpochTable(0, ())
+
+
+class Copy:
+    """A log and how far it was replayed."""
+
+    def __init__(self) -> None:
+        self.end = self.synced_end = 1_000
+        self.replayed_end = 0
+        self.failure: Exception | None = None
+        self.trouble: Exception | None = None
+        self.replays: list[tuple[bytes, int]] = []
+
+    async def replay(self, data: bytes, *, committed: int, origin: str) -> bool:
+        assert origin == "leader:1"
+        self.replays.append((data, committed))
+        if self.trouble is not None:
+            raise self.trouble
+        self.replayed_end = int(data)
+        return True
+
+
+class Stage:
+    """One follower, and a leader whose newest snapshot may be set."""
+
+    def __init__(self) -> None:
+        self.clock, self.replica, self.log = FakeClock(), Replica(), Copy()
+        self.copy: Copy | None = self.log
+        self.newest: FetchedSnapshot | None = None
+        self.trouble: Exception | None = None
+        self.asked: list[tuple[int, int]] = []
+        self.trimmed: list[int] = []
+        self.replay = FollowerReplay(
+            self.replica, copy=lambda: self.copy, fetch=self.fetch, trim=self.trimmed.append, clock=self.clock,  # type: ignore[arg-type]
+            growth_bytes=300,
+        )  # fmt: skip
+
+    def has(self, log_offset: int, *, log_start: int = 0) -> None:
+        self.newest = FetchedSnapshot(
+            log_offset=log_offset, log_start=log_start, origin="leader:1", data=b"%d" % log_offset
+        )
+
+    async def fetch(self, after: int, until: int) -> FetchedSnapshot | None:
+        self.asked.append((after, until))
+        if self.trouble is not None:
+            raise self.trouble
+        newest = self.newest
+        if newest is not None and not after < newest.log_offset <= until:
+            return FetchedSnapshot(log_offset=newest.log_offset, log_start=newest.log_start, origin="leader:1")
+        return newest
+
+
+def run(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def told() -> None:
+        stage = Stage()
+        task = asyncio.ensure_future(stage.replay.run())
+        await stage.clock.advance(1)
+        try:
+            await story(stage)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(told())
+
+
+def test_it_asks_at_once_then_seldom_and_often_when_the_log_has_grown() -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw = 100
+        await stage.clock.advance(LOOK_MS)
+        assert stage.asked == [(0, 100)]
+        await stage.clock.advance(REST_MS - 2 * LOOK_MS)
+        assert len(stage.asked) == 1
+        await stage.clock.advance(2 * LOOK_MS)
+        assert len(stage.asked) == 2
+        stage.replica.hw = 300
+        await stage.clock.advance(3 * LOOK_MS)
+        assert stage.asked[2:] == [(0, 300)] * 3
+        stage.has(250)
+        await stage.clock.advance(LOOK_MS)
+        assert stage.log.replays == [(b"250", 300)]
+        assert stage.replay.lag == 50
+        await stage.clock.advance(3 * LOOK_MS)
+        assert len(stage.log.replays) == 1
+
+    run(story)
+
+
+def test_only_what_is_committed_and_on_disk_is_asked_for() -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw, stage.log.synced_end = 900, 700
+        await stage.clock.advance(LOOK_MS)
+        stage.replica.hw = 600
+        await stage.clock.advance(LOOK_MS)
+        assert [until for _, until in stage.asked] == [700, 600]
+
+    run(story)
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.FETCHING])
+def test_who_does_not_follow_asks_nobody(role: Role) -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.role, stage.replica.hw = role, 900
+        await stage.clock.advance(2 * REST_MS)
+        stage.replica.role, stage.copy = Role.FETCHING, None
+        await stage.clock.advance(2 * REST_MS)
+        assert (stage.asked, stage.replay.lag) == ([], 0)
+
+    run(story)
+
+
+def test_what_the_leader_let_go_goes_once_the_copy_is_replayed_that_far() -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw = 900
+        stage.has(1_500, log_start=400)
+        await stage.clock.advance(LOOK_MS)
+        assert stage.trimmed == [], "a store could not go on from there"
+        stage.has(800, log_start=400)
+        await stage.clock.advance(LOOK_MS)
+        assert stage.trimmed == [400]
+        stage.replica.table = EpochTable(400, ())
+        await stage.clock.advance(2 * REST_MS)
+        assert stage.trimmed == [400]
+
+    run(story)
+
+
+def test_damage_is_told_once_and_trouble_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw = 900
+        stage.trouble = ConnectionFailed("the leader is away")
+        await stage.clock.advance(LOOK_MS)
+        stage.trouble = None
+        stage.has(800)
+        stage.log.trouble = StoreFull("no space")
+        await stage.clock.advance(LOOK_MS)
+        stage.log.trouble = StoreCorrupted("commitlog/00 is damaged")
+        await stage.clock.advance(5 * LOOK_MS)
+        assert len(stage.log.replays) == 2
+        stage.log.trouble = None
+        await stage.clock.advance(2 * REST_MS)
+        assert len(stage.log.replays) == 2, "until the folder is opened anew"
+        stage.copy = Copy()
+        await stage.clock.advance(REST_MS)
+        assert stage.copy.replayed_end == 800
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR"]
+    assert "commitlog/00 is damaged" in caplog.text
+
+
+def test_a_failed_disk_ends_the_loop() -> None:
+    async def told() -> None:
+        stage = Stage()
+        stage.replica.hw = 900
+        stage.has(800)
+        stage.log.trouble = stage.log.failure = StorePoisoned("the disk failed")
+        task = asyncio.ensure_future(stage.replay.run())
+        await stage.clock.advance(LOOK_MS)
+        with pytest.raises(StorePoisoned, match="the disk failed"):
+            await task
+
+    asyncio.run(told())
+
+
+def test_a_snapshot_out_of_place_is_not_transferred_but_known() -> None:
+    async def told(log_offset: int) -> tuple[bool, Any]:
+        sink = IncomingSnapshot(origin="leader:1", after=100, until=200)
+        assert sink.known is None
+        try:
+            await sink.begin(SnapshotListing(log_offset, 50, (SnapshotFile("snapshot/1", 4),)))
+        except NotFound:
+            return False, sink.known
+        await sink.write("snapshot/1", 0, b"ab")
+        assert sink.known is not None
+        assert sink.known.data == b"", "half of it"
+        await sink.write("snapshot/1", 2, b"cd")
+        return True, sink.known
+
+    for log_offset, wanted in ((100, False), (101, True), (200, True), (201, False)):
+        taken, known = asyncio.run(told(log_offset))
+        assert (taken, known.log_offset, known.log_start) == (wanted, log_offset, 50)
+        assert known.data == (b"abcd" if wanted else b"")
