@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated grpcio-front replication-model replication-model-search
+.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills bench-replication grpcio-front replication-model replication-model-search
 
 # Behind ## stand what one wants to do and what the target does; the groups come in the order of their first target.
 help: ## start | list the targets
@@ -112,6 +112,13 @@ kill-loop: dev ## break things | kill -9 the store and the broker again and agai
 verify-replicated: dev ## break things | evenq verify on three copies while leaders are killed every 20 s and disks are lost: make verify-replicated MINUTES=10
 	EVENQ_TEST_KILL_SECONDS=20 EVENQ_TEST_ROUNDS=$$(( 3 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_replicated_verify.py
 
+replication-faults: dev ## break things | every shape of broken links between three copies: make replication-faults SECONDS=180 SEED=1; so long for each of 15
+	$(BIN)/python tests/proofs/run.py group_faults links --seconds $(or $(SECONDS),180) --seed $(or $(SEED),1) --ledger tests/chaos/group_ledger.md
+
+replication-kills: dev ## break things | kill -9 leaders, followers and the record's place of three copies, at failpoints too: make replication-kills CYCLES=1000 SEED=1
+	$(BIN)/python tests/proofs/run.py group_faults kills --cycles $(or $(CYCLES),1000) --mode sync --seed $(or $(SEED),1) --ledger tests/chaos/group_ledger.md
+	$(BIN)/python tests/proofs/run.py group_faults kills --cycles $(or $(CYCLES),1000) --mode memory --seed $(or $(SEED),1) --ledger tests/chaos/group_ledger.md
+
 verify: dev ## break things | evenq verify while a broker is killed every 30 s: make verify MINUTES=10
 	EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py
 
@@ -183,6 +190,9 @@ bench-attacks: dev ## measure | a good client beside attackers, at gRPC's own se
 bench-nats: dev ## measure | the wire and the SDK beside NATS JetStream: make bench-nats ROUNDS=5; builds its server, needs Go, seven minutes
 	$(BIN)/python benchmarks/jetstream.py --rounds $(or $(ROUNDS),5)
 
+bench-replication: dev ## measure | three copies beside one with the same flush, catch-up, pauses: make bench-replication ROUNDS=5; needs Go, ten minutes
+	$(BIN)/python benchmarks/replication.py --rounds $(or $(ROUNDS),5)
+
 bench-spark: dev ## measure | Spark reads from evenq, from Kafka and from nowhere in turn: make bench-spark ROWS=400000 ROUNDS=5
 	JAVA_HOME=$(JAVA) $(BIN)/python benchmarks/spark.py --rows $(or $(ROWS),400000) --rounds $(or $(ROUNDS),5)
 
@@ -192,7 +202,7 @@ bench-spark-idle: dev ## measure | what a Spark query without data costs, calls 
 up: dev ## start | a local cluster in one command
 	$(BIN)/evenq up
 
-demo: dev ## start | the whole job: a year of flights, a group that changes, two Spark jobs, a stream beside consumers, every figure compared
+demo: dev ## start | the whole job: a year of flights, a group that changes, two Spark jobs, a stream beside consumers, a leader that dies with its disk, every figure compared
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
 # Two at a time: what looks at the code has one thread each, and the test cluster mostly waits (probes, rollouts, three

@@ -43,7 +43,7 @@ def revive(broker: Node, ended: threading.Event, done: threading.Event) -> None:
     """Start the broker again when it was killed."""
     while not done.wait(0.05):
         if not broker.alive:
-            broker._environment.pop(VARIABLE, None)
+            broker.environment.pop(VARIABLE, None)
             broker.restart()
             ended.set()
 
@@ -73,7 +73,7 @@ def test_each_row_is_a_message_once_wherever_its_broker_is_killed(
     route = sink_cluster.route_of([cluster.endpoint], "t", timeout_ms=60_000)
     [(name, address)] = route.addresses.items()
     counts = tmp_path / "counts"
-    broker._environment |= {VARIABLE: point, COUNTS_VARIABLE: str(counts)}
+    broker.environment |= {VARIABLE: point, COUNTS_VARIABLE: str(counts)}
     broker.restart()
     ended, done = threading.Event(), threading.Event()
     watch = threading.Thread(target=revive, args=(broker, ended, done))

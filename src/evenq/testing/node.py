@@ -49,7 +49,8 @@ class Node:
         self.port = port
         self.metrics_port = metrics_port
         self.log_path = log_path
-        self._environment = dict(environment)
+        self.environment = dict(environment)
+        """Variables of its next start."""
         self._process: subprocess.Popen[bytes] | None = None
         self._clock = SystemClock()
 
@@ -89,7 +90,7 @@ class Node:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(  # our own interpreter and our own module
                 [sys.executable, "-m", self.module],
-                env={**inherited, **self._environment, PARENT: str(os.getpid())},
+                env={**inherited, **self.environment, PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -3,27 +3,36 @@
 Objects have a `resourceVersion` that grows with every write of the server; updates compare it; watches begin at a
 version, or with what there is, and a version below `oldest` is answered with 410 in the stream, as the real one does.
 Tests steer what goes wrong: `status_of` answers instead, `lose_answers` carries a write out and hangs up, `pause` says
-nothing, `end_watches` hangs up on them.
+nothing, `end_watches` hangs up on them. `python -m evenq_proofs.lease_api PORT FILE` is one that may be killed: it
+answers a write once its objects are in the file, synced; each write is a line of FILE.writes before that.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from evenq.runtime.clock import SystemClock
 from evenq.runtime.closing import Closing
 
-__all__ = ["LeaseApi"]
+__all__ = ["LeaseApi", "kubeconfig_of", "writes_of"]
+
+HISTORY_MAX = 2_000
+"""Writes that watches can begin behind; older ones are told to read again."""
 
 
 class LeaseApi(Closing):
     """See the module. Serves until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, port: int = 0, path: Path | None = None) -> None:
+        """`path`: where the objects are kept from one start to the next; None: in memory."""
+        self._path = path
         self.changed = threading.Condition()
         self.leases: dict[str, dict[str, Any]] = {}
         self.version = 100
@@ -41,24 +50,18 @@ class LeaseApi(Closing):
         self.watch_round = 0
         self.watching = 0
         """Open watches."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"api": self}))
+        if path is not None and path.exists():
+            kept = json.loads(path.read_bytes())
+            self.leases, self.version = kept["leases"], kept["version"]
+            self.oldest = self.version
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (_Handler,), {"api": self}))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
     def kubeconfig(self, folder: Path) -> Path:
         """A file by which clients find it."""
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self._server.server_address[1]}"}}],
-            "users": [{"name": "u", "user": {"token": "secret"}}],
-        }
-        path = folder / "kubeconfig"
-        path.write_text(json.dumps(config))
-        return path
+        return kubeconfig_of(folder / "kubeconfig", self._server.server_address[1])
 
     def put(self, path: str, lease: dict[str, Any], kind: str = "MODIFIED") -> dict[str, Any]:
         """Write an object as somebody else does."""
@@ -71,6 +74,10 @@ class LeaseApi(Closing):
             else:
                 self.leases[path] = lease
             self.history.append((self.version, kind, path, lease))
+            if len(self.history) > HISTORY_MAX:
+                del self.history[: HISTORY_MAX // 2]
+                self.oldest = self.history[0][0]
+            self._keep(lease)
             self.changed.notify_all()
             return lease
 
@@ -85,6 +92,20 @@ class LeaseApi(Closing):
         with self.changed:
             self.paused = paused
             self.changed.notify_all()
+
+    def _keep(self, written: dict[str, Any]) -> None:
+        """What was written is in the file before anybody is told; so is when (a clock that all processes share)."""
+        if self._path is None:
+            return
+        with writes_of(self._path).open("a", encoding="utf-8") as file:
+            # The newline in front: a line that a kill has torn must not spoil the next one.
+            file.write("\n" + json.dumps({"at_ms": SystemClock().monotonic_ms(), "lease": written}))
+        new = self._path.with_suffix(".new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump({"version": self.version, "leases": self.leases}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self._path)
 
     def close(self) -> None:
         """End it."""
@@ -195,3 +216,29 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+
+def writes_of(path: Path) -> Path:
+    """Every write of an API server that keeps its objects in `path`: lines of `at_ms` and
+    `lease`, of which some may be torn, and a line may tell of a write that a kill has undone.
+    """
+    return path.with_suffix(".writes")
+
+
+def kubeconfig_of(path: Path, port: int) -> Path:
+    """A file by which clients find an API server at a port of this machine."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+if __name__ == "__main__":
+    with LeaseApi(port=int(sys.argv[1]), path=Path(sys.argv[2])):
+        threading.Event().wait()

@@ -1,7 +1,7 @@
-"""The whole job, end to end, on one machine: a two-broker cluster and a year of flights, in three acts.
+"""The whole job, end to end, on one machine: a two-broker cluster and a year of flights, in four acts.
 
 A group that changes reads while the flights come in; two Spark jobs read them; a Spark stream and two consumers read
-them side by side (`third_act`).
+them side by side (`third_act`); and three copies of one broker lose their leader and its disk (`fourth_act`).
 
 Everything runs in real processes on loopback. Every figure is compared with the CSV read directly, and the merged
 history of producer and members is judged by `evenq.testing.checker`. The exit code is 0 only if nothing differs.
@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from evenq.cli.demo import third_act
 from evenq.cli.demo.flights import FLIGHTS_TOTAL, Delay, delays_by_carrier, flights
+from evenq.cli.demo.fourth_act import FourthAct
 from evenq.cli.demo.members import MemberProcess
 from evenq.cli.demo.publishing import Published, publish
 from evenq.cli.demo.report import OwnershipSpan, show_delays, show_owners, show_verdict
@@ -83,8 +84,9 @@ class Demo:
                         with self.console.status("two Spark jobs read the same topic"):
                             jobs = self._spark(cluster.endpoint, spark)
                         third = self._third_act(cluster.endpoint, spark)
+            fourth = self._fourth_act()
             truth = truth_later.result()
-        right = self._judge(truth, jobs, published, third)
+        right = self._judge(truth, jobs, published, third, fourth)
         seconds = (self.clock.monotonic_ms() - started) / 1000
         self.console.print(
             f"{'[green]All figures agree[/]' if right else '[bold red]Something differs[/]'} after {seconds:.0f} s."
@@ -216,12 +218,19 @@ class Demo:
             act.run(bars)
         return act
 
+    def _fourth_act(self) -> FourthAct:
+        act = FourthAct(folder=self.folder / "fourth-act", total=self.total, clock=self.clock)
+        with self._bars() as bars:
+            act.run(bars)
+        return act
+
     def _judge(
         self,
         truth: dict[str, Delay],
         jobs: dict[str, dict[str, tuple[int, float]]],
         published: Published,
         third: ThirdAct | None,
+        fourth: FourthAct,
     ) -> bool:
         consumed: dict[str, Delay] = {}
         read = 0
@@ -267,6 +276,8 @@ class Demo:
         if third is not None:
             with self.console.status("each flight of the third act is looked up"):
                 rows += third.verdict(truth)
+        with self.console.status("each flight of the fourth act is looked up"):
+            rows += fourth.verdict()
         for anomaly in report.anomalies[:5]:
             self.console.print(f"[red]{anomaly.kind}[/]: {anomaly.text}")
         return show_verdict(self.console, rows)

@@ -16,13 +16,13 @@ from typing import Final
 
 from evenq.runtime.failpoints import POINTS, read_counts
 
-__all__ = ["BROKER_ONLY", "Campaign", "Cycle", "Ending", "Needs", "broker_points", "needs_of"]
+__all__ = ["BROKER_ONLY", "SINK_ONLY", "Campaign", "Cycle", "Ending", "Needs", "broker_points", "needs_of"]
 
 BROKER_ONLY: Final = ("journal.", "opening.")
 SINK_ONLY: Final = ("staging.",)
 """No writer of batches runs in the loop; `tests/spark/test_14_sink.py` ends brokers there."""
-FOLLOWER_ONLY: Final = ("epochs.", "replay.")
-"""No broker of the loop follows another."""
+FOLLOWER_ONLY: Final = ("epochs.", "replay.", "replica.")
+"""No broker of this loop follows another; `group_faults.kills` ends those that do."""
 POINT_SHARE: Final = 0.8
 CLEAN_SHARE: Final = 0.07
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any, Final
 
-from evenq.errors import Error
+from evenq.errors import Error, InternalError
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.tasks import spawn
 from evenq.testing.history import Delivery, HistoryAction, Op, Recorder
@@ -24,6 +24,7 @@ QUEUES: Final = 4
 INVISIBLE_MS: Final = 1_000
 TIMEOUT_MS: Final = 5_000
 OK: Final = 20000
+NOTHING_THERE: Final = (OK, definition_pb2.MESSAGE_NOT_FOUND)
 V2: Final = "/apache.rocketmq.v2.MessagingService/"
 DATA: Final = "/evenq.v1.Data/"
 
@@ -41,11 +42,12 @@ class Clients:
         self._count = 0
         self._stopping = False
         self._offsets: list[int] = []
+        self._refusal = ""
+        """Status of the last receive or pull that got neither messages nor the word that there are none."""
 
     def start(self) -> list[asyncio.Task[None]]:
         """Everybody begins."""
-        stories = [self._send_v2, self._send_v2, self._publish, self._receive, self._receive, self._pull]
-        return [spawn(self._quietly(story), name=story.__name__) for story in stories]
+        return [spawn(self._quietly(story), name=story.__name__) for story in self._stories()]
 
     async def stop(self, tasks: list[asyncio.Task[None]]) -> None:
         """Each ends with what it is at. Raises what is no error of the wire."""
@@ -57,13 +59,15 @@ class Clients:
         await self._net.close()
 
     async def drain(self) -> None:
-        """Receive and pull everything, then scan all queues."""
-        empty = 0
+        """Receive and pull everything, then scan all queues. Raises InternalError if the broker refuses something."""
+        empty, self._refusal = 0, ""
         while empty < 2:
             empty = 0 if await self._receive_once(wait_ms=INVISIBLE_MS + 500) else empty + 1
         await self._fetch()
         while await self._pull_once():
             pass
+        if self._refusal:
+            raise InternalError(f"the broker does not let its queues be drained: {self._refusal}")
         for group in GROUPS:
             number = self._recorder.invoke(Op.ADMIN, action=HistoryAction.DRAIN, group=group, topic=TOPIC)
             self._recorder.ok(number)
@@ -72,12 +76,24 @@ class Clients:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def _call(self, method: str, request: Any, response: Any) -> Any:
+    async def _call(self, method: str, request: Any, response: Any, *, settles: bool = False) -> Any:
+        """`settles`: an OK is a promise, which `_promised` is told."""
         headers = {"x-mq-client-id": "kills", "x-mq-language": "JAVA"}
         data = request.SerializeToString()
-        return response.FromString(
+        asked_ms = self._clock.monotonic_ms()
+        answer = response.FromString(
             await self._net.unary(self._address, method, data, timeout_ms=TIMEOUT_MS, metadata=headers)
         )
+        if settles and answer.status.code == OK:
+            self._promised(asked_ms)
+        return answer
+
+    def _promised(self, asked_ms: int) -> None:
+        """A send, an ack or a commit of an offset that began at `asked_ms` was answered OK just now."""
+
+    def _stories(self) -> list[Any]:
+        """What they do, over and over, side by side."""
+        return [self._send_v2, self._send_v2, self._publish, self._receive, self._receive, self._pull]
 
     async def _quietly(self, story: Any) -> None:
         while not self._stopping:
@@ -102,7 +118,7 @@ class Clients:
         made = [self._made() for _ in range(self._rng.choice((1, 1, 4)))]
         numbers = self._sending([body for body, _ in made])
         request = service_pb2.SendMessageRequest(messages=[message for _, message in made])
-        answer = await self._call(V2 + "SendMessage", request, service_pb2.SendMessageResponse)
+        answer = await self._call(V2 + "SendMessage", request, service_pb2.SendMessageResponse, settles=True)
         for number, entry in zip(numbers, answer.entries, strict=True):
             if entry.status.code == OK:
                 self._recorder.ok(number)
@@ -114,7 +130,7 @@ class Clients:
         numbers = self._sending([body for body, _ in made])
         request = data_pb2.PublishRequest(messages=[message for _, message in made])
         request.queue.topic, request.queue.queue_id = TOPIC, self._rng.randrange(QUEUES)
-        answer = await self._call(DATA + "Publish", request, data_pb2.PublishResponse)
+        answer = await self._call(DATA + "Publish", request, data_pb2.PublishResponse, settles=True)
         for place, number in enumerate(numbers):
             if answer.status.code == OK:
                 queue = _queue(answer.queue.queue_id)
@@ -144,6 +160,9 @@ class Clients:
             self._recorder.ok(number, messages=[_delivery(message) for message in messages])
             await self._ack(messages)
         else:
+            codes = [frame.status for frame in frames if frame.HasField("status")]
+            if codes and codes[-1].code not in NOTHING_THERE:
+                self._refusal = str(codes[-1])
             self._recorder.fail(number)
         return bool(messages)
 
@@ -157,7 +176,7 @@ class Clients:
         for message in messages:
             properties = message.system_properties
             request.entries.add(message_id=properties.message_id, receipt_handle=properties.receipt_handle)
-        answer = await self._call(V2 + "AckMessage", request, service_pb2.AckMessageResponse)
+        answer = await self._call(V2 + "AckMessage", request, service_pb2.AckMessageResponse, settles=True)
         for number, entry in zip(numbers, answer.entries, strict=True):
             if entry.status.code == OK:
                 self._recorder.ok(number)
@@ -169,7 +188,7 @@ class Clients:
     async def _pull(self) -> None:
         if not self._offsets:
             await self._fetch()
-        if not await self._pull_once():
+        if not self._offsets or not await self._pull_once():
             await self._clock.sleep_ms(10)
 
     async def _fetch(self) -> None:
@@ -179,6 +198,10 @@ class Clients:
             for queue_id in range(QUEUES)
         ]
         answer = await self._call(DATA + "QueryOffsets", request, data_pb2.QueryOffsetsResponse)
+        if answer.status.code != OK:
+            for number in numbers:
+                self._recorder.fail(number, error=str(answer.status.code))
+            return
         found = {one.queue.queue_id: one for one in answer.offsets}
         for queue_id, number in enumerate(numbers):
             committed = found[queue_id].committed if queue_id in found else -1
@@ -193,6 +216,10 @@ class Clients:
             request.queue.topic, request.queue.queue_id = TOPIC, queue_id
             number = self._recorder.invoke(Op.RECEIVE, process="pull", group="pull", topic=TOPIC)
             answer = await self._call(DATA + "Pull", request, data_pb2.PullResponse)
+            if answer.status.code != OK:
+                self._refusal = "" if answer.status.code in NOTHING_THERE else str(answer.status)
+                self._recorder.fail(number, error=str(answer.status.code))
+                continue
             self._recorder.ok(number, messages=[_delivery(message, queue_id) for message in answer.messages])
             if answer.messages:
                 await self._commit(queue_id, answer.next_offset)
@@ -206,7 +233,7 @@ class Clients:
         number = self._recorder.invoke(
             Op.OFFSET, action=HistoryAction.COMMIT, group="pull", queue=_queue(queue_id), offset=offset
         )
-        answer = await self._call(DATA + "CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+        answer = await self._call(DATA + "CommitOffsets", request, data_pb2.CommitOffsetsResponse, settles=True)
         if answer.status.code != OK:
             self._recorder.info(number, error=str(answer.status.code))
             return

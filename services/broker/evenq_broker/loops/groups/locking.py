@@ -288,7 +288,9 @@ class Locking:
         """
         self._record_locks()
         recording = self._recording
-        if recording is not None:
+        if recording is None:
+            await self._ledger.journal.settled()  # it may be its own by a record that was refused
+        else:
             try:
                 await recording
             finally:

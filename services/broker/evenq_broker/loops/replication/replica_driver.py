@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.replication.actions import (
     Action,
@@ -261,7 +262,9 @@ class ReplicaDriver:
         replica = self.replica
         try:
             try:
+                passing("replica.record_proposed")
                 seen = await self._coordinator.compare_and_set(action.expected, action.proposed)
+                passing("replica.record_set")
             except (Error, RecordRefused) as error:
                 if str(error) != self._unwritten:
                     self._unwritten = str(error)

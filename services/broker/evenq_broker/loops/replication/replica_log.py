@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreError, StoreFull
 from evenq.runtime.clock import Clock
+from evenq.runtime.failpoints import passing
 from evenq.store import MessageStore
 from evenq.store.log_copy import LogCopy
 from evenq.store.record import HEADER_BYTES
@@ -207,6 +208,7 @@ class ReplicaLog:
         replica = self._replica
         if isinstance(action, PersistEpoch):
             await asyncio.to_thread(self._identity.persist_epoch, action.epoch)
+            passing("replica.epoch_safe")
             return replica.epoch_persisted(action.epoch)
         copy = self._copy
         if copy is None:
@@ -215,6 +217,7 @@ class ReplicaLog:
             case AppendEpochStart(epoch):
                 start, now_ms = copy.end, self._clock.now_ms()
                 end = await copy.append_epoch_start(epoch, EMPTY_BATCH, now_ms)
+                passing("replica.epoch_begun")
                 log.info("epoch %d begins at %d", epoch, start)
                 return await self._also_synced(replica.appended(epoch, end))
             case AppendRecords():
@@ -223,6 +226,7 @@ class ReplicaLog:
                 if end < copy.end:
                     log.warning("the log is cut from %d to %d: its leader does not have the rest", copy.end, end)
                 await copy.truncate(end)
+                passing("replica.cut")
                 return replica.truncated(end)
             case Reset(start):
                 log.warning("the log is begun anew at %d: its leader has nothing of it", start)
@@ -239,6 +243,7 @@ class ReplicaLog:
         except (RecordsDamaged, StoreFull) as error:
             log.warning("records from %d on are not copied: %s", records.start, error.message)
             return self._replica.not_copied()
+        passing("replica.copied")
         actions = self._replica.copied(end)
         return await self._also_synced(actions) if self._sync_each else actions
 
@@ -256,7 +261,9 @@ class ReplicaLog:
     async def _synced(self) -> list[Action]:
         if self._copy is None:
             return []
-        return self._replica.synced(await self._copy.sync())
+        end = await self._copy.sync()
+        passing("replica.copied_safe")
+        return self._replica.synced(end)
 
     # Terms.
 
@@ -266,6 +273,7 @@ class ReplicaLog:
         assert self._copy is not None
         await self._copy.close()
         self._copy = None
+        passing("replica.term_opening")
         self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
         try:
             await self._beginning
@@ -294,6 +302,7 @@ class ReplicaLog:
         if self._copy is not None:
             return []
         await self._term.end()
+        passing("replica.term_ended")
         copy = await self._open_copy()
         if copy.end > self._replica.end:  # written by the old term's last group, which nobody was told of
             await copy.truncate(self._replica.end)

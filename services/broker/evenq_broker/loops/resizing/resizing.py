@@ -103,6 +103,7 @@ async def permit(runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, 
 async def drain(catalog: Catalog, ledger: Ledger, *, on: bool) -> None:
     """Take no new messages from now on, or take them again."""
     if catalog.draining == on:
+        await ledger.journal.settled()
         return
     catalog.draining = on
     catalog.topics.touch()  # every topic looks different from outside

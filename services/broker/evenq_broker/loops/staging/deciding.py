@@ -361,7 +361,7 @@ class Deciding:
         saved = self.table.saved(query_id)
         self.table.apply(op)
         try:
-            await asyncio.shield(self._ledger.journal.record(op))
+            await asyncio.shield(self._ledger.journal.record_once(op))
         except Error:
             self.table.restore(query_id, saved)
             raise

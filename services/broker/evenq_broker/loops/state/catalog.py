@@ -178,6 +178,7 @@ class Catalog:
             uid=old.uid if old else self.uids.shared([uid]),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
+            await self._ledger.journal.settled()
             return old
         self.topics.put(topic)
         if old is None:
@@ -205,6 +206,7 @@ class Catalog:
         topic = self.topics.get(name)
         self.made_ms.pop(name, None)
         if topic is None:
+            await self._ledger.journal.settled()
             return
         self._forget_topic(topic.topic_id)
         self.changes.facts_changed(topic=name)
@@ -273,12 +275,15 @@ class Catalog:
                 for listener in self._group_changed:
                     listener(group)
             await self._ledger.journal.record(GroupPut(group))
+        else:
+            await self._ledger.journal.settled()
         return group
 
     async def delete_group(self, name: str) -> None:
         """Forget a group HERE, with its progress; durable when it returns. Unknown: nothing."""
         group = self.groups.get(name)
         if group is None:
+            await self._ledger.journal.settled()
             return
         self._forget_group(group.group_id)
         self.changes.facts_changed(group=name)

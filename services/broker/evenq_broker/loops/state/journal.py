@@ -3,15 +3,22 @@
 `record` changes nothing by itself: the caller has changed the state and now makes that change durable. All callers of
 one turn share one future; it does not take part in their cancellation, so one cancelled call cannot lose the others'
 answers.
+
+The state is ahead of the log, for long where copies are away, so two things must hold. Who finds that something is so
+already answers only behind `safe`: else a second ack would be told OK for a first one that nobody will know after a
+failover. And what the store refused is not forgotten, because the state has it: it is owed, and stands first in the
+next record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from evenq.errors import HaNotAvailable, StoreError, StoreFull, TooManyRequests
 from evenq.runtime.failpoints import passing
 from evenq.store import MessageStore
 from evenq_broker.core.diagnosis.trace import Trace
@@ -21,6 +28,11 @@ from evenq_broker.runtime import Runtime
 __all__ = ["Journal"]
 
 log = logging.getLogger(__name__)
+
+OWED_BYTES_MAX = 8 << 20
+"""Of operations that the store refused. Beyond it only a new start brings state and log together."""
+REFUSED = (HaNotAvailable, StoreFull, TooManyRequests)
+"""Nothing of the record is in the log, for certain."""
 
 
 class _Batch(asyncio.Future[None]):
@@ -38,7 +50,15 @@ class Journal:
         self._runtime, self._trace, self._state = runtime, trace, state
         self._store: MessageStore | None = None
         self._ops: list[bytes] = []
+        self._once: set[int] = set()
+        """Places in `_ops` of those that are not owed when they are refused."""
+        self._owed: list[bytes] = []
+        """What the store refused, in order."""
         self._batch: _Batch | None = None
+        self._newest: _Batch | None = None
+        """The last one that the store was given; it is safe when all before it are."""
+        self._under_way: deque[tuple[asyncio.Future[None], _Batch, list[bytes]]] = deque()
+        """What the store was given and has not answered: its future, ours, and the operations, in order."""
         self._unsaved = False
         self.records = 0
         """State records written since the start."""
@@ -54,6 +74,37 @@ class Journal:
     def record_encoded(self, ops: Iterable[bytes]) -> asyncio.Future[None]:
         """The same for operations that are encoded (`core.state.records.encode_op`)."""
         self._ops.extend(ops)
+        return self._gathering()
+
+    def record_once(self, *ops: Op) -> asyncio.Future[None]:
+        """The same for a caller that takes its change back if this fails: what is refused is not written later."""
+        self._once.update(range(len(self._ops), len(self._ops) + len(ops)))
+        return self.record(*ops)
+
+    def safe(self) -> asyncio.Future[None] | None:
+        """Done when all that was recorded so far is safe, failed if some of it may be lost; None: it is safe. Await it
+        before an answer that rests on the state, but recorded nothing.
+        """
+        if self._owed:
+            return self._gathering()
+        batch = self._batch or self._newest
+        settled = batch is None or (batch.done() and batch.exception() is None)
+        return None if settled else batch
+
+    async def settled(self) -> None:
+        """Wait for `safe`. Raises what it fails with."""
+        pending = self.safe()
+        if pending is not None:
+            await pending
+
+    def flush(self) -> None:
+        """Write what waits at once: whatever is appended next stands behind it in the log."""
+        if self._batch is not None or self._owed:
+            self._gathering()
+            self._flush()
+
+    def _gathering(self) -> _Batch:
+        """The record of this turn."""
         if self._batch is None:
             loop = asyncio.get_running_loop()
             self._batch = _Batch(loop=loop)
@@ -61,17 +112,16 @@ class Journal:
             loop.call_soon(self._flush)
         return self._batch
 
-    def flush(self) -> None:
-        """Write what waits at once: whatever is appended next stands behind it in the log."""
-        if self._batch is not None:
-            self._flush()
-
     def _flush(self) -> None:
         batch, self._batch = self._batch, None
-        payload = b"".join((bytes((VERSION,)), *self._ops))
-        self._ops.clear()
         if batch is None:
             return
+        self._look_over()  # what was refused meanwhile stands before what is new
+        kept = [op for at, op in enumerate(self._ops) if at not in self._once] if self._once else self._ops
+        again = [*self._owed, *kept] if self._owed else kept
+        payload = b"".join((bytes((VERSION,)), *self._owed, *self._ops))
+        self._ops, self._once, self._owed = [], set(), []
+        self._newest = batch
         assert self._store is not None, "nothing is recorded before the store is open"
         if self._trace is not None:
             self._trace.add(self._runtime.now_ms(), payload)
@@ -79,12 +129,42 @@ class Journal:
         try:
             stored = self._store.append_state(payload)
         except Exception as error:  # noqa: BLE001  whoever waits gets it
+            self._not_recorded(error, again)
             batch.set_exception(error)
             return
         passing("journal.handed_over")
         self.records += 1
         self._unsaved = True
-        stored.add_done_callback(lambda future: _copy(future, batch))
+        self._under_way.append((stored, batch, again))
+        stored.add_done_callback(lambda _: self._look_over())
+
+    def _look_over(self) -> None:
+        """Tell those whose record has its outcome, in order."""
+        while self._under_way and self._under_way[0][0].done():
+            self._answered(*self._under_way.popleft())
+
+    def _answered(self, source: asyncio.Future[None], target: _Batch, ops: list[bytes]) -> None:
+        error = source.exception() if not source.cancelled() else asyncio.CancelledError()
+        passing("journal.safe")
+        if error is None:
+            target.set_result(None)
+        elif isinstance(error, Exception):
+            self._not_recorded(error, ops)
+            target.set_exception(error)
+        else:
+            target.set_exception(RuntimeError("the store ended before the record was safe"))
+
+    def _not_recorded(self, error: Exception, ops: list[bytes]) -> None:
+        if not isinstance(error, REFUSED):
+            return  # it may be there, or the store takes nothing any more
+        self._owed += ops
+        if sum(map(len, self._owed)) > OWED_BYTES_MAX:
+            self._runtime.fail(
+                StoreError(
+                    f"{OWED_BYTES_MAX >> 20} MiB of state could not be recorded ({error}): only a new start brings "
+                    "state and log together again"
+                )
+            )
 
     async def close(self) -> None:
         """Write what waits, then a last snapshot. A failure of it is logged: the log has it all."""
@@ -99,19 +179,6 @@ class Journal:
             await self._store.save_snapshot(self._state())
         except Exception:
             log.exception("snapshot failed")
-
-
-def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
-    if target.done():
-        return
-    error = source.exception() if not source.cancelled() else asyncio.CancelledError()
-    passing("journal.safe")
-    if error is None:
-        target.set_result(None)
-    elif isinstance(error, Exception):
-        target.set_exception(error)
-    else:
-        target.set_exception(RuntimeError("the store ended before the record was safe"))
 
 
 def _seen(future: asyncio.Future[None]) -> None:

@@ -76,6 +76,8 @@ class MemberProgress:
             offsets = await self._offsets(topic, queue, group, request.timestamp_ms)
             offsets.mark = await self._mark(topic, queue, mark_at) if mark_at > 0 else ""
             response.offsets.append(offsets)
+        if group is not None:
+            await self._ledger.journal.settled()  # nobody is told of progress that a failover could take back
         return response.SerializeToString()
 
     async def _mark(self, topic: TopicConfig, queue: MessageQueue, offset: int) -> str:
@@ -154,13 +156,13 @@ class MemberProgress:
         *,
         allow_backward: bool = False,
     ) -> asyncio.Future[None] | None:
-        """Move the progress; done when that is durable, None: it did not move, or does not count."""
+        """Move the progress; done when it is durable up to there, None: it is, or this does not count."""
         fences = self._sessions.fences
         if fences and fences.ignores(group.name, queue, client_id, now_ms=self._runtime.clock.monotonic_ms()):
             return None  # an operator moved the group, and this member has not begun again yet
         queue_key = (group.group_id, topic.topic_id, queue.queue_id)
         if not self._ledger.progress.commit(*queue_key, offset, allow_backward=allow_backward):
-            return None
+            return self._ledger.journal.safe()  # what moved it this far may not be safe yet
         return self._ledger.journal.record(Committed(*queue_key, offset, reset=allow_backward))
 
     # ------------------------------------------------------------------------------------------------ deliveries

@@ -143,6 +143,8 @@ class PullHandler:
             )
         if self._ledger.progress.commit(group.group_id, topic.topic_id, queue_id, request.offset):
             await self._ledger.journal.record(Committed(group.group_id, topic.topic_id, queue_id, request.offset))
+        else:
+            await self._ledger.journal.settled()
         return OK_STATUS
 
     async def get_offset(self, data: bytes, context: RpcContext) -> bytes:
@@ -159,6 +161,7 @@ class PullHandler:
         committed = None
         if group is not None:
             committed = self._ledger.progress.committed(group.group_id, topic.topic_id, queue_id)
+            await self._ledger.journal.settled()  # nobody is told of progress that a failover could take back
         if committed is None:
             raise OffsetNotFound(
                 f"group {name!r} has no offset on queue {queue_id} of {topic.name} yet; begin where QueryOffset says"

@@ -1,7 +1,8 @@
 """AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue (wire contract 3.10 to 3.12).
 
-An ack is answered OK only when its record is safe (D4); acking twice is OK; a handle that is forged, expired or of
-another group is INVALID_RECEIPT_HANDLE, never an internal error, because push consumers would retry that for ever.
+An ack is answered OK only when its record is safe (D4); acking twice is OK, once the first one's record is; a handle
+that is forged, expired or of another group is INVALID_RECEIPT_HANDLE, never an internal error, because push consumers
+would retry that for ever.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class Acknowledger:
             if done:
                 await self._ledger.journal.record_encoded(done)
                 self._runtime.stats.group_topic(group_id, topic_id).acks += len(done)
+            else:  # finished already, by a record that may not be safe yet
+                await self._ledger.journal.settled()
         except Error as error:
             if not is_public(error):
                 raise
@@ -227,6 +230,7 @@ class Acknowledger:
                 position = (queue, handle.queue_offset)
                 entry = queue.pending.get(handle.queue_offset)
                 if entry is None or entry.number != handle.number:
+                    await self._ledger.journal.settled()
                     return OK_STATUS
             else:
                 match = await self._by_message_id(request)

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from evenq_broker.core.state.records import Committed
+from evenq_broker.loops.state.journal import Journal
 from evenq_broker.settings import StoreSettings
 
-from evenq.errors import StoreError
+from evenq.errors import HaNotAvailable, PersistenceTimeout, StoreError, StoreFull
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
@@ -73,3 +74,147 @@ def test_a_snapshot_holds_everything_and_numbers_are_not_used_again(run: Run, tm
         assert again.ledger.key == key
 
     run(story)
+
+
+class Held:
+    """Takes state records and is answered by the test."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.answers: list[asyncio.Future[None]] = []
+        self.refusal: Exception | None = None
+
+    def append_state(self, payload: bytes) -> asyncio.Future[None]:
+        if self.refusal is not None:
+            raise self.refusal
+        self.records.append(payload)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+
+class Owner:
+    """The runtime, as far as the journal asks it."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def turn() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def journal_on(store: Held, owner: Owner | None = None) -> Journal:
+    journal = Journal(cast("Any", owner or Owner()), None, bytes)
+    journal.begin(cast("Any", store))
+    return journal
+
+
+def test_what_was_recorded_is_safe_when_its_newest_record_is() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store)
+        assert journal.safe() is None, "nothing was recorded"
+        journal.record_encoded([b"a"])
+        await turn()
+        journal.record_encoded([b"b"])
+        await turn()
+        waiting = asyncio.ensure_future(journal.settled())
+        store.answers[0].set_result(None)
+        await turn()
+        assert not waiting.done(), "only the older one is"
+        store.answers[1].set_result(None)
+        await waiting
+        assert journal.safe() is None
+
+    asyncio.run(story())
+
+
+def test_who_rests_on_a_record_that_may_be_lost_is_told_so() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store)
+        journal.record_encoded([b"a"])
+        await turn()
+        store.answers[0].set_exception(PersistenceTimeout("deposed"))
+        await turn()
+        for _ in range(2):
+            with pytest.raises(PersistenceTimeout):
+                await journal.settled()
+        assert len(store.records) == 1, "it may be in the log: it is not written again"
+
+    asyncio.run(story())
+
+
+def test_what_was_refused_is_written_before_what_comes_next_and_once() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store)
+        store.refusal = HaNotAvailable("1 of 2 copies")
+        for op in (b"a", b"b"):
+            with pytest.raises(HaNotAvailable):
+                await journal.record_encoded([op])
+        with pytest.raises(HaNotAvailable):
+            await journal.settled()
+        store.refusal = None
+        journal.record_encoded([b"c"])
+        await turn()
+        journal.record_encoded([b"d"])
+        await turn()
+        assert [record[1:] for record in store.records] == [b"abc", b"d"]
+
+    asyncio.run(story())
+
+
+def test_what_a_full_disk_took_back_comes_first_also_in_the_turn_in_which_it_is_told() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store)
+        journal.record_encoded([b"a"])
+        await turn()
+        journal.record_encoded([b"b"])
+        await turn()
+        journal.record_encoded([b"c"])  # its turn's end comes before those of the answers
+        for answer in store.answers:
+            answer.set_exception(StoreFull("full"))
+        await turn()
+        assert store.records[-1][1:] == b"abc"
+
+    asyncio.run(story())
+
+
+def test_a_change_that_its_caller_takes_back_is_not_written_later() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store)
+        store.refusal = HaNotAvailable("1 of 2 copies")
+        op = Committed(1, 1, 0, 5)
+        journal.record_encoded([b"a"])
+        taken_back = journal.record_once(op)
+        journal.record_encoded([b"b"])
+        with pytest.raises(HaNotAvailable):
+            await taken_back
+        store.refusal = None
+        journal.flush()
+        assert [record[1:] for record in store.records] == [b"ab"]
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_is_owed_too_much_ends() -> None:
+    async def story() -> None:
+        store, owner = Held(), Owner()
+        journal = journal_on(store, owner)
+        store.refusal = HaNotAvailable("1 of 2 copies")
+        for _ in range(8):
+            with pytest.raises(HaNotAvailable):
+                await journal.record_encoded([bytes(1 << 20)])
+        assert owner.error is None
+        with pytest.raises(HaNotAvailable):
+            await journal.record_encoded([b"x"])
+        assert isinstance(owner.error, StoreError)
+
+    asyncio.run(story())

@@ -14,7 +14,7 @@ import pytest
 from evenq_broker.broker import Broker
 from evenq_broker.core.groups.members import Member, Protocol
 
-from evenq.errors import StoreError
+from evenq.errors import HaNotAvailable, StoreError
 from evenq.runtime.tasks import spawn
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
@@ -202,5 +202,65 @@ def test_no_call_says_ok_when_the_record_could_not_be_written(run: Run, name: st
             return
         entries = [entry.status.code for entry in getattr(answer, "entries", ())]
         assert 20000 not in [answer.status.code, *entries], answer
+
+    run(story)
+
+
+def is_ok(response: type[Any], call: asyncio.Task[Any], name: str) -> bool:
+    """Whether somebody was told that it is done."""
+    answer = response.FromString(call.result())
+    if name == "lock":
+        return any(queue.granted for queue in answer.queues)
+    entries = [entry.status.code for entry in getattr(answer, "entries", ())]
+    return 20000 in (entries or [answer.status.code])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_call_again_is_not_told_ok_while_the_record_of_the_first_is_not_safe(run: Run, name: str) -> None:
+    async def story(stage: Any) -> None:
+        broker, handle = await prepared(stage)
+        gate = Gate(broker)
+        first, response = started(stage, name, handle)
+        await stage.clock.advance(2_000)
+        again, _ = started(stage, name, handle)
+        await stage.clock.advance(2_000)
+        assert not first.done()
+        assert not (again.done() and is_ok(response, again, name)), "a failover would take that back"
+        for _ in range(20):
+            await gate.open()
+            await stage.clock.advance(200)
+        assert is_ok(response, first, name)
+        await again
+
+    run(story)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_was_refused_once_is_told_ok_only_when_it_was_recorded_after_all(run: Run, name: str) -> None:
+    async def story(stage: Any) -> None:
+        broker, handle = await prepared(stage)
+        store = broker.ledger.store
+        store.refuse(HaNotAvailable("1 of 2 copies are in sync"))
+        for _ in range(2):
+            refused, response = started(stage, name, handle)
+            await stage.clock.advance(60_000)
+            assert not (refused.done() and is_ok(response, refused, name))
+            refused.cancel()
+        store.refuse(None)
+        gate = Gate(broker)
+        call, _ = started(stage, name, handle)
+        await stage.clock.advance(2_000)
+        if call.done():
+            assert not is_ok(response, call, name) or gate.records == 0, "answered before the record was on disk"
+        for _ in range(20):
+            await gate.open()
+            await stage.clock.advance(200)
+        owed = broker.ledger.journal.safe()
+        for _ in range(5):
+            await stage.clock.advance(200)
+            await gate.open()
+        assert owed is None or owed.done(), "what was refused is in the log now"
+        if call.done() and is_ok(response, call, name):
+            assert gate.records > 0, "it was never written"
 
     run(story)
