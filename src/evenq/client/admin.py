@@ -43,7 +43,7 @@ __all__ = ["Admin"]
 
 
 class Admin(Queries, SyncFace, AdminClient):
-    """Every call waits for its answer, at most `timeout_ms`, and raises what the server says: TopicNotFound,
+    """Every call waits for its answer, at most `timeout_ms`, and raises the server's error: TopicNotFound,
     IllegalTopic, GroupNotFound, ConnectionFailed ...
     """
 
@@ -56,15 +56,16 @@ class Admin(Queries, SyncFace, AdminClient):
         brokers: Mapping[str, int] | None = None,
         retention_ms: int | None = None,
     ) -> list[PlacementView]:
-        """On every broker with equal counts (TQ-2), or on chosen ones; `queues` per broker, 0 = the server's default.
+        """Create a topic on every broker with equal numbers of queues (TQ-2), or on chosen ones; `queues` per broker, 0
+        = the server's default.
 
-        `brokers` names those that are to have it, each with its number of queues (0 = `queues`), for example
+        `brokers` names the brokers that get it, each with its number of queues (0 = `queues`), for example
         `{"broker-a": 8, "broker-b": 2}` (TQ-4); such a topic stays there, also when it is created again without
-        `brokers`. An existing topic is widened or left, never narrowed. `message_type` None: NORMAL, or as it is; a
-        NORMAL, FIFO, DELAY or TRANSACTION topic may become MIXED and takes all four from then on. `retention_ms` is how
-        long messages are kept: 0 = for ever, -1 = the server's setting, None = as it is. Tells where it landed; a
-        broker that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict, NotFound for an unknown
-        broker.
+        `brokers`. An existing topic gets more queues or keeps them, never fewer. `message_type` None: NORMAL, or
+        unchanged; a NORMAL, FIFO, DELAY or TRANSACTION topic may become MIXED and accepts all four kinds from then on.
+        `retention_ms` is how long messages are kept: 0 = for ever, -1 = the server's setting, None = unchanged. Returns
+        the brokers that have it; one that failed has an `error`. Raises IllegalTopic, BadRequest, MessageTypeConflict,
+        NotFound for an unknown broker.
         """
         return self._run(
             self._calls.create_topic(
@@ -73,7 +74,7 @@ class Admin(Queries, SyncFace, AdminClient):
         )
 
     def delete_topic(self, topic: str) -> None:
-        """With all its messages."""
+        """Delete a topic with all its messages."""
         self._run(self._calls.delete_topic(topic))
 
     def list_topics(self, *, include_system: bool = False) -> list[TopicView]:
@@ -85,7 +86,7 @@ class Admin(Queries, SyncFace, AdminClient):
         return self._run(self._calls.list_lite_topics())
 
     def describe_topic(self, topic: str) -> TopicDetails:
-        """Its queues and who reads them."""
+        """Its queues and the groups that read them."""
         return self._run(self._calls.describe_topic(topic))
 
     def scale_topic(
@@ -101,12 +102,12 @@ class Admin(Queries, SyncFace, AdminClient):
     ) -> list[ResizeView]:
         """Give the topic more or fewer queues (1 to 4,096 per broker), on all brokers that have it or on `broker`.
 
-        More are open at once. Fewer: the last ones take no messages any more, and are closed once every group has read
-        them (RT-8), or at once with `force`. What no group has read at all keeps them open, too, because a group that
-        comes later would miss it, unless `close_unread`. `dry_run` changes nothing and tells what is in the queues that
-        would be closed. `wait_ms` 0 does one step and tells what is left (each view's `done`; call again to go on),
-        else it waits at most that time and then raises RequestTimeout. Raises TopicNotFound, BadRequest, and
-        ConnectionFailed for a broker that did not do it.
+        Additional queues are open at once. Removed ones accept no messages any more, and are closed once every group
+        has read them (RT-8), or at once with `force`. Messages that no group has read at all keep them open, too,
+        because a later group would miss them, unless `close_unread`. `dry_run` changes nothing and returns what is in
+        the queues that would be closed. `wait_ms` 0 does one step and returns what is left (each view's `done`; call
+        again to continue), else it waits at most that time and then raises RequestTimeout. Raises TopicNotFound,
+        BadRequest, and ConnectionFailed for a broker that did not carry it out.
         """
         work = scaled(
             self._calls, self._context.clock, topic, queues, broker=broker, force=force, close_unread=close_unread,
@@ -124,14 +125,14 @@ class Admin(Queries, SyncFace, AdminClient):
         dry_run: bool = False,
         wait_ms: int = 0,
     ) -> WithdrawView:
-        """Let a topic leave one of its brokers: nothing more is sent to it there, and when every group has read what is
-        there, it is forgotten with all that is stored of it. Not for the last broker of a topic.
+        """Remove a topic from one of its brokers: nothing more is sent to it there, and when every group has read its
+        messages there, the topic and its messages are deleted on that broker. Not for the last broker of a topic.
 
-        What no group reads keeps it there, unless `close_unread`; so do delayed messages and open transactions of the
-        broker; `force` ends it in any case, unread or not. `dry_run` changes nothing and tells what is there. `wait_ms`
-        0 does one step and tells what is left (`gone` is False; call again to go on), else it waits at most that time
-        and then raises RequestTimeout. To stop half-way: `permit_topic(topic, "read-write", broker=broker)`. Raises
-        TopicNotFound, NotFound, BadRequest.
+        Messages that no group reads keep it there, unless `close_unread`; so do delayed messages and open transactions
+        of the broker; `force` removes it in any case, with unread messages. `dry_run` changes nothing and returns what
+        is there. `wait_ms` 0 does one step and returns what is left (`gone` is False; call again to continue), else it
+        waits at most that time and then raises RequestTimeout. To stop half-way: `permit_topic(topic, "read-write",
+        broker=broker)`. Raises TopicNotFound, NotFound, BadRequest.
         """
         work = withdrawn(
             self._calls, self._context.clock, topic, broker, close_unread=close_unread, force=force, dry_run=dry_run,
@@ -140,19 +141,20 @@ class Admin(Queries, SyncFace, AdminClient):
         return self._run(work)
 
     def permit_topic(self, topic: str, permission: Permission | str, *, broker: str = "") -> list[ResizeView]:
-        """What its queues are for, on all brokers that have it or on `broker`: READ_WRITE, READ (nobody sends), WRITE
-        (nobody reads) or NONE. Raises TopicNotFound, BadRequest, ConnectionFailed for a broker that did not do it.
+        """Set the permission of its queues, on all brokers that have it or on `broker`: READ_WRITE, READ (no sending),
+        WRITE (no reading) or NONE. Raises TopicNotFound, BadRequest, ConnectionFailed for a broker that did not carry
+        it out.
         """
         return self._run(self._calls.permit_topic(topic, permission_of(permission), broker=broker))
 
     def drain_broker(self, broker: str, *, wait_ms: int = 0) -> DrainView:
-        """Let it take no new messages while what it has is read; it may be stopped once it is `empty`. `wait_ms` as for
-        `scale_topic`. The broker keeps the state over restarts, until `resume_broker`.
+        """Let a broker accept no new messages while those it has are read; it may be stopped once it is `empty`.
+        `wait_ms` as for `scale_topic`. The state survives restarts of the broker, until `resume_broker`.
         """
         return self._run(drained(self._calls, self._context.clock, broker, wait_ms=wait_ms))
 
     def resume_broker(self, broker: str) -> DrainView:
-        """Let a drained broker take messages again."""
+        """Let a drained broker accept messages again."""
         return self._run(self._calls.drain_broker(broker, resume=True))
 
     def create_group(
@@ -166,12 +168,13 @@ class Admin(Queries, SyncFace, AdminClient):
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
     ) -> tuple[str, ...]:
-        """Create on every broker, or change: what is not told stays, or is the default of a new group (not ordered, 17
-        attempts, no strategy for QueryAssignment, LAST, the classic pauses, even shares). `start_from` is LAST or
-        FIRST; `retry` (`evenq.model.retry`) says how long a failed message waits, `balance` (`evenq.model.balance`)
-        how a rebalancer shares the queues. `strategy` NONE takes the group's own away: members divide by themselves
-        again. Returns warnings: sentences about what may not work as it was meant. Raises BadRequest for a strategy
-        that is unknown, or that a server cannot follow (CONFIG; MACHINE_ROOM without a rebalancer).
+        """Create a group on every broker, or change it: arguments left out stay unchanged, or are the default of a new
+        group (not ordered, 17 attempts, no strategy for QueryAssignment, LAST, the classic pauses, even shares).
+        `start_from` is LAST or FIRST; `retry` (`evenq.model.retry`) says how long a failed message waits, `balance`
+        (`evenq.model.balance`) how a rebalancer shares the queues. `strategy` NONE removes the group's own: members
+        divide the queues themselves again. Returns warnings: sentences about settings that may not work as intended.
+        Raises BadRequest for a strategy that is unknown, or that a server cannot follow (CONFIG; MACHINE_ROOM without a
+        rebalancer).
         """
         return self._run(
             self._calls.create_group(
@@ -181,7 +184,7 @@ class Admin(Queries, SyncFace, AdminClient):
         )  # fmt: skip
 
     def delete_group(self, group: str) -> None:
-        """With all its progress."""
+        """Delete a group with all its progress."""
         self._run(self._calls.delete_group(group))
 
     def list_groups(self) -> list[GroupView]:
@@ -193,8 +196,8 @@ class Admin(Queries, SyncFace, AdminClient):
         return self._run(self._calls.describe_group(group))
 
     def explain_group(self, group: str, *, topic: str = "") -> ExplainView:
-        """Who has which queue, since when and why; of all its topics, or of one. Without a rebalancer: who holds which
-        lock, and `decides` says so. Raises GroupNotFound.
+        """Which member has which queue, since when and why, for all its topics or for one. Without a rebalancer: which
+        member holds which lock, and `decides` says so. Raises GroupNotFound.
         """
         return self._run(self._calls.explain_group(group, topic))
 
@@ -208,9 +211,9 @@ class Admin(Queries, SyncFace, AdminClient):
         strategy: str = "",
         lose_zone: str = "",
     ) -> list[SimulationView]:
-        """What would change with this number of `members` or `queues` per broker, another `strategy`, or without what
-        is in a zone; one result per topic. Nothing is changed. Raises BadRequest if nothing is told to imagine or
-        nothing was decided yet, NotImplementedYet without a rebalancer.
+        """What would change with this number of `members` or `queues` per broker, another `strategy`, or without the
+        members and brokers of a zone; one result per topic. Nothing is changed. Raises BadRequest if no such argument
+        is given or nothing was decided yet, NotImplementedYet without a rebalancer.
         """
         return self._run(
             self._calls.simulate_group(
@@ -219,9 +222,9 @@ class Admin(Queries, SyncFace, AdminClient):
         )
 
     def diagnose_group(self, group: str, *, watch_ms: int = 0, stuck_ms: int = 0) -> DiagnosisView:
-        """What is wrong with it, each finding with one fix; none: it is healthy. What is only there for a moment counts
-        if it is still there after `watch_ms` (0 = 1,500, at most 10,000); a queue is stuck after `stuck_ms` (0 = the
-        broker's setting). Raises GroupNotFound, BadRequest.
+        """What is wrong with a group, each finding with one fix; no findings: it is healthy. A finding that may be
+        momentary counts if it is still there after `watch_ms` (0 = 1,500, at most 10,000); a queue is stuck after
+        `stuck_ms` (0 = the broker's setting). Raises GroupNotFound, BadRequest.
         """
         return self._run(self._calls.diagnose_group(group, watch_ms=watch_ms, stuck_ms=stuck_ms))
 
@@ -237,12 +240,12 @@ class Admin(Queries, SyncFace, AdminClient):
         like_group: str = "",
         dry_run: bool = True,
     ) -> list[OffsetMoveView]:
-        """Move a group, live or not, on all brokers; one result per queue. Only a plan unless `dry_run=False`.
+        """Move a group, with running members or without, on all brokers; one result per queue. Only a plan unless
+        `dry_run=False`.
 
         Where: `to` is `earliest`, `latest` or an offset; or the first message stored at `timestamp_ms` (since the
-        epoch) or later; or `skip` messages on; or where `like_group` is. Without a topic: all that the group has read;
-        with `queues`: only these, all of `topic`.
-        Raises GroupNotFound, TopicNotFound, BadRequest.
+        epoch) or later; or `skip` messages forward; or to the offsets of `like_group`. Without a topic: all topics that
+        the group has read; with `queues`: only these, all of `topic`. Raises GroupNotFound, TopicNotFound, BadRequest.
         """
         target, value = reset_target(to, timestamp_ms, skip, like_group)
         return self._run(
@@ -252,7 +255,7 @@ class Admin(Queries, SyncFace, AdminClient):
         )
 
     def group_offsets(self, group: str, *, topic: str = "") -> list[GroupQueueView]:
-        """Where a group is on each queue of all its topics, or of one; queues of brokers that are away are left out
+        """The offsets of a group on each queue of all its topics, or of one; queues of unreachable brokers are left out
         (`describe_group` names those). Raises GroupNotFound.
         """
         return self._run(self._calls.group_offsets(group, topic))
@@ -280,7 +283,9 @@ class Admin(Queries, SyncFace, AdminClient):
         queues: Sequence[MessageQueue] = (),
         dry_run: bool = True,
     ) -> list[OffsetMoveView]:
-        """Move a group to where `like_group` is; queues that it never read stay. Otherwise as `reset_offsets`."""
+        """Move a group to the offsets of `like_group`; queues that `like_group` never read are not moved. Otherwise as
+        `reset_offsets`.
+        """
         return self.reset_offsets(group, topic=topic, queues=queues, like_group=like_group, dry_run=dry_run)
 
     def list_brokers(self) -> list[BrokerView]:
@@ -288,19 +293,19 @@ class Admin(Queries, SyncFace, AdminClient):
         return self._run(self._calls.list_brokers())
 
     def list_missing_brokers(self) -> list[MissingBrokerView]:
-        """Brokers that others knew and that are not there: what they hold is missing. Ascending name."""
+        """Brokers that others knew and that are missing, with the messages they hold. In ascending order of name."""
         return self._run(self._calls.list_missing_brokers())
 
     def check_scale_in(self, brokers: Sequence[str], *, allow_unread: bool = False) -> list[ScaleInView]:
-        """Whether brokers may be taken away: each result's `problem` is empty if nothing that its broker holds would be
-        missed. It has to be drained and read empty, and another broker has to take messages; with `allow_unread` it may
-        hold what no group ever read, and dead letters. Changes nothing.
+        """Whether brokers may be removed: each result's `problem` is empty if nothing that its broker holds would be
+        missed. It has to be drained and read to the end, and another broker has to accept messages; with `allow_unread`
+        it may hold messages that no group ever read, and dead letters. Changes nothing.
         """
         return self._run(scale_in_checked(self._calls, brokers, allow_unread=allow_unread))
 
     def forget_broker(self, broker: str) -> None:
-        """Let all brokers forget one that is gone for good: it is not missing any more, and what it holds comes back
-        only if it does. Raises NotFound if it is not missing, PreconditionFailed if it lives.
+        """Let all brokers forget one that is gone for good: it is no longer missing, and its messages come back only if
+        it does. Raises NotFound if it is not missing, PreconditionFailed if it is running.
         """
         self._run(self._calls.forget_broker(broker))
 
@@ -313,11 +318,11 @@ class Admin(Queries, SyncFace, AdminClient):
         return self._run(leader_moved(self._calls, self._context.clock, broker, to=to, wait_ms=wait_ms))
 
     def describe_cluster(self) -> ClusterView:
-        """The cluster at a glance, with the copies of each broker. An endpoint may also be the address of a copy for
+        """A summary of the cluster, with the copies of each broker. An endpoint may also be the address of a copy for
         the other copies: then it is about that group alone, and works without a leader, too.
         """
         return self._run(self._calls.describe_cluster())
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._run(self._context.let_go(self._calls.net))

@@ -51,12 +51,12 @@ class ProducerClient(SdkClient):
         tls: Tls | bool | None = None,
         context: ClientContext | None = None,
     ) -> None:
-        """`endpoint` is the access point, `host:port`, or several joined with `;`. `credentials`: what to
-        sign calls with; None = the environment's. `context` is for tests.
+        """`endpoint` is the access point, `host:port`, or several joined with `;`. `credentials` sign the calls; None =
+        those of the environment. `context` is for tests.
 
-        `checker` makes transactions possible (`begin_transaction`): brokers ask it what became of a half message that
-        this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own. It is
-        asked about the topics in `transaction_topics` from the start, about others from their first transaction on.
+        `checker` makes transactions possible (`begin_transaction`): brokers ask it for the outcome of a half message
+        that this or another producer left open; it returns a `TransactionResolution` and runs in a thread of its own.
+        It is called for the topics in `transaction_topics` from the start, for others from their first transaction on.
         """
         self.options = options_of(ProducerOptions, options)
         if checker is not None:

@@ -32,7 +32,7 @@ class PullClient(SdkClient):
     """A pull consumer, as both faces have it."""
 
     _awaited_by: ClassVar[str] = ""
-    """What takes a coroutine function, where this face takes none."""
+    """The class that takes a coroutine function, if this one takes none."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class PullClient(SdkClient):
         tls: Tls | bool | None = None,
         context: ClientContext | None = None,
     ) -> None:
-        """With `subscriptions` it joins the group and gets its share; without, `assign` says what to read, and nobody
-        else in the group knows of it. Other arguments as in `evenq.PushConsumer`.
+        """With `subscriptions` it joins the group and gets its share; without, `assign` says what to read, and other
+        members of the group do not know of it. Other arguments as in `evenq.PushConsumer`.
         """
         self._plan = pull_plan(
             group=group, subscriptions=subscriptions or {}, model=model, assignment=assignment, strategy=strategy,
@@ -70,20 +70,22 @@ class PullClient(SdkClient):
         return self._in_loop(self._running().position, queue)
 
     def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
-        """One topic more."""
+        """Add a topic."""
         parsed = filters({topic: expression})[topic]
         self._in_loop(self._running().subscribe, topic, parsed)
 
     def unsubscribe(self, topic: str) -> None:
-        """One topic less: its queues are handed over."""
+        """Remove a topic: its queues are released."""
         self._in_loop(self._running().unsubscribe, topic)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Read the queue from `offset` on, forward or back. Raises PreconditionFailed if it is not ours now."""
+        """Read the queue from `offset` on, forward or back. Raises PreconditionFailed if this consumer does not own it
+        now.
+        """
         self._in_loop(self._running().seek, queue, offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Polls leave these queues out, and nothing is fetched for them, until `resume`."""
+        """Leave these queues out of polls, and fetch nothing for them, until `resume`."""
         self._in_loop(self._running().pause, list(queues), paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
@@ -121,7 +123,7 @@ class PullClient(SdkClient):
 
 
 class PullConsumer(AsyncFace, PullClient):
-    """Shares a group's queues, or reads queues of its user's choice (`assign`); see `evenq.PullConsumer`."""
+    """Shares a group's queues, or reads queues that the program chooses (`assign`); see `evenq.PullConsumer`."""
 
     async def start(self) -> Self:
         """Join the group and begin to fetch ahead; returns at once. Starting twice is an error."""
@@ -130,8 +132,8 @@ class PullConsumer(AsyncFace, PullClient):
         return self
 
     async def close(self, *, consumed: bool = True) -> None:
-        """Leave the group in bounded time; `consumed` False: what the last poll returned comes again. Closing twice is
-        no error.
+        """Leave the group in bounded time; `consumed` False: the messages of the last poll are delivered again. Closing
+        twice is no error.
         """
         if self._lifetime.end():
             await self._shut(consumed=consumed)

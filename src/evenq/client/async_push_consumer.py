@@ -68,14 +68,14 @@ class PushClient(SdkClient):
         """`subscriptions`: topic to tags (`a || b`, `*`) or a FilterExpression.
 
         `assignment`: `auto` follows the group's own strategy on the server if it has one, also one it gets later, and
-        else divides with `strategy` in every member; `client` always divides, `server` always asks.
-        `start_from` where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms since the epoch);
-        None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are taken, and the time may be a
-        text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener; with asyncio it is the number of its calls
-        at a time. `ordered`: one call at a time per queue, in offset order; a failed message holds its queue (OC-15).
-        `on_error` hears, in a thread of its own (with asyncio in the loop), once of each error that trying again cannot
-        help (TopicNotFound, Forbidden, Unauthorized ...); None: it is logged as one. The consumer keeps trying, and
-        goes on once the topic or the grant is there.
+        else computes the shares with `strategy` in every member; `client` always computes, `server` always asks the
+        server. `start_from` applies where the group never read: LAST, FIRST, TIMESTAMP (with `start_timestamp_ms`, ms
+        since the epoch); None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are accepted,
+        and the time may be a text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener; with asyncio it is the
+        number of its calls at a time. `ordered`: one call at a time per queue, in offset order; a failed message blocks
+        its queue (OC-15). `on_error` is called, in a thread of its own (with asyncio in the loop), once for each error
+        that a retry cannot solve (TopicNotFound, Forbidden, Unauthorized ...); None: it is logged as an error. The
+        consumer keeps trying, and continues once the topic or the grant exists.
         """
         self._plan = push_plan(
             group=group, subscriptions=subscriptions, model=model, assignment=assignment, strategy=strategy,
@@ -92,24 +92,24 @@ class PushClient(SdkClient):
         self._lifetime = Lifetime(group)
 
     def subscribe(self, topic: str, expression: str | FilterExpression = "*") -> None:
-        """One topic more. All members of a group should have the same subscriptions (RG-8)."""
+        """Add a topic. All members of a group should have the same subscriptions (RG-8)."""
         pushing, parsed = self._running(), filters({topic: expression})[topic]
         self._soon(lambda: pushing.subscribe(topic, parsed))
 
     def unsubscribe(self, topic: str) -> None:
-        """One topic less: its queues are handed over (RB-5)."""
+        """Remove a topic: its queues are released (RB-5)."""
         pushing = self._running()
         self._soon(lambda: pushing.unsubscribe(topic))
 
     def pause(self) -> None:
-        """Fetch nothing until `resume`; what is in hand is consumed. Queues stay ours, unread, until others are to
-        have them: a member that joins gets its share (CS-9).
+        """Fetch nothing until `resume`; messages already fetched are consumed. The member keeps its queues without
+        reading them until others are assigned them: a member that joins gets its share (CS-9).
         """
         pushing = self._running()
         self._soon(lambda: pushing.pause(paused=True))
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
         pushing = self._running()
         self._soon(lambda: pushing.pause(paused=False))
 
@@ -120,7 +120,7 @@ class PushClient(SdkClient):
 
     @property
     def balanced(self) -> bool:
-        """True if this member knows its share of every topic and reads exactly that; the moment to say "ready"."""
+        """True if this member knows its share of every topic and reads exactly that: the moment to report "ready"."""
         return self._lifetime.running and self._pushing.balanced
 
     def _open(self) -> None:

@@ -31,23 +31,24 @@ class _SyncLite(SyncFace, LiteClient):
         start_offset: int | None = None,
         start_tail: int | None = None,
     ) -> None:
-        """Want these lite topics, too; all of them or, if it fails, none. Those that are wanted already stay as they
-        are.
+        """Subscribe to these lite topics in addition: to all of them or, if it fails, to none. Existing subscriptions
+        stay as they are.
 
-        Without a start the group goes on where it was, and begins at the first message that is kept. `start_from`
-        FIRST, LAST or TIMESTAMP (with `start_timestamp_ms`), `start_offset`, or `start_tail` (the last n messages) move
-        it, for lite topics that exist and that nobody else of the group wants. Raises LiteSubscriptionQuotaExceeded,
-        IllegalLiteTopic, IllegalTopic (not a LITE topic), BadRequest, ConnectionFailed, RequestTimeout.
+        Without a start position the group continues where it was, or begins at the first message that is kept.
+        `start_from` FIRST, LAST or TIMESTAMP (with `start_timestamp_ms`), `start_offset`, or `start_tail` (the last n
+        messages) set it, for lite topics that exist and to which no other member of the group is subscribed. Raises
+        LiteSubscriptionQuotaExceeded, IllegalLiteTopic, IllegalTopic (not a LITE topic), BadRequest, ConnectionFailed,
+        RequestTimeout.
         """
         start = starting(start_from, start_timestamp_ms, start_offset, start_tail)
         self._run(self._running().subscribing.subscribe(lite_topics, start))
 
     def unsubscribe_lite(self, *lite_topics: str) -> None:
-        """Want these no longer. The group's progress in them stays."""
+        """Unsubscribe from these lite topics. The group keeps its progress in them."""
         self._run(self._running().subscribing.unsubscribe(lite_topics))
 
     def close(self) -> None:
-        """Finish what is in hand and say goodbye, which ends the subscriptions. Closing twice is no error."""
+        """Finish running calls and leave the group, which ends the subscriptions. Closing twice is no error."""
         if self._lifetime.end():
             self._run(self._shut())
 
@@ -56,9 +57,10 @@ class _SyncLite(SyncFace, LiteClient):
 
 
 class LiteSimpleConsumer(_SyncLite, LiteSimpleClient):
-    """Receives and acknowledges messages of the lite topics it asked for. Thread-safe; usable at once.
+    """Receives and acknowledges messages of the lite topics it subscribed to. Thread-safe, and usable at once.
 
-    The next message of a lite topic comes when the one before is acknowledged, whichever member of the group has it.
+    The next message of a lite topic is delivered when the previous one is acknowledged, whichever member of the group
+    has it.
     """
 
     _awaited_by = "evenq.aio.LiteSimpleConsumer"
@@ -70,8 +72,8 @@ class LiteSimpleConsumer(_SyncLite, LiteSimpleClient):
         return self._background.run_or_cancel(self._running().receive(max_messages, invisible_ms, wait_ms))
 
     def ack(self, message: ReceivedMessage) -> None:
-        """Finish it for the group; then the next one of its lite topic comes. Raises InvalidReceiptHandle if its
-        invisible time is over and it was given away.
+        """Acknowledge it for the group; then the next one of its lite topic is delivered. Raises InvalidReceiptHandle
+        if its invisible time is over and it was delivered again.
         """
         self._run(self._running().receiving.ack(message))
 
@@ -80,7 +82,7 @@ class LiteSimpleConsumer(_SyncLite, LiteSimpleClient):
         return self._run(self._running().receiving.change_invisible(message, invisible_ms))
 
     def suspend(self, message: ReceivedMessage, pause_ms: int) -> None:
-        """Pause its lite topic: the message comes again after `pause_ms`, and that counts as no attempt."""
+        """Pause its lite topic: the message is delivered again after `pause_ms`, which does not count as an attempt."""
         self._run(self._running().receiving.change_invisible(message, pause_ms, suspend=True))
 
     def _begin(self) -> None:
@@ -88,7 +90,7 @@ class LiteSimpleConsumer(_SyncLite, LiteSimpleClient):
 
 
 class LitePushConsumer(_SyncLite, LitePushClient):
-    """Brings messages of the lite topics it asked for to a listener in a pool of threads, one message a call."""
+    """Brings messages of the lite topics it subscribed to to a listener in a pool of threads, one message per call."""
 
     _awaited_by = "evenq.aio.LitePushConsumer"
 
@@ -100,7 +102,7 @@ class LitePushConsumer(_SyncLite, LitePushClient):
         return self
 
     def close(self) -> None:
-        """Finish what listeners hold (at most `options.drain_ms`) and say goodbye. Closing twice is no error."""
+        """Wait for running listeners (at most `options.drain_ms`) and leave the group. Closing twice is no error."""
         started = self._lifetime.running
         super().close()
         if started:

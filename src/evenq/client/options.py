@@ -1,7 +1,7 @@
-"""The knobs that few need, as plain dataclasses. What everybody sets are arguments of the clients themselves.
+"""Options that few programs need, as plain dataclasses. What most programs set are arguments of the clients themselves.
 
-Durations are ms, sizes are bytes; each field has its bound, and a value outside is refused with a sentence when the
-object is made.
+Durations are ms, sizes are bytes; each field has its bound, and a value outside its bounds raises BadRequest when the
+object is created.
 """
 
 from __future__ import annotations
@@ -27,46 +27,48 @@ def _check(options: object, bounds: dict[str, tuple[int, int]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer batches, retries and holds back."""
+    """How a producer batches, retries and limits what is pending."""
 
     linger_ms: int = 5
-    """How long `send_async` may wait for company in its queue's batch; `send` never waits for it. 0 .. 1,000."""
+    """How long `send_async` may wait for more messages for its queue's batch; `send` never waits for them. 0 ..
+    1,000."""
     batch_bytes: int = 512 << 10
-    """A batch is sent when it holds this much. 1 .. 4 MiB."""
+    """A batch is sent when it holds this many bytes. 1 .. 4 MiB."""
     batch_messages: int = 1_000
-    """A batch is sent when it holds this many. 1 .. 10,000."""
+    """A batch is sent when it holds this many messages. 1 .. 10,000."""
     max_attempts: int = 3
-    """Tries per message, all with the same message id. 1 .. 1,000. PR-, wire contract 3.7."""
+    """Attempts per message, all with the same message id. 1 .. 1,000. PR-, wire contract 3.7."""
     retry_first_ms: int = 20
-    """Pause before a try at the broker that just failed; doubles each time. A try at another broker starts at once."""
+    """Pause before another attempt at the broker that just failed; doubles each time. An attempt at another broker
+    starts at once."""
     retry_max_ms: int = 1_000
     """Longest such pause."""
     timeout_ms: int = 3_000
-    """Deadline of one try. 100 .. 60,000."""
+    """Deadline of one attempt. 100 .. 60,000."""
     send_timeout_ms: int = 30_000
-    """From given to answered, over all tries and pauses; then RequestTimeout, told within a twentieth of it or a second
-    late. 100 .. 3,600,000."""
+    """Longest time from the call to its result, over all attempts and pauses; then RequestTimeout, which may be raised
+    late by a twentieth of this time or a second. 100 .. 3,600,000."""
     pending_messages: int = 20_000
-    """Messages taken and not yet answered; above it, sending waits. 1 .. 1,000,000."""
+    """Messages accepted and not yet answered; above it, sending waits. 1 .. 1,000,000."""
     pending_bytes: int = 64 << 20
-    """The same in bytes of encoded messages. 1 KiB .. 1 GiB. A single larger message still goes, alone."""
+    """The same in bytes of encoded messages. 1 KiB .. 1 GiB. A single larger message is still sent, alone."""
     block_ms: int = 60_000
     """Longest such wait for room; then TooManyRequests. 0 = raise at once. 0 .. 3,600,000."""
     compression: str = ""
-    """How bodies are packed on their way to the broker, which unpacks them: `zlib`, `lz4` or `zstd`, empty for not at
-    all. lz4 and zstd need `evenq[compression]` and an evenq broker."""
+    """How bodies are compressed on their way to the broker, which decompresses them: `zlib`, `lz4` or `zstd`; empty:
+    not compressed. lz4 and zstd need `evenq[compression]` and an evenq broker."""
     compress_from_bytes: int = 4 << 10
-    """Smaller bodies are not packed. 1 .. 64 MiB. RocketMQ 4.9 producer."""
+    """Smaller bodies are not compressed. 1 .. 64 MiB. RocketMQ 4.9 producer."""
     latency_faults: bool = False
-    """True: brokers that answer slowly or fail are left alone for a while, by a growing measure, and the first retry
-    goes to another queue of the same broker (PR-4, PR-5). False: a retry goes to another broker (PR-2). XO-14."""
+    """True: brokers that answer slowly or fail are avoided for a while, longer each time, and the first retry goes to
+    another queue of the same broker (PR-4, PR-5). False: a retry goes to another broker (PR-2). XO-14."""
     ordered_moves: bool = False
     """False: keys keep their queues while a broker is away, and sends to it wait and fail (PR-10). True: they follow
-    the route at once; order is lost then."""
+    the route at once, and their order is lost."""
     pending_requests: int = 1_000
-    """Requests that wait for their reply at a time; over it TooManyRequests. 1 .. 100,000."""
+    """Requests that may wait for their reply at the same time; above it TooManyRequests. 1 .. 100,000."""
     reply_topic: str = "evenq-replies"
-    """Where replies to `request` go."""
+    """The topic that replies to `request` are sent to."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
 
@@ -94,79 +96,81 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """How a push consumer pulls, consumes, commits and hands over."""
+    """How a push consumer pulls, consumes, commits and releases queues."""
 
     pull_batch: int = 512
     """Messages per pull. 1 .. 10,000."""
     pull_bytes: int = 1 << 20
-    """Bytes per pull; one larger message still comes. 1 KiB .. 16 MiB."""
+    """Bytes per pull; a single larger message is still delivered. 1 KiB .. 16 MiB."""
     consume_batch: int = 64
-    """Most messages per listener call. A slow listener gets fewer by itself, down to one (CC-3). 1 .. 1,024."""
+    """Most messages per listener call. A slow listener automatically gets fewer, down to one (CC-3). 1 .. 1,024."""
     pull_wait_ms: int = 15_000
     """Longest long poll. 0 .. 60,000. XO-13."""
     pull_threshold_queue: int = 1_000
-    """Messages in hand per queue above which its pulls are put off. 1 .. 1,000,000. PQ-8, XO-13."""
+    """Unfinished messages per queue above which its pulls are delayed. 1 .. 1,000,000. PQ-8, XO-13."""
     pull_threshold_bytes_queue: int = 100 << 20
     """The same in bytes of bodies. 1 KiB .. 4 GiB. PQ-8, XO-13."""
     pull_threshold_topic: int = -1
-    """Messages in hand over all queues: divided by their number it replaces the limit per queue. -1 = no such
-    limit. RB-39."""
+    """Unfinished messages over all queues of a topic: divided by the number of queues it replaces the limit per queue.
+    -1 = no such limit. RB-39."""
     pull_threshold_bytes_topic: int = -1
     """The same in bytes."""
     span_max: int = 2_000
-    """Distance of smallest and largest offset in hand above which pulls are put off. 1 .. 1,000,000. PQ-7."""
+    """Distance of the smallest and largest unfinished offset above which pulls are delayed. 1 .. 1,000,000. PQ-7."""
     first_pull_delay_ms: int = 0
-    """Pause before the first pull of a new queue. RB-34 has 500 because its old owner may still be busy; here the
-    old owner lets go of the queue's lock first, so nothing is gained by waiting. 0 .. 60,000."""
+    """Pause before the first pull of a new queue. RB-34 has 500 because its old owner may still be busy; here the old
+    owner releases the queue's lock first, so nothing is gained by waiting. 0 .. 60,000."""
     commit_interval_ms: int = 5_000
     """Period of the offset report. 100 .. 60,000. OF-2."""
     rebalance_interval_ms: int = 20_000
-    """The safety net beside wake-ups. 100 .. 600,000. CS-3."""
+    """Period of rebalancing when nothing triggers it earlier. 100 .. 600,000. CS-3."""
     lock_wait_ms: int = 3_000
-    """How long one lock request waits at the broker for the old owner. 0 .. 30,000."""
+    """How long one lock request waits at the broker until the old owner releases the lock. 0 .. 30,000."""
     lock_retry_ms: int = 500
     """Pause before a refused lock is tried again. 10 .. 60,000. RB-33."""
     drain_ms: int = 3_000
-    """Longest wait for messages in hand when a queue moves away or the consumer closes. 0 .. 60,000."""
+    """Longest wait for unfinished messages when a queue moves away or the consumer closes. 0 .. 60,000."""
     pull_idle_ms: int = 120_000
-    """A queue without a finished pull for longer is dropped and taken anew. RB-20. 1,000 .. 3,600,000."""
+    """A queue without a finished pull for longer is dropped and acquired again. RB-20. 1,000 .. 3,600,000."""
     retry: str = "broker"
-    """Where a failed message of a concurrent listener waits: `broker` gives it back, it comes again through the retry
-    topic after 10 s, 30 s ... 2 h, to any member (RD-1); `local` keeps it in this process, and the queue's progress
-    stands meanwhile."""
+    """Where a failed message of a concurrent listener waits: `broker` returns it, and it is delivered again through the
+    retry topic after 10 s, 30 s ... 2 h, to any member (RD-1); `local` keeps it in this process, and the queue's
+    progress does not move meanwhile."""
     consume_timeout_ms: int = 900_000
-    """A concurrent listener that has had a message for longer loses it: it is given back to the broker. 1,000 ..
+    """A message that a concurrent listener has not finished after this time is returned to the broker. 1,000 ..
     86,400,000. CC-12, XO-13."""
     suspend_ms: int = 1_000
     """Ordered only: pause of a queue after its listener failed. 10 .. 600,000. OC-15."""
     lock_trust_ms: int = 500
-    """Ordered only: how long after a broken line to its broker a queue is still worked on; less than the broker's
-    `session_grace_ms`. 0 .. 60,000. OC-8."""
+    """Ordered only: how long a queue is still processed after the connection to its broker broke; less than the
+    broker's `session_grace_ms`. 0 .. 60,000. OC-8."""
     retry_first_ms: int = 1_000
-    """Pause before a failed message is handed to the listener again where it waits here: with `retry="local"`, or when
-    it could not be given back (CC-6); doubles each time. 1 .. 3,600,000."""
+    """Pause before a failed message is given to the listener again if it waits in this process: with `retry="local"`,
+    or when it could not be returned (CC-6); doubles each time. 1 .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Longest such pause. 1 .. 7,200,000."""
     max_attempts: int = 0
-    """Deliveries before the dead-letter topic; 0 = what the group is configured to (17). 0 .. 1,000. RD-3. Kept by the
-    broker, over crashes and hand-overs; 1 costs a call for each message."""
+    """Deliveries before the dead-letter topic; 0 = the group's setting (17). 0 .. 1,000. RD-3. Counted by the broker,
+    across crashes and rebalances; 1 costs a call for each message."""
     timeout_ms: int = 3_000
     """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
     route_refresh_ms: int = 30_000
     """Age at which a route is fetched again. 100 .. 600,000. XO-13."""
     young_from_first: bool = False
     """True: a group that never read starts a queue at its first message, also with LAST, while that message is still in
-    the broker's memory, as the original does. False: LAST means from now on, always. RB-46."""
+    the broker's memory, as RocketMQ does. False: LAST always means from now on. RB-46."""
     offsets_folder: Path | None = None
-    """Broadcasting only: where progress is kept, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5, OF-6."""
+    """Broadcasting only: the folder that progress is kept in, `<folder>/<group>/offsets.json`. None = `~/.evenq`. OF-5,
+    OF-6."""
     zone: str = ""
     """Where this member runs, for strategies that keep queues near; empty: the variable EVENQ_ZONE, else what
     Kubernetes knows. At most 255 characters."""
     instance: str = ""
-    """Stable name of its place: a successor with the same one may get its queues back. Empty: EVENQ_INSTANCE, else
+    """Stable name of its place: a replacement with the same one may get its queues back. Empty: EVENQ_INSTANCE, else
     none. At most 255 characters."""
     capacity: float = 1.0
-    """How much it can take beside other members of a group whose weight is CAPACITY. Above 0, at most 1,000,000."""
+    """Its share of the load relative to other members, in a group whose weight is CAPACITY. Above 0, at most
+    1,000,000."""
 
     def __post_init__(self) -> None:
         if self.retry not in {"broker", "local"}:
@@ -214,8 +218,8 @@ class PullOptions:
     """How a pull consumer fetches ahead and commits. Bounds are those of the same names in PushOptions."""
 
     auto_commit: bool = True
-    """True: what a `poll` returned counts as consumed at the next one, and is reported every `commit_interval_ms`.
-    False: beyond where the group begins, progress is stored only by `commit`."""
+    """True: messages that a `poll` returned count as consumed at the next one, and progress is reported every
+    `commit_interval_ms`. False: apart from the group's start offset, progress is stored only by `commit`."""
     pull_batch: int = 512
     """Messages per pull."""
     pull_bytes: int = 1 << 20
@@ -223,7 +227,7 @@ class PullOptions:
     pull_wait_ms: int = 15_000
     """Longest long poll at the broker."""
     pull_threshold_queue: int = 1_000
-    """Messages fetched ahead per queue above which its pulls are put off. PQ-8."""
+    """Messages fetched ahead per queue above which its pulls are delayed. PQ-8."""
     pull_threshold_bytes_queue: int = 100 << 20
     """The same in bytes of bodies."""
     pull_threshold_topic: int = -1
@@ -231,13 +235,13 @@ class PullOptions:
     pull_threshold_bytes_topic: int = -1
     """The same in bytes."""
     span_max: int = 2_000
-    """Distance of smallest and largest offset in hand above which pulls are put off. PQ-7."""
+    """Distance of the smallest and largest unfinished offset above which pulls are delayed. PQ-7."""
     commit_interval_ms: int = 5_000
     """Period of the offset report. OF-2."""
     rebalance_interval_ms: int = 20_000
-    """The safety net beside wake-ups. CS-3."""
+    """Period of rebalancing when nothing triggers it earlier. CS-3."""
     drain_ms: int = 3_000
-    """Longest wait for the next `poll` or `commit` when a queue moves away while its messages are being worked on."""
+    """Longest wait for the next `poll` or `commit` when a queue moves away while its messages are being processed."""
     timeout_ms: int = 3_000
     """Deadline of one call, on top of its waiting time."""
     route_refresh_ms: int = 30_000
@@ -264,12 +268,12 @@ class PullOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleOptions:
-    """How a simple consumer asks."""
+    """How a simple consumer receives."""
 
     timeout_ms: int = 3_000
     """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
     slice_ms: int = 1_000
-    """With several brokers: how long to wait at one before the next is asked. 50 .. 30,000."""
+    """With several brokers: how long to wait at one before the next one is called. 50 .. 30,000."""
     heartbeat_interval_ms: int = 10_000
     """Period of heartbeats. 1,000 .. 60,000. Wire contract 3.2."""
     route_refresh_ms: int = 30_000
@@ -289,19 +293,20 @@ class SimpleOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiteOptions(SimpleOptions):
-    """How a consumer of lite topics asks; see SimpleOptions for the rest."""
+    """How a consumer of lite topics receives; see SimpleOptions for the rest."""
 
     sync_interval_ms: int = 30_000
-    """Period in which the whole set of lite topics is told again; brokers forget it after 90 s. 1,000 .. 60,000. Wire
+    """Period in which the whole set of lite topics is sent again; brokers forget it after 90 s. 1,000 .. 60,000. Wire
     contract 3.14."""
     invisible_ms: int = 30_000
-    """Push only: how long a message is hidden from the other members; prolonged while its listener runs. 1,000 ..
+    """Push only: how long a message is hidden from the other members; extended while its listener runs. 1,000 ..
     3,600,000."""
     consume_timeout_ms: int = 900_000
-    """Push only: a listener that has had a message for longer loses it. 1,000 .. 86,400,000. CC-12."""
+    """Push only: a message that a listener has not finished after this time is delivered again. 1,000 .. 86,400,000.
+    CC-12."""
     retry_first_ms: int = 1_000
-    """Push only: pause before a failed message comes again; doubles with each attempt. Its lite topic waits. 10 ..
-    3,600,000."""
+    """Push only: pause before a failed message is delivered again; doubles with each attempt. Its lite topic waits. 10
+    .. 3,600,000."""
     retry_max_ms: int = 60_000
     """Push only: longest such pause. 10 .. 7,200,000."""
     drain_ms: int = 3_000

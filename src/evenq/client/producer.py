@@ -1,5 +1,5 @@
-"""The sync producer. Its work is done in the process's loop thread (`loops.background`); any number of threads may
-share one.
+"""The sync producer. Its work runs in the process's loop thread (`loops.background`); any number of threads may share
+one producer.
 
     with evenq.Producer(endpoint="127.0.0.1:8081") as producer:
         result = producer.send(evenq.Message(topic="orders", body=b"..."))
@@ -31,15 +31,17 @@ __all__ = ["Producer"]
 
 
 class Producer(SyncFace, ProducerClient):
-    """Sends messages. Thread-safe; usable at once; close it, or leave its `with` block, to wait for what is pending."""
+    """Sends messages. Thread-safe, and usable at once. Closing it, or leaving its `with` block, waits for pending
+    messages.
+    """
 
     def send(
         self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
     ) -> SendResult:
-        """Send one and wait until it is stored. Retries by itself (`options.max_attempts`).
+        """Send one message and wait until it is stored. Retries automatically (`options.max_attempts`).
 
-        Equal sharding keys go to one queue, in send order (PR-7); a message group does that by itself, and its
-        messages are delivered in order, too. A selector chooses the queue.
+        Equal sharding keys go to one queue, in send order (PR-7); so do equal message groups, whose messages are also
+        delivered in order. A selector chooses the queue.
 
         Raises the last error: TopicNotFound, BodyTooLarge, IllegalMessageTag ..., ConnectionFailed, RequestTimeout
         (it may or may not be stored; `options.send_timeout_ms`), TooManyRequests (no room within `options.block_ms`).
@@ -52,22 +54,24 @@ class Producer(SyncFace, ProducerClient):
     def send_async(
         self, message: Message, *, sharding_key: str | None = None, selector: Selector | None = None
     ) -> Future[SendResult]:
-        """Send one, gathered with others for up to `options.linger_ms`. Waits only if too much is pending.
+        """Send one message in a batch with others, which waits for up to `options.linger_ms`. Blocks only if too much
+        is pending.
 
-        The future's callbacks run in the SDK's loop thread: keep them short, and make no sync call of the SDK there.
+        The future's callbacks run in the SDK's loop thread: keep them short, and do not make sync calls of the SDK in
+        them.
         """
         return self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
 
     def send_oneway(self, message: Message) -> None:
-        """Send one, tried once; nobody is told what became of it. Waits only if too much is pending."""
+        """Send one message with a single attempt and no result. Blocks only if too much is pending."""
         self._take(message, urgent=False, oneway=True)
 
     def send_batch(
         self, messages: Iterable[Message], *, sharding_key: str | None = None, selector: Selector | None = None
     ) -> list[SendResult]:
-        """Send many, spread over the queues, and wait for all. Raises the first error after all were answered.
+        """Send many messages, spread over the queues, and wait for all. Raises the first error after all were answered.
 
-        Brokers get the first of them while the next are drawn from `messages` and encoded (`loops.blocks`).
+        The first ones are sent while the next are read from `messages` and encoded (`loops.blocks`).
         """
         self._check_open()
         self._background.check_thread()
@@ -82,7 +86,7 @@ class Producer(SyncFace, ProducerClient):
         return results_of(future.exception() or future.result() for future in futures)
 
     def request(self, message: Message, *, timeout_ms: int = 3_000) -> ReceivedMessage:
-        """Send a request and wait for its reply, which its consumer makes with `evenq.reply_to`.
+        """Send a request and wait for its reply, which its consumer creates with `evenq.reply_to`.
 
         Raises RequestTimeout (it may have been handled), TooManyRequests (`options.pending_requests`), and as `send`.
         """
@@ -96,7 +100,7 @@ class Producer(SyncFace, ProducerClient):
             self._background.call_soon(partial(self._replies.end, request))
 
     def begin_transaction(self, message: Message) -> Transaction:
-        """Store a message that nobody sees until the transaction is committed. Not tried twice.
+        """Store a message that is invisible until the transaction is committed. Makes a single attempt.
 
         Use the result in a `with` block, or call its `commit` or `rollback`. Raises Unsupported without a checker, and
         as `send` does; after RequestTimeout the message may be stored, and then the checker decides.
@@ -104,15 +108,15 @@ class Producer(SyncFace, ProducerClient):
         return Transaction(self._run(self._half(message)), self._end_transaction)
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait until everything given so far is answered. Raises RequestTimeout after `timeout_ms`."""
+        """Wait until all messages sent so far are answered. Raises RequestTimeout after `timeout_ms`."""
         self._background.check()
         self._background.call_soon(self._flush)
         if not self._gate.wait_empty(timeout_ms):
             raise self._late(self._gate.messages, timeout_ms)
 
     def close(self, timeout_ms: int = 30_000) -> None:
-        """Flush, at most `timeout_ms`, then end the connections; what is pending then fails. Closing twice is no
-        error.
+        """Flush, for at most `timeout_ms`, then close the connections; messages still pending then fail. Closing twice
+        is no error.
         """
         if self._closed:
             return

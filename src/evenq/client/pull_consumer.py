@@ -1,4 +1,4 @@
-"""The sync pull consumer: its user asks for messages when it wants them, and says where to read (CS-11, RB-49).
+"""The sync pull consumer: the program fetches messages when it wants them, and may choose where to read (CS-11, RB-49).
 
 with evenq.PullConsumer(group="billing", subscriptions={"orders": "*"}) as consumer:
     for message in consumer.poll():
@@ -21,7 +21,7 @@ __all__ = ["PullConsumer"]
 
 
 class PullConsumer(SyncFace, PullClient):
-    """Shares a group's queues as a push consumer does, or reads queues of its user's choice. One poll at a time."""
+    """Shares a group's queues as a push consumer does, or reads queues that the program chooses. One poll at a time."""
 
     _awaited_by = "evenq.aio.PullConsumer"
 
@@ -33,19 +33,20 @@ class PullConsumer(SyncFace, PullClient):
         return self
 
     def close(self, *, consumed: bool = True) -> None:
-        """Leave the group in bounded time. With automatic commits what the last poll returned counts as consumed,
-        unless `consumed` is False (leaving a `with` block by an exception); then it comes again. Closing twice is no
-        error.
+        """Leave the group in bounded time. With automatic commits the messages of the last poll count as consumed,
+        unless `consumed` is False (leaving a `with` block by an exception); then they are delivered again. Closing
+        twice is no error.
         """
         if self._lifetime.end():
             self._run(self._shut(consumed=consumed))
             self._callbacks.shutdown(wait=False, cancel_futures=True)
 
     def poll(self, max_messages: int = 32, *, wait_ms: int = 15_000) -> list[ReceivedMessage]:
-        """Up to `max_messages` (1 .. 10,000) of one queue in offset order; waits up to `wait_ms`, then an empty list.
+        """Return up to `max_messages` (1 .. 10,000) of one queue in offset order. Waits up to `wait_ms`, then returns
+        an empty list.
 
-        With automatic commits, what the poll before returned is consumed now. Raises Unsupported while another thread
-        polls.
+        With automatic commits, the messages of the previous poll count as consumed now. Raises Unsupported while
+        another thread polls.
         """
         polling = self._running()
         try:
@@ -55,29 +56,30 @@ class PullConsumer(SyncFace, PullClient):
             raise
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store progress now: behind everything polled, or these offsets (the next ones to read, also backward). Raises
-        PreconditionFailed for a queue that is not ours, ConnectionFailed if a broker did not take it.
+        """Store progress now: after everything polled, or at these offsets (the next ones to read; they may go
+        backward). Raises PreconditionFailed for a queue that this consumer does not own, ConnectionFailed if a broker
+        did not store it.
         """
         self._run(self._running().commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int:
-        """The group's stored offset, asked of the store; -1 if there is none (OF-8)."""
+        """The group's stored offset, read from where it is stored; -1 if there is none (OF-8)."""
         return self._run(self._running().committed(queue))
 
     def assign(
         self, queues: Sequence[MessageQueue], expression: str | FilterExpression = "*", *, timeout_ms: int = 10_000
     ) -> None:
-        """Read exactly these queues from the group's stored offsets on, without sharing; returns when they are ready.
-        Raises RequestTimeout, and Unsupported on a consumer that subscribes.
+        """Read exactly these queues from the group's stored offsets on, without sharing them; returns when they are
+        ready. Raises RequestTimeout, and Unsupported on a consumer that subscribes.
         """
         self._run(self._assign(queues, expression, timeout_ms))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Read from the oldest message that is kept."""
+        """Continue at the oldest message that is kept."""
         self._run(self._running().seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Read only what comes from now on."""
+        """Continue at the end: read only messages that are stored from now on."""
         self._run(self._running().seek_to_end(queue))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -85,7 +87,7 @@ class PullConsumer(SyncFace, PullClient):
         return self._run(self._running().offset_at(queue, timestamp_ms))
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of a topic, sorted; to choose from."""
+        """All readable queues of a topic, sorted, for `assign`."""
         return self._run(self._running().queues_of(topic))
 
     def __enter__(self) -> Self:

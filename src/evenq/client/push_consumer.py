@@ -23,13 +23,13 @@ __all__ = ["PushConsumer"]
 
 
 class PushConsumer(SyncFace, PushClient):
-    """One member of a consumer group. Delivery is at least once (TQ-10); orderly joins and leaves repeat nothing."""
+    """One member of a consumer group. Delivery is at least once (TQ-10); orderly joins and leaves repeat no message."""
 
     _awaited_by = "evenq.aio.PushConsumer"
 
     def start(self) -> Self:
-        """Join the group and begin to read; returns at once, queues come as they are granted. Starting twice is an
-        error.
+        """Join the group and begin to read. Returns at once; queues are added as their locks are granted. Starting
+        twice is an error.
         """
         self._lifetime.check_new()
         self._threads = ThreadPoolExecutor(self._plan.slots, thread_name_prefix="evenq-listener")
@@ -38,7 +38,7 @@ class PushConsumer(SyncFace, PushClient):
         return self
 
     def close(self) -> None:
-        """Leave the group: finish what listeners hold (at most `options.drain_ms`), commit, let the queues go. Closing
+        """Leave the group: wait for running listeners (at most `options.drain_ms`), commit, release the queues. Closing
         twice is no error.
         """
         if self._lifetime.end():

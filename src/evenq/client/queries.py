@@ -1,4 +1,4 @@
-"""Looking, with the sync admin: messages, their way, clients, dead letters; see `evenq.Admin`, which is one."""
+"""Queries of the sync admin: messages, their history, clients, dead letters; `evenq.Admin` inherits them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Queries"]
 
 
 class Queries(SyncFace):
-    """The part of `evenq.Admin` that looks, and does what needs a message or a client by name."""
+    """The part of `evenq.Admin` that queries, and acts on a single message or client."""
 
     _calls: AdminCalls
 
@@ -45,8 +45,8 @@ class Queries(SyncFace):
         """Stored messages of a topic, at most `limit` (1 to 1,000), without a group and without changing anything.
 
         By `key`, by the time they were stored (ms since the epoch; 0 = open), of one `queue`, from its `offset` on.
-        Bodies are cut to `body_max` bytes (0 = whole). `after` is `positions` of the result before, to go on. Raises
-        TopicNotFound, BadRequest.
+        Bodies are cut to `body_max` bytes (0 = whole). `after` is `positions` of the previous result, to continue.
+        Raises TopicNotFound, BadRequest.
         """
         return self._run(
             self._calls.find_messages(
@@ -64,7 +64,7 @@ class Queries(SyncFace):
         offset: int | None = None,
         body_max: int = 0,
     ) -> MessageView:
-        """One message by its id, looked for in all topics or in `topic`, or by its topic, queue and offset. The body is
+        """One message by its id, searched in all topics or in `topic`, or by its topic, queue and offset. The body is
         cut to `body_max` bytes (0 = whole). Raises MessageNotFound, TopicNotFound, BadRequest.
         """
         return self._run(
@@ -80,14 +80,14 @@ class Queries(SyncFace):
         return self.find_messages(topic, queue=queue, newest_first=True, limit=limit, body_max=body_max)
 
     def trace_message(self, message_id: str, *, topic: str = "", group: str = "") -> TracesView:
-        """What became of a message: where its copies lie, and each group's state on them (or that of `group`). Raises
-        MessageNotFound, GroupNotFound.
+        """The history of a message: where its copies are stored, and each group's state on them (or that of `group`).
+        Raises MessageNotFound, GroupNotFound.
         """
         return self._run(self._calls.trace_message(message_id, topic=topic, group=group))
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
-        """Take a delayed message back before its time; `recall_handle` is that of its `SendResult`. Returns its id,
-        also when done twice. Raises BadRequest when it is too late, or for a handle of another topic.
+        """Recall a delayed message before it is due; `recall_handle` is that of its `SendResult`. Returns its id, also
+        when done twice. Raises BadRequest when it is too late, or for a handle of another topic.
         """
         return self._run(self._calls.recall_message(topic, recall_handle))
 
@@ -100,8 +100,8 @@ class Queries(SyncFace):
         return self._run(self._calls.describe_client(client_id))
 
     def client_stack(self, client_id: str) -> str:
-        """What a client's threads do, as its SDK tells it. Raises NotFound, and RequestTimeout or NotImplementedYet
-        when the client does not answer.
+        """The stacks of a client's threads, as its SDK reports them. Raises NotFound, and RequestTimeout or
+        NotImplementedYet when the client does not answer.
         """
         return self._run(self._calls.client_stack(client_id))
 
@@ -127,7 +127,7 @@ class Queries(SyncFace):
         on_progress: Callable[[ReplayView], None] | None = None,
     ) -> list[ReplayView]:
         """Send dead letters once more to the topics that they came from, or to `to_topic`; each is sent at most once,
-        also when a replay that broke off is started again. Waits until all is done, a day at most.
+        also when an interrupted replay is started again. Waits until all is done, a day at most.
 
         `per_second` 0: as fast as it goes; `limit` 0: all. `dry_run` sends nothing: `would` of each result says what
         there is to send and where to. `on_progress` is called in the SDK's loop with each broker's newest count and

@@ -1,4 +1,4 @@
-"""One transaction in the hands of its user: the message is stored, nobody sees it; commit or roll back.
+"""One open transaction: its message is stored and invisible until it is committed or rolled back.
 
 `Transaction` belongs to `evenq.Producer`, `AsyncTransaction` to `evenq.aio.Producer`. Left as `with` block, it commits
 after the last line and rolls back when an exception leaves the block.
@@ -21,7 +21,7 @@ __all__ = ["AsyncTransaction", "Checker", "Transaction", "resolution_of"]
 log = logging.getLogger(__name__)
 
 Checker = Callable[[ReceivedMessage], object]
-"""Says what became of a half message: a `TransactionResolution`. An exception means UNKNOWN."""
+"""Returns the outcome of a half message, a `TransactionResolution`. An exception means UNKNOWN."""
 COMMIT, ROLLBACK = TransactionResolution.COMMIT, TransactionResolution.ROLLBACK
 
 
@@ -31,7 +31,7 @@ class _Half:
     def __init__(self, half: HalfMessage) -> None:
         self._half = half
         self.resolution: TransactionResolution | None = None
-        """What was told to the broker; None while it is open."""
+        """What was sent to the broker; None while the transaction is open."""
 
     @property
     def message_id(self) -> str:
@@ -40,7 +40,7 @@ class _Half:
 
     @property
     def transaction_id(self) -> str:
-        """What the broker calls it."""
+        """The broker's id of the transaction."""
         return self._half.transaction_id
 
 
@@ -52,8 +52,8 @@ class Transaction(_Half):
         self._end = end
 
     def commit(self) -> None:
-        """Deliver the message. Raises InvalidTransactionId (given up meanwhile), ConnectionFailed, RequestTimeout:
-        then the broker will ask the checker.
+        """Deliver the message. Raises InvalidTransactionId (the broker gave the transaction up meanwhile),
+        ConnectionFailed, RequestTimeout: then the broker will ask the checker.
         """
         self._decide(COMMIT)
 

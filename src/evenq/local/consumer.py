@@ -1,8 +1,8 @@
-"""Asking for messages (LQ-1, LQ-13, LQ-52 to LQ-57).
+"""Consuming messages (LQ-1, LQ-13, LQ-52 to LQ-57).
 
-A consumer holds queues of its names for its group, reads them round robin and hands out batches. Progress moves only
-when the user says that a message is finished, so a crash repeats messages instead of losing them. Living consumers of
-a group hold about as many queues each. One consumer may be used by several threads.
+A consumer holds queues of its names for its group, reads them round robin and returns batches. Progress moves only when
+the program says that a message is finished, so a crash repeats messages instead of losing them. The open consumers of a
+group hold about the same number of queues each. One consumer may be used by several threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EMPTY: Final = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERF
 
 
 class Consumer(Closing):
-    """Made by `LocalQueues.consumer`. Close it, or use it as a context."""
+    """Created by `LocalQueues.consumer`. Close it, or use it in a `with` block."""
 
     def __init__(self, engine: Engine, group: LocalGroupProgress, name: str, names: tuple[str, ...]) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Consumer(Closing):
 
     def poll(self, *, timeout: float = 0.0, count: int = 32) -> list[Message]:
         """The next messages of one queue, in their order; at most `count`. Waits up to `timeout` seconds if there are
-        none, and answers an empty list then.
+        none, then returns an empty list.
 
         Raises TooManyRequests while `unfinished_max` messages are unfinished: `ack` or `commit` first.
         """
@@ -175,9 +175,11 @@ class Consumer(Closing):
     # Finishing
 
     def ack(self, *messages: Message) -> None:
-        """These are finished, in any order. Progress moves up to the first message that is not (LQ-56 Better).
+        """Finish these messages, in any order. Progress moves up to the first message that is not finished (LQ-56
+        Better).
 
-        Raises PreconditionFailed if this consumer does not hold the message's queue (any more): somebody else gets it.
+        Raises PreconditionFailed if this consumer does not hold the message's queue (any more): another consumer gets
+        it.
         """
         with self._lock:
             self._check_open()
@@ -194,8 +196,8 @@ class Consumer(Closing):
                 self._finish(claim, offsets)
 
     def commit(self) -> None:
-        """Everything handed out so far is finished. Raises PreconditionFailed if a queue was lost; the other queues
-        are finished then too.
+        """Finish all messages returned so far. Raises PreconditionFailed if a queue was lost; the messages of other
+        queues are finished all the same.
         """
         with self._lock:
             self._check_open()
@@ -214,7 +216,7 @@ class Consumer(Closing):
         self._engine.progressed(claim.key)
 
     def rewind(self) -> None:
-        """Hand out again what is unfinished, from the first unfinished message of each queue on."""
+        """Return unfinished messages again, from the first unfinished message of each queue on."""
         with self._lock:
             self._check_open()
             for claim in self._claims:

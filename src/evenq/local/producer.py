@@ -1,7 +1,7 @@
 """Sending messages (LQ-1, LQ-3, LQ-5).
 
 A producer has a number of its own among the open producers of its name, and the number is its queue: so all of its
-messages stay in one queue, in their order. Everything costly happens here, in the caller's thread, before any lock
+messages stay in one queue, in their order. All expensive work happens here, in the caller's thread, before any lock
 (LQ-73). Threads may share a producer; the order between them is the order of their calls.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Producer"]
 
 
 class Producer(Closing):
-    """Made by `LocalQueues.producer`. Close it, or use it as a context."""
+    """Created by `LocalQueues.producer`. Close it, or use it in a `with` block."""
 
     def __init__(self, engine: Engine, name: str, number: int, closed: Callable[[str, int], None]) -> None:
         self.name = name

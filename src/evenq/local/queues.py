@@ -1,7 +1,7 @@
-"""The way in: `open` a folder (or nothing, for the memory engine), make producers and consumers, close.
+"""The entry point: `open` a folder (or none, for the memory engine), create producers and consumers, close.
 
-One process owns a folder. A thread of its own syncs what was written and saves the progress, one thing behind the other
-(LQ-45, LQ-72); when it fails, nothing is taken any more, and every caller is told.
+One process owns a folder. A background thread syncs what was written and saves the progress, one after the other
+(LQ-45, LQ-72); when it fails, no messages are accepted any more, and every caller gets the error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_queues(
     disk: Disk | None = None,
     background: bool = True,
 ) -> LocalQueues:
-    """Open local queues in the folder `path`, which is made if it is new; the memory engine takes no folder.
+    """Open local queues in the folder `path`, which is created if it is missing; the memory engine takes no folder.
 
     `clock`, `disk` and `background=False` (no thread: call `flush` yourself) are for tests. Raises SettingsError,
     StoreLocked (another process has the folder), StoreError (another engine's or version's folder), StoreCorrupted
@@ -179,8 +179,8 @@ class LocalQueues(Closing):
             heapq.heappush(self._numbers[name], number)
 
     def consumer(self, *names: str, group: str, name: str | None = None) -> Consumer:
-        """A new consumer of one or more topics or queues for `group`. `name` is who it is to others of its group;
-        default `127.0.0.1:<number>` (LQ-52). With a name of its own it finds the queues that are reserved for it.
+        """A new consumer of one or more topics or queues for `group`. `name` identifies it in its group; default
+        `127.0.0.1:<number>` (LQ-52). With a fixed name it gets the queues that are reserved for it.
 
         Raises IllegalTopic, IllegalGroup, PreconditionFailed (the name is in use).
         """
@@ -200,7 +200,7 @@ class LocalQueues(Closing):
     # Keeping
 
     def flush(self, *, everything: bool = False) -> None:
-        """Make what was sent and finished so far survive a power loss. The background thread does it by time.
+        """Make everything sent and finished so far survive a power loss. The background thread does so periodically.
 
         `everything` also brings the consume queues up to date on disk, so that the next start reads nothing again.
         Raises StorePoisoned if the disk fails.
@@ -246,7 +246,7 @@ class LocalQueues(Closing):
                 return
 
     def close(self) -> None:
-        """Save everything and let the folder go. Producers and consumers are refused from then on. Closing twice is
+        """Save everything and release the folder. Producers and consumers raise an error from then on. Closing twice is
         fine. Raises StorePoisoned if the disk failed.
         """
         with self._lock:

@@ -1,7 +1,7 @@
-"""What a listener said about its messages (CC-4): all done, none done, or some to come again.
+"""The result of a listener (CC-4): all messages done, none done, or some to be delivered again.
 
-`None`, `True` and anything that is neither `False` nor a `Retry` mean done. A `Retry` that names what the listener
-was not given means that none is done: what it wanted is not known.
+`None`, `True` and anything that is neither `False` nor a `Retry` mean done. A `Retry` that names messages which the
+listener was not given means that none is done, because its intention is unknown.
 """
 
 from __future__ import annotations
