@@ -28,7 +28,7 @@ PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 
 IMAGE_LISTS = {
     "requirements-server.txt": "What every image installs.",
-    "requirements-kubernetes.txt": "What the rebalancer's image adds: the Kubernetes client.",
+    "requirements-kubernetes.txt": "What the images of rebalancer and broker add: the Kubernetes client.",
     "requirements-build.txt": "What the wheel of evenq is built with, inside the image's build.",
     "requirements-demo.txt": "What the demo's image adds: the flights, without the packages that they ask for.",
     "requirements-spark.txt": "What the image of Spark's drivers and executors installs.",

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "dist" / "sbom"
 LISTS = {
-    "broker": ("requirements-server.txt",),
+    "broker": ("requirements-server.txt", "requirements-kubernetes.txt"),
     "nameserver": ("requirements-server.txt",),
     "rebalancer": ("requirements-server.txt", "requirements-kubernetes.txt"),
     "spark": ("requirements-spark.txt",),

@@ -6,11 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # evenq_helm: the cluster and the demo's pods
+from evenq_helm.kubernetes import IMAGES, REGISTRY, TAG, Kubernetes
+
+BASE = ("--build-arg", "PYTHON_IMAGE=python:3.11-slim")  # the test cluster makes its own and asks no registry
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -51,3 +55,21 @@ def cluster_tools() -> Path:
         pytest.skip("no test cluster beside the project; set K8S_TOOLS")
     install(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def kubernetes(cluster_tools: Path) -> Iterator[Kubernetes]:
+    """The cluster, with our images on its node."""
+    folder = cluster_tools
+    subprocess.run([folder / "up"], check=True, timeout=1_800, stdout=subprocess.DEVNULL)
+    try:
+        kubernetes = Kubernetes(folder)
+        for image in IMAGES:
+            name = f"{REGISTRY}/{image}:{TAG}"
+            kubernetes.tool("build-image", name, ".", "-f", "docker/Dockerfile", "--target", image, *BASE)
+            kubernetes.tool("load-image", name)
+        kubernetes.run("kubectl", "label", "node", "--all", "--overwrite", "topology.kubernetes.io/zone=north")
+        yield kubernetes
+    finally:
+        if not os.environ.get("EVENQ_TEST_KEEP"):
+            subprocess.run([folder / "down"], check=False, timeout=120, stdout=subprocess.DEVNULL)

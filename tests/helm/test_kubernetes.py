@@ -19,35 +19,17 @@ from typing import Any
 
 import pytest
 from evenq_helm.desk import MEMBERS, Desk, explain, make_pods, sizes
-from evenq_helm.kubernetes import CHART, IMAGES, NODE, REGISTRY, TAG, Kubernetes, installed, values, wait_until
+from evenq_helm.kubernetes import CHART, NODE, REGISTRY, TAG, Kubernetes, installed, values, wait_until
 from evenq_helm.outside import Outside
 
 from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Recorder
 
 FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", "20000"))
-BASE = ("--build-arg", "PYTHON_IMAGE=python:3.11-slim")  # the test cluster makes its own and asks no registry
 PROBED_SECONDS = 180
 ROLLING_SECONDS = 60
 SMALL = "/mnt/evenq-small"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2_400)]
-
-
-@pytest.fixture(scope="module")
-def kubernetes(cluster_tools: Path) -> Iterator[Kubernetes]:
-    folder = cluster_tools
-    subprocess.run([folder / "up"], check=True, timeout=1_800, stdout=subprocess.DEVNULL)
-    try:
-        kubernetes = Kubernetes(folder)
-        for image in IMAGES:
-            name = f"{REGISTRY}/{image}:{TAG}"
-            kubernetes.tool("build-image", name, ".", "-f", "docker/Dockerfile", "--target", image, *BASE)
-            kubernetes.tool("load-image", name)
-        kubernetes.run("kubectl", "label", "node", "--all", "--overwrite", "topology.kubernetes.io/zone=north")
-        yield kubernetes
-    finally:
-        if not os.environ.get("EVENQ_TEST_KEEP"):
-            subprocess.run([folder / "down"], check=False, timeout=120, stdout=subprocess.DEVNULL)
 
 
 class Release:
@@ -139,11 +121,11 @@ def test_fewer_brokers_are_refused_until_those_that_go_are_read_empty(release: R
     kubernetes = release.kubernetes
     kubernetes.run(*kubernetes.evenq("topic", "create", "letters", "--queues", "2"))
     kubernetes.run(*kubernetes.evenq("produce", "letters", "--body", "number {n}", "--count", "100"))
-    wish = ("helm", "upgrade", "evenq", str(CHART), *values("rebalancer.replicas=2", "broker.replicas=1"))
+    wish = ("helm", "upgrade", "evenq", str(CHART), *values("rebalancer.replicas=2", "broker.groups=1"))
     refused = kubernetes.tried(*wish, timeout=240)
     assert refused.returncode != 0
     told = refused.stdout + refused.stderr
-    assert "Refused: broker.replicas 2 -> 1 would end evenq-broker-1 before they are read empty" in told
+    assert "Refused: broker.groups 2 -> 1 would end evenq-broker-1 before they are read empty" in told
     assert "exec evenq-broker-0 -- evenq broker drain evenq-broker-1 --wait 3600" in told
     assert "broker.scaleIn=unchecked" in told
     assert "evenq-broker-1: not yet." in told, "the table of what is left, too"
@@ -365,7 +347,7 @@ def test_a_broker_that_was_read_empty_may_go(release: Release) -> None:
     kubernetes = release.kubernetes
     for row in json.loads(kubernetes.run(*kubernetes.evenq("topic", "list", "--json"))):
         kubernetes.run(*kubernetes.evenq("topic", "delete", row["topic"], "--yes"))
-    wish = values("rebalancer.replicas=2", "broker.replicas=1", "broker.scaleIn=drain", "broker.scaleInSeconds=60")
+    wish = values("rebalancer.replicas=2", "broker.groups=1", "broker.scaleIn=drain", "broker.scaleInSeconds=60")
     kubernetes.run("helm", "upgrade", "evenq", str(CHART), "--wait", "--timeout", "5m", *wish, timeout=330)
     wait_until(lambda: "evenq-broker-1" not in uids(kubernetes), 60, "it is gone")
     assert "evenq-scale-in" not in {job["metadata"]["name"] for job in kubernetes.listed("jobs")}

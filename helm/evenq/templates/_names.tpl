@@ -2,11 +2,14 @@
 {{- if contains "evenq" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-evenq" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end -}}
 {{- end }}
 
-{{/* Labels of one service: call with (dict "root" $ "service" "broker"). */}}
+{{/* Labels of one service: call with (dict "root" $ "service" "broker"), and "group" for the copies of one broker group. */}}
 {{- define "evenq.selector" -}}
 app.kubernetes.io/name: evenq
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .service }}
+{{- with .group }}
+evenq.io/broker-group: {{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "evenq.labels" -}}
@@ -29,6 +32,34 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{/* The access point without its port; it stands in every certificate, so servers expect it of each other as well. */}}
 {{- define "evenq.host" -}}
 {{ include "evenq.name" . }}.{{ .Release.Namespace }}.svc.cluster.local
+{{- end }}
+
+{{/* Broker groups, and copies of each. */}}
+{{- define "evenq.groups" -}}
+{{ .Values.broker.groups | default 2 }}
+{{- end }}
+
+{{- define "evenq.copies" -}}
+{{- $broker := .Values.broker }}
+{{- if and $broker.replicas (not $broker.groups) }}
+{{- fail (printf "broker.replicas is the number of copies of each broker group now, and broker.groups how many groups there are; earlier charts called groups replicas. Say both: broker.groups=%d,broker.replicas=1 keeps %d broker(s) of one copy, broker.groups=1,broker.replicas=3 makes one group of three copies" (int $broker.replicas) (int $broker.replicas)) }}
+{{- end }}
+{{- $broker.replicas | default 1 }}
+{{- end }}
+
+{{/* Names of the StatefulSets of brokers: one that holds all groups, or with copies one for each group. */}}
+{{- define "evenq.brokerSets" -}}
+{{- $name := printf "%s-broker" (include "evenq.name" .) }}
+{{- $sets := list }}
+{{- if eq (include "evenq.copies" .) "1" }}{{ $sets = append $sets $name }}
+{{- else }}{{ range $group := until (int (include "evenq.groups" .)) }}{{ $sets = append $sets (printf "%s-%d" $name $group) }}{{ end }}
+{{- end }}
+{{- join " " $sets }}
+{{- end }}
+
+{{/* A pod of a broker, for commands in texts. */}}
+{{- define "evenq.brokerPod" -}}
+{{ include "evenq.name" . }}-broker-0{{ if ne (include "evenq.copies" .) "1" }}-0{{ end }}
 {{- end }}
 
 {{/* The port that clients use. */}}
@@ -76,9 +107,11 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Where pods of a service run: its own values, else those of the chart, else apart from each other. Call with root, service, values. */}}
+{{/* Where pods of a service run: its own values, else those of the chart, else apart from each other. Call with root, service, values,
+and for copies their group: those of one group stand apart, whatever other groups do. */}}
 {{- define "evenq.placement" -}}
-{{- $hard := eq .values.spread "hard" }}
+{{- $spread := .values.spread | default (empty .group | ternary "soft" "host") }}
+{{- $hard := dict "topology.kubernetes.io/zone" (eq $spread "hard") "kubernetes.io/hostname" (has $spread (list "host" "hard")) }}
 {{- with .values.priorityClassName | default .root.Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -90,12 +123,12 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if .values.topologySpreadConstraints }}
 topologySpreadConstraints: {{- toYaml .values.topologySpreadConstraints | nindent 2 }}
-{{- else if ne .values.spread "none" }}
+{{- else if ne $spread "none" }}
 topologySpreadConstraints:
   {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - maxSkew: 1
     topologyKey: {{ $key }}
-    whenUnsatisfiable: {{ $hard | ternary "DoNotSchedule" "ScheduleAnyway" }}
+    whenUnsatisfiable: {{ get $hard $key | ternary "DoNotSchedule" "ScheduleAnyway" }}
     labelSelector:
       matchLabels: {{- include "evenq.selector" $ | nindent 8 }}
   {{- end }}
@@ -103,10 +136,10 @@ topologySpreadConstraints:
 {{- with .values.affinity | default .root.Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- else }}
-{{- if ne .values.spread "none" }}
+{{- if ne $spread "none" }}
 affinity:
   podAntiAffinity:
-    {{- if $hard }}
+    {{- if get $hard "kubernetes.io/hostname" }}
     requiredDuringSchedulingIgnoredDuringExecution:
       - topologyKey: kubernetes.io/hostname
         labelSelector:
@@ -130,13 +163,14 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Health over gRPC, or over HTTP where TLS is on, which the kubelet's gRPC probes do not speak. The port opens once a long log is
+{{/* Health over gRPC, or over HTTP where TLS is on, which the kubelet's gRPC probes do not speak, and for copies, of which only the
+leader has the gRPC port open (`http`). The port opens once a long log is
 recovered, so startup asks for liveness: a broker that starts on a full disk is not ready, and killing it would not help. Call with
-(dict "root" $ "port" 8081 "startupSeconds" 120). */}}
+(dict "root" $ "port" 8081 "startupSeconds" 120 "http" false). */}}
 {{- define "evenq.probes" -}}
 {{- $live := dict "grpc" (dict "port" .port "service" "liveness") }}
 {{- $ready := dict "grpc" (dict "port" .port "service" "readiness") }}
-{{- if .root.Values.tls.enabled }}
+{{- if or .http .root.Values.tls.enabled }}
 {{- $live = dict "httpGet" (dict "port" "metrics" "path" "/healthz") }}
 {{- $ready = dict "httpGet" (dict "port" "metrics" "path" "/readyz") }}
 {{- end }}

@@ -1,0 +1,208 @@
+"""The chart with several copies of each broker group, as it renders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from evenq_broker.settings import BrokerSettings
+from evenq_helm.chart import CHART, environment, find, pods, refusal, render
+
+from evenq.serving.settings import load
+
+pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
+
+COPIES = ["--set", "broker.groups=2,broker.replicas=3"]
+DOMAIN = "evenq-broker.default.svc.cluster.local"
+GROUP = "evenq.io/broker-group"
+
+
+def broker(documents: list[dict[str, Any]], group: int = 0) -> dict[str, Any]:
+    """The container of a group's copies."""
+    (container,) = find(documents, "StatefulSet", f"evenq-broker-{group}")["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def test_each_group_is_a_set_of_its_own_whose_copies_know_each_other(helm: str) -> None:
+    documents = render(helm, *COPIES)
+    sets = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "StatefulSet"}
+    assert set(sets) == {"evenq-broker-0", "evenq-broker-1", "evenq-nameserver"}
+    for index in range(2):
+        name = f"evenq-broker-{index}"
+        spec = sets[name]
+        assert (spec["replicas"], spec["serviceName"]) == (3, "evenq-broker")
+        assert spec["podManagementPolicy"] == "Parallel", "one alone is never in sync, so it is never ready"
+        assert spec["selector"]["matchLabels"][GROUP] == name
+        assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+        told = environment(broker(documents, index))
+        assert told["EVENQ_BROKER_BROKER_NAME"] == name
+        assert told["EVENQ_BROKER_REPLICATION__RECORD"] == f"lease:{name}"
+        assert told["EVENQ_BROKER_REPLICATION__MEMBERS"] == ",".join(f"{n}={name}-{n}.{DOMAIN}:8084" for n in range(3))
+        assert told["EVENQ_BROKER_ADVERTISE"] == f"default=$(POD_NAME).{DOMAIN}:8081"
+        assert told["EVENQ_ENDPOINT"] == "evenq.default.svc.cluster.local:8081", "a follower serves nobody"
+        order = list(told)
+        assert order.index("POD_NAME") < order.index("EVENQ_BROKER_ADVERTISE"), "only earlier ones are put in"
+
+
+def test_the_program_takes_what_the_chart_tells_a_copy(helm: str) -> None:
+    """Every copy's variables, with what Kubernetes puts in, read by the program's own code."""
+    for index in range(2):
+        for copy in range(3):
+            told = {name: value for name, value in environment(broker(render(helm, *COPIES), index)).items() if value}
+            told["EVENQ_BROKER_REPLICATION__BROKER_ID"] = str(copy)
+            settings = load(BrokerSettings, "broker", [], told)
+            assert settings.replication.addresses[copy] == f"evenq-broker-{index}-{copy}.{DOMAIN}:8084"
+            assert (settings.replication.mode, settings.replication.min_in_sync) == ("sync", 2)
+
+
+def test_a_copys_number_is_that_of_its_pod(helm: str) -> None:
+    entries = {e["name"]: e for e in broker(render(helm, *COPIES))["env"]}
+    path = entries["EVENQ_BROKER_REPLICATION__BROKER_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.labels['apps.kubernetes.io/pod-index']"
+    assert entries["POD_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+    assert "needs Kubernetes 1.28" in refusal(helm, "broker.groups=1", "broker.replicas=3", version="1.27.0")
+
+
+def test_a_drain_takes_one_copy_of_a_group_at_a_time(helm: str) -> None:
+    documents = render(helm, *COPIES)
+    budgets = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "PodDisruptionBudget"}
+    assert set(budgets) == {"evenq-broker-0", "evenq-broker-1", "evenq-nameserver"}
+    for index in range(2):
+        name = f"evenq-broker-{index}"
+        assert budgets[name]["maxUnavailable"] == 1
+        assert (
+            budgets[name]["selector"]["matchLabels"]
+            == (find(documents, "StatefulSet", name)["spec"]["selector"]["matchLabels"])
+        ), "as many pods as the set has, or maxUnavailable would count others"
+    assert "for each group" in refusal(helm, "broker.groups=1", "broker.replicas=3", "broker.maxUnavailable=2")
+
+
+def spread_of(helm: str, *values: str) -> dict[str, Any]:
+    template = find(render(helm, *COPIES, *values), "StatefulSet", "evenq-broker-1")["spec"]["template"]["spec"]
+    apart = template.get("affinity", {}).get("podAntiAffinity", {})
+    terms = apart.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    selectors = [one["labelSelector"] for one in (*template.get("topologySpreadConstraints", []), *terms)]
+    assert all(one["matchLabels"][GROUP] == "evenq-broker-1" for one in selectors), "copies of other groups may be near"
+    told = {one["topologyKey"]: one["whenUnsatisfiable"] for one in template.get("topologySpreadConstraints", [])}
+    return {**told, "apart": [term["topologyKey"] for term in terms]}
+
+
+def test_copies_of_a_group_never_share_a_node_unless_that_is_asked_for(helm: str) -> None:
+    zone, host = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+    assert spread_of(helm) == {zone: "ScheduleAnyway", host: "DoNotSchedule", "apart": [host]}
+    assert spread_of(helm, "--set", "broker.spread=host") == spread_of(helm)
+    hard = spread_of(helm, "--set", "broker.spread=hard")
+    assert hard == {zone: "DoNotSchedule", host: "DoNotSchedule", "apart": [host]}
+    soft = spread_of(helm, "--set", "broker.spread=soft")
+    assert soft == {zone: "ScheduleAnyway", host: "ScheduleAnyway", "apart": []}
+    assert spread_of(helm, "--set", "broker.spread=none") == {"apart": []}
+
+
+def test_only_brokers_may_write_their_groups_leases_and_no_other(helm: str) -> None:
+    documents = render(helm, *COPIES, "--set", "rebalancer.enabled=false")
+    names = ["evenq-broker-0", "evenq-broker-1"]
+    assert [d["metadata"]["name"] for d in documents if d["kind"] == "Lease"] == names
+    for name in names:
+        assert find(documents, "Lease", name)["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    (rule,) = find(documents, "Role", "evenq-broker")["rules"]
+    assert rule == {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": names,
+        "verbs": ["get", "watch", "update"],
+    }
+    assert find(documents, "RoleBinding", "evenq-broker")["subjects"][0]["name"] == "evenq-broker"
+    assert not [d for d in documents if d["kind"].startswith("ClusterRole")]
+    for pod in pods(documents):
+        copy = pod["containers"][0]["name"] == "broker"
+        assert pod["automountServiceAccountToken"] is copy
+        assert pod.get("serviceAccountName") == ("evenq-broker" if copy else None)
+
+
+def test_brokers_of_one_copy_have_no_rights_at_all(helm: str) -> None:
+    documents = render(helm, "--set", "rebalancer.enabled=false,broker.groups=3")
+    assert not {"Role", "ServiceAccount", "Lease"} & {d["kind"] for d in documents}
+    assert find(documents, "StatefulSet", "evenq-broker")["spec"]["replicas"] == 3
+    assert "REPLICATION" not in yaml.safe_dump(documents)
+    assert "clusterIP" not in find(documents, "Service", "evenq")["spec"]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_probes_ask_the_page_because_a_follower_has_no_grpc_port(helm: str, tls: bool) -> None:
+    container = broker(render(helm, *COPIES, *(["--set", "tls.enabled=true,tls.existingSecret=pair"] if tls else [])))
+    for probe, path in (("startupProbe", "/healthz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+        assert container[probe]["httpGet"] == {"port": "metrics", "path": path}
+        assert "grpc" not in container[probe]
+    assert {"name": "replication", "containerPort": 8084} in container["ports"]
+
+
+def test_the_access_point_leads_past_followers(helm: str) -> None:
+    documents = render(helm, *COPIES)
+    access = find(documents, "Service", "evenq")["spec"]
+    assert access["clusterIP"] == "None", "its name has every copy's address; a client tries the next"
+    assert access["ports"][0]["port"] == 8081
+    assert {"name": "grpc", "containerPort": 8081} in broker(documents)["ports"], "a headless Service changes no port"
+    own = find(documents, "Service", "evenq-broker")["spec"]
+    assert own["publishNotReadyAddresses"] is True, "copies find each other before they are in sync"
+    assert {"name": "replication", "port": 8084, "targetPort": "replication"} in own["ports"]
+
+
+def test_with_tls_copies_speak_it_to_each_other_by_names_of_the_certificate(helm: str) -> None:
+    issuer = "tls.enabled=true,tls.certManager.issuerRef.name=ca"
+    documents = render(helm, *COPIES, "--set", issuer)
+    told = environment(broker(documents))
+    assert told["EVENQ_BROKER_TLS__PEERS"] == "true"
+    assert told["EVENQ_BROKER_TLS__PEER_SERVER_NAME"] == "evenq.default.svc.cluster.local"
+    assert told["EVENQ_BROKER_ADVERTISE"].startswith(f"tls=$(POD_NAME).{DOMAIN}:8443")
+    assert f"*.{DOMAIN}" in find(documents, "Certificate", "evenq")["spec"]["dnsNames"]
+
+
+def test_links_and_the_kubernetes_api_are_open_to_copies_only(helm: str) -> None:
+    def rules(documents: list[dict[str, Any]], way: str) -> list[dict[str, Any]]:
+        return list(find(documents, "NetworkPolicy", "evenq-broker")["spec"][way])
+
+    copies, alone = render(helm, *COPIES), render(helm)
+    (entry,) = [rule for rule in rules(copies, "ingress") if {"port": 8084} in rule["ports"]]
+    (peer,) = entry["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
+    (exit_,) = [rule for rule in rules(copies, "egress") if {"port": 8084} in rule["ports"]]
+    assert exit_["to"] == [peer]
+    assert {"ports": [{"port": 443}, {"port": 6443}]} in rules(copies, "egress")
+    assert "8084" not in yaml.safe_dump(rules(alone, "ingress") + rules(alone, "egress"))
+    assert {"ports": [{"port": 443}, {"port": 6443}]} not in rules(alone, "egress")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["broker.replicas=3"], "broker.groups=3,broker.replicas=1 keeps 3 broker(s)"),
+        (["broker.replicas=1"], "broker.groups=1,broker.replicas=1 keeps 1 broker(s)"),
+        (["broker.groups=1", "broker.replicas=4"], "1, 2 or 3 copies"),
+        (["broker.groups=1", "broker.replicas=2", "broker.replication.minInSync=3"], "no more than 2 can be in sync"),
+        (["broker.groups=1", "broker.replicas=3", "broker.replication.port=8081"], "another port of the broker"),
+        (
+            ["broker.groups=1", "broker.replicas=3", "external.enabled=true", "external.host=mq.example.org"],
+            "only the leader of a group serves clients",
+        ),
+        (
+            ["broker.groups=1", "broker.replicas=3", "broker.settings.EVENQ_BROKER_REPLICATION__MODE=memory"],
+            "the chart says it itself",
+        ),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused_in_words(helm: str, values: list[str], words: str) -> None:
+    assert words in refusal(helm, *values)
+
+
+def test_values_of_an_earlier_chart_are_never_taken_for_copies() -> None:
+    """Whoever had said how many brokers there are said `replicas`; a default would complete that silently."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["broker"]
+    assert (values["groups"], values["replicas"]) == (None, None)
+
+
+def test_one_door_for_each_of_several_groups_without_copies(helm: str) -> None:
+    outside = "external.enabled=true,external.host=mq.example.org,external.ports={30091,30092,30093},broker.groups=3"
+    documents = render(helm, "--set", outside)
+    assert len([d for d in documents if d["metadata"]["name"].startswith("evenq-external-")]) == 3
