@@ -106,6 +106,26 @@ class Sender(threading.Thread):
         return self.acknowledged
 
 
+class Scraper(threading.Thread):
+    """Reads the pages of metrics without a pause, as Prometheus may just when a leader opens its store."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(name="scraper", daemon=True)
+        self._cluster, self._ended = cluster, threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            for node in self._cluster.brokers:
+                figure(node, "evenq_broker_replicas")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+        for node in self._cluster.brokers:
+            assert "reading the metrics failed" not in node.log_text()
+
+
 def everything(cluster: LocalCluster, count: int) -> set[str]:
     bodies: set[str] = set()
     with evenq.SimpleConsumer(
@@ -127,8 +147,9 @@ def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
     with group(tmp_path) as cluster:
         in_sync(cluster, 3)
         admin = admin_of(cluster.endpoints)
-        sender = Sender(cluster.endpoints)
+        sender, scraper = Sender(cluster.endpoints), Scraper(cluster)
         sender.start()
+        scraper.start()
         sender.wait_for(20)
         started = [node.pid for node in cluster.brokers]
         view = shown(admin)
@@ -148,6 +169,7 @@ def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
         again = admin.move_leader(NAME, to=moved.leader)
         assert (again.before, again.leader, again.epoch) == (moved.leader, moved.leader, moved.epoch)
         assert [node.pid for node in cluster.brokers] == started
+        scraper.stop()
         acknowledged = sender.stop()
         assert set(acknowledged) <= everything(cluster, len(set(acknowledged)))
         log.info("from copy %s; hand-overs of %s ms, longest pause of the sender %.2f s", first, took, sender.gap_s)

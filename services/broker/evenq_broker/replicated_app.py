@@ -75,6 +75,8 @@ class ReplicatedApp:
         self._segment_bytes = settings.store.segment_bytes or SEGMENT_BYTES
         self._auth = Auth(settings.auth, clock=clock, plain=settings.tls.certificate is None)
         self._term: BrokerApp | None = None
+        self._is_open = False
+        """The term's store is open: before, its parts have no figures to show."""
         self._ending: asyncio.Task[None] | None = None
         self._place: RecordPlace | None = None
         self._driver: ReplicaDriver | None = None
@@ -204,6 +206,7 @@ class ReplicatedApp:
             leadership=Leadership(epoch, attach, self._control),
         )  # fmt: skip
         await term.start()
+        self._is_open = True
         watch = spawn(self._watch(term), name="term of leadership")
         watch.add_done_callback(self._ended)
         self._tasks.append(watch)
@@ -220,6 +223,7 @@ class ReplicatedApp:
         term = self._term
         if term is None:
             return
+        self._is_open = False
         if self._ending is None:
             self._ending = spawn(term.close(drain_ms=0), name="end of a term")
         await asyncio.shield(self._ending)
@@ -269,14 +273,14 @@ class ReplicatedApp:
         )
 
     def _metrics(self) -> bytes:
-        of_term = [] if self._term is None else self._term.metrics()
+        of_term = self._term.metrics() if self._term is not None and self._is_open else []
         assert self._log is not None
         replica_log = self._log
         own = replication_metrics(self.driver.replica, self._control.view, replay_lag=lambda: replica_log.replay_lag)
         return exposition([*of_term, *own], constant_labels(self._runtime))
 
     def _queue_metrics(self) -> Callable[[], bytes]:
-        return self._term.queue_metrics() if self._term is not None else lambda: b""
+        return self._term.queue_metrics() if self._term is not None and self._is_open else lambda: b""
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if task in self._tasks:
