@@ -123,12 +123,20 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         le=_BYTES_MAX,
         description="Most bytes of one connection's answers that its peer has not taken; over it the connection ends.",
     )
+    address_unread_bytes: int = Field(
+        default=_DEFAULT.address_unread_bytes,
+        ge=1 << 20,
+        le=_BYTES_MAX,
+        description="Answers of all connections of one peer address that it has not taken, bytes; at this, connections "
+        "that leave more than their share of it unread wait, and what stalls ends after pressed_stall_ms; at twice "
+        "this their unary calls are answered RESOURCE_EXHAUSTED. A load balancer is one address.",
+    )
     unread_bytes: int = Field(
         default=_DEFAULT.unread_bytes,
         ge=16 << 20,
         le=_BYTES_MAX,
-        description="Answers of all connections of one listener that peers have not taken, bytes; at this handlers "
-        "that stream wait, and streams that stall end after pressed_stall_ms.",
+        description="Answers of all connections of one listener that peers have not taken, bytes; at this the same "
+        "holds for connections of all addresses, and their unary calls are refused at once.",
     )
 
     preface_ms: int = Field(
@@ -177,7 +185,8 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.pressed_stall_ms,
         ge=100,
         le=_MS_MAX,
-        description="The same while all connections together are at unread_bytes, ms.",
+        description="The same, and longest time for a socket that takes no byte, while all connections together are "
+        "at unread_bytes or those of the address at address_unread_bytes, ms.",
     )
 
     flood_burst: int = Field(

@@ -251,7 +251,7 @@ class Guard:
                     self._check_named(user, access, names.of(request, context.decoded), context)
                 yield request
 
-        async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:
             user = self.identify(context)
             if names is None and not user.internal:
                 self._decide(user, rpc, None, b"", context)

@@ -229,7 +229,7 @@ class _Resolver:
         return frames
 
     def bidi(self, handler: Bidi) -> Bidi:
-        async def frames(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        async def frames(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:
             names = _ClientNames(context.namespace)
 
             async def each() -> AsyncIterator[bytes]:
@@ -239,7 +239,7 @@ class _Resolver:
             responses = handler(each(), context)
             try:
                 async for frame in responses:
-                    yield self._named_for(frame, names) if names.namespace else frame
+                    yield self._named_for(each_of(frame)[0], names) if names.namespace else frame
             finally:
                 close = getattr(responses, "aclose", None)
                 if close is not None:

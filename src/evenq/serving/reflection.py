@@ -9,11 +9,12 @@ repository.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
 from typing import Any
 
 from evenq.errors import BadRequest
 from evenq.serving.fields import read_fields, write_bytes, write_varint
-from evenq.serving.rpc import Access, Action, Bidi, CallKind, Resource, Rpc, RpcContext
+from evenq.serving.rpc import Access, Action, Bidi, CallKind, MessagePieces, Resource, Rpc, RpcContext
 from evenq.wire.stubs.pool import POOL
 
 __all__ = ["rpcs"]
@@ -25,6 +26,9 @@ UNIMPLEMENTED = 12
 FILE_BY_FILENAME = 3  # fields of ServerReflectionRequest
 FILE_CONTAINING_SYMBOL = 4
 LIST_SERVICES = 7
+
+REQUEST_BYTES_MAX = 4 << 10
+"""Longest request that is answered, because the answer repeats it; a symbol's name is far shorter."""
 
 
 def rpcs(methods: Sequence[str]) -> list[Rpc]:
@@ -43,15 +47,42 @@ def rpcs(methods: Sequence[str]) -> list[Rpc]:
 
 
 def _handler(services: Sequence[str]) -> Bidi:
-    async def info(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
-        async for request in requests:
-            yield answer(request, services)
+    listed = _listed(services)
+
+    def info(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[MessagePieces]:
+        return _Answers(requests, listed)
 
     return info
 
 
-def answer(request: bytes, services: Sequence[str]) -> bytes:
-    """The encoded ServerReflectionResponse to an encoded ServerReflectionRequest."""
+class _Answers:
+    """An answer to each request. Strangers may leave thousands of these waiting, and a generator is twice as large."""
+
+    __slots__ = ("_listed", "_requests")
+
+    def __init__(self, requests: AsyncIterator[bytes], listed: bytes) -> None:
+        self._requests, self._listed = requests, listed
+
+    def __aiter__(self) -> AsyncIterator[MessagePieces]:
+        return self
+
+    async def __anext__(self) -> MessagePieces:
+        return answer(await anext(self._requests), self._listed)
+
+
+def _listed(services: Sequence[str]) -> bytes:
+    return write_bytes(6, b"".join(write_bytes(1, write_bytes(1, name.encode())) for name in services))
+
+
+def answer(request: bytes, listed: bytes) -> MessagePieces:
+    """The encoded ServerReflectionResponse to an encoded ServerReflectionRequest; `listed`: the answer to a question
+    for all services.
+
+    Descriptors are tens of kilobytes and anybody may ask for them, again and again: all answers share them.
+    """
+    if len(request) > REQUEST_BYTES_MAX:
+        text = f"the request has {len(request)} bytes, more than {REQUEST_BYTES_MAX}; ask for one name at a time"
+        return MessagePieces([_error(INVALID_ARGUMENT, text)])
     host, result = b"", b""
     try:
         for number, value in read_fields(request):
@@ -60,16 +91,17 @@ def answer(request: bytes, services: Sequence[str]) -> bytes:
             if number == 1:
                 host = value
             elif number == FILE_BY_FILENAME:
-                result = _files(POOL.FindFileByName(value.decode()))
+                result = _files(POOL.FindFileByName(value.decode()).name)
             elif number == FILE_CONTAINING_SYMBOL:
-                result = _files(_file_with(value.decode()))
+                result = _files(_file_with(value.decode()).name)
             elif number == LIST_SERVICES:
-                result = write_bytes(6, b"".join(write_bytes(1, write_bytes(1, name.encode())) for name in services))
+                result = listed
     except KeyError as error:
         result = _error(NOT_FOUND, f"not known here: {error}")
     except (BadRequest, UnicodeDecodeError) as error:
         result = _error(INVALID_ARGUMENT, str(error))
-    return write_bytes(1, host) + write_bytes(2, request) + (result or _error(UNIMPLEMENTED, "we have no extensions"))
+    begin = write_bytes(1, host) + write_bytes(2, request)
+    return MessagePieces([begin, result or _error(UNIMPLEMENTED, "we have no extensions")])
 
 
 def _file_with(symbol: str) -> Any:
@@ -80,7 +112,8 @@ def _file_with(symbol: str) -> Any:
         return POOL.FindFileContainingSymbol(service)
 
 
-def _files(descriptor: Any) -> bytes:
+@cache  # as many as there are files in our pool, about 700 KB
+def _files(name: str) -> bytes:
     """The file and all that it imports, each once, imports first."""
     files: dict[str, bytes] = {}
 
@@ -90,7 +123,7 @@ def _files(descriptor: Any) -> bytes:
                 add(needed)
             files[file.name] = file.serialized_pb
 
-    add(descriptor)
+    add(POOL.FindFileByName(name))
     return write_bytes(4, b"".join(write_bytes(1, data) for data in files.values()))
 
 

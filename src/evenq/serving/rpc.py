@@ -240,7 +240,7 @@ class MessagePieces(NamedTuple):
 Frames = bytes | list[bytes] | MessagePieces
 """One message of an answer, or several that leave in one piece: a list is taken whole or not at all."""
 ServerStream = Callable[[bytes, RpcContext], AsyncIterator[Frames]]
-Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[bytes]]
+Bidi = Callable[[AsyncIterator[bytes], RpcContext], AsyncIterator[Frames]]
 
 
 def each_of(frames: Frames) -> Sequence[bytes]:

@@ -31,6 +31,7 @@ from evenq.store.writer import WriteBatch
 __all__ = ["Appender"]
 
 GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
+GATHER_MS = 5  # nor does one that has waited for this long: turns of a loop under a crowd are milliseconds
 ANSWER_BYTES = 1 << 20  # senders of this number of bytes are answered in one turn
 
 
@@ -50,15 +51,16 @@ class Appender:
         gather_turns: int = 0,
         epoch: int = 1,
     ) -> None:
-        """`gather_turns`: turns of the loop that a group waits for others to join it before the writer gets it. A turn
-        without work is a few microseconds; a group alone costs the writer's thread and ours two switches. `epoch`: of
-        the leader that appends, for the records' headers.
+        """`gather_turns`: turns of the loop that a group waits for others to join it before the writer gets it, but
+        GATHER_MS at most. A turn without work is a few microseconds; a group alone costs the writer's thread and ours
+        two switches. `epoch`: of the leader that appends, for the records' headers.
         """
         self._state = state
         self._stats = state.stats
         state.on_poison = self._give_up
         self._options = options
         self._now_ms = clock.now_ms
+        self._monotonic_ms = clock.monotonic_ms
         self._loop = asyncio.get_running_loop()
         self.submit: Callable[[WriteBatch], None] = lambda _: None
         self.on_growth: Callable[[], None] = lambda: None
@@ -85,6 +87,7 @@ class Appender:
         self._gather_turns = gather_turns
         self._turns = 0
         """Turns of the loop that the present group has waited."""
+        self._gather_until_ms = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._taken_back = 0
         """How often a full disk freed places again."""
@@ -138,7 +141,7 @@ class Appender:
         self._stats.waiting += records
         if self._busy is None and not self._kick_due:
             self._kick_due = True
-            self._turns = 0
+            self._begin_to_gather()
             self._loop.call_soon(self._kick)  # at the end of this turn, so that its other appends come along
         future = self._loop.create_future()
         batch.futures.append(future)
@@ -174,9 +177,19 @@ class Appender:
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
+    def _begin_to_gather(self) -> None:
+        self._turns = 0
+        if self._gather_turns:
+            self._gather_until_ms = self._monotonic_ms() + GATHER_MS
+
     def _kick(self) -> None:
         batch = self._packer.batch
-        if self._turns < self._gather_turns and batch is not None and batch.bytes < GATHER_BYTES:
+        if (
+            self._turns < self._gather_turns
+            and batch is not None
+            and batch.bytes < GATHER_BYTES
+            and self._monotonic_ms() < self._gather_until_ms
+        ):
             self._turns += 1
             self._loop.call_soon(self._kick)
             return
@@ -229,7 +242,7 @@ class Appender:
 
     def _go_on(self) -> None:
         """The writer gets what has gathered."""
-        self._turns = 0
+        self._begin_to_gather()
         self._kick_due = True
         self._kick()
 

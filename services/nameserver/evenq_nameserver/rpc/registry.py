@@ -46,6 +46,8 @@ class RegistryService:
         self._clock = clock
         self._identity = identity
         self._stats = stats
+        self._encoded: tuple[tuple[int, bool], bytes] | None = None
+        """The whole table as a watch begins with it, and what it is of: a version, settling or not."""
         self._news = asyncio.Event()
         self._closing = False
         self._allowed = settings.allowed_brokers()
@@ -177,7 +179,12 @@ class RegistryService:
         self._tell(self._snapshot())
 
     def _snapshot(self) -> bytes:
-        return snapshot_event(self._identity, self.registry.version, self.registry.brokers(), settling=self.settling)
+        """One for all that ask between two changes: it may have megabytes, and who does not read keeps it."""
+        registry, now = self.registry, (self.registry.version, self.settling)
+        if self._encoded is None or self._encoded[0] != now:
+            encoded = snapshot_event(self._identity, registry.version, registry.brokers(), settling=now[1])
+            self._encoded = now, encoded
+        return self._encoded[1]
 
     def _tell(self, event: bytes) -> None:
         for slow in self.watchers.tell(event):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from evenq.errors import ConnectionFailed
-from evenq.serving.rpc import Bidi, CallKind, Rpc, RpcContext, Unary
+from evenq.serving.rpc import Bidi, CallKind, Frames, Rpc, RpcContext, Unary
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 __all__ = ["BEAT", "BEAT_MS", "LeaderGate"]
@@ -48,7 +48,7 @@ class LeaderGate:
         return call
 
     def _report(self, method: str) -> Bidi:
-        async def call(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        async def call(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:
             term = self._term()
             if term is not None:
                 yield BEAT

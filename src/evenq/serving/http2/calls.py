@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,8 @@ __all__ = ["Call", "Method"]
 log = logging.getLogger(__name__)
 
 Metadata = Iterable[tuple[str, str | bytes]]
+
+NO_MESSAGE, CUT_OFF = "the request has no message", "the request ends inside a message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,10 @@ class Call(EagerTask):
         "_headers_sent",
         "_kept",
         "_message_waiter",
-        "_messages",
         "_owed",
         "_postponed",
         "_reader",
-        "_room_waiter",
+        "_room_waiters",
         "_started",
         "connection",
         "deadline_ms",
@@ -93,9 +93,9 @@ class Call(EagerTask):
         self.trailers: Sequence[tuple[str, str | bytes]] = ()
         """Sent with the status, whatever it is."""
         self._reader: RequestMessageReader | None = None
-        self._messages: deque[bytes] | None = None
         self._message_waiter: asyncio.Future[None] | None = None
-        self._room_waiter: asyncio.Future[None] | None = None
+        self._room_waiters: list[asyncio.Future[None]] | None = None
+        """Of its task, and of another one that reads its requests."""
         self._started = False
         self._finished = False
         self._headers_sent = False
@@ -156,53 +156,81 @@ class Call(EagerTask):
         reader = self._reader
         if reader is None:
             reader = self._reader = RequestMessageReader(limit, self.head.encoding)
-            self._messages = deque()
-        messages = self._messages
-        assert messages is not None
-        before = reader.kept_bytes
-        fresh = reader.feed(data)
-        if fresh:
-            messages.extend(fresh)
-            self.stream.since_ms = connection.core.now_ms
-        self._keep(reader.kept_bytes - before + sum(map(len, fresh)))
-        if ended and not reader.clean:
-            raise GrpcFault(Status.INTERNAL, "the request ends inside a message")
         if self.kind is CallKind.BIDI:
-            self._owed += size
-            self._give_window_back()
-            if self._message_waiter is not None and (messages or ended):
-                self._wake_reader()
+            self._receive_more(reader, data)
             return
+        reader.put(data)
+        whole = reader.ready()
+        self._keep(reader.kept_bytes - self._kept)
         connection.core.consumed(self.stream, size)
-        if len(messages) > 1:
+        if whole and reader.surplus:
             raise GrpcFault(Status.INTERNAL, "the request has more than one message")
         if ended:
-            if not messages:
-                raise GrpcFault(Status.INTERNAL, "the request has no message")
+            message = reader.next()
+            if message is None:
+                raise GrpcFault(Status.INTERNAL, NO_MESSAGE if reader.clean else CUT_OFF)
             self._keep(-self._kept)
-            self._start(messages.popleft())
+            self._start(message)
+
+    def _receive_more(self, reader: RequestMessageReader, data: bytes) -> None:
+        """Bytes of a bidirectional stream. They stay as they are until its handler asks for the next message: a peer
+        may send thousands of small ones and leave the answers unread.
+        """
+        if reader.clean:
+            self.stream.since_ms = self.connection.core.now_ms
+        reader.put(data)
+        self._keep(len(data))
+        self._owed += len(data)
+        self._give_window_back()
+        if self._message_waiter is not None:
+            if reader.ready() or (self.ended and reader.clean):
+                self._wake_reader()
+            elif self.ended:
+                raise GrpcFault(Status.INTERNAL, CUT_OFF)
 
     def begin(self) -> None:
         """Start the handler of a bidirectional stream, before any message."""
         self._started = True
-        self._run(self.method.handler(self._requests(), self))
+        self._run(self.method.handler(self, self))
         self.send_headers()  # Rust's SDK waits for them before it sends (wire contract 8.7)
 
-    async def _requests(self) -> AsyncIterator[bytes]:
+    # A handler's iterator of requests is its call itself: a generator would cost each idle stream 400 bytes more.
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
         while True:
-            if self._messages:
-                message = self._messages.popleft()
-                self._keep(-len(message))
-                self._give_window_back()
-                yield message
-            elif self.ended:
-                return
-            else:
-                self._message_waiter = self._loop.create_future()
-                try:
-                    await self._message_waiter
-                finally:
-                    self._message_waiter = None
+            if self.connection.pressure.over_share and self._reader is not None:
+                await self._wait_for_room()  # an answer would wait as well, so it is not even asked for
+            message = await self._next_message()
+            if message is not None:
+                return message
+            if self.ended:
+                raise StopAsyncIteration
+            self._message_waiter = self._loop.create_future()
+            try:
+                await self._message_waiter
+            finally:
+                self._message_waiter = None
+
+    async def _next_message(self) -> bytes | None:
+        """None: none is complete."""
+        reader = self._reader
+        if reader is None:
+            return None
+        try:
+            message = reader.next()
+            if message is None and self.ended and not reader.clean:
+                raise GrpcFault(Status.INTERNAL, CUT_OFF)
+        except GrpcFault as fault:
+            self.connection.object_to(self, fault)
+            await self._loop.create_future()  # the cancellation is on its way
+        self._keep(reader.kept_bytes - self._kept)
+        if message is not None:
+            self.stream.since_ms = self.connection.core.now_ms  # what follows begins now, at the earliest
+            self._give_window_back()
+        return message
 
     def _wake_reader(self) -> None:
         waiter = self._message_waiter
@@ -228,8 +256,13 @@ class Call(EagerTask):
     @property
     def waits_since_ms(self) -> int | None:
         """When the message began that the caller has not sent to its end; None: it owes none."""
-        if self.ended or (self.kind is CallKind.BIDI and (self._reader is None or self._reader.clean)):
+        if self.ended:
             return None
+        if self.kind is CallKind.BIDI:
+            # While its handler does not ask, nobody knows, and nobody waits.
+            reader = self._reader
+            if reader is None or reader.clean or self._message_waiter is None:
+                return None
         return self.stream.since_ms
 
     # ----------------------------------------------------------------------------------------------- the answer
@@ -248,6 +281,8 @@ class Call(EagerTask):
     async def pump(self, frames: AsyncIterator[Frames]) -> None:
         """Answer with all messages of an iterator, and close it, whatever ends it."""
         try:
+            if self.kind is CallKind.SERVER_STREAM and self.connection.pressure.must_wait(self.stream):
+                await self._wait_for_room()
             async for frame in frames:
                 if isinstance(frame, bytes):
                     full = self._write(frame)
@@ -273,7 +308,7 @@ class Call(EagerTask):
             self.send_headers()
         connection.core.send_data(stream, message + more if more else message, prefix(len(message)))
         connection.touch()
-        return connection.must_wait(stream)
+        return connection.pressure.must_wait(stream)
 
     def _write_all(self, messages: list[bytes]) -> bool:
         """As `_write`, with messages that leave together."""
@@ -291,25 +326,30 @@ class Call(EagerTask):
             self.send_headers()
         connection.core.send_pieces(stream, [prefix(sum(map(len, parts))), *parts])
         connection.touch()
-        return connection.must_wait(stream)
+        return connection.pressure.must_wait(stream)
 
     async def _wait_for_room(self) -> None:
         connection = self.connection
-        connection.count_wait(self.stream)
-        while not self.stream.sending or connection.must_wait(self.stream):
+        connection.pressure.count_wait(self.stream)
+        while not self.stream.sending or connection.pressure.must_wait(self.stream):
             # Without a stream to write to, this waits for the cancellation that is on its way.
-            self._room_waiter = self._loop.create_future()
-            connection.waiting[self.stream] = self
+            waiters, waiter = self._room_waiters, self._loop.create_future()
+            if waiters is None:
+                waiters = self._room_waiters = []
+            waiters.append(waiter)
+            connection.pressure.waiting[self.stream] = self
             try:
-                await self._room_waiter
+                await waiter
             finally:
-                self._room_waiter = None
-                connection.waiting.pop(self.stream, None)
+                waiters.remove(waiter)
+                if not waiters:
+                    connection.pressure.waiting.pop(self.stream, None)
 
     def go_on(self) -> None:
         """There is room again."""
-        if self._room_waiter is not None and not self._room_waiter.done():
-            self._room_waiter.set_result(None)
+        for waiter in self._room_waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _returned(self, result: Any) -> None:
         self._finish()
@@ -392,8 +432,8 @@ class Call(EagerTask):
 
     def _forget_request(self) -> None:
         self.ended = True
-        if self._messages is not None:
-            self._messages.clear()
+        if self._reader is not None:
+            self._reader.clear()
         self._keep(-self._kept)
 
     def _finish(self) -> None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Http2Limits", "Totals"]
+__all__ = ["SHARE_MIN", "Http2Limits", "PeerTotals", "Totals"]
+
+SHARE_MIN = 16 << 10
+"""Bytes of answers that a connection may leave unread however many others its address has: a usual answer on its way.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +56,18 @@ class Http2Limits:
     """The same of all connections; at this incomplete requests are refused."""
 
     stream_unread_bytes: int = 256 << 10
-    """Answers of one stream that the peer has not taken; a handler that streams waits at this."""
+    """Answers of one stream that the peer has not taken; a handler that streams waits at this. A longer message waits
+    alone."""
     connection_unread_bytes: int = 16 << 20
     """The same of one connection; handlers that stream wait, and further calls are refused."""
     connection_unread_bytes_max: int = 128 << 20
     """At this the connection ends: unary answers do not wait."""
+    address_unread_bytes: int = 32 << 20
+    """The same of all connections of one peer address. At this those that have more than their share of it (all of it,
+    divided by their number) wait: no handler of theirs is given a message or asked for one, unary calls are refused at
+    twice the bound, and what stalls ends after `pressed_stall_ms`."""
     unread_bytes: int = 256 << 20
-    """The same of all connections; handlers that stream wait, and stalled streams end after `pressed_stall_ms`."""
+    """The same of all connections, with the same consequences; unary calls are refused at once."""
 
     preface_ms: int = 10_000
     """From accept to the peer's first SETTINGS, TLS included."""
@@ -75,7 +84,8 @@ class Http2Limits:
     stall_ms: int = 600_000
     """A stream whose window stays shut for this long is reset."""
     pressed_stall_ms: int = 5_000
-    """The same while all connections together are at `unread_bytes`."""
+    """The same, for streams and sockets, while all connections together are at `unread_bytes`, or those of an address
+    at `address_unread_bytes`."""
     linger_bytes: int = 1 << 20
     """Of a connection that ends for a fault, what is still read and thrown away, so that its GOAWAY arrives: the
     system resets a connection that is closed over unread bytes."""
@@ -98,6 +108,19 @@ class Http2Limits:
     """The same in the long run."""
 
 
+class PeerTotals:
+    """What the connections of one peer address hold together."""
+
+    __slots__ = ("connections", "streams", "unread_bytes")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.streams = 0
+        """Open now: calls that run, and those whose answers wait for the peer."""
+        self.unread_bytes = 0
+        """As of `Totals`."""
+
+
 @dataclass(slots=True)
 class Totals:
     """What the connections of one server hold together, and what was refused. Plain integers of one loop."""
@@ -109,7 +132,7 @@ class Totals:
     request_bytes: int = 0
     """Received and not yet given to a handler, now."""
     unread_bytes: int = 0
-    """Answered and not yet taken by the peer's windows, now."""
+    """Answered and not yet taken by the peer, now: queued for its windows, or for its socket."""
     accepted: int = 0
     """Connections since the start; so all below."""
     requests: int = 0

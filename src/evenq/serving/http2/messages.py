@@ -1,7 +1,7 @@
 """The gRPC mapping on HTTP/2: length-prefixed messages, statuses, and the constant blocks of every answer.
 
-Pure. Always true: a `RequestMessageReader` keeps at most one message that is not complete, and says how long it will be
-before it keeps any of it; a `grpc-message` is printable ASCII whatever the text is.
+Pure. Always true: a `RequestMessageReader` keeps what it was given and nothing beside it, and says that the next
+message will be too long as soon as it is asked for it; a `grpc-message` is printable ASCII whatever the text is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ __all__ = ["OK_HEAD", "OK_TAIL", "GrpcFault", "RequestMessageReader", "metadata_
 
 PREFIX_BYTES = 5
 SMALL_PIECE = 1_024
+JOINED_MAX = 16 << 10
+"""Longest piece that is put together of small ones: it is let go as a whole."""
 STATUS_TEXT_MAX = 1_024
 """Characters of a status message; clients take 8 KiB of trailers, percent-encoded."""
 
@@ -91,65 +93,83 @@ def prefix(size: int) -> bytes:
 
 
 class RequestMessageReader:
-    """Cuts a request's DATA into messages, with one copy for a message that comes in pieces."""
+    """Cuts a request's DATA into messages, each when it is asked for: what waits is kept as it came."""
 
-    __slots__ = ("_encoding", "_have", "_limit", "_parts", "_prefix", "_size")
+    __slots__ = ("_chunks", "_encoding", "_limit", "_position", "_size", "kept_bytes")
 
     def __init__(self, limit: int, encoding: str) -> None:
         self._limit = limit
         self._encoding = encoding
-        self._prefix = b""
-        """Its first bytes, while they are less than five."""
+        self._chunks: list[bytes | bytearray] = []
+        self._position = 0
+        """Bytes of the first chunk that were taken."""
         self._size = -1
-        """Of the message that comes in; -1: its prefix is not complete."""
-        self._parts: list[bytes | bytearray] = []
-        self._have = 0
-        """Bytes in `_parts`."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the message that is not complete."""
-        return self._have + len(self._prefix)
+        """Of the next message; -1: its prefix was not read."""
+        self.kept_bytes = 0
+        """In the chunks, and not taken."""
 
     @property
     def clean(self) -> bool:
-        """True: no message is cut off."""
-        return self._size < 0 and not self._prefix
+        """True: no message is cut off, and none waits."""
+        return self._size < 0 and not self.kept_bytes
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Messages that are complete now. Raises GrpcFault for one that is too long or compressed."""
-        messages: list[bytes] = []
-        position, end = 0, len(data)
-        while position < end:
-            if self._size < 0:
-                missing = PREFIX_BYTES - len(self._prefix)
-                prefix = self._prefix + data[position : position + missing]
-                position += missing
-                if len(prefix) < PREFIX_BYTES:
-                    self._prefix = prefix
-                    break
-                self._prefix, self._size = b"", self._read_prefix(prefix)
-            missing = self._size - self._have
-            piece = data[position : position + missing]
-            position += missing
-            if len(piece) < missing:
-                self._put_by(piece)
-                break
-            if self._have:
-                piece = b"".join((*self._parts, piece))
-                self._parts, self._have = [], 0
-            messages.append(piece)
-            self._size = -1
-        return messages
+    @property
+    def surplus(self) -> bool:
+        """True: there is something behind the next message."""
+        return 0 <= self._size < self.kept_bytes
 
-    def _put_by(self, piece: bytes) -> None:
-        self._have += len(piece)
-        last = self._parts[-1] if self._parts else None
-        if isinstance(last, bytearray):
-            last += piece
-        elif piece:
+    def put(self, data: bytes) -> None:
+        """What came next."""
+        if not data:
+            return
+        self.kept_bytes += len(data)
+        chunks = self._chunks
+        last = chunks[-1] if chunks and len(data) < SMALL_PIECE else None
+        if isinstance(last, bytearray) and len(last) < JOINED_MAX:
+            last += data
+        elif last is not None and len(last) < SMALL_PIECE:
             # Small pieces go together, else each byte of a message could cost an object.
-            self._parts.append(bytearray(piece) if len(piece) < SMALL_PIECE else piece)
+            chunks[-1] = bytearray(last) + data
+        else:
+            chunks.append(data)
+
+    def ready(self) -> bool:
+        """True: `next` has a message. Raises GrpcFault for one that is too long or compressed."""
+        if self._size < 0:
+            if self.kept_bytes < PREFIX_BYTES:
+                return False
+            self._size = self._read_prefix(self._take(PREFIX_BYTES))
+        return self.kept_bytes >= self._size
+
+    def next(self) -> bytes | None:
+        """The next message, if it is complete. Raises as `ready`."""
+        if not self.ready():
+            return None
+        size, self._size = self._size, -1
+        return self._take(size) if size else b""
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._chunks, self._position, self._size, self.kept_bytes = [], 0, -1, 0
+
+    def _take(self, size: int) -> bytes:
+        chunks, start = self._chunks, self._position
+        self.kept_bytes -= size
+        first = chunks[0]
+        end = start + size
+        if end < len(first):
+            self._position = end
+            return bytes(first[start:end])
+        parts, missing, count = [first[start:]], end - len(first), 1
+        while missing and missing >= len(chunks[count]):
+            parts.append(chunks[count])
+            missing -= len(chunks[count])
+            count += 1
+        if missing:
+            parts.append(chunks[count][:missing])
+        self._position = missing
+        del chunks[:count]
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     def _read_prefix(self, prefix: bytes) -> int:
         size, flag = int.from_bytes(prefix[1:], "big"), prefix[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from evenq.serving.http2.backpressure import WRITE_BYTES, Backpressure
 from evenq.serving.http2.calls import Call
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.events import (
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Http2Protocol"]
 
-WRITE_BYTES = 256 << 10
-"""What is handed to the transport at a time, and what it may hold before it says stop."""
+HELD_BYTES = 64 << 10
+"""What the transport may hold before it says stop."""
 POSTPONED_MS = 100
 """Shortest time that an error of a stream waits for its caller's first message."""
 KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
@@ -54,8 +55,7 @@ class Http2Protocol(asyncio.Protocol):
         self.message_bytes_max = server.limits.message_bytes_max
         self.peer = ""
         self.core = Connection(server.limits, server.totals, 0)
-        self.waiting: dict[Http2Stream, Call] = {}
-        """Calls whose handlers wait for room."""
+        self.pressure = Backpressure(self.core, server.limits)
         self.request_bytes = 0
         """What its calls keep of their requests."""
         self.address: Address
@@ -65,12 +65,9 @@ class Http2Protocol(asyncio.Protocol):
         self._heard_ms = 0
         self._active_ms = 0
         self._pinged_ms: int | None = None
-        self._paused_ms: int | None = None
         self._draining_ms: int | None = None
         self._busy = False
         self._scheduled = False
-        self._crowded = False
-        """Handlers wait for more than their own stream's room."""
         self._closed = False
         self._begun = False
         self._early: list[bytes] = []
@@ -95,8 +92,9 @@ class Http2Protocol(asyncio.Protocol):
     def begin(self, transport: asyncio.Transport, address: Address) -> None:
         """Speak HTTP/2 on a transport that was counted."""
         self._transport, self.address = transport, address
+        self.core.peer = address
         self.peer = address.peer_of(transport)
-        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        transport.set_write_buffer_limits(high=HELD_BYTES)
         self._opened_ms = self._heard_ms = self._active_ms = self._monotonic_ms()
         self.server.connections[self] = None
         self._begun = True
@@ -122,8 +120,9 @@ class Http2Protocol(asyncio.Protocol):
         """Begin what `frames` allows of it; the rest has its turn after the other connections."""
         self.core.frames_max = frames
         self._busy = True
+        began_ms = self._monotonic_ms()
         try:
-            for event in self.core.receive(data, self._monotonic_ms()):
+            for event in self.core.receive(data, began_ms):
                 kind = type(event)
                 if kind is DataReceived:
                     self._on_data(event.stream, event.data, event.ended)  # type: ignore[union-attr]  # by its type
@@ -133,25 +132,26 @@ class Http2Protocol(asyncio.Protocol):
                     self._on_other(event)
         finally:
             self._busy = False
-            self.server.turns.spend(self.core.frames_read, self._monotonic_ms() - self.core.now_ms)
         if self.core.exhausted:
             refuse_newest(self)
         if self.core.pending and not self._more:
             self._more = True
             self.server.totals.reach("frames_per_turn")
-            if self._paused_ms is None:
+            if self.pressure.paused_ms is None:
                 self._transport.pause_reading()
         elif self._more and not self.core.pending and not self._early:
             self._more = False
-            if self._paused_ms is None:
+            if self.pressure.paused_ms is None:
                 self._transport.resume_reading()
         self.flush()
-        if self._more and self._paused_ms is None:
+        # What is written counts as well: under a crowd it is a third of the work.
+        self.server.turns.spend(self.core.frames_read, self._monotonic_ms() - began_ms)
+        if self._more and self.pressure.paused_ms is None:
             self.server.turns.wait(self)
 
     def go_on(self, frames: int) -> None:
         """It is this connection's turn again; `frames`: its share."""
-        if self._closed or self._paused_ms is not None:
+        if self._closed or self.pressure.paused_ms is not None:
             return
         data, self._early = b"".join(self._early), []
         if self.core.pending or data:
@@ -164,12 +164,12 @@ class Http2Protocol(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self._paused_ms = self._monotonic_ms()
+        self.pressure.pause(self._monotonic_ms(), self._transport.get_write_buffer_size())
         if not self._more:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._paused_ms = None
+        self.pressure.resume()
         if not self._closed:
             if self._more:
                 self.server.turns.wait(self)
@@ -179,6 +179,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._closed = True
+        self.pressure.resume()
         if self not in self.server.connections:
             return
         calls = [stream.call for stream in self.core.streams.values()]
@@ -208,9 +209,9 @@ class Http2Protocol(asyncio.Protocol):
         self._scheduled = False
         if self._closed:
             return
-        core = self.core
-        while self._paused_ms is None:
-            output = core.take_parts(WRITE_BYTES)
+        core, pressure = self.core, self.pressure
+        while pressure.paused_ms is None:
+            output = core.take_parts(pressure.write_bytes)
             if not output:
                 break
             self._transport.writelines(output)
@@ -223,59 +224,20 @@ class Http2Protocol(asyncio.Protocol):
             self._close()
         elif core.draining_after is not None and not core.streams:
             self._close()
-        elif self.waiting:
-            self._wake_writers()
+        elif pressure.waiting:
+            pressure.wake()
         core.moved.clear()
-
-    def _wake_writers(self) -> None:
-        """Let handlers go on whose answers left; all are looked at only if more than their own streams were full."""
-        crowded, before = self._is_crowded(), self._crowded
-        self._crowded = crowded
-        if crowded:
-            return
-        for stream in list(self.waiting) if before else self.core.moved:
-            call = self.waiting.get(stream)
-            if call is not None and stream.queued_bytes < self.limits.stream_unread_bytes:
-                call.go_on()
-
-    def must_wait(self, stream: Http2Stream) -> bool:
-        """True: what is queued already must leave before more is made."""
-        queued = stream.queued_bytes
-        if not queued:
-            return False
-        if self._is_crowded():
-            self._crowded = True
-            return True
-        return queued >= self.limits.stream_unread_bytes
-
-    def count_wait(self, stream: Http2Stream) -> None:
-        """A handler begins to wait for room."""
-        core, limits = self.core, self.limits
-        if core.totals.unread_bytes >= limits.unread_bytes:
-            core.totals.reach("unread_bytes")
-        elif core.unread_bytes >= limits.connection_unread_bytes:
-            core.totals.reach("connection_unread_bytes")
-        elif stream.queued_bytes >= limits.stream_unread_bytes:
-            core.totals.reach("stream_unread_bytes")
 
     def _stalled(self, limit: str) -> None:
         self.server.totals.stalled += 1
         self.server.totals.reach(limit)
-
-    def _is_crowded(self) -> bool:
-        core, limits = self.core, self.limits
-        return (
-            self._paused_ms is not None
-            or core.unread_bytes >= limits.connection_unread_bytes
-            or core.totals.unread_bytes >= limits.unread_bytes
-        )
 
     def fail(self, code: ErrorCode, reason: str) -> None:
         """End the connection, saying why."""
         self.core.fail(code, reason)
         self.server.totals.fault(code.name)
         self._end_calls()
-        if self._paused_ms is None and not self._closed:
+        if self.pressure.paused_ms is None and not self._closed:
             self._transport.write(self.core.take(WRITE_BYTES))
         self._close()
 
@@ -283,7 +245,7 @@ class Http2Protocol(asyncio.Protocol):
         if self._closed:
             return
         self._closed = True
-        if self._paused_ms is not None:
+        if self.pressure.paused_ms is not None:
             self._transport.abort()
         elif not self.core.ended or self._transport.is_closing():
             self._transport.close()
@@ -358,10 +320,14 @@ class Http2Protocol(asyncio.Protocol):
         try:
             call.receive(data, ended=ended)
         except GrpcFault as fault:
-            if fault.limit:
-                self.server.totals.refuse_call(fault.limit)
-            call.end(fault.code, fault.message, fault.trailers)
-            call.abandon()
+            self.object_to(call, fault)
+
+    def object_to(self, call: Call, fault: GrpcFault) -> None:
+        """End a call for what its request is."""
+        if fault.limit:
+            self.server.totals.refuse_call(fault.limit)
+        call.end(fault.code, fault.message, fault.trailers)
+        call.abandon()
 
     def _on_other(self, event: Event) -> None:
         if isinstance(event, StreamEnded):
@@ -423,8 +389,8 @@ class Http2Protocol(asyncio.Protocol):
                 self.server.totals.reach("preface_ms")
                 self.fail(ErrorCode.SETTINGS_TIMEOUT, "no preface came in time")
             return
-        if self._paused_ms is not None and now_ms - self._paused_ms >= limits.write_stall_ms:
-            self._stalled("write_stall_ms")
+        if limit := self.pressure.has_stalled(now_ms):
+            self._stalled(limit)
             self.abort()
             return
         if core.streams:
@@ -451,7 +417,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def _look_at_streams(self, now_ms: int) -> None:
         limits, totals, core = self.limits, self.server.totals, self.core
-        pressed = totals.unread_bytes >= limits.unread_bytes
+        pressed = bool(self.pressure.over_share)
         stall_ms = limits.pressed_stall_ms if pressed else limits.stall_ms
         for stream in list(core.streams.values()):
             call = stream.call

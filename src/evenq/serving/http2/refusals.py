@@ -24,16 +24,21 @@ def refusal_of(connection: Http2Protocol, method: Method | None, block: HeaderBl
     """The status to answer with, and its text; None: the call may begin. Asked once for each request."""
     if method is None:
         return Status.UNIMPLEMENTED, f"no method {request_head(block).path[:256]} is served here"
-    limits = connection.limits
+    limits, address = connection.limits, connection.address
     if block.size > limits.header_list_bytes_max:
         limit = "header_list_bytes_max"
         words = f"the metadata has {block.size} bytes, more than {limits.header_list_bytes_max}"
-    elif connection.address.calls >= limits.calls_per_address_max:
+    elif address.calls >= limits.calls_per_address_max or address.streams > limits.calls_per_address_max:
         limit = "calls_per_address_max"
         words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"
     elif connection.core.unread_bytes >= limits.connection_unread_bytes:
         limit = "connection_unread_bytes"
         words = f"{connection.core.unread_bytes} bytes of answers are not read on this connection; read them first"
+    elif method.kind is CallKind.UNARY and (limit := connection.pressure.refuses):
+        words = (
+            "answers of this client's address, or of all clients, are not read and at their maximum, and this "
+            f"connection has more than its share of them, {connection.core.unread_bytes} bytes; read them first"
+        )
     elif connection.server.stopping and method.kind is CallKind.BIDI:
         return Status.UNAVAILABLE, "the server stops"
     else:

@@ -3,14 +3,15 @@
 The half of `evenq.serving.http2.connection.Connection` that makes output. Nothing here writes: `take` gives what has
 come together since the last time, in one piece.
 Always true: no more DATA leaves than both windows allow; frames of one stream leave in the order they were made;
-`unread_bytes` (of the connection and of all) is the sum of what its streams have queued.
+`unread_bytes` of the connection is the sum of what its streams have queued, and counts at its address and in all.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
-from evenq.serving.http2.limits import Http2Limits, Totals
+from evenq.serving.http2.limits import Http2Limits, PeerTotals, Totals
 from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode
@@ -32,6 +33,8 @@ class StreamSender:
     def __init__(self, limits: Http2Limits, totals: Totals, now_ms: int) -> None:
         self.limits = limits
         self.totals = totals
+        self.peer = PeerTotals()
+        """Of the peer's address; to be replaced before the first stream."""
         self.now_ms = now_ms
         self.streams: dict[int, Http2Stream] = {}
         """All that are not closed."""
@@ -81,6 +84,7 @@ class StreamSender:
         self.opened += 1
         self.totals.streams += 1
         self.totals.requests += 1
+        self.peer.streams += 1
         return stream
 
     def close_stream(self, stream: Http2Stream) -> None:
@@ -88,11 +92,12 @@ class StreamSender:
         if self.streams.pop(stream.id, None) is None:
             return
         self.totals.streams -= 1
+        self.peer.streams -= 1
         stream.sending = stream.receiving = False
         if stream.queued_bytes:
             self._unqueue(stream.queued_bytes)
             stream.queued_bytes = 0
-            stream.queue.clear()
+            stream.queue = None
             self.ready.pop(stream, None)
 
     def remember_reset(self, stream_id: int) -> None:
@@ -163,10 +168,13 @@ class StreamSender:
             stream.moved_ms = self.now_ms
             if stream.send_window > 0:
                 self.ready[stream] = None
-        stream.queue.extend(parts)
+        queue = stream.queue
+        if queue is None:
+            stream.queue = deque(parts)
+        else:
+            queue.extend(parts)
         stream.queued_bytes += size
-        self.unread_bytes += size
-        self.totals.unread_bytes += size
+        self._unqueue(-size)
 
     def send_end(self, stream: Http2Stream, trailers: f.EncodedHeaders) -> None:
         """Trailers, behind all that is queued."""
@@ -229,6 +237,7 @@ class StreamSender:
 
     def _move(self, stream: Http2Stream, size: int) -> None:
         out, queue = self.out, stream.queue
+        assert queue is not None
         stream.send_window -= size
         self.send_window -= size
         stream.queued_bytes -= size
@@ -256,6 +265,7 @@ class StreamSender:
 
     def _unqueue(self, size: int) -> None:
         self.unread_bytes -= size
+        self.peer.unread_bytes -= size
         self.totals.unread_bytes -= size
 
     def _end_sending(self, stream: Http2Stream) -> None:

@@ -22,7 +22,7 @@ from evenq.serving.binding import UNIX, bind
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
-from evenq.serving.http2.limits import Http2Limits, Totals
+from evenq.serving.http2.limits import Http2Limits, PeerTotals, Totals
 from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.turns import Turns
 from evenq.wire.http2.codes import Status
@@ -39,15 +39,16 @@ LAST_BYTES_MS = 500
 ALPN = "h2"
 
 
-class Address:
+class Address(PeerTotals):
     """What comes from one peer address."""
 
-    __slots__ = ("calls", "connections", "host")
+    __slots__ = ("calls", "host")
 
     def __init__(self, host: str) -> None:
+        super().__init__()
         self.host = host
-        self.connections = 0
         self.calls = 0
+        """Whose handlers are not over."""
 
     def peer_of(self, transport: asyncio.BaseTransport) -> str:
         """`host:port`, as contexts and logs have it."""

@@ -2,7 +2,7 @@
 
 Made by `evenq.serving.http2.connection` for each request; the states of RFC 9113 5.1 are its two flags: open is
 `receiving and sending`, half-closed (remote) is `sending` alone, half-closed (local) `receiving` alone; a closed stream
-is in no table. Always true: `queued_bytes` is the length of `queue`, and a stream that ends has sent all of it.
+is in no table. Always true: `queued_bytes` is the sum of `queue`, and a stream that ends has sent all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class Http2Stream:
         "content_left",
         "ending",
         "id",
-        "id_bytes",
         "moved_ms",
         "queue",
         "queued_bytes",
@@ -37,7 +36,6 @@ class Http2Stream:
 
     def __init__(self, stream_id: int, *, send_window: int, receive_left: int, now_ms: int) -> None:
         self.id = stream_id
-        self.id_bytes = stream_id.to_bytes(4, "big")
         self.receiving = True
         """The peer has not ended its side."""
         self.sending = True
@@ -48,7 +46,8 @@ class Http2Stream:
         """Bytes that were consumed and that no WINDOW_UPDATE gave back yet."""
         self.content_left: int | None = None
         """Bytes that `content-length` still promises."""
-        self.queue: deque[bytes | memoryview] = deque()
+        self.queue: deque[bytes | memoryview] | None = None
+        """Made for the first bytes that wait: an empty deque has as many bytes as all of a stream's other fields."""
         self.queued_bytes = 0
         self.ending: EncodedHeaders | None = None
         """Trailers, once everything before them is in the queue."""
@@ -58,3 +57,8 @@ class Http2Stream:
         """When bytes of the queue were sent last, or the first was put into an empty one."""
         self.call: Any = None
         """What the layer above keeps with it, until it is over."""
+
+    @property
+    def id_bytes(self) -> bytes:
+        """As it stands in a frame's header."""
+        return self.id.to_bytes(4, "big")

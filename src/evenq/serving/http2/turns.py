@@ -5,7 +5,8 @@ is left of its input waits in a queue that goes round. Counted in frames, the un
 takes longer than frames usually do counts as more of them, because handlers run as soon as their request is read.
 Always true: between two looks of the loop at its sockets no more than about `ROUND` turns' worth of frames are read
 for the queue, and no more than twice as much from connections with new input, however many there are. Handlers of
-streams that waited for a message are woken a few at a time, as many as `ROUND_MS` has room for.
+streams that waited for a message are woken a few at a time, as many as `ROUND_MS` has room for. After each round that
+leaves somebody waiting the threads beside the loop may run: what writes to the disk is one of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from evenq.runtime.threads import let_threads_run
 
 if TYPE_CHECKING:
     from evenq.serving.http2.limits import Http2Limits
@@ -24,8 +27,9 @@ ROUND = 8
 """Full turns between two looks at the sockets."""
 SMALL = 4
 """Frames of the smallest share: a client that makes a call or two does not wait for a crowd."""
-ROUND_MS = 5
-"""A round that takes longer than this is over, however few its frames: a call passes two or three of them."""
+ROUND_MS = 2
+"""A round that takes longer than this is over, however few its frames: a call that waits for the disk passes six of
+them."""
 WAKES_MAX = 16
 """Handlers of streams that are woken in one go, at most; fewer if they take longer than `ROUND_MS`."""
 
@@ -33,7 +37,13 @@ WAKES_MAX = 16
 class Turns:
     """Belongs to one loop."""
 
-    def __init__(self, limits: Http2Limits, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limits: Http2Limits,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        let_threads_run: Callable[[], None] = let_threads_run,
+    ) -> None:
         self._turn = limits.frames_per_turn
         self._small = min(SMALL, self._turn)
         self._round = ROUND * self._turn
@@ -43,6 +53,7 @@ class Turns:
         self._queue: dict[Http2Protocol, None] = {}
         self._loop = loop
         self._now_ms = now_ms
+        self._let_threads_run = let_threads_run
         self._scheduled = False
         self._waiters: dict[asyncio.Future[None], None] = {}
         """Whose message has come, and whose turn has not."""
@@ -126,3 +137,4 @@ class Turns:
         self._left = self._round
         if queue:
             self._schedule()
+            self._let_threads_run()

@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from evenq.errors import BadRequest, BodyTooLarge, StoreFull, StorePoisoned, TooManyRequests
+from evenq.store import FlushMode
+from evenq.store.appender import GATHER_MS
 from evenq.store.memory_disk import MemoryDisk
+from evenq.store.message_store import GATHER_TURNS
 
 
 def played(open_store, story, **options):
@@ -114,3 +117,25 @@ def test_nothing_is_no_append(open_store):
             store.append([])
 
     played(open_store, story)
+
+
+@pytest.mark.parametrize(("turn_ms", "turns"), [(0, GATHER_TURNS + 1), (1, GATHER_MS + 1), (50, 2)])
+def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(open_store, message, tmp_path, turn_ms, turns):
+    """Under a crowd a turn is milliseconds, and whoever sends alone would wait for sixteen of them."""
+
+    async def body():
+        opened = await open_store(tmp_path, flush=FlushMode.ASYNC)
+        appender, handed_over = opened.store._appender, []
+        submit, appender.submit = appender.submit, lambda batch: handed_over.append(batch) or submit(batch)
+        try:
+            future, passed = opened.store.append([message()]), 0
+            while not handed_over:
+                await asyncio.sleep(0)
+                opened.clock._monotonic += turn_ms
+                passed += 1
+            assert passed == turns
+            await future
+        finally:
+            await opened.store.close()
+
+    asyncio.run(body())

@@ -208,3 +208,27 @@ def test_closing_ends_watches_with_an_error_that_sends_watchers_elsewhere() -> N
             await waiting
 
     asyncio.run(main())
+
+
+def test_watches_that_begin_between_two_changes_share_the_table() -> None:
+    """It may have megabytes, and a watcher that does not read what it asked for keeps it."""
+
+    async def main() -> None:
+        nameserver = service()
+        await nameserver.register(request(), CONTEXT)
+        async with (
+            aclosing(nameserver.watch_routes(b"", CONTEXT)) as one,
+            aclosing(nameserver.watch_routes(b"", CONTEXT)) as other,
+        ):
+            table = await anext(one)
+            assert await anext(other) is table
+        await nameserver.register(request("b"), CONTEXT)
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as later:
+            changed = registry_pb2.RouteEvent.FromString(await anext(later))
+        assert [broker.broker.name for broker in changed.brokers] == ["a", "b"]
+        assert changed.settling
+        await nameserver._clock.advance(10_000)  # type: ignore[attr-defined]  # a FakeClock
+        async with aclosing(nameserver.watch_routes(b"", CONTEXT)) as last:
+            assert not registry_pb2.RouteEvent.FromString(await anext(last)).settling
+
+    asyncio.run(main())

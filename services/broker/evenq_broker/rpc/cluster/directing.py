@@ -94,7 +94,7 @@ class _Director:
         return call
 
     def _bidi(self, handler: Bidi) -> Bidi:
-        def call(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        def call(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:
             name = context.header(BROKER_HEADER)
             if not name or not self._elsewhere(name, context):
                 return handler(requests, context)

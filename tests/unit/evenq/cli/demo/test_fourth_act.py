@@ -32,7 +32,7 @@ def test_each_flight_acknowledged_at_its_place_is_right_also_beside_one_whose_an
     acknowledged = {(Q, 0): 0, (Q, 1): 1, (Q, 3): 2}
     lines = list(compared(stored(0, 1, 2, 2), acknowledged, TRUTH, 3))
     assert [right for *_, right in lines] == [True, True, True, True]
-    assert lines[2][1] == "1 (no answer came back), 0"
+    assert lines[2][1] == "1 (the answer went with the leader), 0"
 
 
 def test_a_place_that_holds_nothing_or_another_flight_than_was_acknowledged_is_lost() -> None:

@@ -186,7 +186,8 @@ class Server:
         if reader is None:
             return
         try:
-            complete = reader.feed(data)
+            reader.put(data)
+            complete = list(iter(reader.next, None))
         except GrpcFault:
             seen["GrpcFault"] += 1
             complete = [b""]

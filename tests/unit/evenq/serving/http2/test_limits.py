@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -94,6 +94,7 @@ PEERS = {
     "connection_unread_bytes_max": Peer(
         limits={"connection_unread_bytes_max": 1_000}, hello=CLOSED, sends=call(1, "/s/Echo", 2_000)
     ),
+    "address_unread_bytes": Peer(limits={"address_unread_bytes": 1_000}, hello=CLOSED, sends=call(1, "/s/Pour")),
     "unread_bytes": Peer(limits={"unread_bytes": 1_000}, hello=CLOSED, sends=call(1, "/s/Pour")),
     "preface_ms": Peer(limits={"preface_ms": 100}, hello=f.PREFACE[:5]),
     "request_ms": Peer(limits={"request_ms": 100}, sends=begun(1, "/s/Echo", 16_000)),
@@ -102,7 +103,7 @@ PEERS = {
     "write_stall_ms": Peer(limits={"write_stall_ms": 100}, hello=OPEN, sends=call(1, "/s/Pour") + call(3, "/s/Pour")),
     "stall_ms": Peer(limits={"stall_ms": 100}, hello=CLOSED, sends=call(1, "/s/Echo", 100)),
     "pressed_stall_ms": Peer(
-        limits={"pressed_stall_ms": 100, "unread_bytes": 50}, hello=CLOSED, sends=call(1, "/s/Echo", 100)
+        limits={"pressed_stall_ms": 100, "unread_bytes": 1_000}, hello=CLOSED, sends=call(1, "/s/Echo", 20_000)
     ),
     "flood_burst": Peer(limits={"flood_burst": 20}, sends=f.ping(bytes(8)) * 100),
     "resets_burst": Peer(
@@ -139,6 +140,72 @@ def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
             await server.stop(0)
 
     asyncio.run(story())
+
+
+def played(limits: dict[str, int], sends: bytes, check: Callable[[Http2Server], Awaitable[None]]) -> None:
+    """One peer whose windows stay shut."""
+
+    async def story() -> None:
+        server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**limits))
+        port = await server.start("127.0.0.1", 0)
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+                await asyncio.to_thread(peer.sendall, CLOSED + sends)
+                await check(server)
+        finally:
+            await server.stop(0)
+        assert server.totals.unread_bytes == server.totals.streams == 0
+
+    asyncio.run(story())
+
+
+def test_an_address_that_leaves_its_answers_unread_is_refused_more_of_them() -> None:
+    async def check(server: Http2Server) -> None:
+        await until(lambda: server.totals.calls_refused, "no call is refused")
+        assert server.totals.calls_refused == 2
+        assert server.totals.reached == {"address_unread_bytes": 2}
+        assert 100_000 <= server.totals.unread_bytes < 101_000
+
+    sends = b"".join(call(one, "/s/Echo", 20_000) for one in range(1, 15, 2))
+    played({"address_unread_bytes": 50_000}, sends, check)
+
+
+def test_an_unread_answer_counts_among_the_calls_of_its_address() -> None:
+    """Its handler is over, but its stream is not: many small ones would pass every bound that counts bytes."""
+
+    async def check(server: Http2Server) -> None:
+        await until(lambda: server.totals.calls_refused, "no call is refused")
+        assert (server.totals.calls_refused, server.totals.streams) == (2, 3)
+        assert server.totals.reached == {"calls_per_address_max": 2}
+
+    played({"calls_per_address_max": 3}, b"".join(call(one, "/s/Echo", 1) for one in (1, 3, 5, 7, 9)), check)
+
+
+def test_requests_are_not_read_while_the_answers_of_their_address_wait() -> None:
+    """A handler of a bidirectional stream is given one message after the other, and none while its peer does not read
+    what it asked for before, on whatever stream.
+    """
+    read: list[int] = []
+
+    async def answer_each(requests: AsyncIterator[bytes], of: Call) -> None:
+        async for _ in requests:
+            read.append(of.stream.id)
+            await of.send(bytes(20_000))
+
+    async def check(server: Http2Server) -> None:
+        await until(lambda: "address_unread_bytes" in server.totals.reached, "nobody waits")
+        await SystemClock().sleep_ms(50)
+        assert read == [1, 1, 1]
+        assert server.totals.request_bytes == 2 * 100 * 105 - 3 * 105
+        assert server.totals.unread_bytes == 3 * 20_005
+
+    message = b"\0\0\0\0\x64" + bytes(100)
+    sends = b"".join(head(one, "/s/Each") + f.frame(f.DATA, 0, one, message * 100) for one in (1, 3))
+    METHODS["/s/Each"] = Method(CallKind.BIDI, answer_each)
+    try:
+        played({"address_unread_bytes": 50_000}, sends, check)
+    finally:
+        del METHODS["/s/Each"]
 
 
 def test_data_beyond_a_connections_window_counts_too() -> None:

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenq.serving.http2.messages import GrpcFault, RequestMessageReader, head, prefix, status
+from evenq.serving.http2.messages import JOINED_MAX, GrpcFault, RequestMessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead, request_head, timeout_ms
 from evenq.wire.http2.codes import Status
 from evenq.wire.http2.hpack import Decoder, encode
+
+
+def complete(reader: RequestMessageReader) -> list[bytes]:
+    """All that are complete."""
+    return list(iter(reader.next, None))
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8), st.lists(st.integers(0, 90), max_size=20))
@@ -17,22 +22,56 @@ def test_messages_come_out_as_they_went_in_however_they_are_split(messages: list
     stream = b"".join(prefix(len(message)) + message for message in messages)
     reader, out, position = RequestMessageReader(1_000, "identity"), [], 0
     for cut in [*cuts, len(stream)]:
-        out += reader.feed(stream[position : position + cut])
+        reader.put(stream[position : position + cut])
         position += cut
+        out += complete(reader)
         assert reader.kept_bytes <= 205
     assert out == messages
     assert reader.clean
 
 
+@given(st.lists(st.binary(max_size=3_000), max_size=8), st.lists(st.tuples(st.integers(0, 2_500), st.integers(0, 3))))
+def test_messages_wait_as_they_came_until_they_are_asked_for(
+    messages: list[bytes], steps: list[tuple[int, int]]
+) -> None:
+    stream = b"".join(prefix(len(message)) + message for message in messages)
+    reader, out, position = RequestMessageReader(3_000, "identity"), [], 0
+    for size, asked in [*steps, (len(stream), 0)]:
+        reader.put(stream[position : position + size])
+        position = min(len(stream), position + size)
+        for _ in range(asked):
+            assert reader.ready() == (reader.ready() and True)
+            one = reader.next()
+            out += [] if one is None else [one]
+        taken = sum(len(message) + 5 for message in out)
+        assert 0 <= position - taken - reader.kept_bytes <= 5, "it keeps what was not taken, but for a prefix"
+    assert out + complete(reader) == messages
+    assert reader.clean
+    assert not reader.kept_bytes
+
+
+def test_many_small_messages_are_kept_as_bytes_and_not_as_objects() -> None:
+    reader, one = RequestMessageReader(100, "identity"), prefix(22) + bytes(22)
+    reader.put(one * 500)
+    for _ in range(10_000):
+        reader.put(one)
+    assert reader.kept_bytes == 10_500 * len(one)
+    assert len(reader._chunks) < 30
+    assert [reader.next() for _ in range(10_500)] == [bytes(22)] * 10_500
+    assert reader.next() is None
+
+
 def test_a_long_message_in_single_bytes_costs_no_object_a_byte() -> None:
     reader, body = RequestMessageReader(100_000, "identity"), bytes(range(256)) * 300
     stream = prefix(len(body)) + body
-    out = [message for byte in stream for message in reader.feed(bytes((byte,)))]
-    assert out == [body]
-    reader.feed(stream[:2_000])
+    for byte in stream:
+        assert reader.next() is None
+        reader.put(bytes((byte,)))
+    assert reader.next() == body
+    reader.put(stream[:2_000])
     for byte in stream[2_000:60_000]:
-        reader.feed(bytes((byte,)))
-    assert len(reader._parts) == 2
+        reader.put(bytes((byte,)))
+    assert len(reader._chunks) <= 2 + 58_000 // JOINED_MAX
 
 
 @pytest.mark.parametrize(
@@ -47,8 +86,10 @@ def test_a_long_message_in_single_bytes_costs_no_object_a_byte() -> None:
 def test_what_is_not_read_is_refused_by_its_first_five_bytes(
     data: bytes, encoding: str, code: Status, words: str
 ) -> None:
+    reader = RequestMessageReader(1_000, encoding)
+    reader.put(data)
     with pytest.raises(GrpcFault) as fault:
-        RequestMessageReader(1_000, encoding).feed(data)
+        reader.ready()
     assert fault.value.code == code
     assert words in fault.value.message
 
