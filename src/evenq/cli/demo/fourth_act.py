@@ -8,7 +8,6 @@ is there twice was acknowledged at one place only, and nothing that the group ha
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import threading
@@ -24,14 +23,13 @@ import evenq
 from evenq.cli.demo.flights import Delay, delays_by_carrier, flights
 from evenq.cli.demo.members import MemberProcess
 from evenq.cli.demo.publishing import Published, publish, queue_text
+from evenq.client.options import PullOptions
 from evenq.errors import Error, InternalError
 from evenq.runtime.clock import Clock
 from evenq.testing import LocalCluster
 from evenq.testing.checker import AnomalyKind, Report, check
 from evenq.testing.history import Delivery, EntryKind, Event, HistoryAction, Op, Recorder, merge_histories, read_history
 from evenq.testing.node import Node
-from evenq.wire.net import GrpcNet
-from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 __all__ = ["FLIGHTS_MAX", "FourthAct", "StoredFlights"]
 
@@ -39,6 +37,8 @@ COPIES = 3
 FLIGHTS_MAX = 40_000
 """Of the year: enough for a publishing that goes on for seconds before and after the kill."""
 TOPIC, GROUP = "departures", "tower-desk"
+READER = "tower-archive"
+"""Who reads the queues once more at the end."""
 QUEUES = 4
 MEMBERS = ("gil", "hal")
 BROKER = "broker-a"
@@ -100,7 +100,7 @@ class FourthAct:
                 recorder.ok(
                     recorder.invoke(Op.ADMIN, process="demo", group=GROUP, topic=TOPIC, action=HistoryAction.DRAIN)
                 )
-                asyncio.run(self._scan(_leader(cluster).address, recorder))
+                self._scan(_leader(cluster).address, recorder)
 
     def verdict(self) -> Iterator[tuple[str, str, bool]]:
         """Lines for `show_verdict`."""
@@ -196,24 +196,28 @@ class FourthAct:
                 raise InternalError(f"waited {WAIT_SECONDS} s until {what}; see {self._folder}")
             pause.wait(LOOK_SECONDS)
 
-    async def _scan(self, address: str, recorder: Recorder) -> None:
+    def _scan(self, endpoint: str, recorder: Recorder) -> None:
         """Every queue from its first to its last offset, as the truth about what is stored."""
-        net = GrpcNet()
-        try:
-            for queue_id in range(QUEUES):
-                queue = common_pb2.Queue(topic=TOPIC, broker_name=BROKER, queue_id=queue_id)
-                name = f"{TOPIC}/{BROKER}/{queue_id}"
+        with evenq.PullConsumer(
+            group=READER, endpoint=endpoint, options=PullOptions(auto_commit=False, pull_batch=2_000)
+        ) as reader:
+            for queue in reader.queues_of(TOPIC):
+                name = queue_text(queue)
                 asked = recorder.invoke(Op.ADMIN, process="demo", action=HistoryAction.SCAN, queue=name, offset=0)
-                request = data_pb2.ScanRequest(queue=queue, start=0, end=1 << 40).SerializeToString()
+                reader.assign([queue])
+                reader.seek_to_end(queue)
+                end = reader.position(queue)
+                reader.seek_to_begin(queue)
                 found: list[Delivery] = []
-                async for frame in net.stream(address, "/evenq.v1.Data/Scan", request, timeout_ms=60_000):
-                    for message in data_pb2.ScanBlock.FromString(frame).messages:
-                        flight, offset = message.user_properties["flight"], message.system_properties.queue_offset
-                        self._stored.add(name, offset, int(flight), message.body)
-                        found.append(Delivery(name, offset, flight))
+                while reader.position(queue) < end:
+                    messages = reader.poll(1_000, wait_ms=WAIT_SECONDS * 1_000)
+                    if not messages:
+                        raise InternalError(f"nothing came of {name} behind {reader.position(queue)} of {end}")
+                    for message in messages:
+                        flight = message.properties["flight"]
+                        self._stored.add(name, message.queue_offset, int(flight), message.body)
+                        found.append(Delivery(name, message.queue_offset, flight))
                 recorder.ok(asked, messages=found, offset=0)
-        finally:
-            await net.close()
 
     def _let_members_go(self) -> None:
         failed = ""

@@ -95,7 +95,7 @@ def consume(*, endpoint: str, topic: str, group: str, member: str, folder: Path,
             assignment="server",
             start_from="FIRST",
             on_rebalance=moved,
-            options=PushOptions(drain_ms=10_000),
+            options=PushOptions(drain_ms=10_000, commit_interval_ms=500),
         )
         consumer.start()
         say(ready=True)
