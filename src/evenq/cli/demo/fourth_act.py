@@ -117,6 +117,7 @@ class FourthAct:
         back = bars.add_task(f"counted by {len(MEMBERS)} members", total=self.total)
         at = {"endpoint": cluster.endpoints, "topic": TOPIC, "group": GROUP, "folder": self._folder}
         self._members += [MemberProcess(name, **at) for name in MEMBERS]  # type: ignore[arg-type]
+        self._until(lambda: all(member.queues for member in self._members), "each member owns queues")
         producer = threading.Thread(target=self._produce, args=(cluster.endpoints,), name="demo-producer", daemon=True)
         producer.start()
         shown = (out, back)
