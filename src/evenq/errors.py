@@ -279,10 +279,11 @@ class InternalError(Error):
 
 
 class HaNotAvailable(Error):
-    """Too few replicas are in sync. Nothing was written."""
+    """Too few replicas are in sync, or another one becomes the leader. Nothing was written."""
 
     code = 50002
     retryable = True
+    refresh_route = True
 
 
 class NotImplementedYet(Error):

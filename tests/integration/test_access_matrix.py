@@ -26,7 +26,7 @@ import evenq_rebalancer.app
 import evenq_rebalancer.settings
 import pytest
 from evenq_broker.core.replication.actions import HandedOver
-from evenq_broker.core.replication.group_view import GroupView, one_copy
+from evenq_broker.core.replication.group_view import ReplicaGroupView, one_copy
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.rpc.replication.copies import copy_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
@@ -610,7 +610,7 @@ class ReplicationServer:
         self._runtime = runtime
         self.port = 0
 
-    def view(self) -> GroupView:
+    def view(self) -> ReplicaGroupView:
         return one_copy("broker-a", broker_id=0, epoch=1, address="")
 
     async def hand_over(self, to: int | None) -> HandedOver:

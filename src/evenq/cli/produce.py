@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
@@ -17,6 +18,11 @@ from evenq.model import Message
 from evenq.runtime.clock import SystemClock
 
 __all__ = ["bodies", "run"]
+
+ATTEMPTS_MAX = 100
+"""More than the 30 s of a send have room for: a broker that was there and restarts, or a group whose leader died, is
+waited for.
+"""
 
 
 def bodies(options: argparse.Namespace) -> Iterator[bytes]:
@@ -61,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
     total = (options.count or 1) if options.file is None and (options.body or options.count) else None
     clock = SystemClock()
     settings = ProducerOptions(timeout_ms=timeout_ms)
+    if before is not None:  # somebody was there
+        settings = replace(settings, max_attempts=ATTEMPTS_MAX)
     with Producer(endpoint=options.endpoint, options=settings) as producer, _progress(total, options) as advance:
         for body in bodies(options):
             message = Message(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evenq.client.loops.troubles import Troubles
-from evenq.errors import Error
+from evenq.errors import ConnectionFailed, Error, HaNotAvailable, QueueClosed
 from evenq.model import Message, MessageQueue, QueueOffset
 
 __all__ = [
@@ -30,6 +30,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+CLOSED_MS = 3_000
+"""A queue was closed, and the route does not say so yet: refusals within this time, ms, are not counted as tries."""
+LEADERLESS_MS = 10_000
+"""A broker group takes nothing while another copy becomes its leader: as with CLOSED_MS. Within ten seconds it does, or
+too few copies are left.
+"""
 Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
 nothing.
@@ -107,6 +113,7 @@ class Item:
         "failed",
         "future",
         "key",
+        "leaderless_ms",
         "lite_topic",
         "message_id",
         "priority",
@@ -147,6 +154,8 @@ class Item:
         self.attempts = 0
         self.refused_ms = 0
         """When a closed queue first refused it; 0: never."""
+        self.leaderless_ms = 0
+        """When a broker group without a leader, or with too few copies, first refused it; 0: never."""
         self.failed: MessageQueue | None = None
         """The queue of the last try."""
         self.queue: MessageQueue | None = None
@@ -155,6 +164,30 @@ class Item:
         self.counted = False
         """True from when it is pending in the loop."""
         self.done = False
+
+    def count_failure(self, error: Error, queue: MessageQueue, *, closed: bool, now_ms: int) -> bool:
+        """An attempt at the queue failed. True: the queue is closed, or has no leader, and that is news."""
+        self.failed = queue
+        news = (closed and not self.refused_ms) or (isinstance(error, HaNotAvailable) and not self.leaderless_ms)
+        if closed:
+            self.refused_ms = self.refused_ms or now_ms
+        if isinstance(error, HaNotAvailable):
+            self.leaderless_ms = self.leaderless_ms or now_ms
+        if isinstance(error, QueueClosed):
+            free = now_ms - self.refused_ms <= CLOSED_MS
+        else:
+            free = self.finds_no_leader(error) and self.leaderless_for(now_ms) <= LEADERLESS_MS
+        if not free:
+            self.attempts += 1
+        return news
+
+    def leaderless_for(self, now_ms: int) -> int:
+        """How long its broker group has been without a leader, ms."""
+        return now_ms - self.leaderless_ms if self.leaderless_ms else 0
+
+    def finds_no_leader(self, error: Error) -> bool:
+        """True if its broker group changes its leader: nothing was written, and the old leader may be gone by now."""
+        return isinstance(error, HaNotAvailable | ConnectionFailed) and self.leaderless_ms > 0
 
     @property
     def pinned(self) -> bool:

@@ -37,7 +37,6 @@ from evenq.errors import (
     ConnectionFailed,
     Error,
     InternalError,
-    QueueClosed,
     RequestTimeout,
     TooManyRequests,
 )
@@ -50,8 +49,6 @@ __all__ = ["Sending"]
 
 log = logging.getLogger(__name__)
 
-CLOSED_MS = 3_000
-"""A queue was closed, and the route does not say so yet: refusals within this time, ms, are not counted as tries."""
 STEPS = 2
 """Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
 SWEEP_SHARE = 20
@@ -378,14 +375,7 @@ class Sending:
         now_ms = self._clock.monotonic_ms()
         if error.retryable and self._faults is not None:
             self._faults.failed(lane.queue.broker_name, now_ms)
-        moved: set[Item] = set()
-        for item in items:
-            item.failed = lane.queue
-            if closed and not item.refused_ms:
-                item.refused_ms = now_ms
-                moved.add(item)
-            if not isinstance(error, QueueClosed) or now_ms - item.refused_ms > CLOSED_MS:
-                item.attempts += 1
+        moved = {item for item in items if item.count_failure(error, lane.queue, closed=closed, now_ms=now_ms)}
         again: list[Item] = []
         for item in items:
             if item.done:
@@ -407,13 +397,16 @@ class Sending:
         staying: list[Item] = []
         full = isinstance(error, TooManyRequests)  # wire contract 3.7: tried again after a pause
         for item in again:  # else at once at another broker, until all had a try
-            tired = item not in moved if closed else item.attempts % brokers == 0
+            uncounted = closed or item.finds_no_leader(error)
+            tired = item not in moved if uncounted else item.attempts % brokers == 0
             stays = full or item.pinned or item.lite_topic is not None or brokers < 2 or tired
             (staying if stays else moving).append(item)
         self.submit(moving)
         lane.batch.put_back(staying)
         if staying:
-            await self._clock.sleep_ms(lane.backoff.next_ms())
+            without_ms = max(item.leaderless_for(now_ms) for item in staying)
+            pause_ms = min(self._options.retry_max_ms, without_ms // 2)  # whichever broker it goes to
+            await self._clock.sleep_ms(max(pause_ms, lane.backoff.next_ms()))
             self._move_if_possible(lane)  # another broker may serve the topic by now
 
     async def _left_out(self, lane: _Lane) -> None:

@@ -73,6 +73,41 @@ class PeerListener:
         return [] if self._closed else taken
 
 
+class _InterestOutbox:
+    """What goes out on one call of a line. Each call has its own: gRPC may still read the requests of one that broke,
+    and would take what the next one is to tell.
+    """
+
+    def __init__(self) -> None:
+        self._news: dict[Want, int] = {}
+        self._wake = asyncio.Event()
+        self._over = False
+
+    def tell(self, want: Want, count: int) -> None:
+        """Send it soon; only the newest word about a want counts."""
+        self._news[want] = count
+        self._wake.set()
+
+    def end(self) -> None:
+        """The call is over."""
+        self._over = True
+        self._wake.set()
+
+    async def requests(self, own_name: str) -> AsyncIterator[bytes]:
+        """The call's messages."""
+        yield peers_pb2.InterestRequest(broker_name=own_name).SerializeToString()
+        while not self._over:
+            self._wake.clear()
+            if self._news:
+                request = peers_pb2.InterestRequest()
+                for want, count in self._news.items():
+                    request.waiting.add(group=want.group, topic=want.topic, push=want.push, count=count)
+                self._news.clear()
+                yield request.SerializeToString()
+            else:
+                await self._wake.wait()
+
+
 class _Line:
     """The line to one peer."""
 
@@ -83,33 +118,24 @@ class _Line:
         self.open = False
         self.told = PeerNotices()
         self.task: asyncio.Task[None] | None = None
-        self._news: dict[Want, int] = {}
-        self._wake = asyncio.Event()
+        self._outbox = _InterestOutbox()
 
-    def begin(self) -> None:
+    def begin(self) -> _InterestOutbox:
         """A new call: the peer knows nothing."""
+        self._outbox.end()
+        self._outbox = _InterestOutbox()
         self.told = PeerNotices()
-        self._news.clear()
         self.open = True
+        return self._outbox
 
     def tell(self, want: Want, count: int) -> None:
-        """Send it soon; only the newest word about a want counts."""
-        self._news[want] = count
-        self._wake.set()
+        """On the present call."""
+        self._outbox.tell(want, count)
 
-    async def requests(self, own_name: str) -> AsyncIterator[bytes]:
-        """What goes out on one call."""
-        yield peers_pb2.InterestRequest(broker_name=own_name).SerializeToString()
-        while True:
-            self._wake.clear()
-            if self._news:
-                request = peers_pb2.InterestRequest()
-                for want, count in self._news.items():
-                    request.waiting.add(group=want.group, topic=want.topic, push=want.push, count=count)
-                self._news.clear()
-                yield request.SerializeToString()
-            else:
-                await self._wake.wait()
+    def end(self) -> None:
+        """The call is over; nothing is told until the next one."""
+        self.open = False
+        self._outbox.end()
 
 
 class ClusterPolls:
@@ -369,11 +395,11 @@ class ClusterPolls:
                 pause_ms = UNKNOWN_RETRY_MS
             except Error as error:
                 log.info("line to peer broke", extra={"peer": line.name, "error": str(error)})
-            line.open = False
+            line.end()
             await self._runtime.clock.sleep_ms(pause_ms or backoff.next_ms())
 
     async def _talk(self, line: _Line, backoff: Backoff) -> None:
-        line.begin()
+        outbox = line.begin()
         for key in self._table.wide:
             want = self._want(key)
             if want is not None:
@@ -381,7 +407,7 @@ class ClusterPolls:
         if self._dirty:
             self._news.notify()
         own = self._runtime.settings.broker_name
-        requests = line.requests(own)
+        requests = outbox.requests(own)
         async for data in self._runtime.net.stream(line.address, METHOD, requests, timeout_ms=None):
             backoff.reset()
             for notice in peers_pb2.InterestEvent.FromString(data).deliverable:

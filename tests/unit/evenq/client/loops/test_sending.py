@@ -108,7 +108,7 @@ class Brokers:
 def producer(net: Brokers, **options: Any) -> aio.Producer:
     context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)
     return aio.Producer(
-        endpoint="a:1", context=context, options=ProducerOptions(retry_first_ms=1, retry_max_ms=5, **options)
+        endpoint="a:1", context=context, options=ProducerOptions(**{"retry_first_ms": 1, "retry_max_ms": 5} | options)
     )
 
 
@@ -163,6 +163,56 @@ def test_a_closed_queue_costs_no_tries_while_the_route_does_not_know_it_yet(key:
         assert result.queue.broker_name != net.tries[0][0]
         assert len(net.tries) >= 6
         assert len({ids[0] for _, ids in net.tries}) == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_a_group_that_changes_its_leader_costs_no_tries(brokers: int) -> None:
+    """The leader refuses while it hands over, and is gone before the route knows the next one."""
+
+    async def story() -> None:
+        async def moving(_: str, __: data_pb2.PublishRequest) -> None:
+            if len(net.tries) < 6:
+                raise errors.HaNotAvailable("this leader hands over")
+            if len(net.tries) < 9:
+                raise errors.ConnectionFailed("nobody listens")
+
+        net = Brokers(moving, queues=dict.fromkeys("ab"[:brokers], 1))
+        async with producer(net, max_attempts=2) as p:
+            await p.send(note("x"))
+        assert len(net.tries) == 9
+        assert len({ids[0] for _, ids in net.tries}) == 1
+
+    asyncio.run(story())
+
+
+def test_a_group_that_finds_no_leader_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenq.client.loops.outgoing.LEADERLESS_MS", 200)
+
+    async def story() -> None:
+        async def too_few(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.HaNotAvailable("1 of 2 copies in sync")
+
+        net = Brokers(too_few)
+        async with producer(net, max_attempts=2, retry_max_ms=1_000) as p:
+            with pytest.raises(errors.HaNotAvailable):
+                await p.send(note("x"))
+        assert 4 <= len(net.tries) < 20, "it pauses between its tries"
+
+    asyncio.run(story())
+
+
+def test_who_cannot_reach_its_broker_is_told_after_the_tries_it_has() -> None:
+    async def story() -> None:
+        async def dead(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.ConnectionFailed("nobody listens")
+
+        net = Brokers(dead)
+        async with producer(net, max_attempts=3) as p:
+            with pytest.raises(errors.ConnectionFailed):
+                await p.send(note("x"))
+        assert len(net.tries) == 3
 
     asyncio.run(story())
 

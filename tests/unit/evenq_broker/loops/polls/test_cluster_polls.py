@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.core.polls.interest import Want
+from evenq_broker.loops.polls.cluster_polls import _Line
 
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 V2 = "/apache.rocketmq.v2.MessagingService/"
@@ -212,6 +215,25 @@ def test_a_peer_that_ends_or_does_not_know_the_call_is_not_waited_on_and_comes_b
         a.catalog.routes.snapshot("nameserver", "n", [], stage.clock.monotonic_ms())
         a.cluster.routes_changed()
         await stage.until(lambda: not a.cluster_polls._lines)
+
+    run(story)
+
+
+def test_a_call_that_broke_takes_nothing_of_what_the_next_one_tells(run: Run) -> None:
+    """gRPC may read the requests of a broken call for some time."""
+
+    async def story(stage: Any) -> None:
+        line = _Line("b", "b:8081", "1")
+        broken = line.begin().requests("a")
+        await anext(broken)
+        stale = asyncio.ensure_future(anext(broken, b"over"))
+        await settled(stage)
+        present = line.begin().requests("a")
+        await anext(present)
+        line.tell(Want("g", "t", push=False), 1)
+        told = peers_pb2.InterestRequest.FromString(await stage.during(asyncio.ensure_future(anext(present))))
+        assert [waiting.count for waiting in told.waiting] == [1]
+        assert await stage.during(stale) == b"over"
 
     run(story)
 
