@@ -85,7 +85,7 @@ def _metric(broker: Node, name: str) -> float:
 def sink(brokers: LocalCluster) -> Iterator[Sink]:
     yield Sink(brokers)
     for broker in brokers.brokers:  # as they were
-        if broker._environment.pop(FAILPOINT, None) is not None or not broker.alive:
+        if broker.environment.pop(FAILPOINT, None) is not None or not broker.alive:
             broker.restart()
 
 
@@ -155,13 +155,13 @@ def stream(spark: Any, sink: Sink, tmp_path: Path) -> Stream:
 def arm(sink: Sink, point: str) -> None:
     """Let both brokers end by SIGKILL at this place."""
     for broker in sink.cluster.brokers:
-        broker._environment[FAILPOINT] = point
+        broker.environment[FAILPOINT] = point
         broker.restart()
 
 
 def disarm(sink: Sink) -> None:
     for broker in sink.cluster.brokers:
-        broker._environment.pop(FAILPOINT, None)
+        broker.environment.pop(FAILPOINT, None)
 
 
 def reviving(sink: Sink, done: threading.Event, ends: list[str]) -> threading.Thread:
@@ -172,7 +172,7 @@ def reviving(sink: Sink, done: threading.Event, ends: list[str]) -> threading.Th
             for broker in sink.cluster.brokers:
                 if not broker.alive:
                     ends.append(broker.end_text)
-                    broker._environment.pop(FAILPOINT, None)
+                    broker.environment.pop(FAILPOINT, None)
                     broker.restart()
 
     thread = threading.Thread(target=watch, daemon=True)
