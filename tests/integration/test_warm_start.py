@@ -70,14 +70,15 @@ def test_a_copy_that_never_led_reads_only_the_end_of_its_log(tmp_path: Path, mod
         followers = [node for node in cluster.brokers if node is not leader]
         whole = figure(leader, "evenq_broker_replica_committed_end")
         for node in followers:
-            until_warm(node, int(whole / 2))
+            until_warm(node, int(whole / 4))
         send(cluster, 50, "last")
         killed_at = time.monotonic()
         leader.kill()
         successor = leader_of(cluster)
         pause_s = time.monotonic() - killed_at
         assert pause_s < 10
-        assert records_read(successor) < COUNT, "of more than 10,000"
+        read = records_read(successor)
+        assert read < COUNT + 1_000, "of more than 6,000"
         left = receive(cluster, "half-done", COUNT + 1_550 - len(finished), ack=True)
         assert not set(finished) & set(left), "what was acknowledged does not come again"
         assert len(set(finished) | set(left)) == COUNT + 1_550
