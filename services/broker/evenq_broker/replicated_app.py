@@ -324,15 +324,24 @@ class ReplicatedApp:
 
 
 class _Pieces:
-    """Reads the log's files on a thread of its own while the store writes them."""
+    """Reads the log's files on a thread of its own while the store writes them. Followers that keep up want the same
+    piece at the same time: it is read once.
+    """
 
     def __init__(self, pieces: LogPieces) -> None:
         self._pieces = pieces
         self._jobs = Jobs(threads=1, name="evenq-replication-read", threaded=True)
+        self._under_way: dict[tuple[int, int, int], asyncio.Task[bytes]] = {}
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
         """See Pieces."""
-        return await self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
+        wanted = (start, end, bytes_max)
+        reading = self._under_way.get(wanted)
+        if reading is None:
+            job = self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
+            reading = self._under_way[wanted] = spawn(job, name=f"records from {start} on")
+            reading.add_done_callback(lambda _: self._under_way.pop(wanted))
+        return await asyncio.shield(reading)
 
     def close(self) -> None:
         """Give the files back."""

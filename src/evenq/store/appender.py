@@ -81,6 +81,7 @@ class Appender:
         """What the writer has."""
         self._uncommitted: deque[WriteBatch] = deque()
         """What is written and waits for its commit, in order. The bounds of what waits are its bounds."""
+        self._committed_end = 0
         self._left: Error | None = None
         """Told to those whose records waited when the store closed."""
         self._kick_due = False
@@ -200,6 +201,13 @@ class Appender:
             self.submit(batch)
             passing("append.handed_over")
 
+    def written(self, batch: WriteBatch) -> None:
+        """The writer wrote a batch of a replicated store and begins to sync it: copies may have it meanwhile."""
+        state = self._state
+        if state.failure is None and self._left is None:
+            self._stats.written_end = batch.end
+            self.on_written(batch.end)
+
     def complete(self, batch: WriteBatch, error: Exception | None) -> None:
         """The writer's report on one batch."""
         state = self._state
@@ -212,10 +220,10 @@ class Appender:
         if error is not None:
             self._take_back(batch, error)
             return
-        self._stats.written_end = batch.end
         if self._replicated:
             self._await_commit(batch)
         else:
+            self._stats.written_end = batch.end
             self._finish(batch)
 
     def _await_commit(self, batch: WriteBatch) -> None:
@@ -224,10 +232,13 @@ class Appender:
         self._uncommitted.append(batch)
         if self._packer.batch is not None:
             self._go_on()
+        told, self._stats.written_end = self._stats.written_end, batch.end
         self.on_growth()
-        self.on_written(batch.end)
+        if batch.end > told:
+            self.on_written(batch.end)
         if self._synchronous:
             self._state.synced(batch.end)
+        self.commit(min(self._committed_end, batch.end))  # copies may have been faster than the sync here
 
     def commit(self, end: int) -> None:
         """All below `end` is committed. See `MessageStore.commit`. Once the store has stopped, nothing waits here."""
@@ -237,6 +248,7 @@ class Appender:
         if not state.certain and end >= stats.log_end:
             state.certain = True
             self._wake_waiters()
+        self._committed_end = max(self._committed_end, end)
         while groups and groups[0].end <= end:
             self._finish(groups.popleft())
 

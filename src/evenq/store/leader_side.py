@@ -31,8 +31,8 @@ class LeaderSide:
 
     @property
     def on_written(self) -> Callable[[int], None]:
-        """Called on the loop with `stats.written_end` after each group that was written and waits for its commit; of a
-        replicated store only.
+        """Called on the loop with `stats.written_end` after each group that was written, before its sync ends if each
+        group is synced; of a replicated store only.
         """
         return self._appender.on_written
 

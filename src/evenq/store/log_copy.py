@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from evenq.errors import BodyTooLarge, Error, RecordsDamaged, StoreError, StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock, SystemClock
+from evenq.runtime.failpoints import passing
 from evenq.store import copy_trim, epoch_file, log_tail, opening, segment, snapshot_copy
 from evenq.store.commit_log import FULL, CommitLog, LogRun, shortage
 from evenq.store.copied_mark import Mark, MarkFile
@@ -165,14 +166,14 @@ class LogCopy:
 
     # -- what changes it ----------------------------------------------------------------------------------------------
 
-    async def append(self, data: bytes | memoryview, *, start: int) -> int:
+    async def append(self, data: bytes | memoryview, *, start: int, then_sync: bool = False) -> int:
         """Write bytes of the leader's log that begin at `start`, which must be this log's end: whole groups of frames
-        with their padding, over the end of a file too. Returns the new end; not synced.
+        with their padding, over the end of a file too. Returns the new end; on disk only with `then_sync`.
 
         All or nothing. Raises RecordsDamaged (place and reason) if a frame is not as the leader wrote it, not of this
         place, of a lower epoch than the one before, or the last group is not whole; StoreFull; StorePoisoned.
         """
-        return await self._run(lambda: self._append(data, start))
+        return await self._run(lambda: self._append(data, start, then_sync=then_sync))
 
     async def append_epoch_start(self, epoch: int, payload: bytes, store_ms: int) -> int:
         """Begin an epoch as its leader: one state record. `store_ms` is now, ms since the epoch of time; an earlier
@@ -278,10 +279,12 @@ class LogCopy:
             )
             raise self._failure from error
 
-    def _append(self, data: bytes | memoryview, start: int) -> int:
+    def _append(self, data: bytes | memoryview, start: int, *, then_sync: bool) -> int:
         if start != self._end:
             raise StoreError(f"records from log offset {start} on cannot follow a log that ends at {self._end}")
-        return self._append_checked(memoryview(data), led=0)
+        end = self._append_checked(memoryview(data), led=0)
+        passing("replica.copied")
+        return self._sync() if then_sync else end
 
     def _append_checked(self, data: memoryview, *, led: int) -> int:
         """`led`: the epoch that begins here, if its leader is this broker."""

@@ -90,6 +90,7 @@ class MessageStore(LeaderSide):
             sync_each=options.flush is FlushMode.SYNC,
             threaded=disk.blocks,
             done=self._appender.complete,
+            written=self._appender.written if replicated else None,
         )
         self._snapshotter = Snapshotter(
             self._state, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,

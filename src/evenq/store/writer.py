@@ -89,10 +89,15 @@ Done = Callable[[WriteBatch, Exception | None], None]
 class Writer:
     """Writes batches in order. `submit` only after the last one was reported: one is under way at a time."""
 
-    def __init__(self, commit_log: CommitLog, *, sync_each: bool, threaded: bool, done: Done) -> None:
+    def __init__(
+        self, commit_log: CommitLog, *, sync_each: bool, threaded: bool, done: Done,
+        written: Callable[[WriteBatch], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`written` is called on the loop when a batch's sync begins, so that copies get it meanwhile; then `done`."""
         self._log = commit_log
         self._sync_each = sync_each
         self._done = done
+        self._written = written if sync_each else None
         self._loop = asyncio.get_running_loop()
         self._inbox: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._closed = False
@@ -124,16 +129,27 @@ class Writer:
     def _main(self) -> None:
         while (batch := self._inbox.get()) is not None:
             outcome = self._execute(batch)
-            try:
-                self._loop.call_soon_threadsafe(self._done, batch, outcome)
-            except RuntimeError:  # the loop was closed without closing the store: nobody is left to tell
+            if not self._on_loop(self._done, batch, outcome):
                 return
+
+    def _on_loop(self, call: Callable[..., None], *of: object) -> bool:
+        """False: nobody is left to tell."""
+        if self._thread is None:
+            call(*of)
+            return True
+        try:
+            self._loop.call_soon_threadsafe(call, *of)
+        except RuntimeError:  # the loop was closed without closing the store
+            return False
+        return True
 
     def _execute(self, batch: WriteBatch) -> Exception | None:
         passing("group.taken")
         try:
             self._log.write(batch.runs)
             passing("group.written")
+            if self._written is not None:
+                self._on_loop(self._written, batch)
             if self._sync_each:
                 self._log.sync()
         except (OSError, StoreFull) as error:

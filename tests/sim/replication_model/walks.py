@@ -79,6 +79,7 @@ class Walk:
             self.drain: 0.03,
         }
         self.world.batch_max = 1 + int(chance() ** 2 * 6)
+        self.world.syncs_at_once = self.world.mode is Mode.REPL_SYNC and chance() < 0.5
         if chance() < 0.8 or self.aim in {LATE_READERS, NEW_STORES}:
             self.begin()
         self.kinds = list(weights)

@@ -123,6 +123,8 @@ class World:
         """In order: so many versions late is each read."""
         self.batch_max = 100
         """Records in one message."""
+        self.syncs_at_once = False
+        """True: what a follower copies is on disk when it says so."""
         self.now_ms = 1_000
         self.nodes = [Node(id_) for id_ in BROKERS]
         pairs = tuple(Pair(node.id, node.store_id) for node in self.nodes)
@@ -225,7 +227,10 @@ class World:
                 for one in records.payload:  # type: ignore[attr-defined]
                     self._note(len(node.log), one)
                     node.log.append(one)
-                return replica.copied(len(node.log))
+                if not self.syncs_at_once:
+                    return replica.copied(len(node.log))
+                node.synced = len(node.log)
+                return replica.copied(node.synced, synced=True)
             case Truncate(end):
                 del node.log[end:]
                 node.synced, self.dirty = min(node.synced, end), True

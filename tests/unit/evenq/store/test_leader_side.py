@@ -50,10 +50,10 @@ async def turns(count=50):
 
 
 async def written(opened, append):
-    """What `append` appends is in the log; its future."""
+    """What `append` appends is in the log, and synced if each group is; its future."""
     future = append()
-    end = opened.store._appender.assigned_end
-    await until(lambda: opened.store.stats.written_end >= end)
+    end, appender = opened.store._appender.assigned_end, opened.store._appender
+    await until(lambda: opened.store.stats.written_end >= end and appender._busy is None)
     return future
 
 
@@ -90,7 +90,7 @@ def test_what_is_written_is_neither_answered_nor_shown_before_its_commit(open_st
             store.append_state(b"alone"),
         ]
         end = store._appender.assigned_end
-        await until(lambda: store.stats.written_end == end)
+        await until(lambda: store.stats.written_end == end and store._appender._busy is None)
         await turns()
         assert not any(call.done() for call in calls)
         assert (store.queue_range(1, 0), store.queue_range(1, 1)) == ((0, 0), (0, 0))
@@ -458,6 +458,30 @@ def test_the_owner_hears_of_each_sync_behind_what_was_written(open_store, messag
             await written(opened, lambda: store.append([message()]))
         one = store.stats.written_end // 3
         assert heard == [(what, number * one) for number in (1, 2, 3) for what in ("written", "synced")]
+
+    played(open_store, story, tmp_path, flush=FlushMode.SYNC)
+
+
+def test_copies_hear_of_a_group_before_its_sync_and_their_commit_waits_for_it(open_store, message, tmp_path):
+    async def story(opened):
+        store, heard, release = opened.store, [], threading.Event()
+        store.on_written = lambda end: heard.append(("written", end))
+        store.on_synced = lambda end: heard.append(("synced", end))
+        sync, store._log.sync = store._log.sync, lambda: (release.wait(60), sync())
+        try:
+            call = store.append([message(b"a")])
+            await until(lambda: heard)
+            end = store.stats.written_end
+            assert heard == [("written", end)]
+            store.commit(end)  # the copies were faster
+            await turns()
+            assert not call.done()
+            assert store.queue_range(1, 0) == (0, 0)
+        finally:
+            release.set()
+        await call
+        assert heard == [("written", end), ("synced", end)]
+        assert store.queue_range(1, 0) == (0, 1)
 
     played(open_store, story, tmp_path, flush=FlushMode.SYNC)
 

@@ -149,7 +149,7 @@ class Follower(Rules):
         self.writing = None
         return []
 
-    def _copied(self, end: int) -> list[Action]:
+    def _copied(self, end: int, *, synced: bool) -> list[Action]:
         records, self.writing = self.writing, None
         if records is None or not records.start < end <= records.end or records.start != self.end:
             raise InvariantBroken(f"the writer copied to {end}, asked for {records}, and the log ended at {self.end}")
@@ -161,6 +161,8 @@ class Follower(Rules):
                 table = table.appended(entry.epoch, entry.offset)
         self.table = table
         self.end = end
+        if synced:
+            self.durable = end
         if self.role is not Role.FETCHING:
             return []
         return [*self._learn_committed(records.committed), *self._report(wants=True)]

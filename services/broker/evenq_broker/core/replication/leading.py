@@ -88,10 +88,12 @@ class Leader(Follower):
         if self.role is Role.STARTING and end >= self.epoch_start_end:
             self._move(Role.READY)
             actions.append(Serve(self.max_epoch))
-        return [*actions, *self._feed(), *self._nominate()]
+        return [*actions, *self._nominate()]
 
     def _feed(self) -> list[Action]:
-        """Answer who waits for more records, or for news of what is committed."""
+        """Answer who waits: with more records, or with what is committed. What is committed goes with the next records,
+        or with the next repeat: a message of its own for each commit would cost as much as the records do.
+        """
         parked, self.parked = self.parked, {}
         return [SendRecords(broker_id, parked[broker_id], self.end) for broker_id in sorted(parked)]
 

@@ -72,9 +72,11 @@ class Replica(Leader):
         """A leader's records, or the epoch-start record, were written; the log ends at `end`."""
         return self._guarded(lambda: self._appended(epoch, end))
 
-    def copied(self, end: int) -> list[Action]:
-        """What an AppendRecords carried was written, or its first whole records up to `end`."""
-        return self._guarded(lambda: self._copied(end))
+    def copied(self, end: int, *, synced: bool = False) -> list[Action]:
+        """What an AppendRecords carried was written, or its first whole records up to `end`. `synced`: all below `end`
+        is on disk, too, so one report says both.
+        """
+        return self._guarded(lambda: self._copied(end, synced=synced))
 
     def not_copied(self) -> list[Action]:
         """What an AppendRecords carried was damaged, or found no space: nothing of it was written. It is asked for

@@ -44,6 +44,10 @@ SYNC_MS = 500
 START_MS = 1_000
 """Between two looks at where the log begins."""
 NO_END = (1 << 62) - 1
+AT_ONCE_BYTES = 64 << 10
+"""REPL_SYNC: so much is written, synced and then reported in one step. Of more, the leader hears before the sync that
+it was written, so that it reads on meanwhile: there is likely more to come.
+"""
 EMPTY_BATCH = b"\x01"
 """A journal record without operations: what an epoch begins with."""
 
@@ -238,13 +242,17 @@ class ReplicaLog:
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
         records = action.records
         assert isinstance(records.payload, bytes)
+        at_once = self._sync_each and len(records.payload) <= AT_ONCE_BYTES
         try:
-            end = await copy.append(records.payload, start=records.start)
+            end = await copy.append(records.payload, start=records.start, then_sync=at_once)
         except (RecordsDamaged, StoreFull) as error:
             log.warning("records from %d on are not copied: %s", records.start, error.message)
             return self._replica.not_copied()
-        passing("replica.copied")
-        actions = self._replica.copied(end)
+        if at_once:
+            passing("replica.copied_safe")
+        actions = self._replica.copied(end, synced=at_once)
+        if at_once:
+            return actions
         return await self._also_synced(actions) if self._sync_each else actions
 
     async def _fetch_for(self, copy: LogCopy, start: int) -> None:

@@ -97,6 +97,15 @@ def test_with_disks_only_what_is_synced_is_confirmed_and_in_memory_what_is_writt
     assert send.envelope.body == FollowerProgress(20, 20, False)
 
 
+def test_what_is_copied_and_synced_in_one_step_is_confirmed_with_one_report() -> None:
+    one = fetching()
+    one.receive(envelope(0, records(10, 20)), 0)
+    (send,) = one.copied(20, synced=True)
+    assert isinstance(send, Send)
+    assert send.envelope.body == FollowerProgress(20, 20, True)
+    assert one.synced(20) == []
+
+
 def fetching_with_tail() -> Replica:
     one = fetching()
     one.receive(envelope(0, records(10, 20)), 0)

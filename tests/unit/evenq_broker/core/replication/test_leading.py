@@ -189,6 +189,17 @@ def test_records_go_to_who_waits_and_carry_what_is_committed() -> None:
     assert one.records(SendRecords(1, 10, 20), 20, b"x") is None
 
 
+def test_what_is_committed_goes_with_the_next_records_or_repeat_and_in_no_message_of_its_own() -> None:
+    one = ready()
+    one.appended(1, 20)
+    one.synced(20)
+    confirm(one, 1, 20, wants=True)
+    actions = confirm(one, 2, 20, wants=True)
+    assert actions == [CommitAdvanced(20)]
+    assert one.tick(one.config.timing.retry_ms)[-2:] == [SendRecords(1, 20, 20), SendRecords(2, 20, 20)]
+    assert one.tick(2 * one.config.timing.retry_ms) == [], "nobody waits any more"
+
+
 def test_a_follower_that_ends_below_the_first_record_is_told_where_the_log_begins() -> None:
     one = ready()
     one.trimmed(8)
