@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -98,6 +99,43 @@ def test_a_stranger_starts_it_makes_a_topic_sends_a_hundred_and_reads_them(up, p
     code, errors = ended(process)
     assert code == 0
     assert errors == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("options", [("--metrics-port", "-1"), ("--tls",)])
+def test_three_copies_start_with_one_command_and_go_on_when_their_leader_is_killed(up, port, tmp_path, options):
+    folder = tmp_path / "data"
+    process, endpoint = up("--replicas", "3", "--port", "0", "--data", str(folder), *options)
+    if "--tls" in options:
+        process.stdout.readline()
+        export = next(line for line in process.stdout if "export" in line)
+        variables = dict(word.split("=", 1) for word in shlex.split(export) if "=" in word)
+        assert variables["EVENQ_ENDPOINT"] == endpoint
+    else:
+        variables = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        assert json.loads(evenq("produce", "orders", "--count", "50", "--json", endpoint=endpoint))["sent"] == 50
+        shown = json.loads(evenq("cluster", "show", "--json", endpoint=endpoint))
+        (group,) = shown["broker_groups"]
+        os.kill(copy_of(process.pid, group["leader"]), signal.SIGKILL)
+        assert json.loads(evenq("produce", "orders", "--count", "50", "--json", endpoint=endpoint))["sent"] == 50
+        assert len(consumed(endpoint, "orders", "billing", 100, "--from", "first", "--idle", "10")) >= 100
+    code, errors = ended(process)
+    assert code == 0
+    assert "was ended by SIGKILL; started again" in errors
+
+
+def copy_of(parent, number):
+    """Process id of one copy of a broker group that `evenq up` started."""
+    mark = f"EVENQ_BROKER_REPLICATION__BROKER_ID={number}".encode()
+    threads = Path(f"/proc/{parent}/task").iterdir()
+    for child in " ".join(thread.joinpath("children").read_text() for thread in threads).split():
+        if mark in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise AssertionError(f"no copy {number}")
 
 
 def test_a_group_that_begins_at_the_end_reads_only_what_comes_later(up, port):

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from evenq.cli.elections import await_election
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
 from evenq.client.core.access_points import ONE_ADDRESS
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         use_tls(options)
         if getattr(options, "one_address", False) and ONE_ADDRESS not in options.endpoint:
             options.endpoint += ONE_ADDRESS
+        if hasattr(options, "endpoint") and not hasattr(options, "silent_hint"):  # those say what they see at once
+            await_election(options.endpoint)
         return int(options.run(options) or EXIT_OK)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -59,8 +59,7 @@ def announce(
     if ca is not None:
         from evenq.cli.up_tls import how_to
 
-        target = endpoint.removeprefix("evenqs://")
-        lines = [*how_to(ca, target), "", *(line.removesuffix(option) for line in lines)]
+        lines = [*how_to(ca, endpoint), "", *(line.removesuffix(option) for line in lines)]
     if metrics_port > 0:
         lines.append(f"curl http://{HOST}:{metrics_port}/metrics")
     width = max(map(len, lines))

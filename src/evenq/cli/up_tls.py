@@ -40,13 +40,13 @@ def make_certificates(data: Path | None, stack: AsyncExitStack) -> Certificates:
 
 
 def how_to(ca: Path, endpoint: str) -> list[str]:
-    """Lines for people: what each client needs to talk to `endpoint` (`host:port`)."""
+    """Lines for people: what each client needs to talk to `endpoint` (`evenqs://host:port`, or several with `;`)."""
     shell = quote(str(ca))
     return [
-        f"evenq commands   export EVENQ_ENDPOINT=evenqs://{endpoint} EVENQ_TLS_CA={shell}",
-        f'Python (evenq)   evenq.Producer(endpoint="evenqs://{endpoint}", tls=evenq.Tls(ca="{ca}"))',
-        f'Spark            .option("endpoints", "evenqs://{endpoint}").option("tlsCa", "{ca}")',
-        f"RocketMQ SDKs    endpoint {endpoint}, and",
+        f"evenq commands   export EVENQ_ENDPOINT={quote(endpoint)} EVENQ_TLS_CA={shell}",
+        f'Python (evenq)   evenq.Producer(endpoint="{endpoint}", tls=evenq.Tls(ca="{ca}"))',
+        f'Spark            .option("endpoints", "{endpoint}").option("tlsCa", "{ca}")',
+        f"RocketMQ SDKs    endpoint {endpoint.replace('evenqs://', '')}, and",
         "  Java, Go, C#   nothing: they speak TLS and, by themselves, trust any certificate",
         f"  Python         tls_enable=True, with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={shell}",
         f"  Node.js        sslEnabled: true, with NODE_EXTRA_CA_CERTS={shell}",

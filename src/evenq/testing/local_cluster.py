@@ -196,15 +196,17 @@ class LocalCluster:
         """The settings of each copy of a group beside those of every broker; one without any: there is one copy."""
         if replicas == 1:
             return [{}]
-        members = ",".join(f"{number}=127.0.0.1:{self._ports.take()}" for number in range(replicas))
+        ports = [self._ports.take() for _ in range(replicas)]
+        members = ",".join(f"{number}=127.0.0.1:{port}" for number, port in enumerate(ports))
         return [
             {
                 "REPLICATION__MEMBERS": members,
                 "REPLICATION__BROKER_ID": str(number),
+                "REPLICATION__PORT": str(port),
                 "REPLICATION__MIN_IN_SYNC": str(replicas // 2 + 1),
                 "REPLICATION__RECORD": f"file:{self.folder / f'broker-{letter}.group'}",
             }
-            for number in range(replicas)
+            for number, port in enumerate(ports)
         ]
 
     def _broker(self, letter: str, port: int, settings: Mapping[str, str]) -> Node:
@@ -244,6 +246,7 @@ class LocalCluster:
             log_path=log_path,
             environment=environment,
             tls=self.authority is not None,
+            peer_port=int(settings.get("REPLICATION__PORT", 0)),
         )
 
     def _tls_settings(self, port: int) -> dict[str, str]:

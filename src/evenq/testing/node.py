@@ -39,14 +39,18 @@ class Node:
         log_path: Path,
         environment: Mapping[str, str],
         tls: bool = False,
+        peer_port: int = 0,
     ) -> None:
         """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on.
-        `tls`: its port speaks TLS. `metrics_port` -1: it has no page, and is ready when its gRPC port answers.
+        `tls`: its port speaks TLS. `peer_port`: where a copy answers the other copies of its group, also while it
+        follows. `metrics_port` -1: it has no page, and is ready when this port answers, or its gRPC port if there is
+        none.
         """
         self.tls = tls
         self.module = module
         self.name = name
         self.port = port
+        self.peer_port = peer_port
         self.metrics_port = metrics_port
         self.log_path = log_path
         self.environment = dict(environment)
@@ -148,7 +152,7 @@ class Node:
     def _ready(self) -> bool:
         try:
             if self.metrics_port < 0:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                with socket.create_connection(("127.0.0.1", self.peer_port or self.port), timeout=1):
                     return True
             address = f"http://127.0.0.1:{self.metrics_port}/readyz"
             with urllib.request.urlopen(address, timeout=1) as response:  # our own page on loopback  # nosec B310

@@ -87,7 +87,15 @@ def test_the_default_endpoint_is_not_repeated(capsys):
 
 
 def test_the_lines_for_a_shell_can_be_copied_whatever_the_folder_is_called():
-    lines = how_to(Path("/of mine/ca.pem"), "127.0.0.1:8081")
+    lines = how_to(Path("/of mine/ca.pem"), "evenqs://127.0.0.1:8081")
     (export,) = [line for line in lines if "export" in line]
     assert "EVENQ_TLS_CA=/of mine/ca.pem" in shlex.split(export)
     assert sum("='/of mine/ca.pem'" in line for line in lines) == 3
+
+
+def test_the_lines_for_a_shell_can_be_copied_with_several_access_points():
+    endpoint = "evenqs://127.0.0.1:8081;evenqs://127.0.0.1:8082"
+    lines = how_to(Path("/ca.pem"), endpoint)
+    (export,) = [line for line in lines if "export" in line]
+    assert f"EVENQ_ENDPOINT={endpoint}" in shlex.split(export)
+    assert any("endpoint 127.0.0.1:8081;127.0.0.1:8082," in line for line in lines), "the official SDKs know no scheme"
