@@ -180,6 +180,8 @@ class ReplicatedApp:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
         if driver is not None:
             await driver.close()
+        if self._links is not None:  # the next leader waits for who is in sync and does not know that it ends
+            await self._links.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -187,8 +189,6 @@ class ReplicatedApp:
             await replica_log.close(clean=whole)
         if self._pieces is not None:
             self._pieces.close()
-        if self._links is not None:
-            await self._links.close()
         if self._servers is not None:
             await self._servers.stop(0)
         if self._page is not None:
@@ -203,7 +203,7 @@ class ReplicatedApp:
         """See LeaderTerm."""
         term = self._term = BrokerApp(
             self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
-            leadership=Leadership(epoch, attach, self._control),
+            leadership=Leadership(epoch, attach, self._control, copies=len(self.settings.replication.addresses)),
         )  # fmt: skip
         await term.start()
         self._is_open = True

@@ -49,6 +49,8 @@ class Leadership:
     """Told of the store before anything is appended: from then on it commits. None: there is one copy."""
     group: GroupControl | None = None
     """The other copies, for operators; None: there is one copy."""
+    copies: int = 1
+    """Of the log, this one included; in routes."""
 
 
 ONE_COPY = Leadership()

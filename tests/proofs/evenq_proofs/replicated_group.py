@@ -55,7 +55,7 @@ def figure(node: Node, name: str, *marks: str) -> float:
     return found[0] if found else -1.0
 
 
-def leader_of(cluster: LocalCluster, *, within_s: float = 30.0) -> Node:
+def leader_of(cluster: LocalCluster, *, within_s: float = 60.0) -> Node:
     """Who serves; waits for it."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:

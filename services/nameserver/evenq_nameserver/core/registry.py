@@ -50,6 +50,8 @@ class BrokerEntry:
     """Wall time of the start, ms since the epoch."""
     version: str
     """Of the software, for people."""
+    copies: int = 1
+    """Of its log in the broker group that it leads; 0 or 1: it is alone."""
     addresses: tuple[BrokerAddress, ...]
     """At least one; the first is the default (RT-1)."""
     data_version: int

@@ -34,8 +34,8 @@ def entry_of(state: registry_pb2.BrokerState, *, topics_max: int) -> BrokerEntry
         raise BadRequest(
             f"incarnation, cluster and version of broker {info.name!r} must have at most {TEXT_MAX} characters"
         )
-    if min(info.epoch, info.start_ms, state.data_version) < 0:
-        raise BadRequest(f"epoch, start_ms and data_version of broker {info.name!r} must not be negative")
+    if min(info.epoch, info.start_ms, info.copies, state.data_version) < 0:
+        raise BadRequest(f"epoch, start_ms, copies and data_version of broker {info.name!r} must not be negative")
     if not 1 <= len(info.listeners) <= LISTENERS_MAX:
         raise BadRequest(f"broker {info.name!r} has {len(info.listeners)} listeners, the range is 1 to {LISTENERS_MAX}")
     if len(state.topics) > topics_max:
@@ -49,6 +49,7 @@ def entry_of(state: registry_pb2.BrokerState, *, topics_max: int) -> BrokerEntry
         epoch=info.epoch,
         incarnation=info.incarnation,
         start_ms=info.start_ms,
+        copies=info.copies,
         version=info.version,
         addresses=tuple(_address(listener, info.name) for listener in info.listeners),
         data_version=state.data_version,
@@ -94,6 +95,7 @@ def info_of(entry: BrokerEntry, message: registry_pb2.BrokerInfo) -> None:
     message.incarnation = entry.incarnation
     message.version = entry.version
     message.start_ms = entry.start_ms
+    message.copies = entry.copies
     for address in entry.addresses:
         message.listeners.add(name=address.listener, host=address.host, port=address.port, tls=address.tls)
 

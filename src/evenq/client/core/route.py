@@ -6,12 +6,22 @@ Made by `rpc` from the answer of QueryRoute; everything else in the SDK reads it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evenq.errors import ConnectionFailed
 from evenq.model import MessageQueue
 
-__all__ = ["Route"]
+__all__ = ["Route", "RouteLeader"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLeader:
+    """Who answers for a broker, as a route tells."""
+
+    address: str
+    """Empty: the route does not name the broker."""
+    epoch: int
+    """0: the broker has no copies, or the route does not say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +36,15 @@ class Route:
     """Broker name to `host:port`, with `evenqs://` in front where TLS is spoken, and `#` and its name behind where the
     address leads to any broker; no two are equal.
     """
+
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """Broker name to the epoch of its leader, of the brokers that have copies: when such a leader is gone, another copy
+    answers for the broker, at another address and with a higher epoch.
+    """
+
+    def leader_of(self, broker_name: str) -> RouteLeader:
+        """Who answers for the broker."""
+        return RouteLeader(self.addresses.get(broker_name, ""), self.epochs.get(broker_name, 0))
 
     def address_of(self, broker_name: str) -> str:
         """Where the broker answers, `host:port`. Raises ConnectionFailed (retryable, and a reason to ask for the route

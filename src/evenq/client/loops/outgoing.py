@@ -9,8 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from evenq.client.core.calls import StoredBatch
+from evenq.client.core.queue_choice import queue_of_group
 from evenq.client.loops.troubles import Troubles
-from evenq.errors import ConnectionFailed, Error, HaNotAvailable, QueueClosed
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    Error,
+    HaNotAvailable,
+    PersistenceTimeout,
+    QueueClosed,
+    RequestTimeout,
+)
 from evenq.model import Message, MessageQueue, QueueOffset
 
 __all__ = [
@@ -25,6 +35,7 @@ __all__ = [
     "SendResult",
     "Settle",
     "goes_anywhere",
+    "result_of",
     "singles_of",
 ]
 
@@ -36,6 +47,8 @@ LEADERLESS_MS = 10_000
 """A broker group takes nothing while another copy becomes its leader: as with CLOSED_MS. Within ten seconds it does, or
 too few copies are left.
 """
+LOST = (ConnectionFailed, RequestTimeout, PersistenceTimeout)
+"""What becomes of a try when the leader of a broker group dies, or is deposed, meanwhile."""
 Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Chooses one of a topic's queues, sorted by broker and id; called in the SDK's loop, so it is quick and waits for
 nothing.
@@ -110,6 +123,7 @@ class Item:
         "counted",
         "done",
         "encoded",
+        "error",
         "failed",
         "future",
         "key",
@@ -121,7 +135,9 @@ class Item:
         "refused_ms",
         "selector",
         "topic",
+        "tries",
         "tries_max",
+        "unready_ms",
         "until_ms",
         "urgent",
     )
@@ -152,10 +168,17 @@ class Item:
         self.urgent = urgent
         self.tries_max = tries_max
         self.attempts = 0
+        """Tries that failed and count."""
+        self.tries = 0
+        """All that failed."""
+        self.error: Error | None = None
+        """Of the last one."""
         self.refused_ms = 0
         """When a closed queue first refused it; 0: never."""
         self.leaderless_ms = 0
-        """When a broker group without a leader, or with too few copies, first refused it; 0: never."""
+        """When its broker group first had no leader, or too few copies; 0: never."""
+        self.unready_ms = 0
+        """Since when the group answers that it takes nothing; 0: the last try had another end."""
         self.failed: MessageQueue | None = None
         """The queue of the last try."""
         self.queue: MessageQueue | None = None
@@ -165,18 +188,26 @@ class Item:
         """True from when it is pending in the loop."""
         self.done = False
 
-    def count_failure(self, error: Error, queue: MessageQueue, *, closed: bool, now_ms: int) -> bool:
-        """An attempt at the queue failed. True: the queue is closed, or has no leader, and that is news."""
-        self.failed = queue
-        news = (closed and not self.refused_ms) or (isinstance(error, HaNotAvailable) and not self.leaderless_ms)
+    def count_failure(self, error: Error, queue: MessageQueue, *, closed: bool, group: bool, now_ms: int) -> bool:
+        """An attempt at the queue failed, which is `closed`, or of a broker `group` with copies. True: it is closed, or
+        has no leader, and that is news.
+        """
+        self.failed, self.error = queue, error
+        self.tries += 1
+        refused = isinstance(error, HaNotAvailable)
+        lost = group and isinstance(error, LOST) and not self.tries_max  # a single attempt is one
+        news = (closed and not self.refused_ms) or ((refused or lost) and not self.leaderless_ms)
         if closed:
             self.refused_ms = self.refused_ms or now_ms
-        if isinstance(error, HaNotAvailable):
+        if refused or lost:
             self.leaderless_ms = self.leaderless_ms or now_ms
+        self.unready_ms = (self.unready_ms or now_ms) if refused else 0
         if isinstance(error, QueueClosed):
             free = now_ms - self.refused_ms <= CLOSED_MS
+        elif refused:
+            free = now_ms - self.unready_ms <= LEADERLESS_MS
         else:
-            free = self.finds_no_leader(error) and self.leaderless_for(now_ms) <= LEADERLESS_MS
+            free = lost or (self.finds_no_leader(error) and self.leaderless_for(now_ms) <= LEADERLESS_MS)
         if not free:
             self.attempts += 1
         return news
@@ -186,13 +217,26 @@ class Item:
         return now_ms - self.leaderless_ms if self.leaderless_ms else 0
 
     def finds_no_leader(self, error: Error) -> bool:
-        """True if its broker group changes its leader: nothing was written, and the old leader may be gone by now."""
-        return isinstance(error, HaNotAvailable | ConnectionFailed) and self.leaderless_ms > 0
+        """True if its broker group changes its leader."""
+        return isinstance(error, (HaNotAvailable, *LOST)) and self.leaderless_ms > 0
 
     @property
     def pinned(self) -> bool:
         """True: it keeps its queue."""
         return self.key is not None or self.selector is not None
+
+    def pinned_to(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """The queue of a message that keeps it, chosen by its key or its selector. Raises BadRequest."""
+        if self.selector is None:
+            assert self.key is not None, "it is pinned"
+            return queue_of_group(self.key, queues)
+        try:
+            queue = self.selector(queues)
+        except Exception as error:  # a user's function
+            raise BadRequest(f"the selector failed for a message of {self.topic}: {error!r}") from error
+        if queue not in queues:
+            raise BadRequest(f"the selector chose {queue}, which is none of the {len(queues)} queues of {self.topic}")
+        return queue
 
     @property
     def count(self) -> int:
@@ -326,3 +370,12 @@ def goes_anywhere(message: Message) -> bool:
         and message.priority is None
         and message.lite_topic is None
     )
+
+
+def result_of(message_id: str, stored: StoredBatch, number: int) -> SendResult:
+    """Where a message is: the one with this number in what was stored."""
+    queue = stored.queue
+    if stored.queue_ids:
+        queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[number])
+    recall_handle = stored.recall_handles[number] if stored.recall_handles else ""
+    return SendResult(message_id, queue, QueueOffset(stored.offsets[number]), recall_handle)

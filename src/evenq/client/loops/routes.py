@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 
 from evenq.client.core.calls import RouteCalls
 from evenq.client.core.route import Route
@@ -22,6 +24,10 @@ __all__ = ["RouteBook"]
 log = logging.getLogger(__name__)
 
 MISSING_MS = 20_000
+OLD_MS = 10_000
+"""So long a route with an older leader than the known one is not believed: access points hear of a new one at different
+times. If it goes on, the broker group was made anew.
+"""
 LATE_MAX = 10_000
 
 
@@ -39,6 +45,8 @@ class RouteBook:
         self._late: dict[str, None] = {}
         """Topics that did not exist when we wanted them first."""
         self._fetches: dict[str, asyncio.Task[Route]] = {}
+        self._led_ms: dict[str, int] = {}
+        """When a topic's route last named the newest leaders that we know."""
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
     def peek(self, topic: str) -> Route | None:
@@ -100,6 +108,11 @@ class RouteBook:
             log.info("topic %s: keeping the known route: %s", topic, error)
             return known
 
+    async def look(self, topic: str) -> None:
+        """Ask now, for whoever asks again and again; a failure changes nothing."""
+        with suppress(Error):
+            await asyncio.shield(self._fetch(topic))
+
     def renew(self, topic: str) -> None:
         """Ask in the background."""
         self._fetch(topic)
@@ -132,7 +145,7 @@ class RouteBook:
         return task
 
     async def _ask(self, topic: str) -> Route:
-        return await self._calls.query_route(topic)
+        return self._newer(await self._calls.query_route(topic))
 
     def _fetched(self, topic: str, task: asyncio.Task[Route]) -> None:
         del self._fetches[topic]
@@ -149,6 +162,20 @@ class RouteBook:
             if isinstance(problem, TopicNotFound) and topic.startswith(RETRY_PREFIX):
                 self._missing[topic] = (problem, self._clock.monotonic_ms())
             return
-        self._routes[topic] = task.result()
-        self._met.update(task.result().addresses)
+        route = self._routes[topic] = task.result()
+        self._met.update(route.addresses)
         self._fetched_ms[topic] = self._clock.monotonic_ms()
+
+    def _newer(self, route: Route) -> Route:
+        """The answered route; with the known leaders where it names older ones."""
+        known, now_ms = self._routes.get(route.topic), self._clock.monotonic_ms()
+        if known is not None and now_ms - self._led_ms.get(route.topic, 0) < OLD_MS:
+            kept = {name for name, epoch in route.epochs.items() if epoch < known.epochs.get(name, 0)}
+            if kept:
+                return replace(
+                    route,
+                    addresses={**route.addresses, **{name: known.addresses[name] for name in kept}},
+                    epochs={**route.epochs, **{name: known.epochs[name] for name in kept}},
+                )
+        self._led_ms[route.topic] = now_ms
+        return route

@@ -24,23 +24,22 @@ from evenq.client.core.queue_choice import (
     QueueCounter,
     is_closed,
     no_queue_takes,
-    queue_of_group,
     queue_of_lite_topic,
     queues_of_priority,
 )
-from evenq.client.core.route import Route
-from evenq.client.loops.outgoing import Entry, Item, Outcomes, SendBlock, SendResult, singles_of
+from evenq.client.core.route import Route, RouteLeader
+from evenq.client.loops.leader_watch import LeaderWatch
+from evenq.client.loops.outgoing import Entry, Item, SendBlock, result_of, singles_of
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
 from evenq.errors import (
-    BadRequest,
     ConnectionFailed,
     Error,
     InternalError,
     RequestTimeout,
     TooManyRequests,
 )
-from evenq.model import MessageQueue, QueueOffset
+from evenq.model import MessageQueue
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
@@ -51,6 +50,11 @@ log = logging.getLogger(__name__)
 
 STEPS = 2
 """Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
+NOBODY = RouteLeader("", 0)
+REFUSED_MS = 100
+"""A route that names another leader is followed after the usual pause, and after this at the latest: leaders that name
+each other must not be called in a circle without any.
+"""
 SWEEP_SHARE = 20
 SWEEP_MAX_MS = 1_000
 
@@ -58,12 +62,14 @@ SWEEP_MAX_MS = 1_000
 class _Lane:
     """One queue's batch and what of it is on its way."""
 
-    __slots__ = ("apart", "backoff", "batch", "flying", "lingers", "queue", "running")
+    __slots__ = ("apart", "backoff", "batch", "flying", "leader", "lingers", "queue", "running")
 
     def __init__(self, queue: MessageQueue, options: ProducerOptions, rng: random.Random, *, apart: bool) -> None:
         self.queue = queue
         self.apart = apart
         self.flying: list[Entry] = []
+        self.leader = NOBODY
+        """Of the broker, at the last try."""
         self.batch: QueueBatch[Entry] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
         self.backoff = Backoff(rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
         self.running = False
@@ -88,6 +94,7 @@ class Sending:
         self._options = options
         self._left = left
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
+        self._leaders = LeaderWatch(self._routes, clock, rng)
         self._counters: dict[str, QueueCounter] = {}
         self._fixed: dict[str, FixedQueues] = {}
         self._faults = FaultTable() if options.latency_faults else None
@@ -123,6 +130,9 @@ class Sending:
         self._watch_late()
 
     async def _go_on(self, lane: _Lane, item: Item, error: Error) -> None:
+        route = self._routes.peek(item.topic)
+        if not lane.running:
+            lane.leader = route.leader_of(lane.queue.broker_name) if route is not None else NOBODY
         await self._failed(lane, [item], error)
         self._consider(lane)
 
@@ -171,6 +181,7 @@ class Sending:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._leaders.close()
         await self._routes.close()
         rest = [item for items in self._homeless.values() for item in items if not item.done]
         for lane in self._lanes.values():
@@ -227,7 +238,7 @@ class Sending:
 
     def _choose(self, item: Item, route: Route) -> MessageQueue:
         if item.pinned:
-            return item.queue or self._choose_fixed(item, self._fixed_queues(item.topic, route))
+            return item.queue or item.pinned_to(self._fixed_queues(item.topic, route))
         queues: Sequence[MessageQueue] = route.writable
         if not queues:
             raise no_queue_takes(item.topic)
@@ -261,18 +272,6 @@ class Sending:
             raise no_queue_takes(topic)
         return queues
 
-    def _choose_fixed(self, item: Item, queues: Sequence[MessageQueue]) -> MessageQueue:
-        if item.selector is None:
-            assert item.key is not None, "it is pinned"
-            return queue_of_group(item.key, queues)
-        try:
-            queue = item.selector(queues)
-        except Exception as error:  # a user's function
-            raise BadRequest(f"the selector failed for a message of {item.topic}: {error!r}") from error
-        if queue not in queues:
-            raise BadRequest(f"the selector chose {queue}, which is none of the {len(queues)} queues of {item.topic}")
-        return queue
-
     async def _sweep(self) -> None:
         """Fail what is too late, while anything is pending."""
         step_ms = min(SWEEP_MAX_MS, max(1, self._options.send_timeout_ms // SWEEP_SHARE))
@@ -292,11 +291,12 @@ class Sending:
         finally:
             self._sweeping = False
 
-    def _reject_late(self, items: Iterable[Entry], cause: Error | None = None) -> None:
+    def _reject_late(self, items: Iterable[Entry]) -> None:
         for item in items:
-            what = f"no acknowledgement within {self._options.send_timeout_ms} ms (send_timeout_ms), {item.attempts} "
-            why = f"tries failed, the last one with: {cause}" if cause is not None else "tries failed before"
-            self._reject([item], RequestTimeout(f"{what}{why}; the message may be stored or not"))
+            late = f"no acknowledgement within {self._options.send_timeout_ms} ms (send_timeout_ms)"
+            tries, error = (item.tries, item.error) if isinstance(item, Item) else (0, None)
+            why = f"{tries} tries failed" if error is None else f"{tries} tries failed, the last one with: {error}"
+            self._reject([item], RequestTimeout(f"{late}, {why}; the message may be stored or not"))
 
     def _consider(self, lane: _Lane) -> None:
         if lane.running or not len(lane.batch):
@@ -356,18 +356,20 @@ class Sending:
     async def _publish(self, lane: _Lane, items: list[Entry], now_ms: int) -> StoredBatch:
         route = await self._routes.get(lane.queue.topic)
         address = route.address_of(lane.queue.broker_name)
+        leader = lane.leader = route.leader_of(lane.queue.broker_name)
         left_ms = min(item.until_ms for item in items) - now_ms
         contents = [
             content for item in items for content in (item.contents if isinstance(item, SendBlock) else (item.encoded,))
         ]
         timeout_ms = max(1, min(self._options.timeout_ms, left_ms))
-        stored = await self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)
+        answer = self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)
+        stored = await (self._leaders.call(lane.queue, leader, answer) if leader.epoch else answer)
         if len(stored.offsets) != len(contents):
             raise InternalError(f"{address} answered {len(contents)} messages with {len(stored.offsets)} offsets")
         return stored
 
     async def _failed(self, lane: _Lane, items: list[Item], error: Error) -> None:
-        closed = is_closed(error, lane.queue)
+        closed, leader = is_closed(error, lane.queue), lane.leader
         if closed:
             await self._left_out(lane)
         elif error.refresh_route:
@@ -375,7 +377,10 @@ class Sending:
         now_ms = self._clock.monotonic_ms()
         if error.retryable and self._faults is not None:
             self._faults.failed(lane.queue.broker_name, now_ms)
-        moved = {item for item in items if item.count_failure(error, lane.queue, closed=closed, now_ms=now_ms)}
+        group = leader.epoch > 0
+        moved = {
+            item for item in items if item.count_failure(error, lane.queue, closed=closed, group=group, now_ms=now_ms)
+        }
         again: list[Item] = []
         for item in items:
             if item.done:
@@ -383,7 +388,7 @@ class Sending:
             if not (error.retryable or closed) or item.attempts >= (item.tries_max or self._options.max_attempts):
                 self._reject([item], error)
             elif item.until_ms <= now_ms:
-                self._reject_late([item], error)
+                self._reject_late([item])
             else:
                 again.append(item)
         if not again:
@@ -404,10 +409,20 @@ class Sending:
         self.submit(moving)
         lane.batch.put_back(staying)
         if staying:
-            without_ms = max(item.leaderless_for(now_ms) for item in staying)
-            pause_ms = min(self._options.retry_max_ms, without_ms // 2)  # whichever broker it goes to
-            await self._clock.sleep_ms(max(pause_ms, lane.backoff.next_ms()))
+            await self._pause(lane, staying, leader, now_ms)
             self._move_if_possible(lane)  # another broker may serve the topic by now
+
+    async def _pause(self, lane: _Lane, staying: Sequence[Item], leader: RouteLeader, now_ms: int) -> None:
+        """Before the next try at the same broker. Where that has no leader it ends once a route names another one."""
+        pause_ms = lane.backoff.next_ms()
+        without_ms = max(item.leaderless_for(now_ms) for item in staying)
+        if not without_ms and not any(item.leaderless_ms for item in staying):
+            await self._clock.sleep_ms(pause_ms)
+            return
+        least_ms = min(pause_ms, REFUSED_MS)
+        await self._clock.sleep_ms(least_ms)
+        pause_ms = max(pause_ms, min(self._options.retry_max_ms, without_ms // 2))  # whichever broker it goes to
+        await self._leaders.moved(lane.queue, leader, within_ms=pause_ms - least_ms)
 
     async def _left_out(self, lane: _Lane) -> None:
         """The broker says that the queue takes no messages (RT-8, TQ-14): the route should say so, too."""
@@ -446,12 +461,10 @@ class Sending:
             size += item.size
             try:
                 if isinstance(item, Item):
-                    item.future.set_result(_result(item.message_id, stored, first))
+                    item.future.set_result(result_of(item.message_id, stored, first))
                 else:
-                    results: Outcomes = [
-                        _result(message_id, stored, number) for number, message_id in enumerate(item.message_ids, first)
-                    ]
-                    item.future.set_result(results)
+                    numbered = enumerate(item.message_ids, first)
+                    item.future.set_result([result_of(message_id, stored, number) for number, message_id in numbered])
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
                 log.debug("nobody waits for the result of a message any more")
         self._pending -= count
@@ -478,12 +491,3 @@ class Sending:
         task = spawn(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _result(message_id: str, stored: StoredBatch, number: int) -> SendResult:
-    """The message is the one with this number in what was stored."""
-    queue = stored.queue
-    if stored.queue_ids:
-        queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_ids[number])
-    recall_handle = stored.recall_handles[number] if stored.recall_handles else ""
-    return SendResult(message_id, queue, QueueOffset(stored.offsets[number]), recall_handle)

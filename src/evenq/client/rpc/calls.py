@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from evenq.client.core.access_points import access_points
 from evenq.client.core.calls import FINISHED, Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
 from evenq.client.core.route import Route
+from evenq.client.rpc.first_answer import first_answer
 from evenq.client.rpc.messages import check_published, decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
 from evenq.errors import (
@@ -219,7 +220,15 @@ class Calls:
     async def query_route(self, topic: str) -> Route:
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
-        response = await self.at_access_point(V2 + "QueryRoute", request.SerializeToString() + SCHEMES_WANTED)
+        body = request.SerializeToString() + SCHEMES_WANTED
+        if len(self._endpoints) == 1:
+            return self._routing.read(topic, await self.at_access_point(V2 + "QueryRoute", body))
+        try:
+            response = await first_answer(
+                self._in_turn(), lambda target: self.unary(target, V2 + "QueryRoute", body), passed_over=self._pass_over
+            )
+        except ConnectionFailed as error:
+            raise silence(error) from error
         return self._routing.read(topic, response)
 
     async def publish(

@@ -72,7 +72,8 @@ def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route
             readable.append(queue)
     writable.sort(key=_place)
     readable.sort(key=_place)
-    return Route(topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses)
+    epochs = {leader.broker_name: leader.epoch for leader in schemes.leaders if leader.broker_name in addresses}
+    return Route(topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses, epochs=epochs)
 
 
 def _place(queue: MessageQueue) -> tuple[str, str, int]:

@@ -14,6 +14,7 @@ def state() -> registry_pb2.BrokerState:
     made = registry_pb2.BrokerState(data_version=3)
     made.broker.name, made.broker.incarnation, made.broker.cluster = "a", "i", "evenq"
     made.broker.epoch, made.broker.start_ms, made.broker.version = 2, 9, "1.0"
+    made.broker.copies = 3
     made.broker.listeners.add(name="default", host="here", port=8081)
     made.topics.add(name="t", message_type=1, read_queues=4, write_queues=2, permission=4, uid="u")  # type: ignore[arg-type]  # numbers
     return made

@@ -36,6 +36,8 @@ class RegisteredBroker:
     """At least one; the first is the default."""
     version: str = ""
     start_ms: int = 0
+    copies: int = 1
+    """Of its log in the broker group that it leads."""
     data_version: int = 0
     topics: Mapping[str, QueueCounts] = field(default_factory=dict)
 

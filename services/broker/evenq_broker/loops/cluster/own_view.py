@@ -34,6 +34,7 @@ class OwnView:
                 addresses=runtime.addresses,
                 version=software_version(),
                 start_ms=runtime.started_ms,
+                copies=runtime.leadership.copies,
                 data_version=topics.version,
                 topics={topic.name: counts_of(name, topic, draining=draining) for topic in topics.all()},
             )

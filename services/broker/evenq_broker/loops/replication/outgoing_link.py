@@ -72,8 +72,10 @@ class OutgoingLink:
         self._paused_until_ms = 0
         self._lost_ms: int | None = runtime.clock.monotonic_ms()
         """Since when it does not stand; None: it does."""
-        self._told = False
-        """True: the outage is in the log."""
+        self._told: set[type[Error]] = set()
+        """What is in the log of this outage: each kind of trouble once. A peer that comes back with a wrong certificate
+        was unreachable before.
+        """
 
     @property
     def connected(self) -> bool:
@@ -208,14 +210,15 @@ class OutgoingLink:
             "replication of %s: the link to broker %d at %s stands (%d ms and %d failed tries without it)",
             self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
         )  # fmt: skip
-        self._lost_ms, self._told, self.tries = None, False, 0
+        self._lost_ms, self.tries = None, 0
+        self._told.clear()
 
     def _lost(self, cause: Error) -> None:
         self.tries += 1
         if self._lost_ms is None:
             self._lost_ms = self._clock.monotonic_ms()
-        if not self._told:
-            self._told = True
+        if type(cause) not in self._told:
+            self._told.add(type(cause))
             log.warning(
                 "replication of %s: no link to broker %d at %s: %s",
                 self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),

@@ -173,6 +173,7 @@ def broker_info(view: RegisteredBroker) -> registry_pb2.BrokerInfo:
         listeners=[registry_pb2.Listener(name=a.listener, host=a.host, port=a.port, tls=a.tls) for a in view.addresses],
         version=view.version,
         start_ms=view.start_ms,
+        copies=view.copies,
     )
 
 
@@ -201,6 +202,7 @@ def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
         ),
         version=broker.version,
         start_ms=broker.start_ms,
+        copies=max(1, broker.copies),
         data_version=state.data_version,
         topics={entry.name: counts_of_entry(broker.name, entry) for entry in state.topics},
     )

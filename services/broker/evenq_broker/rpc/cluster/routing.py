@@ -190,8 +190,13 @@ class _Routing:
             return b""
         names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
         any_broker = self._cluster.leads_anywhere(context)
+        leaders = [
+            routes_pb2.GroupLeader(broker_name=at.broker.name, epoch=at.broker.epoch)
+            for at in places
+            if at.broker.copies > 1
+        ]
         return routes_pb2.RouteSchemes(
-            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole
+            tls_brokers=names, any_broker=any_broker, away=away, whole=question.whole, leaders=leaders
         ).SerializeToString()
 
     def _remembered(self, topic: str) -> bytes:

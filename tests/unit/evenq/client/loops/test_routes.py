@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from evenq.client.core.route import Route
-from evenq.client.loops.routes import RouteBook
+from evenq.client.core.route import Route, RouteLeader
+from evenq.client.loops.routes import OLD_MS, RouteBook
 from evenq.errors import ConnectionFailed, TopicNotFound
 from evenq.runtime.clock import FakeClock
 
@@ -16,13 +16,15 @@ class Calls:
     def __init__(self) -> None:
         self.count = 0
         self.failure: Exception | None = None
+        self.epoch = 0
 
     async def query_route(self, topic: str) -> Route:
         self.count += 1
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
-        return Route(topic=topic, writable=(), readable=(), addresses={"b": f"b:{self.count}"})
+        epochs = {"b": self.epoch} if self.epoch else {}
+        return Route(topic=topic, writable=(), readable=(), addresses={"b": f"b:{self.count}"}, epochs=epochs)
 
 
 def test_all_who_wait_share_one_fetch_and_an_old_route_is_refreshed_behind_their_backs() -> None:
@@ -86,5 +88,26 @@ def test_a_broker_that_left_the_route_is_found_where_it_was_last() -> None:
         assert await book.address("t", "b") == "b:2"
         with pytest.raises(ConnectionFailed, match="broker c is not in the route"):
             await book.address("t", "c")
+
+    asyncio.run(story())
+
+
+def test_an_older_leader_is_not_believed_until_nobody_names_the_newer_one_any_more() -> None:
+    """Access points hear of a new leader at different times; a group that was made anew begins with a low epoch."""
+
+    async def story() -> None:
+        calls, clock = Calls(), FakeClock()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+
+        async def leader(epoch: int) -> RouteLeader:
+            calls.epoch = epoch
+            return (await book.fresh("t")).leader_of("b")
+
+        assert await leader(7) == RouteLeader("b:1", 7)
+        assert await leader(8) == RouteLeader("b:2", 8)
+        assert await leader(7) == RouteLeader("b:2", 8)
+        assert await leader(9) == RouteLeader("b:4", 9)
+        await clock.advance(OLD_MS)
+        assert await leader(1) == RouteLeader("b:5", 1)
 
     asyncio.run(story())

@@ -17,7 +17,7 @@ from evenq.model.lanes import owner_among
 from evenq.runtime.clock import SystemClock
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import data_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2, routes_pb2
 
 Answer = Callable[[str, data_pb2.PublishRequest], Awaitable[None]]
 
@@ -34,6 +34,8 @@ class Brokers:
         self.tries: list[tuple[str, list[str]]] = []
         self.running = self.most_running = 0
         self.has_publish = True
+        self.leaders: dict[str, tuple[str, int]] = {}
+        """Brokers with copies: host and epoch of the leader."""
 
     async def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
@@ -76,8 +78,10 @@ class Brokers:
                 permission = v2.READ if broker in self.closed else v2.READ_WRITE
                 queue = answer.message_queues.add(id=number, permission=permission)
                 queue.topic.name, queue.broker.name = request.topic.name, broker
-                queue.broker.endpoints.addresses.add(host=broker, port=1)
-        return answer.SerializeToString()
+                host = self.leaders.get(broker, (broker, 0))[0]
+                queue.broker.endpoints.addresses.add(host=host, port=1)
+        told = [routes_pb2.GroupLeader(broker_name=name, epoch=epoch) for name, (_, epoch) in self.leaders.items()]
+        return answer.SerializeToString() + routes_pb2.RouteSchemes(leaders=told).SerializeToString()
 
     async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
         self.tries.append((broker, [m.system_properties.message_id for m in request.messages]))
@@ -199,6 +203,88 @@ def test_a_group_that_finds_no_leader_is_an_error_in_the_end(monkeypatch: pytest
             with pytest.raises(errors.HaNotAvailable):
                 await p.send(note("x"))
         assert 4 <= len(net.tries) < 20, "it pauses between its tries"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        errors.ConnectionFailed("the connection broke"),
+        errors.PersistenceTimeout("another copy leads; whether the record is kept is not known"),
+    ],
+)
+def test_a_group_whose_leader_died_is_tried_until_another_copy_leads(end: errors.Error) -> None:
+    """Decision 66: a leader that is killed says nothing, but the route says that it has copies."""
+
+    async def story() -> None:
+        async def dead(host: str, _: data_pb2.PublishRequest) -> None:
+            if len(net.tries) == 8:
+                net.leaders["a"] = ("a-1", 6)
+            if host == "a-0":
+                raise end
+
+        net = Brokers(dead, queues={"a": 1})
+        net.leaders["a"] = ("a-0", 5)
+        async with producer(net, max_attempts=2) as p:
+            await p.send(note("x"))
+        assert len({ids[0] for _, ids in net.tries}) == 1, "one message id, whoever leads"
+        assert [host for host, _ in net.tries[:8]] == ["a-0"] * 8
+        assert net.tries[-1][0] == "a-1"
+
+    asyncio.run(story())
+
+
+def test_a_group_that_stays_without_a_leader_is_an_error_after_the_send_timeout() -> None:
+    async def story() -> None:
+        async def dead(_: str, __: data_pb2.PublishRequest) -> None:
+            raise errors.ConnectionFailed("nobody listens")
+
+        net = Brokers(dead, queues={"a": 1})
+        net.leaders["a"] = ("a-0", 5)
+        async with producer(net, max_attempts=2, send_timeout_ms=400) as p:
+            with pytest.raises(errors.RequestTimeout, match="nobody listens"):
+                await p.send(note("x"))
+            await p.send_oneway(note("y"))
+            await p.flush()
+        assert len([ids for _, ids in net.tries if ids == net.tries[-1][1]]) == 1, "one-way is one attempt"
+
+    asyncio.run(story())
+
+
+def test_a_call_that_hangs_at_an_old_leader_goes_on_at_the_new_one() -> None:
+    """A machine that is gone without a word: nothing refuses the call, and its deadline is far."""
+
+    async def story() -> None:
+        async def hangs(host: str, _: data_pb2.PublishRequest) -> None:
+            if host == "a-0":
+                net.leaders["a"] = ("a-1", 6)
+                await asyncio.sleep(600)
+
+        net = Brokers(hangs, queues={"a": 1})
+        net.leaders["a"] = ("a-0", 5)
+        async with producer(net, max_attempts=1, timeout_ms=60_000, send_timeout_ms=600_000) as p:
+            async with asyncio.timeout(50):
+                await p.send(note("x"))
+        assert [host for host, _ in net.tries] == ["a-0", "a-1"]
+        assert len({ids[0] for _, ids in net.tries}) == 1
+
+    asyncio.run(story())
+
+
+def test_a_pause_ends_when_the_route_names_another_leader() -> None:
+    async def story() -> None:
+        async def hands_over(host: str, _: data_pb2.PublishRequest) -> None:
+            if host == "a-0":
+                asyncio.get_running_loop().call_later(0.2, net.leaders.update, {"a": ("a-1", 6)})
+                raise errors.HaNotAvailable("this leader hands over")
+
+        net = Brokers(hands_over, queues={"a": 1})
+        net.leaders["a"] = ("a-0", 5)
+        async with producer(net, retry_first_ms=60_000, retry_max_ms=60_000, send_timeout_ms=600_000) as p:
+            async with asyncio.timeout(40):
+                await p.send(note("x"))
+        assert [host for host, _ in net.tries] == ["a-0", "a-1"]
 
     asyncio.run(story())
 

@@ -212,11 +212,13 @@ def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_la
     run(story)
 
 
-def test_our_own_sdk_is_told_which_brokers_speak_tls_and_others_get_the_public_answer_alone(run: Run) -> None:
+def test_our_own_sdk_is_told_which_brokers_speak_tls_or_have_copies_and_others_get_the_public_answer_alone(
+    run: Run,
+) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         await broker.catalog.create_topic("t", queues=1)
-        secure = replace(other(1, 1), addresses=(BrokerAddress("tls", "b", 8443, tls=True),))
+        secure = replace(other(1, 1), addresses=(BrokerAddress("tls", "b", 8443, tls=True),), copies=3, epoch=7)
         broker.catalog.routes.snapshot("n", "x", [secure], 0)
         resource = definition_pb2.Resource(name="t")
         request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
@@ -231,6 +233,7 @@ def test_our_own_sdk_is_told_which_brokers_speak_tls_and_others_get_the_public_a
         found = route_of("t", ours)
         assert found.addresses["b"] == "evenqs://b:8443"
         assert "://" not in found.addresses[broker.runtime.settings.broker_name]
+        assert found.epochs == {"b": 7}, "only brokers with copies have a leader that may be another one"
         assert route_of("t", public).addresses["b"] == "b:8443"
 
     run(story)

@@ -44,6 +44,7 @@ class BrokerInfo(_Message):
     def listeners(self) -> _containers.RepeatedCompositeFieldContainer[Listener]: ...
     version: builtins.str
     start_ms: builtins.int
+    copies: builtins.int
 
     def __init__(
         self,
@@ -56,8 +57,9 @@ class BrokerInfo(_Message):
         listeners: Iterable[Listener] | None = ...,
         version: builtins.str | None = ...,
         start_ms: builtins.int | None = ...,
+        copies: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["name", "id", "cluster", "epoch", "incarnation", "listeners", "version", "start_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["name", "id", "cluster", "epoch", "incarnation", "listeners", "version", "start_ms", "copies"]) -> None: ...
 
 class TopicEntry(_Message):
     DESCRIPTOR: Descriptor

@@ -38,6 +38,8 @@ class RouteSchemes(_Message):
     @builtins.property
     def away(self) -> _containers.RepeatedCompositeFieldContainer[AwayBroker]: ...
     whole: builtins.bool
+    @builtins.property
+    def leaders(self) -> _containers.RepeatedCompositeFieldContainer[GroupLeader]: ...
 
     def __init__(
         self,
@@ -46,8 +48,23 @@ class RouteSchemes(_Message):
         any_broker: builtins.bool | None = ...,
         away: Iterable[AwayBroker] | None = ...,
         whole: builtins.bool | None = ...,
+        leaders: Iterable[GroupLeader] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away", "whole"]) -> None: ...
+    def ClearField(self, field_name: Literal["tls_brokers", "any_broker", "away", "whole", "leaders"]) -> None: ...
+
+class GroupLeader(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    epoch: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "epoch"]) -> None: ...
 
 class AwayBroker(_Message):
     DESCRIPTOR: Descriptor

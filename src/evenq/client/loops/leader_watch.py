@@ -1,0 +1,115 @@
+"""Finds out where a broker group is led from, while a producer waits for that.
+
+A group that changes its leader answers at another address as soon as a route says so, and nobody tells producers. So
+while a message waits for its group, or a call to a group takes unusually long, the route is asked for again and again:
+once for all who wait, and more and more seldom. A call to a leader that was deposed is given up: its machine may be
+gone without a word, and the next leader knows by the message id whether the message was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import TypeVar
+
+from evenq.client.core.route import RouteLeader
+from evenq.client.loops.routes import RouteBook
+from evenq.errors import ConnectionFailed
+from evenq.model import MessageQueue
+from evenq.runtime.backoff import Backoff
+from evenq.runtime.clock import Clock
+from evenq.runtime.tasks import spawn
+
+__all__ = ["LeaderWatch"]
+
+SLOW_MS = 250
+"""A call to a leader that takes longer may have no leader at its end any more."""
+LOOK_FIRST_MS = 40
+LOOK_MAX_MS = 400
+"""Pause between two questions for a topic's route: from the first to this, and anew when nobody asked for `QUIET_MS`.
+Between them lies the time by which a producer is later than its route.
+"""
+LOOK_GROWTH = 1.3
+QUIET_MS = 2_000
+ResultT = TypeVar("ResultT")
+
+
+class LeaderWatch:
+    """Belongs to one producer and its loop."""
+
+    def __init__(self, routes: RouteBook, clock: Clock, rng: random.Random) -> None:
+        self._routes, self._clock, self._rng = routes, clock, rng
+        self._looks: dict[str, asyncio.Task[None]] = {}
+        self._pauses: dict[str, Backoff] = {}
+        """By topic: the producer's own, so there are as many as routes."""
+        self._looked_ms: dict[str, int] = {}
+
+    async def moved(self, queue: MessageQueue, leader: RouteLeader, *, within_ms: int) -> bool:
+        """Wait until a route names another leader of the queue's broker than this one. False: none did in time."""
+        until_ms = self._clock.monotonic_ms() + within_ms
+        while not self._is_over(queue, leader):
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return False
+            await asyncio.wait({self._look(queue.topic)}, timeout=left_ms / 1_000)
+        return True
+
+    async def call(self, queue: MessageQueue, leader: RouteLeader, answer: Coroutine[None, None, ResultT]) -> ResultT:
+        """The answer of a call to this leader. Raises ConnectionFailed once another one leads: what became of the call
+        is not known then.
+        """
+        watching: asyncio.Task[None] | None = None
+
+        def watch() -> None:
+            nonlocal watching
+            watching = spawn(self._end(scope, queue, leader), name=f"evenq-slow-call-{queue}")
+
+        timer = asyncio.get_running_loop().call_later(SLOW_MS / 1_000, watch)
+        try:
+            async with asyncio.timeout(None) as scope:
+                return await answer
+        except TimeoutError as error:
+            raise ConnectionFailed(
+                f"broker {queue.broker_name} is led by another copy, {leader.address} did not answer any more"
+            ) from error
+        finally:
+            timer.cancel()
+            if watching is not None:
+                watching.cancel()
+
+    async def close(self) -> None:
+        """End what runs."""
+        looks = list(self._looks.values())
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+
+    async def _end(self, scope: asyncio.Timeout, queue: MessageQueue, leader: RouteLeader) -> None:
+        while not await self.moved(queue, leader, within_ms=LOOK_MAX_MS):
+            pass
+        scope.reschedule(asyncio.get_running_loop().time())
+
+    def _is_over(self, queue: MessageQueue, leader: RouteLeader) -> bool:
+        route = self._routes.peek(queue.topic)
+        if route is None or queue.broker_name not in route.addresses:
+            return False
+        now = route.leader_of(queue.broker_name)
+        return now.epoch > leader.epoch or (now.epoch == leader.epoch and now.address != leader.address)
+
+    def _look(self, topic: str) -> asyncio.Task[None]:
+        look = self._looks.get(topic)
+        if look is None:
+            look = self._looks[topic] = spawn(self._look_at(topic), name=f"evenq-leader-{topic}")
+            look.add_done_callback(lambda _: self._looks.pop(topic, None))
+        return look
+
+    async def _look_at(self, topic: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        pauses = self._pauses.get(topic)
+        if pauses is None or now_ms - self._looked_ms.get(topic, 0) > QUIET_MS:
+            pauses = Backoff(self._rng, first_ms=LOOK_FIRST_MS, max_ms=LOOK_MAX_MS, factor=LOOK_GROWTH)
+            self._pauses[topic] = pauses
+        await self._clock.sleep_ms(pauses.next_ms())
+        await self._routes.look(topic)
+        self._looked_ms[topic] = self._clock.monotonic_ms()

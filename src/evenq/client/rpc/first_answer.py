@@ -1,0 +1,52 @@
+"""One question to several servers that all may answer it: the next is asked when one fails, or is silent for a moment.
+
+For questions that change nothing. A machine that is gone without a word is noticed at the end of a call's deadline
+only; a sender that waits for the route of a broker group has not got that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.runtime.tasks import spawn
+
+__all__ = ["SILENT_MS", "first_answer"]
+
+SILENT_MS = 300
+"""After so long without an answer the next server is asked, too."""
+
+Ask = Callable[[str], Coroutine[None, None, bytes]]
+
+
+async def first_answer(targets: Sequence[str], ask: Ask, *, passed_over: Callable[[str], None]) -> bytes:
+    """The first answer; `passed_over` is told of each server before the one that gave it. Raises the last server's
+    ConnectionFailed or RequestTimeout if all fail, and any other error at once.
+    """
+    left = list(targets)
+    running: dict[asyncio.Task[bytes], str] = {}
+    failure: ConnectionFailed | RequestTimeout | None = None
+    try:
+        while left or running:
+            if left:
+                target = left.pop(0)
+                running[spawn(ask(target), name=f"question to {target}")] = target
+            done, _ = await asyncio.wait(
+                running, timeout=SILENT_MS / 1_000 if left else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in [task for task in running if task in done]:
+                target = running.pop(task)
+                try:
+                    answer = task.result()
+                except (ConnectionFailed, RequestTimeout) as error:
+                    failure = error
+                    continue
+                for passed in targets[: list(targets).index(target)]:
+                    passed_over(passed)
+                return answer
+    finally:
+        for task in running:
+            task.cancel()
+    assert failure is not None, "there is at least one server"
+    raise failure
