@@ -1,7 +1,8 @@
-"""Markers come from the folder: a test under tests/chaos is a chaos test without saying so."""
+"""Markers come from the folder: a test under tests/chaos is a chaos test without saying so. `--shuffle=SEED` shuffles the order."""
 
 from __future__ import annotations
 
+import random
 import signal
 from pathlib import Path
 
@@ -20,8 +21,32 @@ ROOT = Path(__file__).resolve().parent
 FOLDERS = ("sim", "integration", "compat", "chaos", "live", "helm", "spark", "docs")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle",
+        metavar="SEED",
+        help="run the files, and the tests within each file, in the random order of this seed; with xdist also pass --no-loadscope-reorder",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in FOLDERS:
             item.add_marker(folder)
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        shuffle(items, seed)
+
+
+def shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Order the files by chance, and the tests of each file; a file stays in one piece, as what it starts for all its tests."""
+    chance = random.Random(seed)  # the same in each worker of xdist, which must agree on the order
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    order = list(files)
+    chance.shuffle(order)
+    for path in order:
+        chance.shuffle(files[path])
+    items[:] = [item for path in order for item in files[path]]

@@ -15,7 +15,7 @@ from evenq_proofs.kill_loop.loop import KillLoop
 CYCLES = int(os.environ.get("EVENQ_TEST_CYCLES", "20"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
 BROKER_SHARE = 0.2
-pytestmark = pytest.mark.timeout(60 + 3 * CYCLES)
+pytestmark = pytest.mark.timeout(300 + 3 * CYCLES)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

@@ -66,7 +66,7 @@ def produce(endpoint: str, topic: str, first: str, count: str) -> None:
         else:
             say(sent=number, id=producer.send(message).message_id)
     for future in pending:
-        say(sent=-1, id=future.result(timeout=10).message_id)
+        say(sent=-1, id=future.result(timeout=60).message_id)
     producer.shutdown()
     say(done=True)
 

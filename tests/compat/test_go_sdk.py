@@ -22,7 +22,7 @@ from evenq.testing.peer import Peer
 
 GO = Path(__file__).with_name("go")
 BUILD_SECONDS = 600
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 120)
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 
 
 @pytest.fixture(scope="session")

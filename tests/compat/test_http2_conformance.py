@@ -28,7 +28,7 @@ PROGRAMS = {
     "h2spec": "github.com/summerwind/h2spec/cmd/h2spec",
     "interop_client": "google.golang.org/grpc/interop/client",
 }
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 120)
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 
 CASES = (
     "empty_unary", "large_unary", "client_streaming", "server_streaming", "ping_pong", "empty_stream",

@@ -44,7 +44,7 @@ QUICK_END = {"POLL_DEFAULT_MS": "500"}
 """A push consumer that ends waits for its poll."""
 AUTO_CREATE = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_START_FROM": "FIRST"}
 BROKER_SETTINGS = {"TRANSACTION_FIRST_CHECK_MS": "2000", "TRANSACTION_CHECK_INTERVAL_MS": "2000"}
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 120)
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +344,10 @@ def test_clients_go_on_after_restarts_of_the_only_broker_and_lose_nothing(tmp_pa
         def ten_more() -> None:
             """Sends succeed, and both groups get messages sent from now on."""
             sent = len(sender.of("sent"))
-            sender.wait(lambda: len(sender.of("sent")) >= sent + 10, seconds=35)
+            sender.wait(lambda: len(sender.of("sent")) >= sent + 10, seconds=60)
             newest = sender.numbers("sent")[-1]
             for consumer in (simple, push):
-                consumer.wait_past(newest, seconds=35)
+                consumer.wait_past(newest, seconds=60)
 
         sender.do("stream", topic="steady")
         simple.do("drain")

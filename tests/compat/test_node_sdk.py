@@ -23,7 +23,6 @@ from evenq.testing.peer import Peer, wait_for_all
 
 FOLDER = Path(__file__).with_name("node")
 FRONT = Path(__file__).with_name("throttling_front.py")
-pytestmark = pytest.mark.timeout(240)
 BROKER_SETTINGS = {"TRANSACTION_FIRST_CHECK_MS": "2000", "TRANSACTION_CHECK_INTERVAL_MS": "2000"}
 
 
@@ -64,7 +63,7 @@ def peer(tmp_path: Path, modules: Path, cluster: LocalCluster, keep: Callable[[P
 
 def evenq(cluster: LocalCluster, *words: str) -> str:
     command = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., NodePeer]) -> None:
@@ -82,7 +81,7 @@ def test_it_sends_and_takes_what_its_tag_asks_for(peer: Callable[..., NodePeer])
     assert {s["id"] for s in got} == {s["id"] for s in receipts if s["sent"] % 2 == 0}
     for one in (sender, consumer):
         one.do("stop")
-        assert one.process.wait(20) == 0, "a clean shutdown lets the process end by itself"
+        assert one.process.wait(60) == 0, "a clean shutdown lets the process end by itself"
 
 
 def test_sql_expressions_select(peer: Callable[..., NodePeer]) -> None:
@@ -190,7 +189,7 @@ def test_push_consumers_share_a_topic_and_leave_cleanly(peer: Callable[..., Node
         member.wait(lambda said: any(s.get("done") == "stop" for s in said))
         # an idle push consumer waits for its open poll before it says good-bye (wire contract 10)
         assert member.of("shutdown_ms")[0]["shutdown_ms"] < 9_000
-        assert member.process.wait(20) == 0, "no error after its shutdown"
+        assert member.process.wait(60) == 0, "no error after its shutdown"
 
 
 def test_an_idle_push_consumer_stops_within_seconds(peer: Callable[..., NodePeer]) -> None:
@@ -253,10 +252,10 @@ def test_clients_go_on_by_themselves_after_kill_9_of_their_access_point(
     dying = peer("producer", topics=[topic], decide=True)
     dying.do("transact", topic=topic, first=3, count=6)
     dying.process.kill()
-    living.wait(lambda said: {s["asked"] for s in said if "asked" in s} >= {5, 8}, seconds=35)
-    wait_for_all([consumer], {0, 3, 5, 6}, seconds=35)
+    living.wait(lambda said: {s["asked"] for s in said if "asked" in s} >= {5, 8}, seconds=60)
+    wait_for_all([consumer], {0, 3, 5, 6}, seconds=60)
     living.do("transact", topic=topic, first=9, count=1)
-    wait_for_all([consumer], {9}, seconds=35)
+    wait_for_all([consumer], {9}, seconds=60)
 
 
 def test_a_message_that_is_refused_twice_for_haste_is_sent_by_the_third_try(

@@ -21,7 +21,6 @@ from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
-pytestmark = pytest.mark.timeout(180)
 NAMES = [f"session-{number}" for number in range(6)]
 
 
@@ -167,7 +166,7 @@ def test_push_consumers_of_a_group_with_a_strategy_own_queues_two_then_three_the
 
     def shared(members: list[Peer], sizes: list[int]) -> None:
         """Until the rebalancer gave so many of the 8 queues to each, and each that had none before works."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while sorted(Counter(owners_of(cluster, name)).values()) != sizes:
             assert time.monotonic() < deadline, owners_of(cluster, name)
             batch(members)
@@ -200,7 +199,7 @@ def owners_of(cluster: LocalCluster, name: str) -> list[str]:
     async def ask() -> list[str]:
         net = GrpcNet()
         try:
-            raw = await net.unary(cluster.endpoint, "/evenq.v1.Assignment/Explain", request, timeout_ms=5_000)
+            raw = await net.unary(cluster.endpoint, "/evenq.v1.Assignment/Explain", request, timeout_ms=60_000)
         finally:
             await net.close()
         answer = assignment_pb2.ExplainResponse.FromString(raw)
@@ -313,7 +312,7 @@ def test_a_push_consumer_goes_on_by_itself_after_kill_9_of_its_access_point(
     cluster.brokers[0].kill()
     cluster.brokers[0].restart()
     peer("produce", "compat-restart", 20, 20).wait_done()
-    wait_for_all([consumer], set(range(40)), seconds=35)
+    wait_for_all([consumer], set(range(40)), seconds=60)
 
 
 def test_a_message_that_is_refused_for_haste_is_an_error_at_once_and_not_stored(
@@ -428,7 +427,7 @@ def test_a_namespace_is_a_wall_and_its_clients_notice_nothing_of_it(
         credentials=keys,
     ) as consumer:
         seen: Counter[str] = Counter()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while sum(seen.values()) < 40 and time.monotonic() < deadline:
             for message in consumer.receive(32, wait_ms=1_000):
                 seen[message.topic] += 1

@@ -14,7 +14,6 @@ from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 COUNT = 60
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 EXCLUDED: dict[str, str] = {}
 """`file::class::test` to the reason."""
 KNOWN = {
     "test_receive", "test_send", "test_send_async", "test_send_delay_message", "test_send_fifo_message",
     "test_send_priority_message", "test_transaction_commit", "test_recall_message",
 }  # fmt: skip
-pytestmark = pytest.mark.timeout(120)
 
 
 def folder() -> Path:

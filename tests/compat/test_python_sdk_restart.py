@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import evenq
 from evenq.testing import LocalCluster
 from evenq.testing.peer import Peer, wait_for_all
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
 TOPIC, COUNT, MEMBERS = "compat-restart", 1_000, 4
-pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_rolling_restart_repeats_nothing_for_simple_consumers(tmp_path: Path, keep: Callable[[Peer], None]) -> None:

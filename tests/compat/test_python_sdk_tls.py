@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from evenq.testing import LocalCluster
 from evenq.testing.certificates import Authority, here
 from evenq.testing.forward import Forward
@@ -21,7 +19,6 @@ from evenq.testing.free_ports import FreePorts
 from evenq.testing.peer import Peer
 
 PEER = Path(__file__).with_name("python_sdk_peer.py")
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_it_sends_and_receives_over_tls_and_never_leaves_it(tmp_path: Path, keep: Callable[[Peer], None]) -> None:

@@ -89,10 +89,10 @@ def endpoint() -> Iterator[str]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("ready "), line or process.communicate(timeout=30)[1]
+        assert line.startswith("ready "), line or process.communicate(timeout=60)[1]
         yield line.split()[1]
         process.terminate()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
     finally:
         if process.poll() is None:

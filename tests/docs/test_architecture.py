@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import BrokerSettings, StoreSettings
 
@@ -123,7 +122,7 @@ async def played(folder: Path, calls: Calls) -> None:
 
         async def received() -> list[v2.Message]:
             stream = net.stream(
-                target, V2 + "ReceiveMessage", receive.SerializeToString(), timeout_ms=30_000, metadata=headers
+                target, V2 + "ReceiveMessage", receive.SerializeToString(), timeout_ms=60_000, metadata=headers
             )
             frames = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
             return [frame.message for frame in frames if frame.HasField("message")]
@@ -137,14 +136,14 @@ async def played(folder: Path, calls: Calls) -> None:
         while app.broker.long_polls.nobody:  # noqa: ASYNC110 - nothing tells when a poll is parked
             await asyncio.sleep(0.01)
         calls.on = True
-        await net.unary(target, V2 + "SendMessage", send.SerializeToString(), timeout_ms=30_000, metadata=headers)
+        await net.unary(target, V2 + "SendMessage", send.SerializeToString(), timeout_ms=60_000, metadata=headers)
         [got] = await waiting
         ack = service_pb2.AckMessageRequest()
         ack.group.name, ack.topic.name = "g", "t"
         ack.entries.add(
             message_id=got.system_properties.message_id, receipt_handle=got.system_properties.receipt_handle
         )
-        await net.unary(target, V2 + "AckMessage", ack.SerializeToString(), timeout_ms=30_000, metadata=headers)
+        await net.unary(target, V2 + "AckMessage", ack.SerializeToString(), timeout_ms=60_000, metadata=headers)
         calls.on = False
     finally:
         await app.close()
@@ -155,7 +154,6 @@ ELSEWHERE = {"serving/guard.py", "broker/core/sending/validation.py", "serving/h
 """Not of a plain, unsigned message on an open connection; or entered before what they are named behind."""
 
 
-@pytest.mark.timeout(120)
 def test_a_message_goes_through_the_modules_of_the_page_in_their_order(tmp_path: Path) -> None:
     steps = journey("The journey of a message")
     assert len(steps) == 12

@@ -15,7 +15,6 @@ from evenq.runtime.clock import SystemClock
 DEADLINE_MS = 40_000
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "page",
     [
@@ -32,11 +31,10 @@ def test_every_python_block_of_the_guide_runs(page, blocks, endpoint, start):
     assert programs
     for program in programs:
         process = start(program.at(endpoint))
-        output, _ = process.communicate("\n", timeout=40)
+        output, _ = process.communicate("\n", timeout=60)
         assert process.returncode == 0, f"{program}\n{output}"
 
 
-@pytest.mark.timeout(180)
 def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell, start):
     page = "docs/start.md"
     commands = [command for block in blocks(page, "") for command in block.commands()]
@@ -65,14 +63,14 @@ def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell
     type_until("evenq produce orders --count 9000")
     wait_for(lambda: group(shell)["lag"], 0)
 
-    told = ben.communicate("\n", timeout=20)[0]
+    told = ben.communicate("\n", timeout=60)[0]
     assert ben.returncode == 0, told
     owners_are(shell, ann=4, cleo=4)
     wait_for(lambda: sum(queue["committed"] for queue in group(shell)["queues"]), 10_000)
     cleo.send_signal(signal.SIGKILL)
     owners_are(shell, ann=8)
     read_by_ann = int(
-        re.findall(r"^ann: (\d+) messages in all$", ann.communicate("\n", timeout=20)[0], re.MULTILINE)[0]
+        re.findall(r"^ann: (\d+) messages in all$", ann.communicate("\n", timeout=60)[0], re.MULTILINE)[0]
     )
     read_by_ben = int(re.findall(r"^ben: (\d+) messages in all$", told, re.MULTILINE)[0])
     assert read_by_ann + read_by_ben < 10_000  # the rest was cleo's: nothing that was committed came again

@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.docs
-@pytest.mark.timeout(300)
 def test_an_installation_without_extras_says_what_to_install(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
     pip = [tmp_path / "bin" / "pip", "install", "-q", "--disable-pip-version-check"]

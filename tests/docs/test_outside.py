@@ -6,7 +6,6 @@ import shlex
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 import yaml
 from evenq_broker.core.cluster.listeners import parse_listeners
 from evenq_broker.settings import BrokerSettings
@@ -20,7 +19,6 @@ PAGE = "docs/guides/outside.md"
 CHART = Path(__file__).resolve().parents[2] / "helm" / "evenq"
 
 
-@pytest.mark.timeout(120)
 def test_the_python_of_the_page_runs_through_a_forwarded_port(blocks, start, tmp_path):
     (program,) = blocks(PAGE, "python")
     with outside(tmp_path, each=True) as way, closing(Forward(way.cluster.brokers[1].port)) as forward:

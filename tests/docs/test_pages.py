@@ -9,8 +9,6 @@ import shlex
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from evenq.cli.parser import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +48,6 @@ def test_every_python_block_compiles(all_blocks):
             ast.parse(textwrap.dedent(block.text), filename=str(block))
 
 
-@pytest.mark.timeout(240)
 def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeypatch):
     """Flags and all. Capitals stand for a reader's own values."""
     monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)

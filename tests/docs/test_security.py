@@ -28,7 +28,7 @@ def test_the_users_file_of_the_page_grants_what_it_tells(blocks):
 def test_the_python_of_the_page_runs(blocks, endpoint, start):
     (program,) = blocks("docs/guides/security.md", "python")
     process = start(program.at(endpoint))
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
 
 

@@ -28,7 +28,6 @@ def reader(tmp_path):
     return type_in
 
 
-@pytest.mark.timeout(120)
 def test_every_command_of_the_guide_runs_as_printed(blocks, reader, tmp_path):
     up, produce, *commands = [command for block in blocks(PAGE, "") for command in block.commands()]
     assert up == "evenq up --data ./queue"
@@ -43,7 +42,7 @@ def test_every_command_of_the_guide_runs_as_printed(blocks, reader, tmp_path):
         assert "the running broker still writes" in told
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     told = {}
     for command in commands:
         code, told[command], err = reader(command)

@@ -122,12 +122,12 @@ def test_the_chart_makes_that_secret_and_grants_what_the_arguments_name(helm: st
 
 def test_the_entry_point_runs_what_it_is_given_and_nothing_else() -> None:
     script = ROOT / "docker" / "spark.sh"
-    subprocess.run(["bash", "-n", script], check=True, timeout=20)
+    subprocess.run(["bash", "-n", script], check=True, timeout=60)
     done = subprocess.run(
-        [script, *shlex.split("printf '%s|' a 'b c'")], capture_output=True, text=True, check=True, timeout=20
+        [script, *shlex.split("printf '%s|' a 'b c'")], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "a|b c|"
     refused = subprocess.run(
-        [script, "executor"], capture_output=True, text=True, check=False, timeout=20, env={"PATH": "/usr/bin:/bin"}
+        [script, "executor"], capture_output=True, text=True, check=False, timeout=60, env={"PATH": "/usr/bin:/bin"}
     )
     assert refused.returncode != 0, "without Spark's variables it is no executor"

@@ -48,7 +48,6 @@ AT_ONCE = 48
 PLANTED = 60
 UNAUTHORIZED, FORBIDDEN, OK = 40100, 40300, 20000
 M = "/apache.rocketmq.v2.MessagingService/"
-pytestmark = pytest.mark.timeout(240)
 
 # ------------------------------------------------------------------------------------------------ who calls
 
@@ -441,7 +440,7 @@ class Stage:
         method, came = CALLS[row.call], b""
         try:
             if not method.server_streaming:
-                came = await self.net.unary(target, row.call, request, timeout_ms=30_000, metadata=told)
+                came = await self.net.unary(target, row.call, request, timeout_ms=60_000, metadata=told)
                 return _code(method, came), came
             done = asyncio.Event()
             requests = _open(request, done) if method.client_streaming else request
@@ -520,7 +519,7 @@ async def plant(stage: Stage, tenant: str) -> None:
     async def ask(name: str, request: Any) -> bytes:
         told = headers(CALLERS["admin"], "", stage.clock.now_ms())
         return await stage.net.unary(
-            stage.targets["broker"], M + name, request.SerializeToString(), timeout_ms=5_000, metadata=told
+            stage.targets["broker"], M + name, request.SerializeToString(), timeout_ms=60_000, metadata=told
         )
 
     async def send(topic: str, body: bytes, kind: int = d.NORMAL) -> s.SendResultEntry:
@@ -543,7 +542,7 @@ async def plant(stage: Stage, tenant: str) -> None:
         told = headers(CALLERS["admin"], "", stage.clock.now_ms())
         encoded = request.SerializeToString()
         frames = stage.net.stream(
-            stage.targets["broker"], M + "ReceiveMessage", encoded, timeout_ms=5_000, metadata=told
+            stage.targets["broker"], M + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=told
         )
         answers = [s.ReceiveMessageResponse.FromString(frame) async for frame in frames]
         return next(one.message for one in answers if one.HasField("message"))

@@ -38,7 +38,7 @@ ADMIN = "/evenq.v1.Admin/"
 OK = 20000
 BODY_BYTES_MAX = 64 << 10
 MIB = 1 << 20
-DEADLINE_S = 30
+DEADLINE_S = 60
 ENDPOINTS = definition_pb2.Endpoints(
     scheme=definition_pb2.IPv4, addresses=[definition_pb2.Address(host="127.0.0.1", port=8081)]
 )
@@ -56,7 +56,7 @@ class Wires:
         data = request if isinstance(request, bytes) else request.SerializeToString()
         headers = {"x-mq-client-id": "stranger", "x-mq-language": "JAVA", **metadata}
         return response.FromString(
-            await self.net.unary(self.address, method, data, timeout_ms=10_000, metadata=headers)
+            await self.net.unary(self.address, method, data, timeout_ms=60_000, metadata=headers)
         )
 
     async def create(self, topic: str, queues: int = 1) -> Any:
@@ -100,7 +100,7 @@ class Wires:
         set_duration_ms(request.long_polling_timeout, 0)
         set_duration_ms(request.invisible_duration, invisible_ms)
         stream = self.net.stream(
-            self.address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=10_000,
+            self.address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000,
             metadata={"x-mq-client-id": "stranger"},
         )  # fmt: skip
         return [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
@@ -337,7 +337,7 @@ def test_handles_that_are_forged_malformed_or_expired_are_refused_and_echoed(kep
         assert (foreign.status.code, "another consumer group" in foreign.status.message) == (40013, True)
         clock = SystemClock()
         again: list[Any] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(again) < 2:  # both invisible times pass
                 again += await wires.received("deliveries", "billing", invisible_ms=60_000)
                 await clock.sleep_ms(20)
@@ -390,7 +390,7 @@ GARBAGE = [
 def test_garbage_on_the_ports_ends_that_connection_only(kept: Node) -> None:
     for port in (kept.port, kept.metrics_port):
         for bytes_sent in GARBAGE:
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 try:
                     connection.sendall(bytes_sent)
                     connection.shutdown(socket.SHUT_WR)
@@ -404,7 +404,7 @@ def test_garbage_on_the_ports_ends_that_connection_only(kept: Node) -> None:
 
 
 def test_clients_that_send_or_read_slowly_hold_up_nobody(kept: Node) -> None:
-    slow = [socket.create_connection(("127.0.0.1", kept.port), timeout=10) for _ in range(100)]
+    slow = [socket.create_connection(("127.0.0.1", kept.port), timeout=60) for _ in range(100)]
     try:
         for number, connection in enumerate(slow):
             connection.sendall(HTTP2_PREFACE[: number % len(HTTP2_PREFACE)])

@@ -31,7 +31,7 @@ class Session:
         self._stream = net.stream(address, "/evenq.v1.Groups/Session", self._outgoing(), timeout_ms=None)
 
     async def next(self) -> groups_pb2.SessionEvent:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return groups_pb2.SessionEvent.FromString(await anext(self._stream))
 
     async def close(self) -> None:
@@ -57,7 +57,7 @@ def run(story: Callable[[LocalCluster, GrpcNet], Awaitable[None]], *, rebalancer
 
 
 async def call(net: GrpcNet, address: str, method: str, request: Any, response: Any) -> Any:
-    answer = response.FromString(await net.unary(address, method, request.SerializeToString(), timeout_ms=10_000))
+    answer = response.FromString(await net.unary(address, method, request.SerializeToString(), timeout_ms=60_000))
     check(answer.status)
     return answer
 
@@ -72,7 +72,7 @@ async def route(net: GrpcNet, address: str, topic: str) -> list[tuple[str, int]]
 
 
 async def until(state: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not await state():  # noqa: ASYNC110  other processes have no event to wait for
             await asyncio.sleep(0.05)
 
@@ -165,7 +165,7 @@ def test_a_lock_passes_to_the_waiting_member_when_the_holders_stream_breaks() ->
             assert (await two.next()).WhichOneof("event") in {"members_changed", "queue_wanted"}
             await other.close()
             assert (await waiting).granted
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while True:
                     event = await one.next()
                     if [m.client_id for m in event.members_changed.members] == ["one"]:
@@ -203,7 +203,7 @@ def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() 
         )
         bodies: list[bytes] = []
         following = 0
-        async for raw in net.stream(broker.address, "/evenq.v1.Data/Scan", scan.SerializeToString(), timeout_ms=10_000):
+        async for raw in net.stream(broker.address, "/evenq.v1.Data/Scan", scan.SerializeToString(), timeout_ms=60_000):
             block = data_pb2.ScanBlock.FromString(raw)
             check(block.status)
             assert block.first_offset == following

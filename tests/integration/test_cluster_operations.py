@@ -29,7 +29,7 @@ def admin_of() -> Iterator[Callable[[str], evenq.Admin]]:
     opened: list[evenq.Admin] = []
 
     def open_one(endpoint: str) -> evenq.Admin:
-        opened.append(evenq.Admin(endpoint=endpoint, timeout_ms=5_000))
+        opened.append(evenq.Admin(endpoint=endpoint, timeout_ms=10_000))
         return opened[-1]
 
     yield open_one
@@ -42,7 +42,7 @@ def shown(admin: evenq.Admin) -> BrokerGroupView:
     return view
 
 
-def until(admin: evenq.Admin, what: Callable[[BrokerGroupView], bool], *, within_s: float = 30.0) -> BrokerGroupView:
+def until(admin: evenq.Admin, what: Callable[[BrokerGroupView], bool], *, within_s: float = 60) -> BrokerGroupView:
     """The first view of which it is true."""
     end, last = time.monotonic() + within_s, "nobody answers"
     while time.monotonic() < end:
@@ -101,7 +101,7 @@ class Sender(threading.Thread):
 
     def stop(self) -> list[str]:
         self._ended.set()
-        self.join(30)
+        self.join(60)
         assert not self.is_alive()
         return self.acknowledged
 
@@ -121,7 +121,7 @@ class Scraper(threading.Thread):
 
     def stop(self) -> None:
         self._ended.set()
-        self.join(30)
+        self.join(60)
         for node in self._cluster.brokers:
             assert "reading the metrics failed" not in node.log_text()
 
@@ -144,7 +144,7 @@ def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
     tmp_path: Path, admin_of: Callable[[str], evenq.Admin], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """R13 by hand, under a sender: the leader goes on as a follower, without a restart."""
-    with group(tmp_path) as cluster:
+    with group(tmp_path, REPLICATION__SUSPECT_MS="4000") as cluster:  # a busy machine's pauses move no leader
         in_sync(cluster, 3)
         admin = admin_of(cluster.endpoints)
         sender, scraper = Sender(cluster.endpoints), Scraper(cluster)
@@ -187,7 +187,7 @@ def test_dead_copies_are_seen_since_when_and_a_group_that_nobody_leads_is_asked_
     tmp_path: Path, admin_of: Callable[[str], evenq.Admin]
 ) -> None:
     """One copy dies, then the next, then the leader; the one that fell behind comes first and must not lead."""
-    with group(tmp_path) as cluster:
+    with group(tmp_path, REPLICATION__SUSPECT_MS="3000") as cluster:
         in_sync(cluster, 3)
         admin, leader = admin_of(cluster.endpoints), leader_of(cluster)
         behind, last = [node for node in cluster.brokers if node is not leader]
@@ -200,9 +200,7 @@ def test_dead_copies_are_seen_since_when_and_a_group_that_nobody_leads_is_asked_
         assert begun_ms - 1_000 <= gone.away_since_ms <= int(time.time() * 1000)
         with evenq.Producer(endpoint=cluster.endpoints) as producer:
             producer.send(evenq.Message(topic=TOPIC, body=b"behind copy %d" % number_of(behind)))
-        lag = copy_of(shown(admin), number_of(behind)).lag_bytes
-        assert lag is not None
-        assert lag > 0
+        until(admin, lambda one: (copy_of(one, number_of(behind)).lag_bytes or 0) > 0)
         with pytest.raises(PreconditionFailed, match=rf"copy {number_of(behind)} .* is not in sync: does not answer"):
             admin.move_leader(NAME, to=number_of(behind))
         last.kill()

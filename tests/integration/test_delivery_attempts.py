@@ -68,7 +68,7 @@ class Consumers:
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
             os.kill(self.process.pid, 9)
-            self.process.wait(10)
+            self.process.wait(60)
 
     def seen(self) -> list[tuple[str, int]]:
         lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
@@ -97,12 +97,12 @@ def test_a_message_that_kills_its_process_ends_as_a_dead_letter_and_no_other_doe
         try:
             for life in range(3):
                 consumers.start()
-                assert consumers.died(seconds=30), f"life {life}: {consumers.seen()}"
+                assert consumers.died(seconds=60), f"life {life}: {consumers.seen()}"
                 if life == 1:
                     cluster.brokers[0].kill()
                     cluster.brokers[0].restart()
             consumers.start()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while {body for body, _ in consumers.seen()} != {*bodies, "poison"} or not dead(cluster.endpoint):
                 assert time.monotonic() < deadline, consumers.seen()
                 time.sleep(0.1)
@@ -123,4 +123,4 @@ def dead(endpoint: str) -> list[bytes]:
         reader.assign(queues)
         for queue in queues:
             reader.seek_to_begin(queue)
-        return [message.body for message in reader.poll(100, wait_ms=500)]
+        return [message.body for message in reader.poll(100, wait_ms=5_000)]

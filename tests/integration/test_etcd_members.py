@@ -20,7 +20,7 @@ from evenq_proofs.etcd import Etcd
 from evenq.runtime.clock import SystemClock
 
 # slow: three members that lose their leader; the unit tests of etcd kill and pause one
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_SECONDS + 120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_SECONDS + 300)]
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 TIMING = RemoteTiming(total_ms=5_000, silence_ms=3_000, retry_ms_max=500)
 SETTLED_SECONDS = 60

@@ -35,7 +35,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def eventually(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def test_a_simple_consumer_filters_by_tag_and_property_and_is_told_what_is_wrong
 
 async def _frames(net: GrpcNet, address: str, method: str, request: Any, response: Any) -> list[Any]:
     metadata = {"x-mq-client-id": "stub", "x-mq-language": "JAVA"}
-    stream = net.stream(address, V2 + method, request.SerializeToString(), timeout_ms=10_000, metadata=metadata)
+    stream = net.stream(address, V2 + method, request.SerializeToString(), timeout_ms=60_000, metadata=metadata)
     return [response.FromString(frame) async for frame in stream]
 
 
@@ -127,7 +127,7 @@ async def _through_the_stubs(
             pulled = await _frames(net, address, "PullMessage", pull, service_pb2.PullMessageResponse)
             by_v2 += [frame.message.body for frame in pulled if frame.HasField("message")]
             request = data_pb2.PullRequest(queue=common_pb2.Queue(topic=topic, queue_id=queue_id), filter=told)
-            data = await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=10_000)
+            data = await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
             by_evenq += [message.body for message in data_pb2.PullResponse.FromString(data).messages]
         return [frame.status.code for frame in bad], by_v2, by_evenq
     finally:

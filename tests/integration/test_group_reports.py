@@ -17,7 +17,7 @@ from evenq import Admin, Message, Producer, PushConsumer
 from evenq.client.options import PushOptions
 from evenq.testing.local_cluster import LocalCluster
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 EVENQ = [sys.executable, "-m", "evenq.cli"]
 Shell = Callable[..., Any]
 
@@ -80,7 +80,6 @@ def kinds(report: dict[str, Any]) -> list[str]:
     return [one["kind"] for one in report["findings"]]
 
 
-@pytest.mark.timeout(120)
 def test_a_healthy_group_has_no_finding_and_exactly_what_is_wrong_is_found(cluster: LocalCluster, evenq: Shell) -> None:
     evenq("topic", "create", "orders", "--queues", "2")
     evenq("group", "create", "billing", "--strategy", "STICKY", "--from", "first")
@@ -126,7 +125,6 @@ def test_a_healthy_group_has_no_finding_and_exactly_what_is_wrong_is_found(clust
 
 
 @pytest.mark.slow  # ten commands; its shrinking is tested in test_resizing.py, too
-@pytest.mark.timeout(120)
 def test_a_topic_that_shrinks_is_written_and_read_in_different_numbers(cluster: LocalCluster, evenq: Shell) -> None:
     evenq("topic", "create", "bills", "--queues", "2")
     evenq("group", "create", "reader", "--from", "first")
@@ -141,9 +139,8 @@ def test_a_topic_that_shrinks_is_written_and_read_in_different_numbers(cluster: 
 
 
 @pytest.mark.slow  # waits for a broker that never answers, again and again
-@pytest.mark.timeout(120)
 def test_a_broker_that_does_not_answer_is_named_and_its_group_is_not_called_healthy() -> None:
-    with LocalCluster(brokers=2, rebalancer=False, broker_settings={"PEER_TIMEOUT_MS": "500"}) as alone:
+    with LocalCluster(brokers=2, rebalancer=False, broker_settings={"PEER_TIMEOUT_MS": "2000"}) as alone:
         evenq = shell_of(alone.endpoint)
         evenq("topic", "create", "orders", "--queues", "1")
         evenq("group", "create", "billing")

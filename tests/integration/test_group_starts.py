@@ -67,7 +67,7 @@ def publish(endpoint: str, *bodies: str) -> None:
 def rest(kind: str, endpoint: str, group: str, count: int) -> set[str]:
     """What a second member of the group gets."""
     found: set[str] = set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     if kind == "simple":
         with evenq.SimpleConsumer(group=group, subscriptions={"t": "*"}, endpoint=endpoint) as reader:
             while len(found) < count and time.monotonic() < deadline:

@@ -39,7 +39,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
 from evenq.wire.stubs.evenq.v1 import data_pb2, dead_letters_pb2
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 log = logging.getLogger(__name__)
 
@@ -572,7 +572,7 @@ def vanishing(port: int, number: int) -> socket.socket:
     poll.group.name, poll.message_queue.topic.name = "g", "t"
     set_duration_ms(poll.long_polling_timeout, 60_000)
     set_duration_ms(poll.invisible_duration, 10_000)
-    made = socket.create_connection(("127.0.0.1", port), timeout=30)
+    made = socket.create_connection(("127.0.0.1", port), timeout=60)
     made.sendall(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"")
         + _call(1, "Telemetry", client, settings.SerializeToString(), ended=False)
@@ -590,7 +590,7 @@ class Gauge:
         self.clock = SystemClock()
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.node.metrics_port}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.node.metrics_port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
 

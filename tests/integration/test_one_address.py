@@ -35,7 +35,6 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2, staging_pb2
 
-pytestmark = pytest.mark.timeout(180)
 ROOT = evenq.Credentials(access_key="root", secret_key="canary-root-4711")
 SHOP = evenq.Credentials(access_key="shop", secret_key="canary-shop-4711")
 USERS = """
@@ -93,7 +92,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
         yield Way(running, signed=True)
 
 
-def until(done: Callable[[], bool], seconds: float = 30) -> None:
+def until(done: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"the state did not come within {seconds} s"
@@ -174,7 +173,7 @@ def test_pull_and_simple_consumers_and_delays_and_transactions(way: Way) -> None
     with evenq.PullConsumer(
         group="shop-pull", subscriptions={"shop-pull": "*"}, endpoint=way.endpoint, credentials=way.keys
     ) as consumer:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(pulled) < COUNT and time.monotonic() < deadline:
             pulled += [message.body for message in consumer.poll(wait_ms=500)]
         consumer.commit()
@@ -183,7 +182,7 @@ def test_pull_and_simple_consumers_and_delays_and_transactions(way: Way) -> None
     with evenq.SimpleConsumer(
         group="shop-simple", subscriptions={"shop-simple": "*"}, endpoint=way.endpoint, credentials=way.keys
     ) as simple:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(received) < COUNT and time.monotonic() < deadline:
             for message in simple.receive(max_messages=32, wait_ms=1_000, invisible_ms=30_000):
                 received.append(message.body)
@@ -200,7 +199,7 @@ def test_pull_and_simple_consumers_and_delays_and_transactions(way: Way) -> None
     with evenq.SimpleConsumer(
         group="shop-tx", subscriptions={"shop-tx": "*"}, endpoint=way.endpoint, credentials=way.keys
     ) as simple:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(committed) < 12 and time.monotonic() < deadline:
             for message in simple.receive(max_messages=32, wait_ms=1_000, invisible_ms=30_000):
                 committed.append(message.body)
@@ -276,7 +275,7 @@ def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed
                 headers = {"x-mq-client-id": "c", "x-evenq-broker": named, **mark}
                 for method, request in requests.items():
                     answer = await net.unary(
-                        signed.endpoint, method, request.SerializeToString(), timeout_ms=5_000, metadata=headers
+                        signed.endpoint, method, request.SerializeToString(), timeout_ms=60_000, metadata=headers
                     )
                     code = admin_pb2.CreateTopicResponse.FromString(answer).status.code  # all have it as field 1
                     if code != Forbidden.code:
@@ -284,7 +283,7 @@ def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed
                 for method, (message, code_of) in streams.items():
                     word: Any = message.SerializeToString()
                     frames = net.stream(
-                        signed.endpoint, method, each(word) if method == GROUPS + "Session" else word, timeout_ms=5_000,
+                        signed.endpoint, method, each(word) if method == GROUPS + "Session" else word, timeout_ms=60_000,
                         metadata=headers,
                     )  # fmt: skip
                     try:
@@ -309,7 +308,7 @@ def test_a_client_id_stays_its_users_at_every_broker(signed: Way) -> None:
         headers = {"x-mq-client-id": "mine", "x-evenq-broker": "broker-c"}
         request = service_pb2.HeartbeatRequest().SerializeToString()
         address = f"127.0.0.1:{signed.doors[turn]}"
-        answer = await net.unary(address, V2 + "Heartbeat", request, timeout_ms=5_000, metadata=headers)
+        answer = await net.unary(address, V2 + "Heartbeat", request, timeout_ms=60_000, metadata=headers)
         return service_pb2.HeartbeatResponse.FromString(answer).status.code
 
     turn = 0
@@ -330,7 +329,7 @@ def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Way
             (0, "broker-b", {}), (1, "broker-b", {}), (0, "broker-z", {}), (0, "broker-b", {"x-evenq-forwarded": "1"}),
         ):  # fmt: skip
             answer = await net.unary(
-                f"127.0.0.1:{signed.doors[door]}", DATA + "QueryOffsets", request, timeout_ms=5_000,
+                f"127.0.0.1:{signed.doors[door]}", DATA + "QueryOffsets", request, timeout_ms=60_000,
                 metadata={"x-evenq-broker": named, **mark},
             )  # fmt: skip
             codes.append(data_pb2.QueryOffsetsResponse.FromString(answer).status.code)
@@ -354,10 +353,10 @@ def test_a_call_of_the_public_protocol_finds_the_queues_broker_from_any_other(si
 
     async def one(net: SignedNet, method: str, request: Any, response: Any, *, address: str = wrong) -> Any:
         data = request.SerializeToString()
-        return response.FromString(await net.unary(address, method, data, timeout_ms=10_000, metadata=headers))
+        return response.FromString(await net.unary(address, method, data, timeout_ms=60_000, metadata=headers))
 
     async def frames(net: SignedNet, method: str, request: Any, response: Any) -> list[Any]:
-        stream = net.stream(wrong, V2 + method, request.SerializeToString(), timeout_ms=10_000, metadata=headers)
+        stream = net.stream(wrong, V2 + method, request.SerializeToString(), timeout_ms=60_000, metadata=headers)
         return [response.FromString(frame) async for frame in stream]
 
     async def pull(net: SignedNet) -> list[bytes]:
@@ -496,7 +495,7 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
     request = admin_pb2.CreateTopicRequest(topic="shop-lone", queues=2, local=True).SerializeToString()
 
     async def create(net: SignedNet) -> None:
-        answer = await net.unary(f"127.0.0.1:{way.doors[2]}", "/evenq.v1.Admin/CreateTopic", request, timeout_ms=5_000)
+        answer = await net.unary(f"127.0.0.1:{way.doors[2]}", "/evenq.v1.Admin/CreateTopic", request, timeout_ms=60_000)
         check(admin_pb2.CreateTopicResponse.FromString(answer).status)
 
     async def route_at(net: SignedNet, door: int) -> bool:
@@ -504,7 +503,7 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
         query.endpoints.scheme = definition_pb2.IPv4
         query.endpoints.addresses.add(host="127.0.0.1", port=door)
         method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-        content = await net.unary(f"127.0.0.1:{door}", method, query.SerializeToString(), timeout_ms=5_000)
+        content = await net.unary(f"127.0.0.1:{door}", method, query.SerializeToString(), timeout_ms=60_000)
         return bool(service_pb2.QueryRouteResponse.FromString(content).message_queues)
 
     asked(way, create, ROOT)

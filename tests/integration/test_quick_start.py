@@ -17,7 +17,7 @@ import pytest
 
 from evenq.testing.free_ports import FreePorts
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 EVENQ = [sys.executable, "-m", "evenq.cli"]
 
 
@@ -144,7 +144,7 @@ def test_a_group_that_begins_at_the_end_reads_only_what_comes_later(up, port):
     evenq("group", "create", "late", "--from", "last", endpoint=endpoint)
     assert consumed(endpoint, "jobs", "late", 1, "--idle", "1") == []
     evenq("produce", "jobs", stdin="after\n", endpoint=endpoint)
-    assert [message["body"] for message in consumed(endpoint, "jobs", "late", 1, "--idle", "10")] == ["after"]
+    assert [message["body"] for message in consumed(endpoint, "jobs", "late", 1, "--idle", "60")] == ["after"]
 
 
 def test_the_first_message_makes_a_topic_of_its_type_and_produce_says_so_once(up, port):
@@ -258,12 +258,11 @@ def listening(pid):
 
 
 def page(metrics_port, path="/healthz"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}{path}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}{path}", timeout=60) as answer:
         return answer.read().decode()
 
 
 @pytest.mark.slow  # four processes
-@pytest.mark.timeout(180)
 def test_the_metrics_port_counts_with_processes_too(up, port):
     with FreePorts() as ports:
         metrics_port = ports.take()
@@ -277,7 +276,6 @@ def test_the_metrics_port_counts_with_processes_too(up, port):
     assert "orders" in evenq("topic", "create", "orders", endpoint=endpoint)
 
 
-@pytest.mark.timeout(180)
 def test_its_servers_end_with_it_when_it_is_killed(up, port):
     process, _ = up("--port", str(port), "--processes")
     pids = list(children(process).values())
@@ -290,7 +288,6 @@ def test_its_servers_end_with_it_when_it_is_killed(up, port):
 
 
 @pytest.mark.slow  # servers are killed and started again
-@pytest.mark.timeout(180)
 def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, port, tmp_path):
     process, endpoint = up("--port", str(port), "--data", str(tmp_path / "queue"), "--processes", "--topic", "orders:2")
     evenq("produce", "orders", "--count", "10", endpoint=endpoint)
@@ -314,7 +311,6 @@ def test_a_killed_server_is_started_again_with_its_data_and_a_line_says_so(up, p
 
 
 @pytest.mark.slow  # servers are killed and started again
-@pytest.mark.timeout(180)
 def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_lost(up, port):
     process, endpoint = up("--port", str(port), "--processes", "--topic", "orders:2")
     os.kill(children(process)["evenq_broker"], signal.SIGKILL)
@@ -327,7 +323,6 @@ def test_a_killed_broker_without_a_folder_has_its_topics_again_and_says_what_is_
 
 
 @pytest.mark.slow  # servers are killed and started again
-@pytest.mark.timeout(180)
 def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
     process, _ = up("--port", str(port), "--processes")
     before = children(process)

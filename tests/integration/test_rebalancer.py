@@ -33,7 +33,7 @@ class Cluster:
 
     async def call(self, name, request, response):
         data = request if isinstance(request, bytes) else request.SerializeToString()
-        answer = response.FromString(await self.net.unary(self.address, f"{SERVICE}/{name}", data, timeout_ms=5_000))
+        answer = response.FromString(await self.net.unary(self.address, f"{SERVICE}/{name}", data, timeout_ms=60_000))
         check(answer.status)
         return answer
 
@@ -74,13 +74,13 @@ class FakeBroker:
         self._reports.put_nowait(report.SerializeToString())
 
     async def told(self) -> pb.Decision:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not (decision := pb.Decision.FromString(await anext(self._stream))).group:
                 pass  # a sign of life
             return decision
 
     async def drained(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for _ in self._stream:
                 pass
 
@@ -102,7 +102,7 @@ async def running(**settings):
     ports = asyncio.get_running_loop().create_future()
     readers = [asyncio.ensure_future(_read(stream, ports)) for stream in (process.stdout, process.stderr)]
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             facts = await ports
         cluster = Cluster(process, facts["port"], facts["metrics_port"])
         try:
@@ -112,7 +112,7 @@ async def running(**settings):
     finally:
         if process.returncode is None:
             os.kill(process.pid, signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await process.wait()
         await asyncio.gather(*readers)
 
@@ -125,7 +125,7 @@ async def _read(stream, ports) -> None:
 
 async def until(state: Callable[[], Awaitable[bool]]) -> None:
     clock = SystemClock()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await state():
             await clock.sleep_ms(20)
 

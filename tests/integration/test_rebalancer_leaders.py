@@ -26,7 +26,7 @@ SERVICE = "/evenq.v1.Assignment"
 pytestmark = pytest.mark.integration
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str = "") -> float:
+def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> float:
     """Wait for it; the seconds it took."""
     started = time.monotonic()
     while not condition():
@@ -36,7 +36,7 @@ def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str 
 
 
 def leads(node: Node) -> bool:
-    with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=5) as page:
+    with urlopen(f"http://127.0.0.1:{node.metrics_port}/metrics", timeout=60) as page:
         return re.search(r"^evenq_rebalancer_leads{[^}]*} 1.0$", page.read().decode(), re.MULTILINE) is not None
 
 
@@ -79,7 +79,7 @@ class Desk:
             try:
                 data = request.SerializeToString()
                 answer = response.FromString(
-                    await net.unary(self.cluster.endpoint, f"{SERVICE}/{call}", data, timeout_ms=5_000)
+                    await net.unary(self.cluster.endpoint, f"{SERVICE}/{call}", data, timeout_ms=60_000)
                 )
                 check(answer.status)
                 return answer
@@ -119,9 +119,8 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
             owners, before = desk.owners(), desk.generation()
             assert before > (0, 0)
             first.kill()
-            took = eventually(lambda: leads(second), seconds=5, what="the other leads")
-            assert took < 1.5 + 0.2 + 1.5, "lease, one look, and a slow machine"
-            eventually(lambda: desk.generation() > before, seconds=10, what="the new leader decided")
+            eventually(lambda: leads(second), what="the other leads")  # how soon: tests/sim, in virtual time
+            eventually(lambda: desk.generation() > before, seconds=60, what="the new leader decided")
             assert desk.owners() == owners
             desk.publish(range(300, 600))
             eventually(lambda: len(desk.seen) == 600, what="all messages")
@@ -132,12 +131,15 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
             moved = [queue for queue, owner in desk.owners().items() if owners[queue] != owner]
             assert len(moved) == 3, "the fewest moves"
 
+            patient = {"EVENQ_REBALANCER_LEASE_MS": "240000", "EVENQ_REBALANCER_LEASE_RENEW_MS": "200000"}
+            first.environment.update(patient)
             first.restart()
             owners, before = desk.owners(), desk.generation()
             second.stop()
-            took = eventually(lambda: leads(first), seconds=5, what="the first leads again")
-            assert took < 1.3, "who stops lets go of the lease: no waiting for its end"
-            eventually(lambda: desk.generation() > before, seconds=10, what="decided again")
+            eventually(
+                lambda: leads(first), what="who stops lets go of the lease: nobody waits four minutes for its end"
+            )
+            eventually(lambda: desk.generation() > before, seconds=60, what="decided again")
             assert desk.owners() == owners
         finally:
             desk.close()
@@ -153,11 +155,11 @@ def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() ->
             eventually(lambda: desk.sizes() == [2, 2, 2], what="6 queues among 3")
             owners, before = desk.owners(), desk.generation()
             first.pause()
-            eventually(lambda: leads(second), seconds=5, what="the other leads")
-            eventually(lambda: desk.generation() > before, seconds=12, what="the broker found it")
+            eventually(lambda: leads(second), seconds=60, what="the other leads")
+            eventually(lambda: desk.generation() > before, seconds=60, what="the broker found it")
             assert desk.owners() == owners
             first.resume()
-            eventually(lambda: not leads(first), seconds=5, what="it noticed")
+            eventually(lambda: not leads(first), seconds=60, what="it noticed")
             assert leads(second)
             events = [json.loads(line)["event"] for line in first.log_text().splitlines() if line.startswith("{")]
             assert sum(event.startswith("no longer leading") for event in events) == 1

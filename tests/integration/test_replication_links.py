@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,24 +60,22 @@ from evenq.runtime.clock import SystemClock
 from evenq.serving.auth import Auth, AuthSettings
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.testing.free_ports import FreePorts
 from evenq.wire.addresses import Target
 from evenq.wire.net import GrpcNet
 
 CLUSTER, GROUP, MIB = "c", "broker-a", 1 << 20
+PORTS = FreePorts()  # kept until the process ends: a node that was stopped gets its port again
 LINK = "/evenq.v1.Replication/Link"
 CLOCK = SystemClock()
-pytestmark = pytest.mark.timeout(120)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, or binds 127.0.0.2, which only Linux has")
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    return PORTS.take()
 
 
-async def until(state: Callable[[], object], seconds: float = 30) -> None:
+async def until(state: Callable[[], object], seconds: float = 60) -> None:
     """Wait for a state."""
     deadline = CLOCK.monotonic_ms() + seconds * 1_000
     while not state():
@@ -198,9 +196,7 @@ def test_a_peer_that_comes_goes_and_comes_back_is_linked_again(caplog: pytest.Lo
             await until(lambda b=b, turn=turn: turn in b.numbers() and turn in a.numbers())
             await b.close()
             await until(lambda: a.links.connected == set())
-            await asyncio.sleep(0.3)
-            sending = [task for task in asyncio.all_tasks() if "consume_request" in repr(task.get_coro())]
-            assert len(sending) <= 1, "the requests of a link that ended end with it"
+            await until(lambda: len(sending()) <= 1)  # the requests of a link that ended end with it
         lines = [one.message for one in caplog.records if f"to broker 1 at {members[1]}" in one.message]
         assert len(lines) in {6, 7}, lines  # an outage at the begin, then stands and lost, three times
 
@@ -239,6 +235,11 @@ def test_a_slow_reader_costs_its_sender_a_bounded_amount_of_memory() -> None:
     run(story)
 
 
+def sending() -> list[asyncio.Task[Any]]:
+    """What sends the requests of links."""
+    return [task for task in asyncio.all_tasks() if "consume_request" in repr(task.get_coro())]
+
+
 async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: Opening) -> str:
     """Open a link by hand; why it was closed."""
 
@@ -247,7 +248,7 @@ async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: Openin
             yield message
         await asyncio.sleep(30)
 
-    async with aclosing(net.stream(address, LINK, requests(), timeout_ms=20_000)) as frames:
+    async with aclosing(net.stream(address, LINK, requests(), timeout_ms=60_000)) as frames:
         async for data in frames:
             reason = closed_reason(data)
             if reason:
@@ -453,7 +454,7 @@ def test_a_peer_whose_name_leads_elsewhere_is_found_there(monkeypatch: pytest.Mo
     """Its machine vanishes without a word: no connection breaks, and its name has another address soon after."""
 
     async def story(nodes: list[Node]) -> None:
-        names, wire, port = NameServer(), Wire(), free_port("0.0.0.0")
+        names, wire, port = NameServer(), Wire(), free_port()
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: names, ("127.0.0.1", 0))
         resolver = transport.get_extra_info("sockname")[1]
         monkeypatch.setattr(

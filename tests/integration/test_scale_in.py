@@ -15,7 +15,6 @@ import evenq
 from evenq.testing import LocalCluster
 
 MESSAGES = 30
-pytestmark = pytest.mark.timeout(240)  # many commands, each a process of its own
 
 
 @pytest.fixture
@@ -27,13 +26,13 @@ def cluster() -> Iterator[LocalCluster]:
 
 def command(cluster: LocalCluster, *words: str, code: int = 0) -> Any:
     program = [sys.executable, "-m", "evenq.cli", *words, "--json", "--endpoint", cluster.endpoint]
-    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
 
 
-def eventually(state: Callable[[], Any], *, seconds: float = 40) -> Any:
+def eventually(state: Callable[[], Any], *, seconds: float = 60) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := state()):
         assert time.monotonic() < deadline
@@ -130,7 +129,7 @@ def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalClust
     unread = found["broker-c"]["unread"]
     assert unread > 0, "nobody ever read the topic audit"
 
-    command(cluster, "broker", "drain", "broker-c", "--wait", "30")
+    command(cluster, "broker", "drain", "broker-c", "--wait", "60")
     found = verdicts(cluster, "broker-c", code=1)
     assert (found["broker-c"]["lag"], found["broker-c"]["unread"]) == (0, unread)
     verdicts(cluster, "broker-c", "--yes", code=0)
@@ -146,7 +145,7 @@ def test_a_broker_that_was_drained_and_is_empty_is_not_missed(cluster: LocalClus
     filled(cluster)
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.delete_topic("audit")
-    command(cluster, "broker", "drain", "broker-c", "--wait", "30")
+    command(cluster, "broker", "drain", "broker-c", "--wait", "60")
     verdicts(cluster, "broker-c", code=0)
     cluster.brokers[2].stop()
     eventually(lambda: len(command(cluster, "broker", "list")) == 2)
@@ -176,7 +175,7 @@ def test_fewer_queues_are_a_plan_that_says_what_no_group_has_read() -> None:
             group="late", endpoint=cluster.endpoint, subscriptions={"audit": "*"}, start_from="FIRST"
         ) as consumer:
             seen = 0
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while seen < 40 and time.monotonic() < deadline:
                 seen += len(consumer.poll(500))
             assert seen == 40, "a group that comes in the middle reads all"

@@ -16,7 +16,7 @@ import evenq.aio
 from evenq.testing.local_cluster import LocalCluster
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 20, what: str = "") -> None:
+def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -360,7 +360,7 @@ def test_the_asyncio_face_sends_batches_and_consumes(cluster: LocalCluster) -> N
                 evenq.Message(topic="aio", body=b"%d" % n, tag="red" if n % 2 else "green") for n in range(1_000)
             )
             assert len({(r.queue, r.offset) for r in results}) == 1_000
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await done.wait()
         return len(bodies)
 

@@ -20,7 +20,6 @@ from evenq.testing.node import Node
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from tests.unit.evenq_broker.staged import block, stage
 
-pytestmark = pytest.mark.timeout(180)
 BLOCKS, ROWS = 6, 200
 QUEUES = 3
 POINTS = [
@@ -56,7 +55,7 @@ def bodies(address: str, topic: str, broker_name: str, queue_id: int) -> list[st
             batch_max=500,
         )  # fmt: skip
         answer = data_pb2.PullResponse.FromString(
-            connection.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=30_000)
+            connection.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
         )
         if not answer.messages:
             return found

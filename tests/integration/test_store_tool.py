@@ -54,7 +54,6 @@ def wait_for(sent, count, stop):
 
 
 @pytest.mark.slow  # a cluster that is killed, and many commands
-@pytest.mark.timeout(150)
 def test_a_folder_is_clean_before_and_after_the_start_that_follows_a_kill(tmp_path):
     sent, stop = [], threading.Event()
     with LocalCluster(folder=tmp_path, rebalancer=False) as cluster:
@@ -74,7 +73,7 @@ def test_a_folder_is_clean_before_and_after_the_start_that_follows_a_kill(tmp_pa
                 assert verified(folder)["log_end"] >= before["log_start"]
         finally:
             stop.set()
-            sending.join(30)
+            sending.join(60)
         kept = verified(folder)
         cluster.stop(keep=True)
     assert verified(folder)["state"] == "stopped in order"

@@ -18,7 +18,7 @@ IDS = ("m0", "m1", "m2")
 pytestmark = pytest.mark.integration
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 30, what: str = "") -> None:
+def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

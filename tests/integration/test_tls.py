@@ -29,7 +29,6 @@ from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.tls import Tls
 
-pytestmark = pytest.mark.timeout(120)
 QUERY_ROUTE = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 OPEN = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_START_FROM": "FIRST"}
 
@@ -41,7 +40,7 @@ def route(net: GrpcNet, address: str, topic: str, typed: tuple[str, int]) -> set
         point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host=typed[0], port=typed[1])])
         request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=point)
         try:
-            raw = await net.unary(address, QUERY_ROUTE, request.SerializeToString(), timeout_ms=5_000)
+            raw = await net.unary(address, QUERY_ROUTE, request.SerializeToString(), timeout_ms=60_000)
         finally:
             await net.close()
         answer = service_pb2.QueryRouteResponse.FromString(raw)
@@ -59,7 +58,7 @@ def sent_and_received(endpoint: str, topic: str, tls: Tls | bool | None, count: 
         producer.send_batch(evenq.Message(topic=topic, body=b"%d" % number) for number in range(count))
     seen: set[bytes] = set()
     with evenq.SimpleConsumer(group=f"{topic}-g", subscriptions={topic: "*"}, endpoint=endpoint, tls=tls) as consumer:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(seen) < count and time.monotonic() < deadline:
             for message in consumer.receive(max_messages=32, wait_ms=1_000):
                 consumer.ack(message)
@@ -144,7 +143,7 @@ def test_all_servers_know_each_other_over_tls_and_no_port_speaks_plain_text(
 ) -> None:
     cluster, tls = secure
     with evenq.Admin(endpoint=cluster.endpoint, tls=tls) as admin:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             found = admin.describe_cluster()
             if sum(broker.answered for broker in found.brokers) == 2 and found.rebalancer_answers:
@@ -176,7 +175,7 @@ def test_every_kind_of_client_works_with_a_certificate(secure: tuple[LocalCluste
     with evenq.PushConsumer(
         group="kinds-push", listener=listen, subscriptions={"kinds": "*"}, endpoint=cluster.endpoint, tls=tls
     ):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(pushed) < 40:
             assert time.monotonic() < deadline, len(pushed)
             time.sleep(0.05)
@@ -238,17 +237,23 @@ def test_certificates_of_all_servers_change_under_load_and_no_send_fails(secure:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(5):
+        for number in range(1, 6):
             cluster.authority.sign("server", hosts=here())
-            time.sleep(1)
+            sent, clients = counts["sent"], counts["clients"]
+
+            def used(changes: int = number, sent: int = sent, clients: int = clients) -> bool:
+                changed = broker.log_text().count("TLS certificate changed") >= changes
+                return changed and counts["sent"] >= sent + 40 and counts["clients"] > clients
+
+            deadline = time.monotonic() + 60
+            while not used() and not failures:
+                assert time.monotonic() < deadline, counts
+                time.sleep(0.05)
     finally:
         over.set()
         for thread in threads:
             thread.join()
     assert failures == []
-    assert counts["sent"] > 200
-    assert counts["clients"] > 5
-    assert broker.log_text().count("TLS certificate changed") >= 4
 
 
 # ------------------------------------------------------------------------------------------------ how it is said
@@ -344,7 +349,7 @@ def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
             evenq.Admin(endpoint=f"127.0.0.1:{port}").list_topics()
     finally:
         up.terminate()
-        assert up.wait(20) == 0
+        assert up.wait(60) == 0
         assert up.stdout is not None
         up.stdout.close()
     assert not Path(told["EVENQ_TLS_CA"]).exists()

@@ -22,7 +22,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
 TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
@@ -69,7 +69,7 @@ class Checker:
 
     def wait(self, ready: Callable[[list[str]], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: ready(self.asked), 30), self.asked
+            assert self._changed.wait_for(lambda: ready(self.asked), 60), self.asked
 
 
 @pytest.fixture
@@ -187,23 +187,23 @@ def test_any_broker_takes_the_decision_and_any_brokers_producer_the_check(cluste
 
         headers = {"x-mq-client-id": "rust-like", "x-mq-language": "RUST"}
         listening = asyncio.ensure_future(listen())
-        assert (await asyncio.wait_for(asked.get(), 10)).HasField("settings")
+        assert (await asyncio.wait_for(asked.get(), 60)).HasField("settings")
         send = service_pb2.SendMessageRequest()
         half = send.messages.add(body=b"far")
         half.topic.name, half.system_properties.message_id = topic, "id-far"
         half.system_properties.message_type = v2.TRANSACTION
         answer = service_pb2.SendMessageResponse.FromString(
             await net.unary(second, END.replace("EndTransaction", "SendMessage"), send.SerializeToString(),
-                            timeout_ms=5_000, metadata=headers)
+                            timeout_ms=60_000, metadata=headers)
         )  # fmt: skip
         check(answer.status)
-        command = (await asyncio.wait_for(asked.get(), 20)).recover_orphaned_transaction_command
+        command = (await asyncio.wait_for(asked.get(), 60)).recover_orphaned_transaction_command
         assert command.transaction_id == answer.entries[0].transaction_id
         assert command.message.body == b"far"
         end = service_pb2.EndTransactionRequest(transaction_id=command.transaction_id, message_id="id-far")
         end.topic.name, end.resolution = topic, v2.COMMIT
         for address in (first, second, first):
-            ended = await net.unary(address, END, end.SerializeToString(), timeout_ms=5_000, metadata=headers)
+            ended = await net.unary(address, END, end.SerializeToString(), timeout_ms=60_000, metadata=headers)
             check(service_pb2.EndTransactionResponse.FromString(ended).status)
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)

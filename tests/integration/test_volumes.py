@@ -27,7 +27,6 @@ from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 from evenq.wire.net import GrpcNet
 
-pytestmark = pytest.mark.timeout(180)
 MIB = 1 << 20
 
 
@@ -61,7 +60,7 @@ def cluster_on(volume: Path, **settings: str) -> LocalCluster:
 
 def readiness(node: Node) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/readyz", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -72,14 +71,14 @@ def health(node: Node) -> bytes:
     async def ask() -> bytes:
         net = GrpcNet()
         try:
-            return await net.unary(node.address, "/grpc.health.v1.Health/Check", b"", timeout_ms=5_000)
+            return await net.unary(node.address, "/grpc.health.v1.Health/Check", b"", timeout_ms=60_000)
         finally:
             await net.close()
 
     return asyncio.run(ask())
 
 
-def until(state: Callable[[], bool], seconds: float = 20) -> None:
+def until(state: Callable[[], bool], seconds: float = 60) -> None:
     clock = SystemClock()
     deadline_ms = clock.monotonic_ms() + int(seconds * 1000)
     while not state():
@@ -115,7 +114,7 @@ def test_sizes_that_cannot_work_on_the_volume_are_refused_at_the_start(
         "EVENQ_BROKER_STORE__PATH": str(folder / "data"), "EVENQ_BROKER_PORT": "0", "EVENQ_BROKER_METRICS_PORT": "-1",
     }  # fmt: skip
     command = [sys.executable, "-m", "evenq_broker"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
     for part in ["the volume has 1024 MiB", "give it a volume of at least", *says]:
         assert part in done.stderr

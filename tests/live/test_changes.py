@@ -91,7 +91,7 @@ def test_members_and_services_change_and_nobody_who_reads_notices(
                 at_ms = now_ms()
                 restart(node)
                 crew.until_even(f"{node.name} is back")
-                crew.until(lambda at=stream.sent + RATE: stream.sent > at, "the stream flows", seconds=30)  # type: ignore[misc]  # bound now
+                crew.until(lambda at=stream.sent + RATE: stream.sent > at, "the stream flows", seconds=60)  # type: ignore[misc]  # bound now
                 told.append(f"{node.name} restarted in {now_ms() - at_ms} ms: moved queues rested {spread(crew.rests_since(at_ms))}")  # fmt: skip
                 silences.append(f"{node.name}|{at_ms}|{now_ms()}")
             shrunk_ms = now_ms()

@@ -38,7 +38,7 @@ BOUND_MS = {"member": GRACE_MS + 250 + SLACK_MS, "broker": 250 + SLACK_MS, "reba
 """From the kill of a member, from the moment a broker is ready again, from the moment a rebalancer is."""
 IN_HAND = PULL_THRESHOLD + PULL_BATCH
 """Most messages of one queue that a member has got and not committed: each pull commits what was finished before."""
-pytestmark = pytest.mark.timeout(300 + 3 * SECONDS)
+pytestmark = pytest.mark.timeout(400 + 3 * SECONDS)
 
 
 @dataclass

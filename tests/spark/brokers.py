@@ -13,7 +13,7 @@ def series(cluster: LocalCluster, name: str, **labels: str) -> list[tuple[str, f
     wanted = [f'{label}="{text}"' for label, text in labels.items()]
     found = []
     for broker in cluster.brokers:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         for line in lines:
             if line.startswith(name + "{") and all(label in line for label in wanted):

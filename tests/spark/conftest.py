@@ -104,10 +104,10 @@ class Topic:
     def _create(self, cluster: LocalCluster) -> None:
         """On every broker: one that a busy machine kept from answering gets it with the next try."""
         request = admin_pb2.CreateTopicRequest(topic=self.name, queues=2).SerializeToString()
-        brokers, deadline = {broker.name for broker in cluster.brokers}, time.monotonic() + 30
+        brokers, deadline = {broker.name for broker in cluster.brokers}, time.monotonic() + 60
         while True:
             response = admin_pb2.CreateTopicResponse.FromString(
-                connection.unary(cluster.endpoint, "/evenq.v1.Admin/CreateTopic", request, timeout_ms=10_000)
+                connection.unary(cluster.endpoint, "/evenq.v1.Admin/CreateTopic", request, timeout_ms=60_000)
             )
             check(response.status)
             missing = brokers - {one.broker_name for one in response.placements if not one.error}
@@ -139,7 +139,7 @@ class Topic:
                 messages=messages,
             )
             answer = connection.unary(
-                self._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000
+                self._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
             )
             check(data_pb2.PublishResponse.FromString(answer).status)
 

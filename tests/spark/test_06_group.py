@@ -37,7 +37,6 @@ TOPIC, GROUP = "shared", "mixed"
 QUEUES = 8
 FULL_SECONDS = 60
 HAND_OVER_MS = 3_000
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

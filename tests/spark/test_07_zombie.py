@@ -15,8 +15,6 @@ from evenq import PullConsumer
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.members import members, process_of, within
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:

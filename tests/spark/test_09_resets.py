@@ -13,8 +13,6 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.members import within
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def start(spark: Any, topic: Any, tmp_path: Path) -> Any:

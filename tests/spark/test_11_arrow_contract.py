@@ -22,8 +22,6 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
-pytestmark = pytest.mark.timeout(300)
-
 FORMATS = ("log", "message", "auto")
 SUBSETS = 200
 QUEUE = 1
@@ -58,7 +56,7 @@ def filled(make_topic: Any) -> Any:
     for message in strange_messages():
         request = data_pb2.PublishRequest(queue=place, messages=[message])
         answer = connection.unary(
-            topic._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=30_000
+            topic._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
         )
         check(data_pb2.PublishResponse.FromString(answer).status)
     return topic

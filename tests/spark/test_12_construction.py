@@ -7,12 +7,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark_evenq import DefaultSource
 
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(120)
 PICKLED_MAX = 10_000
 
 

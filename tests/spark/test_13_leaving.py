@@ -17,8 +17,6 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.members import driver, members, process_of, within
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture
 def start(spark: Any, topic: Any, tmp_path: Path) -> Any:

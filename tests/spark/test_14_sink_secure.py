@@ -21,7 +21,6 @@ import evenq
 from evenq.errors import Forbidden, Unauthorized
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(240)
 BODIES = [f"row {number}" for number in range(50)]
 ROOT = evenq.Credentials(access_key="root", secret_key="canary-root-4711")
 USERS = """

@@ -6,13 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.brokers import calls
 from tests.spark.members import within
 
-pytestmark = pytest.mark.timeout(150)
 SECONDS = 20
 CALLS_PER_SECOND_MAX = 5
 

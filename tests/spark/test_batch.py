@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.fixture
 def load(spark: Any, topic: Any) -> Any:

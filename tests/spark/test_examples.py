@@ -13,7 +13,6 @@ from pyspark_evenq import EvenqProgressListener
 
 from evenq.cli.demo.third_act import rows_of
 
-pytestmark = pytest.mark.timeout(300)
 EXAMPLES = Path(__file__).parents[2] / "spark" / "examples"
 FLIGHTS = [("UA", "2"), ("UA", "-4"), ("UA", ""), ("AA", "11"), ("AA", "NA"), ("B6", None), ("UA", "7.0")]
 WANTED = {"UA": (4, 5 / 3), "AA": (2, 11.0), "B6": (1, 0.0)}

@@ -23,7 +23,6 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
-pytestmark = pytest.mark.timeout(150)
 FORMAT = "evenq"  # was: "kafka"
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 DOCUMENTED = StructType([
@@ -59,7 +58,7 @@ def records(topic: Any) -> list[tuple[Any, ...]]:
                 queue=common_pb2.Queue(topic=topic.name, broker_name=queue.broker_name, queue_id=queue.queue_id),
                 messages=messages,
             )
-            answer = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000)
+            answer = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000)
             check(data_pb2.PublishResponse.FromString(answer).status)
     return sorted(wanted, key=lambda record: record[:2])
 

@@ -15,8 +15,6 @@ from evenq.testing.local_cluster import LocalCluster
 from tests.spark.brokers import delivered
 from tests.spark.members import within
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @pytest.fixture
 def listener(spark: Any) -> Iterator[EvenqProgressListener]:
@@ -49,7 +47,7 @@ def figures(listener: EvenqProgressListener, name: str) -> QueryFigures:
 
 
 def page(listener: EvenqProgressListener) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -29,8 +29,6 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
 
-pytestmark = pytest.mark.timeout(300)
-
 SCHEMA = "brokerName string, queueId int, queueOffset long, body binary"
 READ_TIMEOUT_MS = 1_500
 SEGMENT_BYTES = 1 << 16
@@ -54,7 +52,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def admin(address: str, method: str, request: Any, response: Any) -> Any:
-    answer = connection.unary(address, f"/evenq.v1.Admin/{method}", request.SerializeToString(), timeout_ms=10_000)
+    answer = connection.unary(address, f"/evenq.v1.Admin/{method}", request.SerializeToString(), timeout_ms=60_000)
     answered = response.FromString(answer)
     check(answered.status)
     return answered
@@ -124,7 +122,7 @@ class Topic:
             )
             address = next(node.address for node in self.cluster.brokers if node.name == queue.broker_name)
             encoded = connection.unary(
-                address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000
+                address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
             )
             answer = data_pb2.PublishResponse.FromString(encoded)
             check(answer.status)

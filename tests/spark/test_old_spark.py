@@ -13,7 +13,6 @@ from pyspark_evenq import old_spark
 from evenq.errors import Unsupported
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.skipif(not old_spark.is_too_old(), reason="needs a PySpark older than 4.2 (make spark-refused)"),
 ]
 OPTIONS = {"endpoints": "127.0.0.1:1", "subscribe": "flights", "topic": "flights", "group": "g"}

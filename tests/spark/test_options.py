@@ -19,7 +19,6 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
-pytestmark = pytest.mark.timeout(150)
 PLACE = "brokerName string, queueId int, queueOffset long"
 
 
@@ -204,7 +203,7 @@ def test_the_retry_topic_of_the_group_is_read_as_well(load: Any, topic: Any, clu
         attempts=1,
     )
     answer = connection.unary(
-        topic.broker.address, "/evenq.v1.Data/SendBack", request.SerializeToString(), timeout_ms=10_000
+        topic.broker.address, "/evenq.v1.Data/SendBack", request.SerializeToString(), timeout_ms=60_000
     )
     check(data_pb2.SendBackResponse.FromString(answer).status)
     frame = load("topic string, body binary", group=topic.name, includeRetry="true", startingOffsets="earliest")
@@ -228,7 +227,7 @@ def send_full(topic: Any) -> int:
         messages=[message],
     )
     address = topic.endpoints.split(",")[1]
-    answer = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=10_000)
+    answer = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000)
     response = data_pb2.PublishResponse.FromString(answer)
     check(response.status)
     return int(response.store_ms)

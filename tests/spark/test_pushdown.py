@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark_evenq.extra_columns import partition_of
 
-pytestmark = pytest.mark.timeout(150)
 CONF = "spark.sql.python.filterPushdown.enabled"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.fixture
 def start(spark: Any, topic: Any, tmp_path: Path) -> Any:

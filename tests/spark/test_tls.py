@@ -13,7 +13,6 @@ import evenq
 from evenq.testing.certificates import Authority
 from evenq.testing.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(300)
 COUNT = 200
 
 

@@ -178,7 +178,7 @@ class World:
 
     async def slow_until(self, state: Callable[[], bool]) -> None:
         """`until` for what threads do, like reading and writing files: they need real moments."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not state():
                 await self.clock.advance(5)
                 await asyncio.sleep(0.002)

@@ -224,7 +224,7 @@ def test_lq_33_better_an_exception_of_the_flush_is_logged_and_nothing_is_taken_a
         producer = queues.producer("T")
         disk.before = fail
         producer.send(b"x")
-        queues._thread.join(10)
+        queues._thread.join(60)
     disk.before = lambda kind, path: None
     assert "local queues failed" in caplog.messages
     with pytest.raises(StorePoisoned, match=r"Input/output error|surprise"):
@@ -403,7 +403,7 @@ def test_lq_73_a_write_that_takes_long_holds_up_neither_readers_nor_the_work_of_
             writes.append(path)
             if len(writes) == 1:
                 stuck.set()
-                go.wait(20)
+                go.wait(60)
 
     with opened(engine, disk, SystemClock()) as queues:
         producers = [queues.producer("T") for _ in range(4)]
@@ -418,7 +418,7 @@ def test_lq_73_a_write_that_takes_long_holds_up_neither_readers_nor_the_work_of_
         ]
         try:
             threads[0].start()
-            assert stuck.wait(10)
+            assert stuck.wait(60)
             for thread in (reader, *threads[1:]):
                 thread.start()
             until(lambda: len(packed) == 2)  # before any lock, in the producers' threads
@@ -427,7 +427,7 @@ def test_lq_73_a_write_that_takes_long_holds_up_neither_readers_nor_the_work_of_
         finally:
             go.set()
             for thread in (*threads, reader):
-                thread.join(10)
+                thread.join(60)
         assert len(drain(queues.consumer("T", group="h"))) == 4
     assert len(writes) == (2 if engine == "local" else 3)  # local: those who waited share one write
 

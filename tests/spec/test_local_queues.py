@@ -297,11 +297,11 @@ def test_lq_14_better_a_full_memory_queue_waits_for_its_consumers():
     with opened("memory", clock=SystemClock(), bucket_bytes_max=2_000) as queues:
         producer = queues.producer("orders")
         consumer = queues.consumer("orders", group="billing")
-        thread = threading.Thread(target=lambda: [producer.send(bytes(90), timeout=20) for _ in range(100)])
+        thread = threading.Thread(target=lambda: [producer.send(bytes(90), timeout=60) for _ in range(100)])
         thread.start()
         got = 0
         while got < 100:
-            got += len(consumer.poll(timeout=20))
+            got += len(consumer.poll(timeout=60))
             consumer.commit()
         thread.join()
 
@@ -854,11 +854,11 @@ def test_lq_57_better_a_waiting_consumer_is_woken_by_a_new_message(engine, monke
         found, waits = [], threading.Event()
         event, wait = consumer._event, consumer._event.wait
         event.wait = lambda seconds: waits.set() or wait(seconds)
-        thread = threading.Thread(target=lambda: found.extend(consumer.poll(timeout=30)))
+        thread = threading.Thread(target=lambda: found.extend(consumer.poll(timeout=60)))
         thread.start()
-        assert waits.wait(10)
+        assert waits.wait(60)
         producer.send(b"1")
-        thread.join(10)
+        thread.join(60)
         assert [message.body for message in found] == [b"1"]
 
 

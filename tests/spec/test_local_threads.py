@@ -37,7 +37,7 @@ def together(*works):
     start = threading.Barrier(len(works))
 
     def run(work):
-        start.wait(20)
+        start.wait(60)
         work()
 
     threads = [threading.Thread(target=run, args=(work,)) for work in works]
@@ -92,7 +92,7 @@ def test_lq_10_a_put_is_one_step_another_to_the_same_bucket_comes_behind_it():
         messages = [Between("bucket", 0, b"first"), Message("bucket", 0, b"second")]
         other = threading.Thread(target=lambda: queues.engine.put_message("bucket", 0, messages[1:]))
         assert queues.engine.put_message("bucket", 0, messages[:1]).status is PutStatus.PUT_OK
-        other.join(20)
+        other.join(60)
         assert [message.offset for message in messages] == [0, 1]
         assert [message.body for message in queues.consumer("bucket", group="g").poll()] == [b"first", b"second"]
 
@@ -122,7 +122,7 @@ class Halting(FakeClock):
     def monotonic_ms(self):
         if threading.current_thread() is self.victim:
             self.stopped.set()
-            self.go.wait(20)
+            self.go.wait(60)
         return super().monotonic_ms()
 
 
@@ -142,13 +142,13 @@ def test_lq_14_better_a_producer_at_a_full_bucket_holds_up_nobody_at_another():
         clock.victim = threading.Thread(target=too_much)
         clock.victim.start()
         try:
-            assert clock.stopped.wait(20)  # in the full bucket's lock
+            assert clock.stopped.wait(60)  # in the full bucket's lock
             elsewhere = threading.Thread(target=lambda: (other.send(b"x"), sent.set()), daemon=True)
             elsewhere.start()
-            assert sent.wait(10)
+            assert sent.wait(60)
         finally:
             clock.go.set()
-            clock.victim.join(20)
+            clock.victim.join(60)
         assert len(refused) == 1
 
 
@@ -176,7 +176,7 @@ def test_lq_49_threads_that_make_one_queue_at_one_time_use_the_same(engine):
 
         def slowly(topic, queue_id):
             making.append(queue_id)
-            go.wait(20)
+            go.wait(60)
             return make(topic, queue_id)
 
         queues.engine._make_queue = slowly
@@ -186,7 +186,7 @@ def test_lq_49_threads_that_make_one_queue_at_one_time_use_the_same(engine):
         until(lambda: lock.wanted == 2 or len(making) == 2)
         go.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert making == [7]
         assert made[0] is made[1] is queues.engine.queue("T", 7)
 

@@ -83,7 +83,7 @@ def watch(net: GrpcNet, address: str) -> AsyncIterator[bytes]:
 
 
 async def event(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
-    return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 10))
+    return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 60))
 
 
 Test = Callable[[FakeClock, GrpcNet, str, str], Awaitable[None]]
@@ -98,7 +98,7 @@ def with_two_nameservers(test: Test) -> None:
             await server.start()
         one, two = (f"127.0.0.1:{server.port}" for server in servers)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await test(clock, net, one, two)
         finally:
             await net.close()

@@ -283,8 +283,8 @@ def test_with_a_real_clock_and_disk_a_timer_fires_within_a_generous_bound(tmp_pa
         store.fire_timers()
         due_ms = clock.now_ms() + 60
         await store.append([], timers=[later(due_ms)])
-        at_ms = await asyncio.wait_for(fired, 5)
-        assert due_ms <= at_ms <= due_ms + 1_000
+        at_ms = await asyncio.wait_for(fired, 60)
+        assert due_ms <= at_ms <= due_ms + 30_000
         await store.close()
 
     asyncio.run(scenario())

@@ -25,7 +25,7 @@ FIRST = {job.kind: job for job in reversed(ALL)}
 """One of each kind, which is quick; all others are slow."""
 
 
-@pytest.mark.timeout(3_600 if FULL else 60)
+@pytest.mark.timeout(3_600 if FULL else 300)
 @pytest.mark.parametrize(
     "job", [pytest.param(job, id=str(job), marks=() if job is FIRST[job.kind] else pytest.mark.slow) for job in ALL]
 )

@@ -267,7 +267,6 @@ async def every_timer(opened: Opened) -> None:
         assert there[name].store_timestamp.ToMilliseconds() >= due_ms
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_folder_of_a_release_is_opened_with_everything_in_it(version: str, tmp_path: Path) -> None:
     async def story() -> None:

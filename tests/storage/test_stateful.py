@@ -159,7 +159,7 @@ class AsyncMachine(StoreMachine):
     steps = 0
 
 
-@pytest.mark.timeout(3_600 if FULL else 60)
+@pytest.mark.timeout(3_600 if FULL else 300)
 @pytest.mark.parametrize("machine", [StoreMachine, AsyncMachine])
 def test_whatever_happens_to_a_store_it_agrees_with_lists(machine):
     checks = list(HealthCheck)

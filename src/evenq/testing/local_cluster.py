@@ -53,7 +53,7 @@ class LocalCluster:
         tls: bool = False,
         metrics_port: int = 0,
         front: str = "",
-        ready_ms_max: int = 30_000,
+        ready_ms_max: int = 60_000,
     ) -> None:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. With `replicas` each broker
         is a group of so many processes, of which one leads (`broker-a-0`, `broker-a-1` ...); `brokers` has all of

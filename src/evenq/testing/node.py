@@ -101,7 +101,7 @@ class Node:
                 start_new_session=True,  # Ctrl-C in a terminal reaches the parent, which then stops us in order
             )
 
-    def wait_ready(self, *, timeout_ms: int = 20_000) -> None:
+    def wait_ready(self, *, timeout_ms: int = 60_000) -> None:
         """Wait until `/readyz` says so. Raises ConnectionFailed if the process ended, RequestTimeout after
         `timeout_ms`; both show the end of the log.
         """
@@ -117,9 +117,9 @@ class Node:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self._signal(signal.SIGKILL)
-        self._wait(10_000)
+        self._wait(60_000)
 
-    def stop(self, *, timeout_ms: int = 15_000) -> int:
+    def stop(self, *, timeout_ms: int = 60_000) -> int:
         """SIGTERM, and wait for the clean end; returns the exit code. Raises RequestTimeout, after a SIGKILL, if it
         hangs.
         """
@@ -138,7 +138,7 @@ class Node:
         """SIGCONT after `pause`."""
         self._signal(signal.SIGCONT)
 
-    def restart(self, *, timeout_ms: int = 20_000) -> None:
+    def restart(self, *, timeout_ms: int = 60_000) -> None:
         """Start again after `kill` or `stop` (a running one is stopped first), and wait until it is ready."""
         if self.alive:
             self.stop()

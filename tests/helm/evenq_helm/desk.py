@@ -102,7 +102,7 @@ class Desk:
             self._kubernetes.run("kubectl", "exec", name, "--", "sh", "-c", f"kill -TERM $(cat /tmp/{self.topic}.pid)")
             assert member.wait(60) == 0
         for follower in self._followers:
-            follower.join(10)
+            follower.join(60)
         histories = [self._fetch("producer", f"/tmp/{self.topic}.history.jsonl", folder)]
         histories += [self._fetch(name, f"/tmp/{self.topic}/{name}.history.jsonl", folder) for name in self._members]
         with recorder:

@@ -31,7 +31,7 @@ class Kubernetes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         script = f'eval "$({folder}/env)"; printf "%s\\n%s" "$KUBECONFIG" "$PATH"'
-        shown = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=30).stdout
+        shown = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=60).stdout
         config, path = shown.split("\n")
         self.environment = {**os.environ, "KUBECONFIG": config, "PATH": path}
 

@@ -28,7 +28,7 @@ async def ask(address, topic):
     request.endpoints.scheme = definition_pb2.AddressScheme.IPv4
     request.endpoints.addresses.add(host=host, port=int(port))
     raw = await net.unary(
-        address, "/apache.rocketmq.v2.MessagingService/QueryRoute", request.SerializeToString(), timeout_ms=5000,
+        address, "/apache.rocketmq.v2.MessagingService/QueryRoute", request.SerializeToString(), timeout_ms=60_000,
         metadata={"x-mq-client-id": "outside"},
     )
     answer = pb.QueryRouteResponse.FromString(raw)

@@ -62,7 +62,7 @@ class Process:
         """SIGKILL, and wait until it is gone."""
         if self.alive:
             self._process.kill()
-        self.wait(10)
+        self.wait(60)
 
     def wait(self, seconds: float) -> int:
         """Its exit code, once all it said was heard."""

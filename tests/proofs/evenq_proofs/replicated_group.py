@@ -34,7 +34,7 @@ def group(folder: Path, *, brokers: int = 3, mode: str = "sync", **settings: str
 def _page(node: Node, name: str) -> str:
     """One of its pages; empty while it does not answer, or says that it is not ready."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/{name}", timeout=2) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/{name}", timeout=10) as response:
             return str(response.read().decode())
     except (OSError, urllib.error.URLError):
         return ""

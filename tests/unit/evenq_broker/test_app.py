@@ -55,7 +55,7 @@ async def health(net: GrpcNet, port: int, name: str) -> bytes:
 
 async def fetched(port: int, path: str) -> str:
     def get() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(get)

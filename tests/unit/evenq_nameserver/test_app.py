@@ -63,6 +63,6 @@ def test_it_runs_until_it_is_told_to_stop() -> None:
         one, stop = nameserver(), asyncio.Event()
         running = asyncio.ensure_future(one.run(stop))
         stop.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
 
     asyncio.run(story())

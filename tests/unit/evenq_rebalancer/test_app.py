@@ -53,7 +53,7 @@ def test_of_two_with_one_lease_the_first_serves_and_the_second_follows_when_it_g
         first, second = Rebalancer(settings, clock=clock), Rebalancer(settings, clock=clock)
 
         async def until(rebalancer: Rebalancer) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not rebalancer.leads():
                     await clock.sleep_ms(10)
 
@@ -67,7 +67,7 @@ def test_of_two_with_one_lease_the_first_serves_and_the_second_follows_when_it_g
         await until(first)
         await second.start()
         assert (await ask(first)).status.code == definition_pb2.OK
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while f"127.0.0.1:{first.port}" not in (refused := await ask(second)).status.message:
                 await clock.sleep_ms(10)
         assert refused.status.code == ConnectionFailed.code

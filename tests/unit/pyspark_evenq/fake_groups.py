@@ -57,7 +57,7 @@ class FakeGroups:
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a state."""
         with self.changed:
-            assert self.changed.wait_for(condition, timeout=20)
+            assert self.changed.wait_for(condition, timeout=60)
 
     def join(self, group: str, client_id: str, *, topics: Collection[str] = (), holds: Collection[int] = ()) -> None:
         """Somebody else comes, and gets these queues."""

@@ -81,7 +81,7 @@ def test_a_place_that_does_not_answer_holds_nobody_up(logs: SparkLogs, monkeypat
     names = QueryCheckpoint._names
 
     def late(self: QueryCheckpoint, folder: str) -> set[str]:
-        assert answer.wait(20)
+        assert answer.wait(60)
         return names(self, folder)
 
     monkeypatch.setattr(QueryCheckpoint, "_names", late)

@@ -35,7 +35,7 @@ def test_progress_is_sent_without_being_asked_for() -> None:
     broker = Broker()
     committer = Committer(broker, interval_ms=10)
     committer.offer({QUEUE: 5})
-    assert broker.arrived.wait(20)
+    assert broker.arrived.wait(60)
     assert broker.sent == [{QUEUE: 5}]
     committer.close(timeout_ms=LONG)
 
@@ -44,7 +44,7 @@ def test_only_the_newest_offset_of_a_queue_is_sent_and_never_an_older_or_equal_o
     broker = Broker()
     committer = Committer(broker, interval_ms=3_600_000)
     committer.offer({QUEUE: 1})
-    assert broker.arrived.wait(20)  # the first goes at once, the next within the interval
+    assert broker.arrived.wait(60)  # the first goes at once, the next within the interval
     for offset in (5, 9, 7):
         committer.offer({QUEUE: offset, OTHER: 2})
     assert committer.flush(timeout_ms=LONG)
@@ -88,13 +88,13 @@ def test_what_was_offered_of_a_queue_that_is_forgotten_is_not_sent_again() -> No
     def send(positions: Positions) -> None:
         if not failing.is_set():
             failing.set()
-            assert go.wait(20)
+            assert go.wait(60)
             raise ConnectionFailed("nobody there")
         sent.append(dict(positions))
 
     committer = Committer(send, interval_ms=1)
     committer.offer({QUEUE: 9, OTHER: 2})
-    assert failing.wait(20)
+    assert failing.wait(60)
     committer.forget([QUEUE])
     go.set()
     assert committer.flush(timeout_ms=LONG)

@@ -33,7 +33,7 @@ def listener() -> Iterator[EvenqProgressListener]:
 
 
 def page(listener: EvenqProgressListener) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

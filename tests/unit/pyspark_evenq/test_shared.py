@@ -51,7 +51,7 @@ def made(broker: Any, groups: FakeGroups) -> Iterator[Any]:
 
 
 def until(condition: Callable[[], Any], what: Callable[[], Any] = lambda: "") -> Any:
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 60
     while not (found := condition()):
         assert time.monotonic() < give_up, what()
     return found
@@ -104,7 +104,7 @@ def test_a_queue_leaves_when_the_batch_that_reads_it_is_logged(broker: Any, grou
     asked = groups.waits("g", 1, OTHER)
     assert not asked.is_set(), "a batch reads it"
     reader.latestOffset(end, ALL)
-    assert asked.wait(20)
+    assert asked.wait(60)
     assert broker.progress("g")[1] == 1, "who gets it begins behind the batch"
     broker.send("c", queue=1)
     broker.send("d", queue=0)
@@ -142,7 +142,7 @@ def test_a_queue_leaves_before_the_next_trigger_once_the_checkpoint_has_the_batc
     asked = groups.waits("g", 1, OTHER)
     assert not asked.wait(1.0), "the batch is not done"
     logs.commit(0)
-    assert asked.wait(20)
+    assert asked.wait(60)
     assert broker.progress("g")[1] == 1
     broker.send("c", queue=1)
     broker.send("d", queue=0)
@@ -163,7 +163,7 @@ def test_a_queue_leaves_when_no_report_of_it_is_on_its_way_any_more(
     asked = groups.waits("g", 1, OTHER)
     broker.many_pause = 1.0
     reader.latestOffset(end, ALL)
-    assert asked.wait(20)
+    assert asked.wait(60)
     until(lambda: broker.progress("g") == {0: 1, 1: 1})
     assert "another member has the queue" not in caplog.text
 

@@ -32,7 +32,7 @@ def test_building_everything_connects_nowhere_starts_no_thread_and_loads_no_grpc
         print(loaded)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
     )
     loaded = done.stdout.strip()
     assert "grpc" not in loaded
@@ -78,5 +78,5 @@ OLDER = """
 )
 def test_an_older_spark_is_refused_when_the_source_is_used_and_not_when_it_is_imported(version: str, text: str) -> None:
     program = textwrap.dedent(OLDER.format(version=version))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith(text), done.stdout

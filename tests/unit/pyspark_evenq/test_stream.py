@@ -461,7 +461,7 @@ def test_two_sigterms_in_a_row_do_not_cut_off_the_last_progress(broker: Any) -> 
         while broker.calls.count("CommitOffsets") == before:
             assert runner.poll() is None
         runner.send_signal(signal.SIGTERM)
-        assert runner.wait(20) == -signal.SIGTERM
+        assert runner.wait(60) == -signal.SIGTERM
     assert broker.progress("g")[0] == 1
 
 

@@ -58,7 +58,7 @@ def test_brokers_that_refuse_are_not_asked_in_a_tight_loop(broker: Any, watching
     broker.stop()
     begun = time.monotonic()
     watch.refresh({})
-    assert 0.09 <= time.monotonic() - begun < 5
+    assert 0.09 <= time.monotonic() - begun < 60
     assert watch.bounds == {}
 
 
@@ -130,13 +130,13 @@ def test_an_idle_query_asks_seldom_and_hears_of_growth_at_once(broker: Any, watc
     for _ in range(20):
         watch.refresh(known)
     assert broker.calls.count("QueryOffsets") == asked + 1
-    watch = watching(idleWaitMs="10000")
+    watch = watching(idleWaitMs="30000")
     watch.look()
     sender = threading.Timer(0.1, broker.send, ["a"])
     sender.start()
     begun = time.monotonic()
     watch.refresh(known)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert watch.bounds[broker.queue(0)].high == 1
     sender.join()
 

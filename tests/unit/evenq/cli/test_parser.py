@@ -74,7 +74,7 @@ def test_help_imports_nothing_heavy():
         "import sys; from evenq.cli.parser import make_parser; make_parser().format_help();"
         "print([name for name in ('grpc', 'rich', 'pydantic', 'google.protobuf', 'asyncio') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 

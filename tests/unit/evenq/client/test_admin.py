@@ -103,7 +103,7 @@ def test_a_call_of_another_thread_ends_when_the_admin_is_closed_and_later_ones_a
         deaf.settimeout(20)
         accepted, _ = deaf.accept()
         admin.close()
-        thread.join(20)
+        thread.join(60)
         accepted.close()
     assert not thread.is_alive()
     (error,) = errors

@@ -130,7 +130,7 @@ def test_the_sync_face_works_in_the_loop_thread_and_the_asyncio_face_where_it_is
     heard: list[int] = []
     done = threading.Event()
     one.later(heard, done)
-    assert done.wait(20)
+    assert done.wait(60)
     assert heard == [in_loop]
     with_await = WhereAsync()
     assert with_await.thread() == threading.get_ident()
@@ -159,6 +159,6 @@ def test_an_asyncio_flush_that_takes_too_long_says_how_many_are_left(world: Any)
             with pytest.raises(evenq.errors.RequestTimeout, match="1 messages are not acknowledged after 30 ms"):
                 await producer.flush(30)
             await world.net.let_go()
-            await asyncio.wait_for(producer.flush(), 20)
+            await asyncio.wait_for(producer.flush(), 60)
 
     world.run(story())

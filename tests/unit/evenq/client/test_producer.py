@@ -99,11 +99,11 @@ def test_a_close_that_takes_too_long_says_so_and_what_is_pending_fails(world: An
     producer.send(message(b"first"))
     world.net.hold("Publish", "SendMessage")
     pending = producer.send_async(message(b"late"))
-    assert world.net.arrived.wait(20)
+    assert world.net.arrived.wait(60)
     with pytest.raises(RequestTimeout, match="1 messages are not acknowledged after 30 ms"):
         producer.close(timeout_ms=30)
     with pytest.raises(ConnectionFailed, match="closed while the message was on its way"):
-        pending.result(20)
+        pending.result(60)
     producer.close()
 
 
@@ -212,7 +212,7 @@ def test_a_batch_in_a_futures_callback_is_refused_and_nothing_of_it_is_sent(worl
     world.net.hold("Publish", "SendMessage")
     producer.send_async(message(b"second")).add_done_callback(callback)
     world.run(world.net.let_go())
-    error = seen.result(20)
+    error = seen.result(60)
     assert isinstance(error, Unsupported)
     assert "loop thread" in str(error)
     assert world.stored("t") == [b"first", b"second"]
@@ -228,7 +228,7 @@ def test_a_full_producer_refuses_at_once_or_waits_for_room(world: Any) -> None:
         producer.send_async(message(b"too many"))
     world.run(world.net.let_go())
     for future in pending:
-        future.result(20)
+        future.result(60)
     producer.send(message(b"again"))
     assert world.stored("t") == [b"0", b"1", b"again"]
 
@@ -248,7 +248,7 @@ def test_a_sync_call_in_a_futures_callback_is_refused_instead_of_hanging(world: 
     producer._checker = lambda _: TransactionResolution.COMMIT
     producer.send_async(message()).add_done_callback(callback)
     world.run(world.net.let_go())
-    error = seen.result(20)
+    error = seen.result(60)
     assert isinstance(error, Unsupported)
     assert "loop thread" in str(error)
 

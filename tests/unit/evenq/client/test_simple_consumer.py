@@ -124,5 +124,5 @@ def test_a_receive_that_waits_gets_what_is_sent_meanwhile_by_another_thread(worl
     thread.start()
     world.until(lambda: any(method.endswith("ReceiveMessage") for _, method in world.net.calls))
     world.publish("t", b"1")
-    thread.join(10)
+    thread.join(60)
     assert got == [b"1"]

@@ -125,4 +125,4 @@ def test_servers_sign_their_calls_and_a_changed_file_is_in_force_within_its_inte
         await client.close()
         await client.close()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))

@@ -130,7 +130,7 @@ def run(
         door = await open_grpc_server(service.rpcs(), host="127.0.0.1", port=0, clock=SystemClock(), options=chosen)
         net = GrpcNet()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(service, door, net, f"127.0.0.1:{door.port}")
         finally:
             await net.close()
@@ -282,7 +282,7 @@ def test_initial_metadata_of_a_bidirectional_stream_comes_before_any_frame() -> 
         channel: Any
         async with grpc.aio.insecure_channel(address) as channel:
             call = channel.stream_stream(BIDI)()
-            await asyncio.wait_for(call.initial_metadata(), 2)
+            await asyncio.wait_for(call.initial_metadata(), 60)
             await call.write(b"a")
             assert await call.read() == b"a"
             call.cancel()

@@ -56,7 +56,7 @@ def with_page(test: Callable[[MetricsPage, list[bool]], Awaitable[None]]) -> Non
         ready = [True]
         page = await open_page(host="127.0.0.1", port=0, metrics=lambda: b"up 1\n", ready=lambda: ready[0])
         assert page is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await test(page, ready)
         await page.close()
 

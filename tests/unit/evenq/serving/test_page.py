@@ -26,7 +26,7 @@ def played(story, *, metrics=lambda: b"m 1\n", ready=lambda: True):
     async def body():
         page = await open_page(host="127.0.0.1", port=0, metrics=metrics, ready=ready)
         try:
-            await asyncio.wait_for(story(page.port), 20)
+            await asyncio.wait_for(story(page.port), 60)
         finally:
             await page.close()
 
@@ -202,7 +202,7 @@ def test_the_loop_goes_on_while_the_text_of_many_queues_is_made():
         others_are_answered = threading.Event()
 
         def text():
-            assert others_are_answered.wait(10)
+            assert others_are_answered.wait(60)
             return b"q 1\n"
 
         page = await open_page(host="127.0.0.1", port=0, metrics=bytes, ready=bool, queues=lambda: text)

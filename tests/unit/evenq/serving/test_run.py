@@ -25,7 +25,7 @@ def raising(error: BaseException) -> Callable[[asyncio.Event], Coroutine[Any, An
 def test_a_signal_asks_to_stop_and_the_exit_is_clean(number: signal.Signals) -> None:
     async def main(stop: asyncio.Event) -> None:
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(stop.wait(), 10)
+        await asyncio.wait_for(stop.wait(), 60)
 
     assert run(main) == EXIT_OK
 
@@ -59,9 +59,9 @@ def test_a_server_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_second_signal_cancels() -> None:
     async def main(stop: asyncio.Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(stop.wait(), 10)
+        await asyncio.wait_for(stop.wait(), 60)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(asyncio.Event().wait(), 10)
+        await asyncio.wait_for(asyncio.Event().wait(), 60)
 
     assert run(main) == 130
 

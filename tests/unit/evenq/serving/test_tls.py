@@ -58,7 +58,7 @@ async def opened(tls: TlsSettings, port: int = -1) -> GrpcServers:
 
 
 async def said(net: GrpcNet, address: str) -> str:
-    return (await net.unary(address, METHOD, b"hello", timeout_ms=5_000)).decode()
+    return (await net.unary(address, METHOD, b"hello", timeout_ms=60_000)).decode()
 
 
 def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -66,9 +66,24 @@ def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(true):  # noqa: ASYNC110  what a thread sees sets no event
             await asyncio.sleep(0.02)
+
+
+async def until_let_in(address: str, tls: Tls) -> None:
+    """Wait until a new client with these files gets in: the server has read its own files again."""
+    async with asyncio.timeout(60):
+        while True:
+            net = GrpcNet(tls=tls)
+            try:
+                assert await said(net, address)
+            except ConnectionFailed:
+                await asyncio.sleep(0.02)
+            else:
+                return
+            finally:
+                await net.close()
 
 
 async def refused(net: GrpcNet, address: str) -> str:
@@ -360,16 +375,20 @@ def test_a_clients_next_connection_uses_its_new_files(
             assert await said(net, address)
             successor = Authority(tmp_path / "successor")
             both.write_bytes(authority.ca.read_bytes() + successor.ca.read_bytes())  # first trusted, then used
-            await asyncio.sleep(0.3)
+            other = successor.sign("other")
+            await until_let_in(address, Tls(ca=both, certificate=other.certificate, key=other.key))
             for mine, theirs in ((server, successor.sign("server", hosts=HERE)), (client, successor.sign("client"))):
                 mine.key.write_bytes(theirs.key.read_bytes())
                 mine.certificate.write_bytes(theirs.certificate.read_bytes())
             for _ in range(20):
                 assert await said(net, address)
                 await asyncio.sleep(0.03)
-            both.write_bytes(successor.ca.read_bytes())  # the old authority is out: only new files get in
-            await asyncio.sleep(0.3)
+            await until_let_in(address, Tls(ca=successor.ca, certificate=other.certificate, key=other.key))
             assert await said(net, address)
+            both.write_bytes(successor.ca.read_bytes())  # the old authority is out: only new files get in
+            for _ in range(10):
+                assert await said(net, address)
+                await asyncio.sleep(0.03)
             assert await said(GrpcNet(tls=Tls(ca=both, certificate=client.certificate, key=client.key)), address)
         finally:
             await net.close()

@@ -91,7 +91,7 @@ def test_a_checkpoint_that_is_cancelled_by_the_close_leaves_its_entries_to_the_l
 
         def hold():
             busy.set()
-            assert free.wait(10)
+            assert free.wait(60)
 
         await opened.store.append([message(b"a"), message(b"b")])
         holding = asyncio.ensure_future(opened.store._flush_jobs.run(hold))

@@ -72,7 +72,7 @@ def test_a_store_with_real_files_closes_in_the_middle_of_following_and_goes_on_l
             await store.append(many(4_000))
         await store.close()
         store = await opened(tmp_path, clock=clock, flush_interval_ms=1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while store.stats.index_end < store.stats.log_end:
                 await clock.sleep_ms(5)
         assert len(await store.find(1, b"k0", count_max=100_000, bytes_max=1 << 30)) == 5 * 572

@@ -39,7 +39,7 @@ def block(*heads, topic_id=1, queue_id=0):
 
 async def until(state):
     """Wait for what threads bring about; nothing else moves the clock."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not state():  # noqa: ASYNC110  # it is the store's own counters that are looked at
             await asyncio.sleep(0)
 
@@ -333,7 +333,7 @@ def test_nothing_is_derived_from_a_recovered_end_before_a_commit_behind_it(open_
         saving = asyncio.ensure_future(store.save_snapshot(b"of all"))
         await store.checkpoint()
         before = store._appender.assigned_end
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await store.clean()
         await opened.clock.advance(1_300_000)
         assert store._appender.assigned_end == before, "no timer moves"
@@ -382,7 +382,7 @@ def test_no_file_of_the_log_goes_before_a_commit_behind_the_recovered_end(open_s
         opened = await open_store(disk, replicated=True, epoch=2, clock=opened.clock, **RETENTION)
         store, before = opened.store, opened.store._appender.assigned_end
         opened.clock.jump_wall(100 * HOUR)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await store.clean()
         assert store._appender.assigned_end == before, "no timer moves"
         store.on_written = store.commit
@@ -637,7 +637,7 @@ def test_an_abandoned_store_tells_all_who_wait_at_once_and_keeps_what_is_written
         calls = [await written(opened, lambda: store.append([message(b"b")])) for _ in range(2)]
         release, write = threading.Event(), store._log.write
         if engine == "folder":
-            store._log.write = lambda runs: (release.wait(10), write(runs))
+            store._log.write = lambda runs: (release.wait(60), write(runs))
         calls.append(store.append([message(b"c")]))  # the writer has it, and finishes it
         await until(lambda: store._appender._busy is not None)
         settled = asyncio.ensure_future(store.flush())
@@ -678,7 +678,7 @@ def test_a_snapshot_whose_log_is_being_synced_is_not_written_any_more(open_store
         store, begun, release, sync = opened.store, threading.Event(), threading.Event(), opened.store._log.sync
         await written(opened, lambda: store.append([message()]))
         store.commit(store.stats.written_end)
-        store._log.sync = lambda: (begun.set(), release.wait(10), sync())
+        store._log.sync = lambda: (begun.set(), release.wait(60), sync())
         saving = asyncio.ensure_future(store.save_snapshot(b"state"))
         await until(begun.is_set)
         threading.Timer(0.3, release.set).start()
@@ -747,7 +747,7 @@ def test_a_close_does_not_wait_for_commits_unless_it_is_told_so(open_store, mess
         call = await written(opened, lambda: store.append([message(b"b")]))
         settled = asyncio.ensure_future(store.flush())
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.close()
         for waiting in (call, settled):
             with pytest.raises(PersistenceTimeout, match="may or may not be stored"):
@@ -766,7 +766,7 @@ def test_nobody_hears_of_a_group_that_is_written_while_the_store_closes(open_sto
         opened = await open_store(tmp_path, replicated=True)
         store, heard, release, write = opened.store, [], threading.Event(), opened.store._log.write
         store.on_written = heard.append
-        store._log.write = lambda runs: (release.wait(10), write(runs))
+        store._log.write = lambda runs: (release.wait(60), write(runs))
         call = store.append([message(b"a")])
         await until(lambda: store._appender._busy is not None)
         threading.Timer(0.3, release.set).start()

@@ -259,7 +259,7 @@ def test_what_a_killed_process_acknowledged_is_there(open_store, tmp_path, flush
 def _read_some(pipe, size):
     """At least `size` bytes of a pipe, with a deadline."""
     received = b""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while len(received) < size:

@@ -43,7 +43,7 @@ def written(log, *, sync_each=False, threaded=True):
 
         writer = Writer(log, sync_each=sync_each, threaded=threaded, done=report)
         writer.submit(WriteBatch(0))
-        await asyncio.wait_for(done.wait(), 5)
+        await asyncio.wait_for(done.wait(), 60)
         writer.close()
         writer.close()
         return reports

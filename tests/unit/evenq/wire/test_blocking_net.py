@@ -67,15 +67,32 @@ async def opened(
 
 
 def said(net: BlockingCalls, address: str, request: bytes = b"hello") -> str:
-    return net.unary(address, METHOD, request, timeout_ms=5_000, metadata=()).decode()
+    return net.unary(address, METHOD, request, timeout_ms=60_000, metadata=()).decode()
+
+
+async def until_let_in(address: str, tls: Tls) -> None:
+    """Wait until a new client with these files gets in: the server has read its own files again."""
+    while True:
+        net = GrpcNet(tls=tls).blocking()
+        try:
+            assert await asyncio.to_thread(said, net, address)
+        except errors.ConnectionFailed:
+            await asyncio.sleep(0.02)
+        else:
+            return
+        finally:
+            net.close()
 
 
 def version_at(net: BlockingCalls, address: str) -> int:
-    if isinstance(net, GrpcBlockingNet):
-        return net._links[address].version
-    assert isinstance(net, BlockingNet)
-    while True:  # other threads take them as well
+    while True:  # other threads take and renew them as well
         assert said(net, address)
+        if isinstance(net, GrpcBlockingNet):
+            link = net._links.get(address)
+            if link is not None:
+                return link.version
+            continue
+        assert isinstance(net, BlockingNet)
         versions = [connection.version for connection in list(net._pools[address].idle)]
         if versions:
             return max(versions)
@@ -83,7 +100,7 @@ def version_at(net: BlockingCalls, address: str) -> int:
 
 def played(story: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await story()
 
     asyncio.run(main())
@@ -188,19 +205,21 @@ def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_c
 
         loads = [asyncio.create_task(asyncio.to_thread(load, request)) for request in (b"", b"", b"slow", b"slow")]
         try:
-            await asyncio.sleep(0.3)
             first = await asyncio.to_thread(version_at, net, address)
             successor = Authority(tmp_path / "successor")
             both.write_bytes(authority.ca.read_bytes() + successor.ca.read_bytes())  # first trusted, then used
-            await asyncio.sleep(0.3)
+            other = successor.sign("other")
+            await until_let_in(address, Tls(ca=both, certificate=other.certificate, key=other.key))
             for mine, theirs in ((server, successor.sign("server", hosts=HERE)), (client, successor.sign("client"))):
                 mine.key.write_bytes(theirs.key.read_bytes())
                 mine.certificate.write_bytes(theirs.certificate.read_bytes())
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.3)  # calls on mixed files, by chance
+            await until_let_in(address, Tls(ca=successor.ca, certificate=other.certificate, key=other.key))
             both.write_bytes(successor.ca.read_bytes())  # the old authority is out: only new files get in
-            await asyncio.sleep(0.7)
+            while failures == [] and await asyncio.to_thread(version_at, net, address) <= first:
+                pass  # each look is a call
+            await asyncio.sleep(0.3)  # calls on the new files alone
             assert failures == []
-            assert await asyncio.to_thread(version_at, net, address) > first
             if isinstance(net, GrpcBlockingNet):
                 assert len(net._retired) >= 1
         finally:
@@ -220,16 +239,19 @@ def test_a_retired_channel_is_closed_once_its_last_call_must_be_over(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 0)
+    now_ms = 1_000_000
+    monkeypatch.setattr("evenq.wire.blocking_grpc._monotonic_ms", lambda: now_ms)
 
     async def story() -> None:
+        nonlocal now_ms
         doors = await opened(authority.sign("server", hosts=HERE), front)
         own = authority.sign("client")
         net = GrpcNet(tls=Tls(ca=authority.ca, certificate=own.certificate, key=own.key)).blocking()
         address = f"127.0.0.1:{doors.port}"
         for _ in range(6):
-            await asyncio.to_thread(net.unary, address, METHOD, b"", timeout_ms=200, metadata=())
+            await asyncio.to_thread(net.unary, address, METHOD, b"", timeout_ms=60_000, metadata=())
             authority.sign("client")
-            await asyncio.sleep(0.45)
+            now_ms += 125_000  # longer than two calls may take
         if isinstance(net, GrpcBlockingNet):
             assert 1 <= len(net._retired) <= 2
         else:
@@ -313,8 +335,8 @@ def test_a_server_with_connections_that_nobody_uses_stops_at_once_if_they_are_lo
         addresses = [f"evenq://127.0.0.1:{doors.port}", f"127.0.0.1:{doors.port_of('tls')}"]
         for address in addresses:
             assert await asyncio.to_thread(said, net, address)
-        stopping = asyncio.create_task(doors.stop(25_000))
-        async with asyncio.timeout(8):
+        stopping = asyncio.create_task(doors.stop(120_000))
+        async with asyncio.timeout(50):
             while not stopping.done():
                 await asyncio.sleep(0.1)
                 net.look_after()

@@ -22,7 +22,7 @@ from evenq.wire.net import GrpcNet
 METHOD = "/evenq.v1.Data/Publish"
 HEAD = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
 TAIL = encode([(b"grpc-status", b"0")])
-WAIT_S = 10
+WAIT_S = 60
 
 
 def answer(body: bytes, stream: int) -> bytes:
@@ -273,9 +273,8 @@ def test_a_slow_server_is_left_at_the_deadline_and_told(
         stream = link.request()
         if manner == "trickling":
             try:
-                for _ in range(200):
+                while not over.wait(0.02):
                     link.say(f.ping(b"12345678"))
-                    time.sleep(0.02)
             except ConnectionError:
                 return
         told.append(link.until_closed())
@@ -288,7 +287,7 @@ def test_a_slow_server_is_left_at_the_deadline_and_told(
     started = time.monotonic()
     with pytest.raises(errors.RequestTimeout, match="did not answer Publish within 300 ms; it may or may not"):
         call(net, peer, bytes(30 << 20) if manner == "not reading" else b"ask", timeout_ms=300)
-    assert 0.25 < time.monotonic() - started < 2
+    assert 0.25 < time.monotonic() - started < WAIT_S / 2, "long before the server would end it"
     over.set()
     assert call(net, peer) == b"fine"
 

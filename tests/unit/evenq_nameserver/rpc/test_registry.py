@@ -119,7 +119,7 @@ def test_each_call_has_its_row_of_the_access_table_and_registering_is_internal()
 
 
 async def event(frames: AsyncIterator[bytes]) -> registry_pb2.RouteEvent:
-    return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 10))
+    return registry_pb2.RouteEvent.FromString(await asyncio.wait_for(anext(frames), 60))
 
 
 def test_a_watch_begins_with_the_table_and_goes_on_with_each_change() -> None:

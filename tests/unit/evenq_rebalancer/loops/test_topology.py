@@ -55,7 +55,7 @@ class FakeApi:
         if kind == "pods":
             self.versions.append(version)
         while True:
-            event = self.events[kind].get(timeout=20)
+            event = self.events[kind].get(timeout=60)
             if event is None:
                 return
             if isinstance(event, Error):
@@ -71,7 +71,7 @@ class Stage:
         self.watch = TopologyWatch(api, clock=SystemClock(), changed=self.changed.append)
 
     async def until(self, state) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not state():  # noqa: ASYNC110  the other side is a thread
                 await asyncio.sleep(0.01)
 

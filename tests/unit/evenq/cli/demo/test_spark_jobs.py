@@ -21,7 +21,7 @@ def main(arguments):
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     print('{"rows": 1}', flush=True)
-    stop.wait(30)
+    stop.wait(60)
 """
 
 
@@ -41,7 +41,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkJobs]
 
 def test_jobs_run_one_after_the_other_in_one_process(jobs: SparkJobs, tmp_path: Path) -> None:
     for _ in range(2):
-        jobs.run("quick", str(tmp_path / "out"), seconds=30)
+        jobs.run("quick", str(tmp_path / "out"), seconds=60)
         assert not jobs.running
         assert jobs.rows == 7
     assert (tmp_path / "out").read_text() == "ran ran "
@@ -54,15 +54,15 @@ def test_a_job_that_runs_until_it_is_told_ends_then_and_the_next_one_can_begin(j
     with pytest.raises(InternalError, match="waiting runs for more than 0 s"):
         jobs.wait(0)
     jobs.interrupt()
-    jobs.wait(30)
-    jobs.run("quick", str(tmp_path / "out"), seconds=30)
+    jobs.wait(60)
+    jobs.run("quick", str(tmp_path / "out"), seconds=60)
 
 
 def test_a_job_that_fails_is_told_with_the_end_of_its_log(jobs: SparkJobs, tmp_path: Path) -> None:
     with pytest.raises(InternalError, match=r"broken ended with 1; the whole log is .*(?s:.*)it always does"):
-        jobs.run("broken", seconds=30)
+        jobs.run("broken", seconds=60)
     with pytest.raises(InternalError, match="quick ended with 1"):
-        jobs.run("quick", str(tmp_path / "out"), seconds=30)
+        jobs.run("quick", str(tmp_path / "out"), seconds=60)
 
 
 def test_a_log_is_named_with_its_last_lines(tmp_path: Path) -> None:

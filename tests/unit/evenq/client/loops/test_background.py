@@ -78,9 +78,9 @@ def test_an_interrupt_ends_what_takes_messages_wherever_it_comes(monkeypatch: py
     def interrupted(*given: Any) -> None:
         """The signal comes before the caller has the future."""
         if not begun:
-            background.call_soon(lambda: asserted(go_on.wait(10)))  # the loop is busy: the call is not begun yet
+            background.call_soon(lambda: asserted(go_on.wait(60)))  # the loop is busy: the call is not begun yet
         hand_over(*given)
-        assert not begun or started.wait(10)
+        assert not begun or started.wait(60)
         raise KeyboardInterrupt
 
     def asserted(state: bool) -> None:
@@ -91,7 +91,7 @@ def test_an_interrupt_ends_what_takes_messages_wherever_it_comes(monkeypatch: py
         background.run_or_cancel(take())
     monkeypatch.undo()
     go_on.set()
-    assert not begun or over.wait(10)
+    assert not begun or over.wait(60)
     for _ in range(3):
         background.run(one())
     assert steps == (["begun", "ended"] if begun else [])

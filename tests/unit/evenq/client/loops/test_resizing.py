@@ -56,7 +56,7 @@ class Wire:
 async def ahead(clock: FakeClock, task: asyncio.Task[object], steps: int) -> None:
     for _ in range(steps):
         await clock.advance(AGAIN_MS)
-    await asyncio.wait({task}, timeout=5)
+    await asyncio.wait({task}, timeout=60)
 
 
 def test_without_a_wait_one_step_is_done_and_told() -> None:

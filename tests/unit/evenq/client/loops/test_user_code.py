@@ -22,7 +22,7 @@ def test_what_would_harm_the_loop_is_a_failure_like_any_other(error: BaseExcepti
 
     async def story() -> None:
         with pytest.raises(UserCodeFailed) as told:
-            await asyncio.wait_for(in_thread(None, code), 10)
+            await asyncio.wait_for(in_thread(None, code), 60)
         assert told.value.__cause__ is error
         assert await in_thread(None, lambda number: number + 1, 2) == 3
 

@@ -38,7 +38,7 @@ def outcome_of(make: Callable[[], Coroutine[Any, Any, Any]], then: Callable[[Tas
         asyncio.get_running_loop().call_soon(lambda: made.set_result(Task(make())))
         task = await made
         then(task)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await task.outcome
 
     return asyncio.run(main())

@@ -115,7 +115,7 @@ PEERS = {
 
 async def until(state: Callable[[], object], what: str) -> None:
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not state():
                 await SystemClock().sleep_ms(5)
     except TimeoutError:
@@ -129,7 +129,7 @@ def test_a_bound_that_is_reached_counts_under_its_name(limit: str) -> None:
     async def story() -> None:
         server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**peer.limits))
         port = await server.start("127.0.0.1", 0)
-        made = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(peer.connections)]
+        made = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(peer.connections)]
         try:
             for one in made:
                 await asyncio.to_thread(one.sendall, peer.hello + peer.sends)
@@ -149,7 +149,7 @@ def played(limits: dict[str, int], sends: bytes, check: Callable[[Http2Server], 
         server = Http2Server(METHODS, clock=SystemClock(), limits=Http2Limits(**limits))
         port = await server.start("127.0.0.1", 0)
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
                 await asyncio.to_thread(peer.sendall, CLOSED + sends)
                 await check(server)
         finally:

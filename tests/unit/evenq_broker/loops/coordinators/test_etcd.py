@@ -23,7 +23,7 @@ from evenq.testing.free_ports import FreePorts
 from evenq.wire.net import GrpcNet
 from evenq.wire.tls import Tls
 
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 60)
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 SHORT = RemoteTiming(total_ms=3_000, silence_ms=20_000, retry_ms_max=200)
 
@@ -75,9 +75,9 @@ def test_a_watch_whose_place_was_compacted_away_reads_again(etcd: Etcd, coordina
 
         watch = coordinators.on_etcd(etcd.endpoints, wrapped=wrapped).watch()
         assert await anext(watch) == seen
-        assert await asyncio.wait_for(anext(watch), 20) == newest[-1], "by reading again"
+        assert await asyncio.wait_for(anext(watch), 60) == newest[-1], "by reading again"
         later = await a.compare_and_set(newest[-1], newest[-1].record.elected(0))
-        assert await asyncio.wait_for(anext(watch), 20) == later
+        assert await asyncio.wait_for(anext(watch), 60) == later
         assert nets[0].watches == 2, "the second watch began behind the compaction"
         await watch.aclose()
 
@@ -120,7 +120,7 @@ def test_a_key_that_is_deleted_ends_the_watch_by_name(etcd: Etcd, coordinators: 
         waiting = asyncio.ensure_future(anext(watch))
         await asyncio.to_thread(etcd.gateway, "kv/deleterange", {"key": base(coordinators.key)})
         with pytest.raises(RecordWentBack, match="is gone"):
-            await asyncio.wait_for(waiting, 20)
+            await asyncio.wait_for(waiting, 60)
 
     coordinators.run(scenario)
 
@@ -156,7 +156,7 @@ def test_an_endpoint_where_nobody_listens_costs_a_try_and_none_at_all_is_unknown
                 await alone.read()
             with pytest.raises(CoordinatorUnknown, match="cannot be written"):
                 await alone.compare_and_set(seen, FIRST.elected(0))
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 60
 
         coordinators.run(scenario)
 
@@ -177,7 +177,7 @@ def test_a_watch_goes_on_after_etcd_was_killed_and_started_again(tmp_path: Path,
             await asyncio.to_thread(own.wait_healthy)
             later = await a.compare_and_set(seen, FIRST.elected(0))
             assert later is not None
-            assert await asyncio.wait_for(waiting, 20) == later
+            assert await asyncio.wait_for(waiting, 60) == later
             await watch.aclose()
 
         coordinators.run(scenario)
@@ -211,7 +211,7 @@ def test_a_login_is_made_anew_when_its_token_is_over_and_a_wrong_one_is_said(tmp
             await asyncio.sleep(3.5)  # etcd looks for tokens that are over now and then
             seen = await a.compare_and_set(seen, seen.record.elected(0))
             assert seen is not None
-            assert await asyncio.wait_for(anext(watch), 20) == seen
+            assert await asyncio.wait_for(anext(watch), 60) == seen
             await watch.aclose()
             for wrong, said in (
                 (EtcdUser("broker", "not-this"), "refuses the login: authentication failed"),
@@ -237,7 +237,7 @@ def test_etcd_is_spoken_to_with_tls_and_a_certificate_of_the_clients(tmp_path: P
         async def scenario() -> None:
             tls = Tls(ca=authority.ca, certificate=client.certificate, key=client.key)
             good = coordinators.on_etcd(own.endpoints, tls=tls)
-            end = time.monotonic() + 40
+            end = time.monotonic() + 60
             while True:
                 try:
                     assert await good.read() is None
@@ -267,7 +267,7 @@ def test_a_server_that_is_paused_is_unknown_in_bounded_time(tmp_path: Path, coor
                 began = time.monotonic()
                 with pytest.raises(CoordinatorUnknown, match=f"{coordinators.key} of etcd"):
                     await a.compare_and_set(seen, FIRST.elected(0))
-                assert 2.5 < time.monotonic() - began < 20
+                assert 2.5 < time.monotonic() - began < 60
             finally:
                 own.members[0].resume()
             wait_for(lambda: own.members[0].running, "etcd")

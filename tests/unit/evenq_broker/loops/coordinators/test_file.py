@@ -42,7 +42,7 @@ def test_processes_that_write_at_once_lose_no_write(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", RENEW, str(tmp_path / "group"), str(tmp_path / f"mark-{n}"), "20"])
         for n in range(3)
     ]
-    assert [child.wait(50) for child in children] == [0, 0, 0]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
     seen = asyncio.run(of(tmp_path).read())
     assert seen is not None
     assert seen.record.version == FIRST.version + 60

@@ -97,7 +97,7 @@ def test_a_store_that_hangs_is_unknown_when_the_time_is_over(tmp_path: Path) -> 
         a = on(store, tmp_path, total_ms=100)
         for call in (a.read(), a.read()):
             with pytest.raises(CoordinatorUnknown, match="no answer within 100 ms"):
-                await asyncio.wait_for(call, 20)
+                await asyncio.wait_for(call, 60)
 
     asyncio.run(scenario())
 
@@ -154,7 +154,7 @@ def test_what_a_watch_tells_too_late_is_left_out(tmp_path: Path) -> None:
         newer = store.stored
         assert newer is not None
         store.told = [StoredRecord(FIRST, "late", ""), newer]
-        assert await asyncio.wait_for(anext(watch), 20) == newer.seen
+        assert await asyncio.wait_for(anext(watch), 60) == newer.seen
         await watch.aclose()
 
     asyncio.run(scenario())
