@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenq_broker.core.delivery.filters import message_filter
-from evenq_broker.core.delivery.properties import user_properties
+from evenq_broker.loops.wire.stored_messages import message_filter, user_properties
 
 from evenq.filters import TERMS_MAX, sql_filter
 from evenq.store import StoredMessage

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.delivery.filters import message_filter
 from evenq_broker.core.delivery.progress import Progress
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.groups.subscriptions import different_filters, wanted_of
+from evenq_broker.loops.wire.stored_messages import message_filter
 
 from evenq.errors import IllegalFilterExpression
 from evenq.model import FilterExpression, Subscription

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import pytest
 from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
+from evenq_broker.loops.wire.assignment import DecisionNews
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
 from evenq_rebalancer.rpc.assignment import AssignmentService
 from evenq_rebalancer.rpc.streams import ReportStreams
@@ -300,11 +301,12 @@ class Rollout(Server):
                     row = group.held.add(holder=own)
                     row.queue.CopyFrom(queue_message(queue))
             if held is not None:
-                group.holds.extend(self.kept[broker].of_group("g"))
+                kept = self.kept[broker].of_group("g")
+                group.holds.extend(pb.TopicHolds.FromString(one.encoded) for one in kept)
             self.engine.reported(number, report_of(report), now_ms=0)
         for decision in self.engine.settle(now_ms=0, wall_ms=1_000):
             for kept in self.kept.values():
-                kept.decided(pb.Decision.FromString(Telling().bytes_of(decision)))
+                kept.decided(DecisionNews(Telling().bytes_of(decision)))
         (decision,) = self.engine.decisions()
         return decision.owner_of()
 

@@ -1,24 +1,24 @@
 """Dead letters: what a copy in `%DLQ%group` tells of the original, and the way back from the copy to a message.
 
 Beside the protocol's own field (`dead_letter_queue`: topic and message id), user properties that every SDK shows tell
-the rest; they are taken off again when a letter is replayed. Pure.
+the rest; they are taken off again when a letter is replayed. Messages are decoded and encoded by `loops.wire.copies`;
+here are the changes. Pure.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import MutableMapping
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import DLQ_PREFIX, GROUP_LENGTH_MAX
-from evenq.store import Append, StoredMessage
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.sending.validation import level_of
 
-__all__ = ["Death", "Reason", "letter", "origin_topic", "properties_of", "replay_group", "replayed"]
+__all__ = ["Death", "LetterFields", "LetterOrigin", "Reason", "mark_dead", "mark_replayed", "replay_group"]
 
 PREFIX = "DLQ_"
 ORIGIN_TOPIC, ORIGIN_BROKER = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_BROKER"
@@ -50,87 +50,67 @@ class Death(NamedTuple):
     reason: Reason
 
 
-def letter(message: StoredMessage, death: Death, target: TopicConfig) -> Append:
-    """The copy for the dead-letter topic. A message that was there, or in a retry topic, keeps its first origin."""
-    head = definition_pb2.Message.FromString(message.head)
-    head.topic.Clear()
-    head.topic.name = target.name
-    system = definition_pb2.SystemProperties.FromString(message.system)
-    if not system.HasField("dead_letter_queue"):
-        system.dead_letter_queue.topic = death.topic.name
-        system.dead_letter_queue.message_id = system.message_id
-    properties = head.user_properties
-    properties[ORIGIN_TOPIC] = system.dead_letter_queue.topic
-    properties[MESSAGE_ID] = system.dead_letter_queue.message_id
+class LetterOrigin(NamedTuple):
+    """The protocol's own word on where a letter comes from."""
+
+    topic: str
+    message_id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class LetterFields:
+    """What becomes different when a message becomes a letter, or a letter a message; changed in place."""
+
+    message_id: str
+    message_type: str
+    """The protocol's name of the kind."""
+    message_group: str | None
+    """None: it has none."""
+    priority: int
+    origin: LetterOrigin | None
+    properties: MutableMapping[str, str]
+    """User properties."""
+
+
+def mark_dead(fields: LetterFields, death: Death) -> None:
+    """Tell where and why the message died; one that has an origin already keeps it."""
+    if fields.origin is None:
+        fields.origin = LetterOrigin(death.topic.name, fields.message_id)
+    properties = fields.properties
+    properties[ORIGIN_TOPIC], properties[MESSAGE_ID] = fields.origin
     properties[ORIGIN_BROKER] = death.broker_name
     properties[ORIGIN_QUEUE] = str(death.queue_id)
     properties[ORIGIN_OFFSET] = str(death.offset)
     properties[REASON] = death.reason.value
     if death.attempts:
         properties[ATTEMPTS] = str(death.attempts)
-    if system.HasField("message_group"):
-        properties[MESSAGE_GROUP] = system.message_group
-        system.ClearField("message_group")
+    if fields.message_group is not None:
+        properties[MESSAGE_GROUP] = fields.message_group
+        fields.message_group = None
     if MESSAGE_TYPE not in properties:
-        properties[MESSAGE_TYPE] = definition_pb2.MessageType.Name(system.message_type)
-    system.message_type = definition_pb2.NORMAL
-    system.ClearField("delivery_attempt")
-    return Append(
-        target.topic_id, 0, message.tag_hash, message.born_ms, head.SerializeToString(), system.SerializeToString()
-    )
+        properties[MESSAGE_TYPE] = fields.message_type
+    fields.message_type = MessageType.NORMAL.value
 
 
-def properties_of(message: StoredMessage) -> tuple[definition_pb2.Message, definition_pb2.SystemProperties]:
-    """A letter's two halves, decoded."""
-    return (
-        definition_pb2.Message.FromString(message.head),
-        definition_pb2.SystemProperties.FromString(message.system),
-    )
-
-
-def origin_topic(message: StoredMessage) -> str:
-    """Name of the topic that a letter came from; empty: not known."""
-    system = definition_pb2.SystemProperties.FromString(message.system)
-    return system.dead_letter_queue.topic
-
-
-def replayed(message: StoredMessage, target: TopicConfig, turn: int) -> Append:
-    """The letter as a message of `target` again, in the queue of its message group or else the one whose `turn` it is.
-
-    A FIFO topic takes a letter without a message group as a group of its own.
+def mark_replayed(fields: LetterFields, target: TopicConfig, turn: int) -> int:
+    """Make a message of `target` of the letter again. Returns its queue: that of its message group or priority, else
+    the one whose `turn` it is. In a FIFO topic a letter without a message group is a group of its own.
     """
-    head, system = properties_of(message)
-    properties = dict(head.user_properties)
+    properties = fields.properties
+    group, kind = properties.get(MESSAGE_GROUP, ""), properties.get(MESSAGE_TYPE, MessageType.NORMAL.value)
     for key in [key for key in properties if key.startswith(PREFIX)]:
-        del head.user_properties[key]
-    head.topic.Clear()
-    head.topic.name = target.name
-    system.ClearField("dead_letter_queue")
-    system.message_type = _type(properties, target)
-    group = properties.get(MESSAGE_GROUP, "")
-    if system.message_type == definition_pb2.FIFO:
-        system.message_group = group or system.message_id
+        del properties[key]
+    fields.origin = None
+    mixed = target.message_type is MessageType.MIXED
+    fields.message_type = kind if mixed else target.message_type.value
+    if fields.message_type == MessageType.FIFO:
+        fields.message_group = group or fields.message_id
     queue_id = turn % target.write_queues
-    if system.message_type == definition_pb2.PRIORITY:
-        queue_id = level_of(system.priority, target.write_queues)
-    if system.HasField("message_group"):
-        queue_id = zlib.crc32(system.message_group.encode()) % target.write_queues
-    return Append(
-        target.topic_id,
-        queue_id,
-        message.tag_hash,
-        message.born_ms,
-        head.SerializeToString(),
-        system.SerializeToString(),
-    )
-
-
-def _type(properties: Mapping[str, str], target: TopicConfig) -> definition_pb2.MessageType.ValueType:
-    if target.message_type is not MessageType.MIXED:
-        return definition_pb2.MessageType.Value(target.message_type.value)
-    name = properties.get(MESSAGE_TYPE, "NORMAL")
-    known = name in definition_pb2.MessageType.keys()  # noqa: SIM118  not a dict
-    return definition_pb2.MessageType.Value(name) if known else definition_pb2.NORMAL
+    if fields.message_type == MessageType.PRIORITY:
+        queue_id = level_of(fields.priority, target.write_queues)
+    if fields.message_group is not None:
+        queue_id = zlib.crc32(fields.message_group.encode()) % target.write_queues
+    return queue_id
 
 
 def replay_group(group: str) -> str:

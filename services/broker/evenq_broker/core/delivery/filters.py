@@ -2,17 +2,17 @@
 and an exact test of the stored message.
 
 A tag filter has both: the number of a tag is a hash, so the tag itself is compared behind it. An SQL filter has only
-the test; it decodes the user properties and nothing else (`core.delivery.properties`). Filters are parsed
-once and kept. Pure.
+the test; it decodes the user properties and nothing else, with the reader that is handed in
+(`loops.wire.stored_messages`). Filters are parsed once and kept. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from functools import lru_cache
 
 from evenq.store import ReadResult, StoredMessage
-from evenq_broker.core.delivery.properties import tag_of, user_properties
+from evenq_broker.core.delivery.properties import tag_of
 from evenq_broker.core.delivery.tags import tag_hash, tag_prefixes, wanted_tags
 
 __all__ = ["EVERYTHING", "LOOK_AHEAD", "LOOK_AHEAD_MAX", "TURNS_MIN", "MessageFilter", "message_filter"]
@@ -25,6 +25,10 @@ LOOK_AHEAD_MAX = 1024
 """The same for who asks for more messages at once."""
 TURNS_MIN = 64
 """Turns that even a caller has who does not want to wait: what it is told to be empty was looked at this far."""
+
+
+UserProperties = Callable[[bytes], MutableMapping[str, str]]
+"""Reads all user properties in a stored head, for the caller alone."""
 
 
 class MessageFilter:
@@ -63,9 +67,9 @@ class MessageFilter:
 EVERYTHING = MessageFilter(None, None)
 
 
-def message_filter(expression: str, *, is_sql: bool) -> MessageFilter:
+def message_filter(expression: str, *, is_sql: bool, user_properties: UserProperties) -> MessageFilter:
     """The filter of a request, from a cache. Raises IllegalFilterExpression (wire contract 5.4)."""
-    return _tag_filter(expression) if not is_sql else _sql_filter(expression)
+    return _tag_filter(expression) if not is_sql else _sql_filter(expression, user_properties)
 
 
 @lru_cache(maxsize=1024)
@@ -78,7 +82,7 @@ def _tag_filter(expression: str) -> MessageFilter:
 
 
 @lru_cache(maxsize=256)
-def _sql_filter(expression: str) -> MessageFilter:
+def _sql_filter(expression: str, user_properties: UserProperties) -> MessageFilter:
     from evenq.filters import sql_filter  # not above: few brokers need the parser, and it takes time to load
 
     parsed = sql_filter(expression)

@@ -10,10 +10,9 @@ after a restart. Called by `loops.delivery.taking`; pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.delivery.progress import BLOCKED, READY, Pending, Progress, QueueProgress
 
 __all__ = ["admit", "rebuild"]
@@ -28,6 +27,9 @@ class _Stored(Protocol):
 
 _S = TypeVar("_S", bound=_Stored)
 
+MessageGroupOf = Callable[[bytes], str]
+"""Reads the message group in stored system properties; "" if there is none."""
+
 
 def admit(
     progress: Progress,
@@ -37,6 +39,8 @@ def admit(
     count: int,
     deadline_ms: int,
     client_id: str,
+    *,
+    message_group_of: MessageGroupOf,
 ) -> tuple[list[_S], list[int]]:
     """Of fresh messages, the up to `count` that may go out now, and the offsets that must wait for one before them.
 
@@ -48,7 +52,7 @@ def admit(
     lanes: list[str] = []
     siblings = progress.siblings(queue)
     for message in messages:
-        lane = lane_name(message.system)
+        lane = message_group_of(message.system)
         held = queue.lanes.get(lane)
         free = held is None and (not lane or not any(lane in one.lanes for one in siblings))
         if free and len(out) >= count:
@@ -72,7 +76,9 @@ def admit(
     return out, waiting
 
 
-def rebuild(progress: Progress, queue: QueueProgress, messages: Sequence[_S]) -> None:
+def rebuild(
+    progress: Progress, queue: QueueProgress, messages: Sequence[_S], *, message_group_of: MessageGroupOf
+) -> None:
     """After a restart: learn the lanes of everything unfinished from the messages themselves."""
     queue.lanes.clear()
     queue.unkeyed = False
@@ -80,7 +86,7 @@ def rebuild(progress: Progress, queue: QueueProgress, messages: Sequence[_S]) ->
         entry = queue.pending.get(message.queue_offset)
         if entry is None:
             continue
-        entry.lane = lane_name(message.system)
+        entry.lane = message_group_of(message.system)
         lane = queue.lanes.setdefault(entry.lane, deque())
         lane.append(message.queue_offset)
         if len(lane) > 1 and entry.deadline_ms == READY:
@@ -103,8 +109,3 @@ def _settle(progress: Progress, queue: QueueProgress, lane: str, head: Pending) 
             head.deadline_ms = BLOCKED
         elif other.deadline_ms == READY and head.deadline_ms > READY:
             other.deadline_ms = BLOCKED
-
-
-def lane_name(system: bytes) -> str:
-    """The message group in encoded system properties; "" if there is none."""
-    return definition_pb2.SystemProperties.FromString(system).message_group

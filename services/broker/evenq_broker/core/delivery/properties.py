@@ -1,27 +1,15 @@
-"""What a filter looks at, from the bytes of a stored message: its user properties and its tag.
+"""What a filter looks at in the bytes of a stored message: its tag, and what stands before the body.
 
-A head is the encoded v2 `Message` without system properties: topic (1), user properties (2), body (4). protobuf decodes
-a small one in a microsecond; of a large one only what is before the body is handed to it, so that no body is copied.
-Called by `core.delivery.filters`; pure.
+A head is the encoded v2 `Message` without system properties: topic (1), user properties (2), body (4). Called by
+`core.delivery.filters` and by whoever decodes user properties (`loops.wire.stored_messages`); pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+__all__ = ["tag_of", "without_body"]
 
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-
-__all__ = ["tag_of", "user_properties"]
-
-_SMALL = 8 << 10
-"""Bytes of a head that are decoded as they are; copying this much costs less than looking for the body."""
 _BODY = 0x22  # field 4 of Message, length-delimited
 _TAG = 0x0A  # field 1 of SystemProperties, length-delimited
-
-
-def user_properties(head: bytes) -> MutableMapping[str, str]:
-    """All of them, decoded for the caller alone."""
-    return definition_pb2.Message.FromString(head if len(head) <= _SMALL else _without_body(head)).user_properties
 
 
 def tag_of(system: bytes) -> str:
@@ -32,8 +20,10 @@ def tag_of(system: bytes) -> str:
     return system[at : at + size].decode()
 
 
-def _without_body(head: bytes) -> bytes:
-    # The whole of it if the body is not the last field, or something else than texts and bytes is there.
+def without_body(head: bytes) -> bytes:
+    """The head up to its body; the whole of it if the body is not the last field, or something else than texts and
+    bytes is there.
+    """
     at, end = 0, len(head)
     while at < end and head[at] & 7 == 2 and head[at] < 0x80:
         size, following = _size(head, at + 1)

@@ -7,13 +7,13 @@ times come in as ms. Always true: a name of a set is found under its parent and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from evenq.errors import LiteSubscriptionQuotaExceeded
 
-__all__ = ["LiteSubscribeAction", "LiteSubscriptions", "Subscriber"]
+__all__ = ["LiteSet", "LiteSubscribeAction", "LiteSubscriptions", "RequestedStart", "Subscriber"]
 
 
 class LiteSubscribeAction(IntEnum):
@@ -31,6 +31,33 @@ class Subscriber(NamedTuple):
     client_id: str
     group: str
     parent: str
+
+
+class RequestedStart(NamedTuple):
+    """Where a group is to begin on a lite topic that none of it was subscribed to."""
+
+    kind: str
+    """The protocol's word: `offset`, `tail_n`, `timestamp` (ms), `policy`, or empty for the policy of old: last."""
+    value: int
+    """An offset, a number of messages, a time, or the number of a policy: `LAST`, `MIN`, `MAX`."""
+
+    @property
+    def moves(self) -> bool:
+        """True: it names a place, and is no policy."""
+        return self.kind not in {"", "policy"}
+
+
+LAST, MIN, MAX = range(3)
+"""Policies of a start."""
+
+
+class LiteSet(NamedTuple):
+    """What a client wants, as one broker tells it to another."""
+
+    subscriber: Subscriber
+    names: Sequence[str]
+    age_ms: int
+    """Since it was told."""
 
 
 class _Set:

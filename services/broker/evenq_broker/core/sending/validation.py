@@ -17,9 +17,9 @@ from evenq.model.lanes import lane_of
 from evenq.store import Append, TimerAppend
 from evenq.wire.convert import SecondsAndNanos, duration_ms_of, set_ms
 from evenq.wire.packing import unpack
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.delivery.tags import tag_hash
 from evenq_broker.core.lite.lite_topics import lite_problem
+from evenq_broker.core.sending.sent_message import SentMessage, SentProperties
 from evenq_broker.core.state.frames import text_field
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 
@@ -87,9 +87,7 @@ class MessageLimits:
         return slice(-end - _MD5_DIGITS, -end - _MD5_DIGITS + DIGITS_USED)
 
 
-def checked(
-    message: definition_pb2.Message, topic: TopicConfig, limits: MessageLimits, *, now_ms: int
-) -> Append | TimerAppend:
+def checked(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, now_ms: int) -> Append | TimerAppend:
     """The message as it is stored, a timer if it is to be delivered later; `message` is used up. Its queue is the one
     for its message group or priority, or the one it asks for, or -1 for the caller to choose. Raises the error that
     names what is wrong.
@@ -135,9 +133,7 @@ def checked(
     return Append(topic.topic_id, queue_id, tag_hash(tag), born_ms, head, encoded)
 
 
-def checked_in_block(
-    message: definition_pb2.Message, topic: TopicConfig, limits: MessageLimits, *, now_ms: int
-) -> Append:
+def checked_in_block(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, now_ms: int) -> Append:
     """`checked` for a message of a block, which is for one topic: it may leave that out, and is stored with it."""
     resource = message.topic
     if resource.name not in {"", topic.name}:
@@ -172,7 +168,7 @@ def _due_ms(due: SecondsAndNanos, now_ms: int, limits: MessageLimits) -> int:
     return due_ms
 
 
-def _first_check_ms(system: definition_pb2.SystemProperties, limits: MessageLimits) -> int:
+def _first_check_ms(system: SentProperties, limits: MessageLimits) -> int:
     """Age of the transaction at its first check, ms."""
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return limits.first_check_ms
@@ -196,7 +192,7 @@ def level_of(priority: int, levels: int) -> int:
     return min(priority, levels - 1)
 
 
-def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig, kind: int) -> int:
+def _queue_of(system: SentProperties, topic: TopicConfig, kind: int) -> int:
     if kind == _PRIORITY:
         return level_of(system.priority, topic.write_queues)
     if system.message_group:
@@ -205,7 +201,7 @@ def _queue_of(system: definition_pb2.SystemProperties, topic: TopicConfig, kind:
     return queue_id if 0 < queue_id < topic.write_queues else -1
 
 
-def _clear_delivery(system: definition_pb2.SystemProperties) -> None:
+def _clear_delivery(system: SentProperties) -> None:
     # What only a delivery may say. Times and origin are nested, so a later value would merge with them; the queue and
     # its offset are always overwritten.
     if system.HasField("store_timestamp"):
@@ -227,9 +223,7 @@ def _check_id(message_id: str) -> None:
         raise errors.IllegalMessageId(f"the message id has {len(message_id)} characters, the limit is {MESSAGE_ID_MAX}")
 
 
-def _check_body(
-    message: definition_pb2.Message, system: definition_pb2.SystemProperties, limits: MessageLimits
-) -> bytes:
+def _check_body(message: SentMessage, system: SentProperties, limits: MessageLimits) -> bytes:
     body = message.body
     packed = system.body_encoding > _IDENTITY
     if packed and body:  # delivered as IDENTITY: SDKs disagree on what GZIP means (wire contract 5.3)
@@ -250,7 +244,7 @@ def _check_body(
     return digest.encode()
 
 
-def _check_properties(message: definition_pb2.Message, limits: MessageLimits) -> None:
+def _check_properties(message: SentMessage, limits: MessageLimits) -> None:
     properties = message.user_properties
     if len(properties) > limits.properties_max:
         raise errors.PropertiesTooLarge(
@@ -282,7 +276,7 @@ def _check_tag(tag: str) -> None:
         raise errors.IllegalMessageTag(f"the tag has {len(tag)} characters, the limit is {TAG_LENGTH_MAX}")
 
 
-def _check_keys(system: definition_pb2.SystemProperties) -> None:
+def _check_keys(system: SentProperties) -> None:
     if len(system.keys) > KEYS_MAX:
         raise errors.IllegalMessageKey(f"the message has {len(system.keys)} keys, the limit is {KEYS_MAX}")
     for key in system.keys:
@@ -294,7 +288,7 @@ def _check_keys(system: definition_pb2.SystemProperties) -> None:
             raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
 
 
-def _check_type(system: definition_pb2.SystemProperties, topic: TopicConfig, limits: MessageLimits) -> int:
+def _check_type(system: SentProperties, topic: TopicConfig, limits: MessageLimits) -> int:
     declared = int(system.message_type)
     derived = declared
     if system.HasField("delivery_timestamp"):

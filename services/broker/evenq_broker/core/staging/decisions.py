@@ -7,8 +7,9 @@ has some is rolled forward. A token that was dropped can never win: what a broke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
@@ -19,7 +20,7 @@ from evenq_broker.core.state.staging_records import (
     TokensDropped,
 )
 
-__all__ = ["JOB_PREFIX", "BatchDecision", "Decisions", "Query"]
+__all__ = ["JOB_PREFIX", "BatchDecision", "BatchOutcome", "Decisions", "Query"]
 
 JOB_PREFIX = "job-"
 """Of the ids of batch jobs, which never come back after they ended."""
@@ -32,6 +33,15 @@ class BatchDecision:
     winners: dict[str, list[str]]
     """Broker to its tokens; a broker leaves when it is rolled forward."""
     decided_ms: int
+
+
+class BatchOutcome(NamedTuple):
+    """What a coordinator says of a batch."""
+
+    decided: bool
+    winners: Collection[str]
+    dropped: Collection[str]
+    """Only of an undecided batch: shall never win."""
 
 
 @dataclass(slots=True)

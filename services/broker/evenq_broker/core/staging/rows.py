@@ -27,7 +27,7 @@ from evenq.errors import BadRequest, StoreCorrupted
 from evenq.model import MessageType, TopicConfig
 from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
 from evenq.wire.convert import set_ms
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq_broker.core.sending.sent_message import EmptyMessage, SentMessage
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.staging.row_columns import ROWS_MAX, Rows, rows_of
 from evenq_broker.core.state.frames import field, text_field, varint, varint_field
@@ -80,14 +80,15 @@ class Passed(dict[tuple[bytes, bytes], tuple[int, int, bytes, bytes]]):
 
 def build(
     rows: Rows, topic: TopicConfig, limits: MessageLimits, *, token: bytes, sequence: int, now_ms: int,
-    passed: Passed | None = None,
+    empty_message: EmptyMessage, passed: Passed | None = None,
 ) -> TimerAppend:  # fmt: skip
-    """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number. `passed`:
-    of earlier blocks for the same topic and limits.
+    """The block as it waits in the log. Raises what a send of one of its rows would, with the row's number.
+    `empty_message`: makes the message that an unusual row fills; `passed`: of earlier blocks for the same topic and
+    limits.
     """
     if passed is None or passed.topic is not topic:
         passed = Passed(topic)
-    maker = _Maker(rows, topic, limits, token, now_ms, passed)
+    maker = _Maker(rows, topic, limits, token, now_ms, passed, empty_message)
     return TimerAppend(
         topic.topic_id, 0, 0, due_ms=0, kind=STAGED_ROWS, born_ms=rows.born_ms,
         head=_HEAD.pack(_VERSION, token, sequence, rows.count), system=maker.columns() or maker.rows(),
@@ -98,8 +99,9 @@ class _Maker:
     """What is the same for the rows of one block."""
 
     def __init__(
-        self, rows: Rows, topic: TopicConfig, limits: MessageLimits, token: bytes, now_ms: int, passed: Passed
-    ) -> None:
+        self, rows: Rows, topic: TopicConfig, limits: MessageLimits, token: bytes, now_ms: int, passed: Passed,
+        empty_message: EmptyMessage,
+    ) -> None:  # fmt: skip
         self._rows = rows
         self._topic = topic
         self._limits = limits
@@ -110,6 +112,7 @@ class _Maker:
         self._born = field(7, varint_field(1, seconds) + (varint_field(2, rest * 1_000_000) if rest else b""))
         self._ends = [_ENCODING + kind + limits.store_host_field for kind in (_NORMAL, _FIFO)]
         self._passed = passed
+        self._empty_message = empty_message
 
     def columns(self) -> bytes:
         """The rows' lines in the table, then their bytes. The hot path: all usual rows at once, by columns. Empty if
@@ -243,7 +246,7 @@ class _Maker:
         return f"{self._id}{(self._rows.first_row + at) & _ID_NUMBER_MAX:0{_ID_NUMBER_DIGITS}X}".encode()
 
     def _checked(self, at: int, tag: bytes, group: bytes, parts: list[bytes]) -> bytes:
-        """The same by way of a protobuf message, as a send goes."""
+        """The same by way of a whole message, as a send goes."""
         rows = self._rows
         queue_id = rows.queue_ids[at] if rows.queue_ids else -1
         try:
@@ -265,9 +268,10 @@ class _Maker:
         parts += (stored.head, stored.system)
         return _ROW.pack(stored.tag_hash, len(stored.head), len(stored.system), queue_id, due_ms, stored.born_ms)
 
-    def _message(self, at: int, tag: bytes, group: bytes) -> definition_pb2.Message:
+    def _message(self, at: int, tag: bytes, group: bytes) -> SentMessage:
         rows = self._rows
-        message = definition_pb2.Message(body=rows.bodies[at])
+        message = self._empty_message()
+        message.body = rows.bodies[at]
         message.topic.name = self._topic.name
         for name, value in rows.properties(at):
             message.user_properties[name.decode()] = value.decode()

@@ -14,11 +14,10 @@ from collections import OrderedDict
 
 from evenq.errors import Error
 from evenq.model import GroupConfig, MessageType, TopicConfig
-from evenq.wire import status
-from evenq.wire.stubs.evenq.v1 import assignment_pb2
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.wire.assignment import ask_owners, owners_of
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Grants"]
@@ -82,21 +81,13 @@ class Grants:
 
     async def _ask_owners(self, key: Key) -> dict[int, str]:
         link = self._rebalancer
-        request = assignment_pb2.ExplainRequest(group=key[0], topic=key[1]).SerializeToString()
         try:
             assert link is not None, "nobody asks without one"
-            raw = await link.forward("/evenq.v1.Assignment/Explain", request, ASK_TIMEOUT_MS)
-            response = assignment_pb2.ExplainResponse.FromString(raw)
-            status.check(response.status)
+            response = await link.forward("/evenq.v1.Assignment/Explain", ask_owners(*key), ASK_TIMEOUT_MS)
+            return owners_of(response, key[1], self._runtime.settings.broker_name)
         except Error as error:
             log.debug("owners not known", extra={"group": key[0], "topic": key[1], "error": str(error)})
             return {}
-        own = self._runtime.settings.broker_name
-        return {
-            assigned.queue.queue_id: assigned.owner
-            for assigned in response.queues
-            if assigned.owner and assigned.queue.topic == key[1] and assigned.queue.broker_name == own
-        }
 
     def _keep(self, key: Key, owners: dict[int, str]) -> None:
         self._owners[key] = owners

@@ -7,8 +7,7 @@ leader's business.
 
 from __future__ import annotations
 
-from evenq.wire.stubs.evenq.v1 import assignment_pb2
-from evenq_broker.loops.wire.translation import generation_of
+from evenq_broker.loops.wire.assignment import DecisionNews, TopicHolds
 
 __all__ = ["ReportedHolds"]
 
@@ -22,21 +21,19 @@ class ReportedHolds:
     """By group and topic."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[str, assignment_pb2.TopicHolds]] = {}
+        self._groups: dict[str, dict[str, TopicHolds]] = {}
 
-    def decided(self, decision: assignment_pb2.Decision) -> None:
+    def decided(self, decision: DecisionNews) -> None:
         """Keep what waits by this decision, unless a newer one was told."""
         topics = self._groups.get(decision.group, {})
         known = topics.get(decision.topic)
-        if known is None and not decision.held:
+        if known is None and not decision.holds_any:
             return
-        if known is not None and generation_of(known.generation) > generation_of(decision.generation):
+        if known is not None and known.generation > decision.generation:
             return
-        current = assignment_pb2.TopicHolds(topic=decision.topic, generation=decision.generation, places=decision.held)
-        if current.ByteSize() > BYTES_MAX:
-            del current.places[:]
+        current = decision.holds(BYTES_MAX)
         if known is None and len(topics) >= TOPICS_MAX:
-            topics = {topic: holds for topic, holds in topics.items() if holds.places}
+            topics = {topic: holds for topic, holds in topics.items() if holds.waits}
         if known is not None or len(topics) < TOPICS_MAX:
             self._groups[decision.group] = topics
             topics[decision.topic] = current
@@ -45,6 +42,6 @@ class ReportedHolds:
         """The group is gone."""
         self._groups.pop(group, None)
 
-    def of_group(self, group: str) -> list[assignment_pb2.TopicHolds]:
+    def of_group(self, group: str) -> list[TopicHolds]:
         """What to report, one for each topic."""
         return list(self._groups.get(group, {}).values())

@@ -17,15 +17,13 @@ from evenq.errors import ConnectionFailed, Error
 from evenq.model import Generation
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
-from evenq.wire import status
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment.leader_search import LeaderSearch
 from evenq_broker.core.assignment.local import Answer
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.reports import BrokerReports
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.loops.wire.translation import generation_of, queue_of
+from evenq_broker.loops.wire.assignment import DecisionNews, Share, ask_assignment, assignment_of
 from evenq_broker.runtime import Runtime
 
 __all__ = ["RebalancerLink"]
@@ -42,7 +40,7 @@ ABSENT_MS = 3_000
 RETRY_MAX_MS = 1_000
 
 
-OnDecision = Callable[[str, str, Generation, Mapping[str, common_pb2.Share]], None]
+OnDecision = Callable[[str, str, Generation, Mapping[str, Share]], None]
 
 
 class RebalancerLink:
@@ -107,24 +105,13 @@ class RebalancerLink:
         """Ask for one member's queues; None if nobody leads or the leader does not know the group or topic."""
         if not self._leader or self._runtime.clock.monotonic_ms() < self._asked_again_ms:
             return None
-        request = assignment_pb2.AssignmentRequest(group=group, topic=topic, client_id=client_id)
+        request = ask_assignment(group, topic, client_id)
         try:
-            response = await self.ask(request)
-            status.check(response.status)
+            return assignment_of(await self.forward("/evenq.v1.Assignment/Query", request, QUERY_TIMEOUT_MS))
         except Error as error:
             log.debug("assignment query failed", extra={"error": str(error)})
             self._asked_again_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS
             return None
-        if not response.known:
-            return None
-        queues = tuple(queue_of(assigned.queue) for assigned in response.queues if assigned.HasField("queue"))
-        return Answer(queues, response.strategy, response.generation.epoch, response.generation.counter)
-
-    async def ask(self, request: assignment_pb2.AssignmentRequest) -> assignment_pb2.AssignmentResponse:
-        """One question as it is, with a short deadline. Raises what the way to the rebalancer raises."""
-        return assignment_pb2.AssignmentResponse.FromString(
-            await self.forward("/evenq.v1.Assignment/Query", request.SerializeToString(), QUERY_TIMEOUT_MS)
-        )
 
     async def forward(self, method: str, request: bytes, timeout_ms: int) -> bytes:
         """Pass a call on to the leader as it is. Raises ConnectionFailed, also while nobody leads, RequestTimeout."""
@@ -165,7 +152,7 @@ class RebalancerLink:
         stream = self._runtime.net.stream(target, "/evenq.v1.Assignment/Report", reports, timeout_ms=None)
         try:
             async for data in stream:
-                decision = assignment_pb2.Decision.FromString(data)
+                decision = DecisionNews(data)
                 if decision.leader:
                     return decision.leader
                 self._heard_ms = self._runtime.clock.monotonic_ms()
@@ -174,9 +161,7 @@ class RebalancerLink:
                     backoff.reset()
                 if decision.group:
                     self._facts.decided(decision)
-                    generation = generation_of(decision.generation)
-                    shares = {member.client_id: member.share for member in decision.shares.members}
-                    self.on_decision(decision.group, decision.topic, generation, shares)
+                    self.on_decision(decision.group, decision.topic, decision.generation, decision.shares())
         finally:
             self._turn += 1
             close = getattr(stream, "aclose", None)  # an iterator has none, every generator has

@@ -10,21 +10,30 @@ named as changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from evenq.model import NO_GENERATION, Generation, GroupConfig, MessageQueue
+from evenq.model import Generation, MessageQueue
 from evenq.model.balance import EVEN_BALANCE, Weight
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 from evenq_broker.core.assignment.local import Answer
 from evenq_broker.core.groups.members import Member
 from evenq_broker.core.groups.membership import GroupTables
-from evenq_broker.core.state.frames import field, text_field
 from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.loops.wire.translation import balance_message, counts_of, entry_of, member_message, queue_message
+from evenq_broker.loops.wire.assignment import DecisionNews, TopicMode
+from evenq_broker.loops.wire.reports import (
+    ReportHead,
+    generation_field,
+    group_field,
+    group_head,
+    held_field,
+    holder_field,
+    holds_field,
+    lag_field,
+    member_field,
+)
+from evenq_broker.loops.wire.translation import counts_of
 from evenq_broker.runtime import Runtime
 
 __all__ = ["BrokerReports"]
@@ -40,8 +49,6 @@ ROWS_PER_MS = 20
 """So many rows buy a millisecond of silence after a report: whoever reads it needs about as long."""
 MODES_MAX = 1_000
 """Of one group."""
-_GROUPS, _LAGS = 3, 8  # fields of BrokerReport
-_MEMBERS, _HELD, _HOLDS = 4, 5, 8  # fields of GroupFacts
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ class BrokerReports:
         """Groups whose holders are still to be encoded for the first report."""
         self._untold: dict[str, None] = {}
         """Groups whose holders found no room in the first report."""
-        self._modes: dict[str, dict[str, assignment_pb2.TopicMode]] = {}
+        self._modes: dict[str, dict[str, TopicMode]] = {}
         """Request modes by group and topic, as decisions told them."""
         self._holds = ReportedHolds()
         self._look_at_all = True
@@ -87,17 +94,18 @@ class BrokerReports:
 
     # --- events
 
-    def decided(self, decision: assignment_pb2.Decision) -> None:
+    def decided(self, decision: DecisionNews) -> None:
         """Keep the request mode in a decision, and what waits by it: they are told to the next leader, whose memory is
         empty.
         """
         if decision.group not in self._told_groups:
             return
         self._holds.decided(decision)
-        if decision.HasField("set_mode"):
+        mode = decision.mode
+        if mode is not None:
             modes = self._modes.setdefault(decision.group, {})
             if decision.topic in modes or len(modes) < MODES_MAX:
-                modes[decision.topic] = decision.set_mode
+                modes[decision.topic] = mode
 
     def changed(self, *, group: str = "", topic: str = "") -> None:
         """This group or topic is not what it was; neither named: anything may have changed."""
@@ -149,10 +157,8 @@ class BrokerReports:
             topics = sorted({*topics, *(topic.name for topic in self._catalog.topics.all()), *self._told_topics})
         self._groups, self._topics, self._look_at_all, self._rows = {}, {}, False, 0
         settings = self._runtime.settings
-        head = assignment_pb2.BrokerReport(broker_name=settings.broker_name, full=full, zone=settings.zone)
-        if full:
-            head.brokers.extend(sorted({settings.broker_name, *(view.name for view in self._catalog.routes.brokers())}))
-        empty = head.ByteSize()
+        live = {settings.broker_name, *(view.name for view in self._catalog.routes.brokers())} if full else ()
+        head = ReportHead(settings.broker_name, settings.zone, full=full, brokers=sorted(live))
         parts = [part for name in groups if (part := self._group(name, head, full=full))]
         for name in topics:
             self._topic(name, head)
@@ -160,23 +166,20 @@ class BrokerReports:
             self._lags_due_ms = now_ms + LAGS_MS
             parts += self._lags()
         self.silence_ms = self._rows // ROWS_PER_MS
-        if not (full or parts or head.ByteSize() > empty):
+        if not (full or parts) and head.empty:
             return b""
-        return head.SerializeToString() + b"".join(parts)
+        return head.encoded() + b"".join(parts)
 
-    def _topic(self, name: str, head: assignment_pb2.BrokerReport) -> None:
+    def _topic(self, name: str, head: ReportHead) -> None:
         topic = self._catalog.topics.get(name)
         if topic is None:
             if self._told_topics.pop(name, None) is not None:
-                head.topics_gone.append(name)
+                head.topic_gone(name)
             return
-        entry = entry_of(name, counts_of(self._runtime.settings.broker_name, topic))
-        digest = hash(entry.SerializeToString())
-        if self._told_topics.get(name) != digest:
-            self._told_topics[name] = digest
-            head.topics.append(entry)
+        counts = counts_of(self._runtime.settings.broker_name, topic)
+        self._told_topics[name] = head.topic(name, counts, self._told_topics.get(name))
 
-    def _group(self, name: str, head: assignment_pb2.BrokerReport, *, full: bool) -> bytes:
+    def _group(self, name: str, head: ReportHead, *, full: bool) -> bytes:
         config, members = self._catalog.groups.get(name), self._membership.members.members(name)
         with_held = full or name in self._untold
         self._untold.pop(name, None)
@@ -185,26 +188,29 @@ class BrokerReports:
             self._modes.pop(name, None)
             self._holds.forget(name)
             if self._told_groups.pop(name, None) is not None:
-                head.groups_gone.append(name)
+                head.group_gone(name)
             return b""
         parts = self._parts_of(name, members)
-        group = b"".join((_config(name, config, self._modes.get(name, {})), *(part.encoded for part in parts)))
+        group = b"".join(
+            (group_head(name, config, self._modes.get(name, {}).values()), *(part.encoded for part in parts))
+        )
         self._rows += len(parts)
         digest = hash(group)
         if self._told_groups.get(name) == digest and not with_held:
             return b""
         self._told_groups[name] = digest
-        return field(_GROUPS, group + (self._held_of(name, parts) if with_held else b""))
+        return group_field(group + (self._held_of(name, parts) if with_held else b""))
 
     def _held_of(self, group: str, parts: Sequence[_MemberShare]) -> bytes:
         holds = self._holds.of_group(group)
-        rows = sum(part.rows for part in parts) + sum(1 + topic_holds.ByteSize() // ROW_BYTES for topic_holds in holds)
+        rows = sum(part.rows for part in parts) + sum(
+            1 + len(topic_holds.encoded) // ROW_BYTES for topic_holds in holds
+        )
         if self._rows and self._rows + rows > ROWS_MAX:
             self._untold[group] = None
             return b""
         self._rows += rows
-        waiting = (field(_HOLDS, topic_holds.SerializeToString()) for topic_holds in holds)
-        return b"".join((*(part.held for part in parts), *waiting))
+        return b"".join((*(part.held for part in parts), *map(holds_field, holds)))
 
     def _parts_of(self, group: str, members: list[Member]) -> list[_MemberShare]:
         before = self._parts.get(group, {})
@@ -212,7 +218,7 @@ class BrokerReports:
         for member in members:
             part = before.get(member.client_id)
             if part is None or part.member is not member:
-                encoded = field(_MEMBERS, member_message(member).SerializeToString())
+                encoded = member_field(member)
                 if part is None:
                     part = _MemberShare(member, encoded)
                 part.member, part.encoded = member, encoded
@@ -230,8 +236,8 @@ class BrokerReports:
             version, answered = locks.version(group, client_id), answers.get(client_id, ())
             if (part.locks, part.answers) == (version, answered):
                 continue
-            holder = text_field(2, client_id)
-            held = [_held_row(queue, holder + _generation(at)) for queue, at in locks.holdings(group, client_id)]
+            holder = holder_field(client_id)
+            held = [held_field(queue, holder + generation_field(at)) for queue, at in locks.holdings(group, client_id)]
             held += _answered_rows(holder, answered)
             part.locks, part.answers, part.held, part.rows = version, answered, b"".join(held), len(held)
             rows += 1 + len(held)
@@ -247,7 +253,7 @@ class BrokerReports:
         }
         if not groups:
             return []
-        lags = {group.name: assignment_pb2.GroupLag(group=group.name) for group in groups.values()}
+        lags: dict[str, list[tuple[MessageQueue, int]]] = {group.name: [] for group in groups.values()}
         rows = 0
         for at in self._ledger.progress.queues():
             group, topic = groups.get(at.group_id), self._catalog.topics.by_id(at.topic_id)
@@ -257,49 +263,23 @@ class BrokerReports:
             low, high = self._ledger.store.queue_range(at.topic_id, at.queue_id)
             queue = MessageQueue(topic.name, self._runtime.settings.broker_name, at.queue_id)
             lag = self._ledger.progress.lag(at.group_id, at.topic_id, at.queue_id, low, high)
-            lags[group.name].queues.add(queue=queue_message(queue), lag=lag)
+            lags[group.name].append((queue, lag))
         parts = []
-        for name, message in lags.items():
-            encoded = message.SerializeToString()
+        for name, rows_of_group in lags.items():
+            encoded = lag_field(name, rows_of_group)
             if self._told_lags.get(name) != hash(encoded):
                 self._told_lags[name] = hash(encoded)
-                parts.append(field(_LAGS, encoded))
+                parts.append(encoded)
         return parts
 
     def _group_names(self) -> set[str]:
         return {group.name for group in self._catalog.groups.all()} | set(self._membership.members.groups())
 
 
-def _config(name: str, config: GroupConfig | None, modes: Mapping[str, assignment_pb2.TopicMode]) -> bytes:
-    facts = assignment_pb2.GroupFacts(group=name, modes=modes.values())
-    if config is not None:
-        facts.ordered, facts.strategy = config.ordered, config.strategy
-        if config.balance != EVEN_BALANCE:
-            facts.balance.CopyFrom(balance_message(config.balance))
-    return facts.SerializeToString()
-
-
 def _answered_rows(holder: bytes, answers: Sequence[Answer]) -> Iterator[bytes]:
     for answer in answers:
         if answer.epoch:  # what was computed here is nobody's decision
-            rest = holder + _generation(Generation(answer.epoch, answer.counter))
+            rest = holder + generation_field(Generation(answer.epoch, answer.counter))
             for queue in answer.queues:
                 if queue.queue_id >= 0:
-                    yield _held_row(queue, rest)
-
-
-def _held_row(queue: MessageQueue, holder_and_generation: bytes) -> bytes:
-    return field(_HELD, _queue(queue) + holder_and_generation)
-
-
-@lru_cache(maxsize=1 << 16)
-def _queue(queue: MessageQueue) -> bytes:
-    return field(1, queue_message(queue).SerializeToString())
-
-
-@lru_cache(maxsize=4_096)
-def _generation(generation: Generation) -> bytes:
-    if generation == NO_GENERATION:
-        return b""
-    encoded = common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
-    return field(3, encoded.SerializeToString())
+                    yield held_field(queue, rest)

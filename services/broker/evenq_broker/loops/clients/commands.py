@@ -1,8 +1,8 @@
 """Questions to v2 clients over their telemetry streams: a stack trace, a listener's verdict on a message (wire contract
 4.5).
 
-A command carries a nonce; the answer brings it back, from Node.js in the field of the command itself. Nobody waits
-longer than `client_answer_ms`, and at most `ASKED_MAX` questions are open at once.
+A command carries a nonce; the answer brings it back (`loops.wire.telemetry`). Nobody waits longer than
+`client_answer_ms`, and at most `ASKED_MAX` questions are open at once.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ from __future__ import annotations
 import asyncio
 
 from evenq.errors import NotFound, RequestTimeout, TooManyRequests
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq_broker.loops.clients.streams import Streams
 from evenq_broker.loops.state.signals import done_within
+from evenq_broker.loops.wire.telemetry import TelemetryCommand, nonce_of
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Commands"]
 
 ASKED_MAX = 256
-_NONCED = (
-    "thread_stack_trace",
-    "verify_message_result",
-    "print_thread_stack_trace_command",
-    "verify_message_command",
-)
 
 
 class Commands:
@@ -32,7 +26,7 @@ class Commands:
     def __init__(self, runtime: Runtime, streams: Streams) -> None:
         self._runtime, self._streams = runtime, streams
         self._pending: dict[str, tuple[str, asyncio.Future[bool]]] = {}
-        self._answers: dict[str, service_pb2.TelemetryCommand] = {}
+        self._answers: dict[str, TelemetryCommand] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -41,9 +35,7 @@ class Commands:
         """Unique, and not to be guessed by another client."""
         return f"{self._runtime.rng.getrandbits(128):032x}"
 
-    async def ask(
-        self, client_id: str, nonce: str, command: service_pb2.TelemetryCommand
-    ) -> service_pb2.TelemetryCommand:
+    async def ask(self, client_id: str, nonce: str, command: TelemetryCommand) -> TelemetryCommand:
         """The client's answer. Raises NotFound (it has no stream here), RequestTimeout, TooManyRequests."""
         if len(self._pending) >= ASKED_MAX:
             raise TooManyRequests(f"{len(self._pending)} questions to clients are open, the limit is {ASKED_MAX}; wait")
@@ -66,13 +58,10 @@ class Commands:
             self._answers.pop(nonce, None)
             future.cancel()
 
-    def answered(self, client_id: str, command: service_pb2.TelemetryCommand) -> None:
+    def answered(self, client_id: str, command: TelemetryCommand) -> None:
         """Something came from a client that is no settings; what nobody asked for is dropped."""
-        for field in _NONCED:
-            if command.WhichOneof("command") != field:
-                continue
-            nonce = getattr(command, field).nonce
-            pending = self._pending.get(nonce)
-            if pending is not None and pending[0] == client_id and not pending[1].done():
-                self._answers[nonce] = command
-                pending[1].set_result(True)
+        nonce = nonce_of(command)
+        pending = None if nonce is None else self._pending.get(nonce)
+        if nonce is not None and pending is not None and pending[0] == client_id and not pending[1].done():
+            self._answers[nonce] = command
+            pending[1].set_result(True)

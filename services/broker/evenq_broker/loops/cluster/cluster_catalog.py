@@ -9,32 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from evenq.errors import Error, NotFound
-from evenq.model import MIXED_KINDS, GroupConfig, MessageType, TopicConfig
+from evenq.model import MIXED_KINDS, MessageType, TopicConfig
 from evenq.runtime.tasks import spawn
-from evenq.wire import status
-from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.wire.translation import (
-    counts_of,
-    entry_of,
-    group_settings,
-    message_type_number,
-    message_type_of,
-)
+from evenq_broker.loops.wire import cluster as wire
+from evenq_broker.loops.wire.cluster import Placement
+from evenq_broker.loops.wire.translation import counts_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["ClusterCatalog", "Placement"]
+__all__ = ["ClusterCatalog"]
 
 log = logging.getLogger(__name__)
 
 ROUNDS_MAX = 3
-
-Placement = admin_pb2.TopicPlacement
 
 
 class ClusterCatalog:
@@ -103,9 +95,9 @@ class ClusterCatalog:
         placements: list[Placement] = []
         for _ in range(ROUNDS_MAX):
             placements = await self._place_topic(name, kind, count, retention_ms, uid)
-            entries = [placement.entry for placement in placements if not placement.error]
-            most = max((entry.write_queues for entry in entries), default=count)
-            if all(entry.write_queues == most for entry in entries):
+            widths = [placement.counts.write_queues for placement in placements if placement.counts is not None]
+            most = max(widths, default=count)
+            if all(width == most for width in widths):
                 break
             count = most
         await self._until_routed(name, [p.broker_name for p in placements if not p.error])
@@ -113,10 +105,9 @@ class ClusterCatalog:
 
     async def delete_topic(self, name: str) -> list[tuple[str, Error]]:
         """Delete the topic on every live broker; the brokers that did not do it, with the reason."""
-        request = admin_pb2.DeleteTopicRequest(topic=name, local=True).SerializeToString()
         await self.end_topic(name)
-        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteTopic", request)
-        return _failures(answers, admin_pb2.DeleteTopicResponse)
+        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name))
+        return _failures(answers, wire.check_topic_deleted)
 
     async def end_topic(self, name: str) -> None:
         """Forget HERE a topic that is deleted everywhere: brokers that are away are not missed for it, and its uid is
@@ -128,22 +119,17 @@ class ClusterCatalog:
         await self._cluster.known.topic_deleted(name)
         await self._catalog.delete_topic(name)
 
-    async def create_group(self, request: admin_pb2.CreateGroupRequest, group: GroupConfig) -> list[tuple[str, Error]]:
-        """Create the group on all other live brokers with all its settings, as they are here now; who did not do it,
-        and why. An older broker follows the request alone.
+    async def create_group(self, request: bytes) -> list[tuple[str, Error]]:
+        """Create the group on all other live brokers by a request of `loops.wire.cluster.create_group`; who did not do
+        it, and why.
         """
-        complete = admin_pb2.CreateGroupRequest()
-        complete.CopyFrom(request)
-        complete.local = True
-        complete.settings.CopyFrom(group_settings(group))
-        answers = await self._peers.ask_peers("/evenq.v1.Admin/CreateGroup", complete.SerializeToString())
-        return _failures(answers, admin_pb2.CreateGroupResponse)
+        answers = await self._peers.ask_peers("/evenq.v1.Admin/CreateGroup", request)
+        return _failures(answers, wire.check_group_created)
 
     async def delete_group(self, name: str) -> list[tuple[str, Error]]:
         """Delete the group on all other live brokers; who did not do it, and why."""
-        request = admin_pb2.DeleteGroupRequest(group=name, local=True).SerializeToString()
-        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteGroup", request)
-        return _failures(answers, admin_pb2.DeleteGroupResponse)
+        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteGroup", wire.delete_group(name))
+        return _failures(answers, wire.check_group_deleted)
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -166,10 +152,10 @@ class ClusterCatalog:
         while names and not any(not placement.error for placement in placements):
             first = await self._place(names.pop(0), name, kind, queues, retention_ms, uid)  # decides type and counts
             placements.append(first)
-            if not first.error:
-                uid = first.entry.uid or uid
-                kind = _kind_of(first, kind)
-                queues = max(queues, first.entry.write_queues)
+            if first.counts is not None:
+                uid = first.counts.uid or uid
+                kind = first.counts.message_type
+                queues = max(queues, first.counts.write_queues)
         others = (self._place(broker, name, kind, queues, retention_ms, uid) for broker in names)
         placements += await asyncio.gather(*others)
         return sorted(placements, key=lambda placement: placement.broker_name)
@@ -210,28 +196,14 @@ class ClusterCatalog:
             topic = await self._catalog.create_topic(
                 name, message_type=kind, queues=queues, retention_ms=retention_ms, chosen=chosen, uid=uid
             )
-            return Placement(broker_name=broker_name, entry=entry_of(name, counts_of(broker_name, topic)))
-        request = admin_pb2.CreateTopicRequest(
-            topic=name,
-            message_type=message_type_number(kind),
-            queues=queues,
-            mixed=kind is MessageType.MIXED,
-            retention_ms=retention_ms,
-            chosen=chosen,
-            uid=uid,
-            local=True,
-        )
+            return Placement(broker_name, counts_of(broker_name, topic))
+        request = wire.create_topic(name, kind, queues=queues, retention_ms=retention_ms, chosen=chosen, uid=uid)
         try:
-            response = admin_pb2.CreateTopicResponse.FromString(
-                await self._peers.ask(
-                    broker_name, "/evenq.v1.Admin/CreateTopic", request.SerializeToString(), repeatable=True
-                )
-            )
-            status.check(response.status)
-            return Placement(broker_name=broker_name, entry=response.placements[0].entry)
+            response = await self._peers.ask(broker_name, "/evenq.v1.Admin/CreateTopic", request, repeatable=True)
+            return Placement(broker_name, wire.created_counts(broker_name, response))
         except Error as error:
             log.warning("topic not created", extra={"topic": name, "peer": broker_name, "error": str(error)})
-            return Placement(broker_name=broker_name, error=error.message)
+            return Placement(broker_name, error=error.message)
 
     async def _until_routed(self, topic: str, broker_names: Sequence[str]) -> None:
         # The route must show the whole placement before it is answered: a client keeps a half route for half a minute.
@@ -245,13 +217,9 @@ class ClusterCatalog:
             await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=left_ms)
 
 
-def _kind_of(placement: Placement, requested: MessageType) -> MessageType:
-    return requested if placement.error else message_type_of(placement.entry.message_type)
-
-
 def _failures(
     answers: Iterable[tuple[str, bytes | Error]],
-    response: type[admin_pb2.DeleteTopicResponse | admin_pb2.CreateGroupResponse | admin_pb2.DeleteGroupResponse],
+    check: Callable[[bytes], None],
 ) -> list[tuple[str, Error]]:
     failed: list[tuple[str, Error]] = []
     for name, result in answers:
@@ -259,7 +227,7 @@ def _failures(
             failed.append((name, result))
             continue
         try:
-            status.check(response.FromString(result).status)
+            check(result)
         except Error as error:
             failed.append((name, error))
     return failed

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable
 
 from evenq.errors import Error
-from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
-from evenq_broker.core.cluster.known_brokers import KnownBrokers
+from evenq_broker.core.cluster.known_brokers import Away, KnownBrokers
 from evenq_broker.core.cluster.routes import RegisteredBroker, RouteTable
 from evenq_broker.core.cluster.unfinished import Left
 from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
 from evenq_broker.loops.cluster.own_view import OwnView
 from evenq_broker.loops.cluster.peers import Peers
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.cluster import goodbye
 from evenq_broker.runtime import Runtime
 
 __all__ = ["BrokerMemory"]
@@ -69,26 +69,17 @@ class BrokerMemory:
                     extra={"missing": op.name, "unread": op.unread, "dead_letters": op.dead_letters},
                 )
 
-    def missing(self) -> list[admin_pb2.MissingBroker]:
+    def missing(self) -> list[BrokerKnown]:
         """Those that are not there, ascending."""
-        return [
-            admin_pb2.MissingBroker(
-                name=one.name, gone_ms=one.gone_ms, unread=one.unread, dead_letters=one.dead_letters
-            )
-            for one in self.brokers.missing()
-        ]
+        return self.brokers.missing()
 
     def out_of_reach(self) -> list[str]:
         """Those of them that may hold messages which groups have not read: they were not drained. Ascending."""
         return [one.name for one in self.brokers.missing() if not one.unread and not one.dead_letters]
 
-    def away(self, topic: str) -> list[routes_pb2.AwayBroker]:
+    def away(self, topic: str) -> list[Away]:
         """Brokers that had readable queues of the topic and are not there now, ascending."""
-        present = {view.name for view in self._routes.brokers()}
-        return [
-            routes_pb2.AwayBroker(broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms)
-            for one in self.brokers.away(topic, present)
-        ]
+        return self.brokers.away(topic, {view.name for view in self._routes.brokers()})
 
     async def topic_deleted(self, topic: str) -> None:
         """An operator deleted the topic everywhere; durable when it returns."""
@@ -108,17 +99,10 @@ class BrokerMemory:
         """This broker was drained and ends: if nobody waits for what is `left` here, let the others not miss it."""
         if not left.empty:
             return
-        own = self._own.now()
-        request = admin_pb2.ForgetBrokerRequest(
-            broker_name=own.name,
-            local=True,
-            leaving=own.incarnation,
-            unread=left.unread,
-            dead_letters=left.dead_letters,
-        )
+        request = goodbye(self._own.now(), left)
         try:
             async with asyncio.timeout(GOODBYE_MS / 1000):
-                await self._peers.ask_peers(FORGET, request.SerializeToString())
+                await self._peers.ask_peers(FORGET, request)
         except (TimeoutError, Error) as error:
             log.info("not all brokers were told of our end: %s", error or "no answer in time")
 

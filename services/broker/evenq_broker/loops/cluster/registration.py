@@ -12,12 +12,16 @@ import logging
 
 from evenq.errors import Error
 from evenq.runtime.backoff import Backoff
-from evenq.wire import status
-from evenq.wire.stubs.evenq.v1 import registry_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.cluster.own_view import OwnView
 from evenq_broker.loops.state.signals import Signal
-from evenq_broker.loops.wire.translation import broker_state
+from evenq_broker.loops.wire.registry import (
+    heartbeat,
+    heartbeat_interval_ms,
+    register,
+    unregister,
+    wants_everything,
+)
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Registration"]
@@ -66,13 +70,10 @@ class Registration:
         if self._left:
             return
         self._left = True
-        own = self._own.now()
-        request = registry_pb2.UnregisterRequest(
-            broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation
-        )
+        request = unregister(self._own.now())
         try:
             async with self._talking:
-                await self._call("Unregister", request.SerializeToString(), UNREGISTER_TIMEOUT_MS)
+                await self._call("Unregister", request, UNREGISTER_TIMEOUT_MS)
         except Error as error:
             log.info("nameserver not told of our end", extra={"nameserver": self._address, "error": str(error)})
 
@@ -83,23 +84,14 @@ class Registration:
         if self._registered != (own.incarnation, own.data_version):
             await self._register(own)
             return
-        beat = registry_pb2.RegistryHeartbeatRequest(
-            broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation, data_version=own.data_version
-        )
-        response = registry_pb2.RegistryHeartbeatResponse.FromString(
-            await self._call("Heartbeat", beat.SerializeToString())
-        )
-        status.check(response.status)
-        if response.full_wanted:
+        if wants_everything(await self._call("Heartbeat", heartbeat(own))):
             await self._register(own)
 
     async def _register(self, own: RegisteredBroker) -> None:
         self._registered = None
-        request = registry_pb2.RegisterRequest(state=broker_state(own))
-        response = registry_pb2.RegisterResponse.FromString(await self._call("Register", request.SerializeToString()))
-        status.check(response.status)
-        if response.heartbeat_interval_ms > 0:
-            self._interval_ms = min(response.heartbeat_interval_ms, self._runtime.settings.register_interval_ms)
+        wanted_ms = heartbeat_interval_ms(await self._call("Register", register(own)))
+        if wanted_ms:
+            self._interval_ms = min(wanted_ms, self._runtime.settings.register_interval_ms)
         self._registered = (own.incarnation, own.data_version)
 
     async def _call(self, rpc: str, request: bytes, timeout_ms: int | None = None) -> bytes:

@@ -12,9 +12,8 @@ from typing import Protocol
 
 from evenq.errors import ConnectionFailed, Error
 from evenq.runtime.backoff import Backoff
-from evenq.wire.stubs.evenq.v1 import registry_pb2
 from evenq_broker.core.cluster.routes import RouteTable
-from evenq_broker.loops.wire.translation import broker_view
+from evenq_broker.loops.wire.registry import RouteNews, route_news, watch_routes
 from evenq_broker.runtime import Runtime
 
 __all__ = ["RouteWatch"]
@@ -56,25 +55,24 @@ class RouteWatch:
             await self._runtime.clock.sleep_ms(backoff.next_ms())
 
     async def _watch(self, backoff: Backoff) -> None:
-        request = registry_pb2.WatchRoutesRequest(watcher=self._runtime.settings.broker_name).SerializeToString()
+        request = watch_routes(self._runtime.settings.broker_name)
         stream = self._runtime.net.stream(self._address, "/evenq.v1.Registry/WatchRoutes", request, timeout_ms=None)
         async for data in stream:
             if not self.connected:
                 log.info("watching routes", extra={"nameserver": self._address})
             self.connected = True
-            self._take(registry_pb2.RouteEvent.FromString(data))
+            self._take(route_news(data))
             self.tried.set()
             backoff.reset()
         raise ConnectionFailed(f"nameserver {self._address} ended the watch of routes; asking again")
 
-    def _take(self, event: registry_pb2.RouteEvent) -> None:
-        brokers = [view for state in event.brokers if (view := broker_view(state)) is not None]
+    def _take(self, news: RouteNews) -> None:
         now_ms = self._runtime.clock.monotonic_ms()
-        if event.snapshot:
-            self._routes.snapshot(self._address, event.nameserver, brokers, now_ms, settling=event.settling)
+        if news.snapshot:
+            self._routes.snapshot(self._address, news.nameserver, news.brokers, now_ms, settling=news.settling)
             self._listener.routes_told()
-            if all(view.name != self._runtime.settings.broker_name for view in brokers):
+            if all(view.name != self._runtime.settings.broker_name for view in news.brokers):
                 self._listener.register_now()  # it restarted, or dropped us: others wait for our word there
         else:
-            self._routes.changed(self._address, brokers, event.removed, now_ms)
+            self._routes.changed(self._address, news.brokers, news.removed, now_ms)
         self._listener.routes_changed()

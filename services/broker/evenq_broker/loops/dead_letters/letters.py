@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from evenq.model import GroupConfig, TopicConfig
 from evenq.model.names import DLQ_PREFIX
-from evenq_broker.core.dead_letters.letter import Death, Reason, letter
+from evenq_broker.core.dead_letters.letter import Death, Reason
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.core.state.records import Acked
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.copies import letter
 from evenq_broker.runtime import Runtime
 
 __all__ = ["bury", "settle", "to_dead_letters"]

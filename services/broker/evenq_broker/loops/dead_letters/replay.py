@@ -14,7 +14,7 @@ from evenq.errors import BadRequest, Error, Forbidden, TopicNotFound
 from evenq.model import MessageType, StartFrom, TopicConfig
 from evenq.model.names import DLQ_PREFIX
 from evenq.store import StoredMessage
-from evenq_broker.core.dead_letters.letter import origin_topic, properties_of, replay_group, replayed
+from evenq_broker.core.dead_letters.letter import replay_group
 from evenq_broker.core.delivery.filters import MessageFilter
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.core.state.records import Acked, encode
@@ -22,6 +22,7 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.copies import lite_topic_of, origin_topic, replayed
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Count", "Replay", "group_known", "groups_with_letters", "replay_progress", "waiting_letters"]
@@ -215,7 +216,7 @@ class Replay:
 
 
 def _lite_topic(letter: StoredMessage, target: TopicConfig) -> str:
-    name = properties_of(letter)[1].lite_topic
+    name = lite_topic_of(letter)
     if not name:
         raise BadRequest(f"the letter has no lite topic, and topic {target.name} takes LITE messages; name another one")
     return name

@@ -10,12 +10,10 @@ from evenq.errors import Error
 from evenq.model import GroupConfig, TopicConfig
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RETRY_PREFIX
-from evenq.store import StoredMessage, TimerAppend
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
-from evenq_broker.core.sending.validation import DELAYED_MESSAGE
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.copies import attempt_of, retry_copy
 from evenq_broker.runtime import Runtime
 
 __all__ = ["attempts_before", "retry_delay_ms", "retry_later"]
@@ -35,7 +33,7 @@ async def attempts_before(ledger: Ledger, group: GroupConfig, topic: TopicConfig
     if topic.name != RETRY_PREFIX + group.name:
         return 0
     copies = await ledger.store.read_at(topic.topic_id, queue_id, [offset])
-    return max((definition_pb2.SystemProperties.FromString(one.system).delivery_attempt for one in copies), default=0)
+    return max(map(attempt_of, copies), default=0)
 
 
 async def retry_later(
@@ -62,7 +60,7 @@ async def retry_later(
     levels = runtime.delay_levels
     delay_ms = retry_delay_ms(levels, level, attempts) if level else group.retry.delay_ms(attempts, levels=levels)
     due_ms = runtime.clock.now_ms() + delay_ms
-    copy = _copy(messages[0], topic, target, due_ms=due_ms, attempt=attempts + 1)
+    copy = retry_copy(messages[0], topic, target, due_ms=due_ms, attempt=attempts + 1)
     delayed_retries.put(target.topic_id)
     try:
         await ledger.store.append((), timers=(copy,))
@@ -71,20 +69,3 @@ async def retry_later(
         raise
     runtime.stats.group_topic(group.group_id, topic.topic_id).redeliveries += 1
     return True
-
-
-def _copy(
-    message: StoredMessage, origin: TopicConfig, target: TopicConfig, *, due_ms: int, attempt: int
-) -> TimerAppend:
-    head = definition_pb2.Message.FromString(message.head)
-    head.topic.Clear()
-    head.topic.name = target.name
-    system = definition_pb2.SystemProperties.FromString(message.system)
-    system.delivery_attempt = attempt
-    if not system.HasField("dead_letter_queue"):
-        system.dead_letter_queue.topic = origin.name
-        system.dead_letter_queue.message_id = system.message_id
-    return TimerAppend(
-        target.topic_id, 0, message.tag_hash, due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=message.born_ms,
-        head=head.SerializeToString(), system=system.SerializeToString(),
-    )  # fmt: skip

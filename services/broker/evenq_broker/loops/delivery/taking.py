@@ -27,6 +27,7 @@ from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.starting import begin
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.stored_messages import message_group_of
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Batch", "MessageTaker"]
@@ -371,8 +372,9 @@ class MessageTaker:
         messages = read.messages
         if ordered:
             messages, waiting = admit(
-                self._ledger.progress, queue, messages, read.next_offset, most, wish.deadline_ms, wish.client_id
-            )
+                self._ledger.progress, queue, messages, read.next_offset, most, wish.deadline_ms, wish.client_id,
+                message_group_of=message_group_of,
+            )  # fmt: skip
             if waiting:
                 self._ledger.journal.record(
                     self._ledger.progress.delivered_op(
@@ -447,4 +449,4 @@ class MessageTaker:
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:
         messages = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
-        rebuild(self._ledger.progress, queue, messages)
+        rebuild(self._ledger.progress, queue, messages, message_group_of=message_group_of)

@@ -19,8 +19,8 @@ from evenq.model.session_events import (
     QueueWanted,
     SettingsChanged,
 )
-from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq_broker.core.groups.members import Member
+from evenq_broker.loops.wire.assignment import Share
 
 __all__ = ["Mail", "Session"]
 
@@ -36,7 +36,7 @@ class Lister(Protocol):
 Mail = (
     MembersChanged[Member]
     | SettingsChanged[GroupConfig]
-    | AssignmentChanged[common_pb2.Share]
+    | AssignmentChanged[Share]
     | QueueWanted
     | OffsetsReset
     | BrokerLeaving
@@ -63,7 +63,7 @@ class Session:
         """Monotonic ms since when the oldest event waits to be taken."""
         self._members_changed = self._members_late = False
         self._settings: GroupConfig | None = None
-        self._assignments: dict[str, tuple[Generation, common_pb2.Share | None]] = {}
+        self._assignments: dict[str, tuple[Generation, Share | None]] = {}
         self._routes: dict[str, None] = {}
         """Topics whose queues changed."""
         self._wanted: dict[MessageQueue, None] = {}
@@ -101,7 +101,7 @@ class Session:
         topic: str,
         generation: Generation,
         now_ms: int,
-        share: common_pb2.Share | None = None,
+        share: Share | None = None,
         *,
         soon: bool = True,
     ) -> None:

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from evenq.errors import DuplicateClientId
 from evenq.model import NO_GENERATION, Generation, GroupConfig, MessageQueue, Subscription
 from evenq.serving.rpc import RpcContext
-from evenq.wire.stubs.evenq.v1 import common_pb2
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.groups.resets import Fences, ResetFence
@@ -29,6 +28,7 @@ from evenq_broker.loops.groups.subscriptions import SubscriptionReports
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.assignment import Share
 from evenq_broker.loops.wire.translation import answer_of
 from evenq_broker.runtime import Runtime
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 SWEEP_MS = 250
 LATE_NAMES = 1_024  # members in the lists that one sweep sends to a group which need not hear them soon
 LATE_PARTS = 40  # sweeps over which the largest groups hear them: 10 s, before anybody could divide by them
-NOBODYS: Mapping[str, common_pb2.Share] = MappingProxyType({})
+NOBODYS: Mapping[str, Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
 
@@ -165,7 +165,7 @@ class Sessions:
         group: str,
         topic: str,
         generation: Generation = NO_GENERATION,
-        shares: Mapping[str, common_pb2.Share] = NOBODYS,
+        shares: Mapping[str, Share] = NOBODYS,
     ) -> None:
         """A decision about (group, topic) came, or its route changed: tell the group's sessions, each its share."""
         self._grants.changed(group, topic)

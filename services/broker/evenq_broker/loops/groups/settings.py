@@ -14,14 +14,11 @@ import logging
 from evenq.allocation import by_name
 from evenq.errors import BadRequest, Error
 from evenq.model import StartFrom
-from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import groups_pb2, peers_pb2
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.signals import done_within
-from evenq_broker.loops.wire.translation import balance_of, group_settings, retry_of
+from evenq_broker.loops.wire.group_settings import PeerSettings, ask_settings, page_of, settings_page
 from evenq_broker.runtime import Runtime
 
 __all__ = ["GroupSettings"]
@@ -34,7 +31,6 @@ FIRST_WAIT_MS = 1_000
 AGAIN_MS = 5_000
 """Pause before a peer that is in the routes and did not answer is asked again."""
 NAMED_MAX = 5
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 class GroupSettings:
@@ -61,29 +57,23 @@ class GroupSettings:
         self._queried.clear()
         self._catalog.changes.routes.notify()
 
-    def answer(self, request: peers_pb2.GroupSettingsRequest) -> peers_pb2.GroupSettingsResponse:
-        """One page of what an operator asked for here. Who asks has come into sight just now, or we into its: it may
-        know more than we do, too.
+    def answer(self, broker_name: str, *, back: bool, after: str) -> bytes:
+        """One page of what an operator asked for here, of the groups behind `after`. Who asks has come into sight just
+        now, or we into its: it may know more than we do, too, unless it asks `back`.
         """
-        if not request.back and request.broker_name in self._queried:
-            del self._queried[request.broker_name]
-            self._back.add(request.broker_name)
+        if not back and broker_name in self._queried:
+            del self._queried[broker_name]
+            self._back.add(broker_name)
             self._catalog.changes.routes.notify()
-        groups = [group for group in self._catalog.groups.all() if group.revised_ms and group.name > request.after]
-        return peers_pb2.GroupSettingsResponse(
-            status=OK,
-            groups=[
-                peers_pb2.NamedSettings(group=group.name, settings=group_settings(group)) for group in groups[:PAGE]
-            ],
-            more=len(groups) > PAGE,
-        )
+        groups = [group for group in self._catalog.groups.all() if group.revised_ms and group.name > after]
+        return settings_page(groups[:PAGE], more=len(groups) > PAGE)
 
-    async def adopt(self, name: str, settings: groups_pb2.GroupSettings, *, create: bool = True) -> bool:
+    async def adopt(self, settings: PeerSettings, *, create: bool = True) -> bool:
         """Take over a group's settings unless those here are as new; True if they changed. Durable when it returns.
 
         `create`: also make the group. Raises BadRequest for what makes no sense, IllegalGroup, TooManyRequests.
         """
-        old = self._catalog.groups.get(name)
+        old = self._catalog.groups.get(settings.group)
         if old is None and not create:
             return False
         if old is not None and settings.revised_ms <= old.revised_ms:
@@ -93,13 +83,13 @@ class GroupSettings:
         if settings.start_from not in set(StartFrom):
             raise BadRequest(f"start_from {settings.start_from[:40]!r} is unknown; give one of {', '.join(StartFrom)}")
         await self._catalog.create_group(
-            name,
+            settings.group,
             ordered=settings.ordered,
             max_attempts=settings.max_attempts,
             strategy=settings.strategy,
             start_from=StartFrom(settings.start_from),
-            retry=retry_of(settings.retry),
-            balance=balance_of(settings.balance),
+            retry=settings.retry(),
+            balance=settings.balance(),
             revised_ms=settings.revised_ms,
         )
         return True
@@ -134,26 +124,24 @@ class GroupSettings:
 
     async def _hear(self, peer: RegisteredBroker, *, back: bool) -> None:
         changed: list[str] = []
-        request = peers_pb2.GroupSettingsRequest(broker_name=self._runtime.settings.broker_name, back=back)
+        own, after = self._runtime.settings.broker_name, ""
         while True:
-            response = peers_pb2.GroupSettingsResponse.FromString(
-                await self._cluster.peers.ask(peer.name, METHOD, request.SerializeToString())
-            )
-            check(response.status)
-            changed += [entry.group for entry in response.groups if await self._take(peer, entry)]
-            if not response.more or not response.groups or response.groups[-1].group <= request.after:
+            request = ask_settings(own, back=back, after=after)
+            page = page_of(await self._cluster.peers.ask(peer.name, METHOD, request))
+            changed += [settings.group for settings in page.groups if await self._take(peer, settings)]
+            if not page.more or not page.groups or page.groups[-1].group <= after:
                 break
-            request.after = response.groups[-1].group
+            after = page.groups[-1].group
         if changed:
             fields = {"peer": peer.name, "groups": len(changed), "names": changed[:NAMED_MAX]}
             log.info("newer group settings taken over", extra=fields)
 
-    async def _take(self, peer: RegisteredBroker, entry: peers_pb2.NamedSettings) -> bool:
+    async def _take(self, peer: RegisteredBroker, settings: PeerSettings) -> bool:
         try:
-            return await self.adopt(entry.group, entry.settings, create=peer.start_ms < self._runtime.started_ms)
+            return await self.adopt(settings, create=peer.start_ms < self._runtime.started_ms)
         except Error as error:  # a strategy that is not installed here, or the table is full
             log.warning(
                 "group settings of a peer not taken over",
-                extra={"peer": peer.name, "group": entry.group, "error": str(error)},
+                extra={"peer": peer.name, "group": settings.group, "error": str(error)},
             )
             return False

@@ -15,19 +15,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from evenq.errors import Error, IllegalOffset, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.model.lanes import owner_among
-from evenq.wire.status import check
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.delivery.queue_progress import READY
 from evenq_broker.core.groups.resets import within
 from evenq_broker.core.lite.lite_topics import LiteTopic, LiteTopics
-from evenq_broker.core.lite.subscriptions import LiteSubscribeAction, LiteSubscriptions, Subscriber
+from evenq_broker.core.lite.subscriptions import (
+    LAST,
+    MAX,
+    MIN,
+    LiteSet,
+    LiteSubscribeAction,
+    LiteSubscriptions,
+    RequestedStart,
+    Subscriber,
+)
 from evenq_broker.core.state.records import Committed, LiteClosed, LiteOpened
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.lite import ASK_LITE_SETS, lite_sets_of
+from evenq_broker.loops.wire.telemetry import LITE_CLIENTS, lite_topic_ended
 from evenq_broker.runtime import Runtime
 
 __all__ = ["Lites"]
@@ -39,7 +47,6 @@ TOLD_MAX = 20_000
 AGAIN_MS = 100
 UNKNOWN_MS = 500
 NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
-LITE_CLIENTS = (definition_pb2.LITE_PUSH_CONSUMER, definition_pb2.LITE_SIMPLE_CONSUMER)
 LEARN_METHOD = "/evenq.v1.Peers/LiteSubscriptions"
 
 
@@ -183,7 +190,7 @@ class Lites:
         who: Subscriber,
         action: LiteSubscribeAction,
         names: Sequence[str],
-        start: definition_pb2.OffsetOption | None,
+        start: RequestedStart | None,
     ) -> None:
         """A client said what it wants. `start` moves the group on lite topics that none of it was subscribed to.
 
@@ -192,23 +199,17 @@ class Lites:
         if start is not None:
             _must_make_sense(start)
         added, changed = self.subscriptions.sync(who, action, names, self._runtime.now_ms())
-        moves = start is not None and (start.WhichOneof("offset_type") or "policy") != "policy"
-        if start is not None and (moves or start.policy != definition_pb2.OffsetOption.LAST):
+        if start is not None and (start.moves or start.value != LAST):
             for name in added:
                 if not self.subscriptions.wanted(who.parent, name, group=who.group, besides=who):
                     await self._move(who, name, start)
         if changed:
             self._refresh([who])
 
-    def told(self) -> list[peers_pb2.LiteSet]:
+    def told(self) -> list[LiteSet]:
         """What clients want, for a broker that has just started."""
         now_ms = self._runtime.now_ms()
-        return [
-            peers_pb2.LiteSet(
-                client_id=who.client_id, group=who.group, topic=who.parent, lite_topics=names, age_ms=now_ms - synced_ms
-            )
-            for who, names, synced_ms in self.subscriptions.told(TOLD_MAX)
-        ]
+        return [LiteSet(who, names, now_ms - synced_ms) for who, names, synced_ms in self.subscriptions.told(TOLD_MAX)]
 
     async def learn(self) -> None:
         """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.
@@ -226,22 +227,17 @@ class Lites:
             await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock)
 
     async def _learn_from(self, peer: str) -> None:
-        request = peers_pb2.LiteSubscriptionsRequest().SerializeToString()
         try:
-            response = peers_pb2.LiteSubscriptionsResponse.FromString(
-                await self._cluster.peers.ask(peer, LEARN_METHOD, request)
-            )
-            check(response.status)
+            sets = lite_sets_of(await self._cluster.peers.ask(peer, LEARN_METHOD, ASK_LITE_SETS))
         except Error as error:  # an older one, or gone again
             log.info("a peer tells no lite subscriptions", extra={"peer": peer, "error": str(error)})
             return
         now_ms = self._runtime.now_ms()
-        for entry in response.sets:
-            who = Subscriber(entry.client_id, entry.group, entry.topic)
-            if self.subscriptions.learn(who, entry.lite_topics, now_ms - max(0, entry.age_ms)):
+        for who, names, age_ms in sets:
+            if self.subscriptions.learn(who, names, now_ms - age_ms):
                 self._refresh([who])
 
-    async def _move(self, who: Subscriber, name: str, start: definition_pb2.OffsetOption) -> None:
+    async def _move(self, who: Subscriber, name: str, start: RequestedStart) -> None:
         parent, group = self._catalog.topics.get(who.parent), self._catalog.groups.get(who.group)
         lite = self.topics.get(parent.topic_id, name) if parent is not None else None
         if parent is None or group is None or lite is None:
@@ -254,16 +250,16 @@ class Lites:
             self._ledger.journal.record(Committed(*queue_key, offset, reset=True))
             self._long_polls.ready(*queue_key)
 
-    async def _offset(self, lite: LiteTopic, start: definition_pb2.OffsetOption) -> int:
+    async def _offset(self, lite: LiteTopic, start: RequestedStart) -> int:
         low, high = self._range(lite)
-        match start.WhichOneof("offset_type"):
+        match start.kind:
             case "offset":
-                return start.offset
+                return start.value
             case "tail_n":
-                return high - start.tail_n
+                return high - start.value
             case "timestamp":
-                return await self._ledger.store.offset_at(lite.topic_id, lite.queue_id, start.timestamp)
-        return high if start.policy == definition_pb2.OffsetOption.MAX else low
+                return await self._ledger.store.offset_at(lite.topic_id, lite.queue_id, start.value)
+        return high if start.value == MAX else low
 
     def end_client(self, client_id: str) -> None:
         """The client said goodbye."""
@@ -294,9 +290,7 @@ class Lites:
         for who, names in ended:
             patience = NOTICE_TRIES
             for name in names:
-                command = service_pb2.TelemetryCommand()
-                command.notify_unsubscribe_lite_command.lite_topic = name
-                frame = command.SerializeToString()
+                frame = lite_topic_ended(name)
                 while not self._clients.streams.push(who.client_id, frame, types=LITE_CLIENTS):  # Go's others panic
                     patience -= 1
                     if patience < 0 or not self._clients.streams.reaches(who.client_id, types=LITE_CLIENTS):
@@ -329,8 +323,6 @@ def is_lite(topic: TopicConfig) -> bool:
     return topic.message_type is MessageType.LITE
 
 
-def _must_make_sense(start: definition_pb2.OffsetOption) -> None:
-    kind = start.WhichOneof("offset_type")
-    value = 0 if kind is None or kind == "policy" else int(getattr(start, kind))
-    if value < 0 or start.policy not in {0, 1, 2}:
-        raise IllegalOffset(f"the start {kind} {value or start.policy} of the subscription is none; give 0 or more")
+def _must_make_sense(start: RequestedStart) -> None:
+    if start.value < 0 or (not start.moves and start.value not in {LAST, MIN, MAX}):
+        raise IllegalOffset(f"the start {start.kind} {start.value} of the subscription is none; give 0 or more")

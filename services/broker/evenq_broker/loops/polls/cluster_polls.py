@@ -18,7 +18,6 @@ from evenq.errors import ConnectionFailed, Error, Unsupported
 from evenq.model import GroupConfig, TopicConfig
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
-from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.polls.interest import PeerNotices, Waiters, Want
 from evenq_broker.core.polls.poll_table import PollTable
@@ -27,6 +26,14 @@ from evenq_broker.loops.progress.starting import begin, deliverable
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.state.signals import Signal
+from evenq_broker.loops.wire.interest import (
+    WaitingNews,
+    interest_hello,
+    interest_of,
+    notices,
+    notices_of,
+    waiting_polls,
+)
 from evenq_broker.runtime import Runtime
 
 __all__ = ["ClusterPolls", "PeerListener"]
@@ -95,15 +102,13 @@ class _InterestOutbox:
 
     async def requests(self, own_name: str) -> AsyncIterator[bytes]:
         """The call's messages."""
-        yield peers_pb2.InterestRequest(broker_name=own_name).SerializeToString()
+        yield interest_hello(own_name)
         while not self._over:
             self._wake.clear()
             if self._news:
-                request = peers_pb2.InterestRequest()
-                for want, count in self._news.items():
-                    request.waiting.add(group=want.group, topic=want.topic, push=want.push, count=count)
+                news = waiting_polls(self._news)
                 self._news.clear()
-                yield request.SerializeToString()
+                yield news
             else:
                 await self._wake.wait()
 
@@ -410,38 +415,33 @@ class ClusterPolls:
         requests = outbox.requests(own)
         async for data in self._runtime.net.stream(line.address, METHOD, requests, timeout_ms=None):
             backoff.reset()
-            for notice in peers_pb2.InterestEvent.FromString(data).deliverable:
-                self._noticed(line, Want(notice.group, notice.topic, notice.push))
+            for want in notices_of(data):
+                self._noticed(line, want)
         raise ConnectionFailed(f"broker {line.name} ended the line; opening it again")
 
     async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The handler of the call: notices to one peer, for as long as its requests come."""
-        first = peers_pb2.InterestRequest.FromString(await anext(aiter(requests), b""))
+        first = interest_of(await anext(aiter(requests), b""))
         listener = self.joined(first.broker_name)
         listening = spawn(self._listen(listener, first, requests), name=f"line of {listener.peer}")
         try:
             while wants := await listener.take():
-                event = peers_pb2.InterestEvent()
-                for want in wants:
-                    event.deliverable.add(group=want.group, topic=want.topic, push=want.push)
-                yield event.SerializeToString()
+                yield notices(wants)
         finally:
             listening.cancel()
             self.left(listener)
 
-    async def _listen(
-        self, listener: PeerListener, first: peers_pb2.InterestRequest, requests: AsyncIterator[bytes]
-    ) -> None:
+    async def _listen(self, listener: PeerListener, first: WaitingNews, requests: AsyncIterator[bytes]) -> None:
         try:
             await self._take(listener, first)
             async for request in requests:
-                await self._take(listener, peers_pb2.InterestRequest.FromString(request))
+                await self._take(listener, interest_of(request))
         finally:
             listener.close()
 
-    async def _take(self, listener: PeerListener, request: peers_pb2.InterestRequest) -> None:
-        for waiting in request.waiting:
+    async def _take(self, listener: PeerListener, news: WaitingNews) -> None:
+        for want, count in news.counts:
             try:
-                await self.told(listener, Want(waiting.group, waiting.topic, waiting.push), waiting.count)
+                await self.told(listener, want, count)
             except Error as error:  # no such group, or no room for it: nobody can wait for it here
                 log.info("a peer's poll cannot wait here", extra={"peer": listener.peer, "error": str(error)})

@@ -14,14 +14,12 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, TooManyRequests
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
-from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import staging_pb2
-from evenq_broker.core.staging.decisions import Decisions
+from evenq_broker.core.staging.decisions import BatchOutcome, Decisions
 from evenq_broker.core.staging.staged import Batch, StagedRows
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
@@ -35,9 +33,10 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.staging.name_locks import NameLocks
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.staging import ask_outcome, check_rolled_forward, outcome_of, roll_forward
 from evenq_broker.runtime import Runtime
 
-__all__ = ["OUTCOME", "ROLL_FORWARD", "BatchOutcome", "Deciding", "StagedHere", "StagingStats"]
+__all__ = ["OUTCOME", "ROLL_FORWARD", "Deciding", "StagedHere", "StagingStats"]
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +69,6 @@ class StagedHere(Protocol):
 
     async def roll_forward(self, batch: Batch, coordinator: str, winners: Collection[str]) -> int: ...
     async def resolve(self, batch: Batch) -> None: ...
-
-
-class BatchOutcome(NamedTuple):
-    """What a coordinator says of a batch."""
-
-    decided: bool
-    winners: Collection[str]
-    dropped: Collection[str]
-    """Only of an undecided batch: shall never win."""
 
 
 class Deciding:
@@ -212,16 +202,8 @@ class Deciding:
         query_id, batch_id = batch
         if coordinator == self.own:
             return await self.outcome(query_id, batch_id, self.own, tokens, expired)
-        request = staging_pb2.OutcomeRequest(
-            query_id=query_id, batch_id=batch_id, broker_name=self.own, tokens=map(bytes.fromhex, tokens),
-            expired=map(bytes.fromhex, expired),
-        )  # fmt: skip
-        content = await self._cluster.peers.ask(coordinator, OUTCOME, request.SerializeToString())
-        response = staging_pb2.OutcomeResponse.FromString(content)
-        check(response.status)
-        return BatchOutcome(
-            response.decided, [one.hex() for one in response.winners], [one.hex() for one in response.dropped]
-        )
+        request = ask_outcome(query_id, batch_id, self.own, tokens, expired)
+        return outcome_of(await self._cluster.peers.ask(coordinator, OUTCOME, request))
 
     # -- what goes on by itself ---------------------------------------------------------------------------------------
 
@@ -311,13 +293,9 @@ class Deciding:
         view = self._catalog.routes.broker(name)
         if view is None:
             raise ConnectionFailed(f"broker {name!r} is not alive: no nameserver tells of it")
-        request = staging_pb2.RollForwardRequest(
-            query_id=query_id, batch_id=batch_id, coordinator=self.own, winners=map(bytes.fromhex, winners)
-        )
-        content = await self._runtime.net.unary(
-            self._cluster.peers.address_of(view), ROLL_FORWARD, request.SerializeToString(), timeout_ms=ROLL_MS
-        )
-        check(staging_pb2.RollForwardResponse.FromString(content).status)
+        request = roll_forward(query_id, batch_id, self.own, winners)
+        address = self._cluster.peers.address_of(view)
+        check_rolled_forward(await self._runtime.net.unary(address, ROLL_FORWARD, request, timeout_ms=ROLL_MS))
 
     def _missed(self, name: str, what: str, error: Error) -> None:
         self._silent[name] += 1

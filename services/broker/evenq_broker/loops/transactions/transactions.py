@@ -17,8 +17,6 @@ from evenq.model import TopicConfig
 from evenq.model.names import GIVEN_UP_TOPIC
 from evenq.runtime.tasks import spawn
 from evenq.store import Append, StoredTimer, TimerAppend
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import data_pb2
 from evenq_broker.core.state.frames import delivered, extra_fields, field, text_field
 from evenq_broker.core.state.records import HalfPut, HalvesEnded, encode
 from evenq_broker.core.transactions.half_messages import (
@@ -32,6 +30,8 @@ from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.copies import given_up_message
+from evenq_broker.loops.wire.transactions import relay_check, was_sent
 from evenq_broker.runtime import Runtime
 
 __all__ = ["TransactionStats", "Transactions"]
@@ -253,7 +253,7 @@ class Transactions:
             },
         )  # fmt: skip
         self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.GIVEN_UP,)))
-        return _given_up_message(timer, header, topic, target)
+        return given_up_message(timer, header, topic, target)
 
     async def _make_given_up_topic(self) -> None:
         try:
@@ -321,17 +321,15 @@ class Transactions:
         return None if streams else False
 
     async def _relay(self, number: int, topic: str, client_id: str, command: bytes) -> None:
-        request = data_pb2.RelayCheckRequest(topic=topic, client_id=client_id, command=command).SerializeToString()
+        request = relay_check(topic, client_id, command)
         for peer in self._cluster.peers.all():
             try:
-                response = data_pb2.RelayCheckResponse.FromString(
-                    await self._cluster.peers.ask(peer.name, RELAY, request)
-                )
+                sent = was_sent(await self._cluster.peers.ask(peer.name, RELAY, request))
             except Error as error:
                 level = logging.DEBUG if isinstance(error, ConnectionFailed) else logging.WARNING
                 log.log(level, "a check was not relayed", extra={"broker": peer.name, "error": str(error)})
                 continue
-            if response.sent:
+            if sent:
                 self.stats.relayed += 1
                 self.table.checked(number)
                 self._record(number)
@@ -398,21 +396,3 @@ def _message(timer: StoredTimer, topic: TopicConfig) -> Append:
     _, head = unpack_half(timer.head)
     queue_id = timer.queue_id % topic.write_queues
     return Append(timer.topic_id, queue_id, timer.tag_hash, timer.born_ms, head, timer.system)
-
-
-def _given_up_message(timer: StoredTimer, header: HalfHeader, topic: TopicConfig, target: TopicConfig) -> Append:
-    """The message for those who look after given-up transactions: its origin as dead letters tell it, and the number
-    of its checks.
-    """
-    message = definition_pb2.Message.FromString(unpack_half(timer.head)[1])
-    message.topic.Clear()
-    message.topic.name = target.name
-    message.user_properties["TRANSACTION_CHECK_TIMES"] = str(header.checks)
-    message.user_properties["REAL_TOPIC"] = topic.name
-    system = definition_pb2.SystemProperties.FromString(timer.system)
-    system.message_type = definition_pb2.NORMAL
-    system.dead_letter_queue.topic = topic.name
-    system.dead_letter_queue.message_id = system.message_id
-    return Append(
-        target.topic_id, 0, timer.tag_hash, timer.born_ms, message.SerializeToString(), system.SerializeToString()
-    )

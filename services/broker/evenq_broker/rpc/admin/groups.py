@@ -25,6 +25,8 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.cluster import create_group
+from evenq_broker.loops.wire.group_settings import PeerSettings
 from evenq_broker.loops.wire.translation import (
     balance_message,
     balance_of,
@@ -90,7 +92,7 @@ class Groups:
                 raise PreconditionFailed(
                     f"group {request.group} was changed later at {own}, which tells it to the others"
                 )
-            await self._group_settings.adopt(request.group, request.settings)
+            await self._group_settings.adopt(PeerSettings(request.group, request.settings))
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
         strategy = strategy_asked(request.strategy)  # a name that nobody knows is refused now, not warned of later
         warnings = (
@@ -109,7 +111,7 @@ class Groups:
             revised_ms=max(self._runtime.clock.now_ms(), old.revised_ms + 1 if old else 0),
         )
         if not request.local:
-            failed = await self._cluster_catalog.create_group(request, group)
+            failed = await self._cluster_catalog.create_group(create_group(request, group))
             if any(isinstance(error, PreconditionFailed) for _, error in failed):
                 self._group_settings.ask_again()
             must_be_complete(failed, f"group {request.group} is created")

@@ -22,15 +22,15 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.groups.membership import GroupTables
-from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog, Placement
+from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.resizing.resizing import stranded
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.cluster import Placement, placement_messages
 from evenq_broker.loops.wire.translation import (
     counts_of,
-    entry_of,
     message_type_number,
     message_type_of,
     permission_of,
@@ -102,8 +102,7 @@ class Topics:
                 uid=request.uid,
             )
             own = self._runtime.settings.broker_name
-            entry = entry_of(topic.name, counts_of(own, topic, draining=self._catalog.draining))
-            placements = [Placement(broker_name=own, entry=entry)]
+            placements = [Placement(own, counts_of(own, topic, draining=self._catalog.draining))]
         else:
             self._must_fit(request, kind)
             placements = await self._cluster_catalog.create_topic(
@@ -113,7 +112,8 @@ class Topics:
                 retention_ms=retention_ms,
                 brokers=_chosen(request),
             )
-        return admin_pb2.CreateTopicResponse(status=OK, placements=placements).SerializeToString()
+        messages = placement_messages(request.topic, placements)
+        return admin_pb2.CreateTopicResponse(status=OK, placements=messages).SerializeToString()
 
     def _must_fit(self, request: admin_pb2.CreateTopicRequest, kind: MessageType) -> None:
         if is_system_topic(request.topic):

@@ -18,6 +18,7 @@ from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.cluster import missing_messages
 from evenq_broker.loops.wire.translation import broker_info
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
@@ -99,7 +100,7 @@ class _Cluster:
         return _Overview(
             brokers=[self._own()],
             groups=len(self._catalog.groups),
-            missing=list(self._cluster.known.missing()),
+            missing=missing_messages(self._cluster.known.missing()),
             broker_groups=[own_group(self._runtime)],
         )
 

@@ -39,6 +39,7 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.wire.cluster import away_messages
 from evenq_broker.loops.wire.translation import message_type_number, permission_of, queue_message
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
@@ -201,7 +202,7 @@ class _Routing:
 
     def _remembered(self, topic: str) -> bytes:
         """For another broker: what this one alone knows of brokers that are away."""
-        away = routes_pb2.RouteSchemes(away=self._cluster.known.away(topic)).SerializeToString()
+        away = routes_pb2.RouteSchemes(away=away_messages(self._cluster.known.away(topic))).SerializeToString()
         return service_pb2.QueryRouteResponse(status=OK).SerializeToString() + away
 
     async def _away(self, request: service_pb2.QueryRouteRequest, *, wanted: bool) -> list[routes_pb2.AwayBroker]:
@@ -215,7 +216,7 @@ class _Routing:
         plain = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic), endpoints=request.endpoints)
         question = routes_pb2.RouteQuestion(schemes=True, local=True).SerializeToString()
         answers = await self._cluster.peers.ask_peers(MESSAGING + "QueryRoute", plain.SerializeToString() + question)
-        away = {one.broker_name: one for one in self._cluster.known.away(topic)}
+        away = {one.broker_name: one for one in away_messages(self._cluster.known.away(topic))}
         for _, result in answers:
             if not isinstance(result, Error):
                 named = routes_pb2.RouteSchemes.FromString(result).away

@@ -22,9 +22,7 @@ from evenq_broker.core.dead_letters.letter import (
     ORIGIN_OFFSET,
     ORIGIN_QUEUE,
     REASON,
-    properties_of,
 )
-from evenq_broker.core.delivery.filters import message_filter
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -39,6 +37,8 @@ from evenq_broker.loops.dead_letters.replay import (
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.copies import properties_of
+from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.loops.wire.translation import filter_of, queue_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed

@@ -23,7 +23,7 @@ from evenq.wire.status import status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
-from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter, message_filter
+from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.frames import delivered, extra_fields, field, varint, varint_field
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
@@ -32,6 +32,7 @@ from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.loops.wire.translation import filter_of, generation_of
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed

@@ -18,7 +18,7 @@ from evenq.serving.rpc import RpcContext
 from evenq.store import ReadResult
 from evenq.wire.convert import duration_ms_of, ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.delivery.filters import TURNS_MIN, MessageFilter, message_filter
+from evenq_broker.core.delivery.filters import TURNS_MIN, MessageFilter
 from evenq_broker.core.state.frames import delivered, extra_fields, field, varint_field
 from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -26,6 +26,7 @@ from evenq_broker.loops.delivery.ending import hold
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import forward, forward_stream, owner_of
 from evenq_broker.runtime import Runtime

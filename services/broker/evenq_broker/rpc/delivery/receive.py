@@ -17,7 +17,7 @@ from evenq.serving.rpc import Frames, RpcContext
 from evenq.wire.convert import duration_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.delivery.attempts import Attempt, Attempts
-from evenq_broker.core.delivery.filters import MessageFilter, message_filter
+from evenq_broker.core.delivery.filters import MessageFilter
 from evenq_broker.core.delivery.progress import QueueProgress
 from evenq_broker.core.polls.poll_table import ANY
 from evenq_broker.core.state.frames import field, varint
@@ -32,6 +32,7 @@ from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import forward_stream, owner_of
 from evenq_broker.rpc.lite.lite import LiteReceiving

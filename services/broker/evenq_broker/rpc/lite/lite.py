@@ -27,6 +27,7 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.delivery.taking import Batch, MessageTaker
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.wire.lite import lite_start_of
 from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
@@ -74,7 +75,7 @@ class LiteSyncing:
         group = await self._catalog.ensure_group(request.group.name)
         who = Subscriber(context.client_id, group.name, topic.name)
         self._clients.table.seen(context.client_id, self._runtime.now_ms(), group=group.name)
-        start = request.offset_option if request.HasField("offset_option") else None
+        start = lite_start_of(request.offset_option) if request.HasField("offset_option") else None
         await self._lite.sync(who, LiteSubscribeAction(request.action), names, start)
         if MARK not in context.headers:
             await self._to_all(topic.name, data, context)

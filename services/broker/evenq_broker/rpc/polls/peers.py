@@ -15,6 +15,7 @@ from evenq_broker.core.lite.subscriptions import Subscriber
 from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
+from evenq_broker.loops.wire.lite import lite_set_messages
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 
@@ -31,10 +32,10 @@ def rpcs(*, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSetti
 
     async def settings_of_groups(data: bytes, _context: RpcContext) -> bytes:
         request = parsed(peers_pb2.GroupSettingsRequest, data)
-        return group_settings.answer(request).SerializeToString()
+        return group_settings.answer(request.broker_name, back=request.back, after=request.after)
 
     async def lite_subscriptions(_request: bytes, _context: RpcContext) -> bytes:
-        return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=lite.told()).SerializeToString()
+        return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=lite_set_messages(lite.told())).SerializeToString()
 
     async def lite_ready(data: bytes, _context: RpcContext) -> bytes:
         request = parsed(peers_pb2.LiteReadyRequest, data)

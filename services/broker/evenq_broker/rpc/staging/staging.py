@@ -72,6 +72,7 @@ class StagingCalls:
             token=request.token,
             sequence=request.sequence,
             now_ms=now_ms,
+            empty_message=definition_pb2.Message,
             passed=self._passed,
         )
         origin = Origin(

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from evenq_broker.core.delivery.filters import EVERYTHING, LOOK_AHEAD, LOOK_AHEAD_MAX, MessageFilter, message_filter
+from evenq_broker.core.delivery.filters import EVERYTHING, LOOK_AHEAD, LOOK_AHEAD_MAX, MessageFilter
+from evenq_broker.loops.wire.stored_messages import message_filter
 
 from evenq.errors import IllegalFilterExpression
 from evenq.store import ReadResult, StoredMessage

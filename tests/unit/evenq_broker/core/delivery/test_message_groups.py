@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.delivery.message_groups import admit, rebuild
+from functools import partial
+
+from evenq_broker.core.delivery import message_groups
 from evenq_broker.core.delivery.progress import Progress, QueueProgress, SettleStatus
 from evenq_broker.core.state.records import decode, encode
 
 from evenq.store import StoredMessage
-from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
 KEY = (1, 2, 0)
+admit = partial(message_groups.admit, message_group_of=bytes.decode)
+rebuild = partial(message_groups.rebuild, message_group_of=bytes.decode)
 
 
 def stored(offset: int, lane: str) -> StoredMessage:
-    system = definition_pb2.SystemProperties(message_group=lane).SerializeToString()
-    return StoredMessage(2, 0, offset, 0, 0, 0, 0, b"", system)
+    return StoredMessage(2, 0, offset, 0, 0, 0, 0, b"", lane.encode())
 
 
 def begun(progress: Progress) -> QueueProgress:

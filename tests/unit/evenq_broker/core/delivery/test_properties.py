@@ -1,39 +1,24 @@
-"""Properties and tag out of a stored message's bytes."""
+"""The tag, and what stands before the body, in a stored message's bytes."""
 
 import pytest
-from evenq_broker.core.delivery.properties import tag_of, user_properties
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from evenq_broker.core.delivery.properties import tag_of, without_body
 
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+@pytest.mark.parametrize("size", [1, 127, 128, 70_000])
+def test_a_head_without_its_body_is_what_stands_before_it(size: int) -> None:
+    head = definition_pb2.Message(user_properties={"a": "1"})
+    head.topic.name = "t"
+    before = head.SerializeToString()
+    head.body = b"\x12" * size
+    assert without_body(head.SerializeToString()) == before
 
 
-@given(
-    properties=st.dictionaries(TEXT, TEXT, max_size=5),
-    topic=TEXT,
-    size=st.sampled_from([0, 1, 127, 128, 8_000, 8_193, 70_000]),
-)
-@settings(max_examples=100, deadline=None)
-def test_all_properties_are_found_whatever_the_size_of_the_body(
-    properties: dict[str, str], topic: str, size: int
-) -> None:
-    message = definition_pb2.Message(body=b"\x12" * size, user_properties=properties)
-    message.topic.name = topic
-    assert dict(user_properties(message.SerializeToString())) == properties
-
-
-@pytest.mark.parametrize("order", [["body", "properties"], ["properties", "body", "rest"], ["properties", "number"]])
-def test_fields_in_an_order_that_nobody_writes_are_understood_too(order: list[str]) -> None:
-    large = b"\x22\x80\x80\x02" + b"b" * (1 << 15)
-    fields = {
-        "body": large,
-        "properties": definition_pb2.Message(user_properties={"a": "1"}).SerializeToString(),
-        "rest": b"\x7a\x80\x80\x02" + b"r" * (1 << 15),
-        "number": b"\x78\x01" + large,
-    }
-    assert dict(user_properties(b"".join(fields[one] for one in order))) == {"a": "1"}
+@pytest.mark.parametrize("behind", [b"\x12\x00", b"\x78\x01"])
+def test_a_body_that_is_not_last_stays(behind: bytes) -> None:
+    head = definition_pb2.Message(body=b"body").SerializeToString() + behind
+    assert without_body(head) == head
 
 
 @pytest.mark.parametrize("tag", ["", "red", "größe", "x" * 300])

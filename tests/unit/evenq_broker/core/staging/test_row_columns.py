@@ -65,7 +65,16 @@ def test_blocks_built_by_columns_are_byte_for_byte_those_built_row_by_row(monkey
 
         def made(rows: Any = rows) -> bytes:
             taken = rows_of(rows, LIMITS)
-            return build(taken, MIXED, LIMITS, token=TOKEN, sequence=0, now_ms=1_000, passed=passed).system
+            return build(
+                taken,
+                MIXED,
+                LIMITS,
+                token=TOKEN,
+                sequence=0,
+                now_ms=1_000,
+                empty_message=definition_pb2.Message,
+                passed=passed,
+            ).system
 
         monkeypatch.setattr(staged_rows._Maker, "columns", lambda _: b"")
         made()  # a first tag goes through the validation, whose bytes differ in the order of their fields
@@ -77,7 +86,15 @@ def test_blocks_built_by_columns_are_byte_for_byte_those_built_row_by_row(monkey
 
 def test_a_block_for_the_store_is_the_messages_of_the_block_as_one_piece() -> None:
     rows = block(["one", "two", "three"], queue_ids=[3, -1, 7], tags=["a", "", "b"], keys=[["k"], [], ["l", "m"]])
-    timer = build(rows_of(rows, LIMITS), MIXED, LIMITS, token=TOKEN, sequence=0, now_ms=1_000)
+    timer = build(
+        rows_of(rows, LIMITS),
+        MIXED,
+        LIMITS,
+        token=TOKEN,
+        sequence=0,
+        now_ms=1_000,
+        empty_message=definition_pb2.Message,
+    )
     found = block_of(timer, MIXED, queue_id=2, now_ms=1_000)
     assert found is not None
     assert (found.topic_id, len(found), list(found.queue_ids)) == (3, 3, [3, 2, 3])
@@ -96,7 +113,15 @@ def test_a_block_for_the_store_is_the_messages_of_the_block_as_one_piece() -> No
 
 def test_a_block_with_a_row_that_is_due_later_is_none_for_the_store_until_then() -> None:
     rows = block(["now", "later"], delivery_ms=[0, 1_500])
-    timer = build(rows_of(rows, LIMITS), MIXED, LIMITS, token=TOKEN, sequence=0, now_ms=1_000)
+    timer = build(
+        rows_of(rows, LIMITS),
+        MIXED,
+        LIMITS,
+        token=TOKEN,
+        sequence=0,
+        now_ms=1_000,
+        empty_message=definition_pb2.Message,
+    )
     assert block_of(timer, MIXED, queue_id=0, now_ms=1_000) is None
     assert block_of(timer, MIXED, queue_id=0, now_ms=1_500) is not None
 

@@ -26,7 +26,15 @@ TOKEN = bytes(range(16))
 
 
 def stored(rows: Any, topic: TopicConfig = MIXED, *, now_ms: int = 1_000) -> list[Any]:
-    timer = build(rows_of(rows, LIMITS), topic, LIMITS, token=TOKEN, sequence=5, now_ms=now_ms)
+    timer = build(
+        rows_of(rows, LIMITS),
+        topic,
+        LIMITS,
+        token=TOKEN,
+        sequence=5,
+        now_ms=now_ms,
+        empty_message=definition_pb2.Message,
+    )
     assert token_and_sequence(timer) == (TOKEN, 5)
     return list(messages_of(timer, topic, queue_id=1, now_ms=now_ms))
 
@@ -80,7 +88,9 @@ def test_a_tag_and_a_group_are_judged_once_for_all_blocks_of_a_topic(monkeypatch
 
     def tags_of(topic: TopicConfig, passed: Passed, tags: list[str]) -> list[str]:
         rows = rows_of(block(["x"] * len(tags), tags=tags), LIMITS)
-        timer = build(rows, topic, LIMITS, token=TOKEN, sequence=0, now_ms=1, passed=passed)
+        timer = build(
+            rows, topic, LIMITS, token=TOKEN, sequence=0, now_ms=1, empty_message=definition_pb2.Message, passed=passed
+        )
         made = messages_of(StoredTimer(3, 0, 0, 1, 1, 0, 0, 3, timer.head, timer.system), topic, queue_id=1, now_ms=1)
         return [definition_pb2.SystemProperties.FromString(one.system).tag for one in made]
 
@@ -145,7 +155,15 @@ def test_text_that_is_no_utf8_is_refused_not_stored() -> None:
 
 
 def test_a_block_of_an_unknown_version_is_refused() -> None:
-    timer = build(rows_of(block(["a"]), LIMITS), MIXED, LIMITS, token=TOKEN, sequence=0, now_ms=0)
+    timer = build(
+        rows_of(block(["a"]), LIMITS),
+        MIXED,
+        LIMITS,
+        token=TOKEN,
+        sequence=0,
+        now_ms=0,
+        empty_message=definition_pb2.Message,
+    )
     other = StoredTimer(3, 0, 9, 0, 0, 0, 0, 3, b"\x09" + timer.head[1:], timer.system)
     with pytest.raises(StoreCorrupted, match="version 9"):
         list(messages_of(other, MIXED, queue_id=0, now_ms=0))

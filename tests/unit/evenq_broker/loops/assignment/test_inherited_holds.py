@@ -5,21 +5,22 @@ from __future__ import annotations
 import pytest
 from evenq_broker.loops.assignment import inherited_holds as module
 from evenq_broker.loops.assignment.inherited_holds import ReportedHolds
+from evenq_broker.loops.wire.assignment import DecisionNews
 
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
 
-def decision(counter: int, *ids: str, group: str = "g", topic: str = "t") -> assignment_pb2.Decision:
+def decision(counter: int, *ids: str, group: str = "g", topic: str = "t") -> DecisionNews:
     told = assignment_pb2.Decision(group=group, topic=topic, generation=common_pb2.Generation(epoch=1, counter=counter))
     for own in ids:
         told.held.add(client_id=own, place="web").queues.add(broker_name="b", queue_ids=[1])
-    return told
+    return DecisionNews(told.SerializeToString())
 
 
 def kept(holds: ReportedHolds, group: str = "g") -> list[tuple[str, int, list[str]]]:
     return [
         (told.topic, told.generation.counter, [place.client_id for place in told.places])
-        for told in holds.of_group(group)
+        for told in (assignment_pb2.TopicHolds.FromString(one.encoded) for one in holds.of_group(group))
     ]
 
 

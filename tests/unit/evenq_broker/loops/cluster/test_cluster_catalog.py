@@ -41,8 +41,8 @@ def test_a_topic_has_the_counts_it_has_elsewhere_when_none_are_asked_for(run: Ru
         broker = await stage.broker(default_queues=8)
         await stage.during(broker.catalog.create_topic("t", queues=3))
         (placement,) = await stage.during(broker.cluster_catalog.create_topic("t"))
-        assert placement.entry.write_queues == 3
+        assert placement.counts.write_queues == 3
         (placement,) = await stage.during(broker.cluster_catalog.create_topic("new"))
-        assert placement.entry.write_queues == 8
+        assert placement.counts.write_queues == 8
 
     run(story)

@@ -5,8 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from evenq_broker.core.delivery.filters import LOOK_AHEAD, TURNS_MIN, message_filter
+from evenq_broker.core.delivery.filters import LOOK_AHEAD, TURNS_MIN
 from evenq_broker.core.delivery.tags import tag_hash
+from evenq_broker.loops.wire.stored_messages import message_filter
 
 from evenq.errors import TopicNotFound
 from evenq.model import StartFrom

@@ -1,0 +1,106 @@
+"""What a broker and the rebalancer say to each other: decisions and questions. Reports are in `loops.wire.reports`.
+
+Called by `loops.assignment` and `loops.groups`. Reading an answer raises what its status says. A member's share and a
+topic's request mode are passed on as they came, without looking into them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from evenq.model import Generation
+from evenq.wire import status
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
+from evenq_broker.core.assignment.local import Answer
+from evenq_broker.loops.wire.translation import generation_of, queue_of
+
+__all__ = [
+    "DecisionNews", "Share", "TopicHolds", "TopicMode", "ask_assignment", "ask_owners", "assignment_of", "owners_of",
+]  # fmt: skip
+
+Share = common_pb2.Share
+"""A member's part of a decision, for the member's stream."""
+TopicMode = assignment_pb2.TopicMode
+"""A topic's request mode, for the next report."""
+
+
+class TopicHolds(NamedTuple):
+    """What waits for successors in one topic, by one decision."""
+
+    topic: str
+    generation: Generation
+    waits: bool
+    """False: nothing does, or it was too much to keep."""
+    encoded: bytes
+    """For the next report."""
+
+
+class DecisionNews:
+    """A decision as it came, or where to find the leader, or just a sign of life."""
+
+    __slots__ = ("_message", "generation", "group", "leader", "topic")
+
+    def __init__(self, data: bytes) -> None:
+        self._message = assignment_pb2.Decision.FromString(data)
+        self.leader = self._message.leader
+        """`host:port` of the rebalancer that leads; empty: the one that told this."""
+        self.group = self._message.group
+        """Empty: no decision."""
+        self.topic = self._message.topic
+        self.generation = generation_of(self._message.generation)
+
+    def shares(self) -> dict[str, Share]:
+        """By client id."""
+        return {member.client_id: member.share for member in self._message.shares.members}
+
+    @property
+    def mode(self) -> TopicMode | None:
+        """The request mode that it sets; None: it sets none."""
+        return self._message.set_mode if self._message.HasField("set_mode") else None
+
+    @property
+    def holds_any(self) -> bool:
+        """Does anything wait for successors by it?"""
+        return bool(self._message.held)
+
+    def holds(self, bytes_max: int) -> TopicHolds:
+        """What waits for successors by it; nothing, if that takes more than `bytes_max`."""
+        told = self._message
+        message = assignment_pb2.TopicHolds(topic=told.topic, generation=told.generation, places=told.held)
+        if message.ByteSize() > bytes_max:
+            del message.places[:]
+        return TopicHolds(told.topic, self.generation, bool(message.places), message.SerializeToString())
+
+
+# ---------------------------------------------------------------------------------------------------------- questions
+
+
+def ask_assignment(group: str, topic: str, client_id: str) -> bytes:
+    """Asks for one member's queues."""
+    return assignment_pb2.AssignmentRequest(group=group, topic=topic, client_id=client_id).SerializeToString()
+
+
+def assignment_of(response: bytes) -> Answer | None:
+    """The member's queues; None: the leader does not know the group or the topic."""
+    told = assignment_pb2.AssignmentResponse.FromString(response)
+    status.check(told.status)
+    if not told.known:
+        return None
+    queues = tuple(queue_of(assigned.queue) for assigned in told.queues if assigned.HasField("queue"))
+    return Answer(queues, told.strategy, told.generation.epoch, told.generation.counter)
+
+
+def ask_owners(group: str, topic: str) -> bytes:
+    """Asks who owns the topic's queues."""
+    return assignment_pb2.ExplainRequest(group=group, topic=topic).SerializeToString()
+
+
+def owners_of(response: bytes, topic: str, broker_name: str) -> dict[int, str]:
+    """Queue id -> client id, for the queues of one broker that have an owner."""
+    told = assignment_pb2.ExplainResponse.FromString(response)
+    status.check(told.status)
+    return {
+        assigned.queue.queue_id: assigned.owner
+        for assigned in told.queues
+        if assigned.owner and assigned.queue.topic == topic and assigned.queue.broker_name == broker_name
+    }

@@ -1,0 +1,129 @@
+"""Questions of one broker to the others about topics, groups and itself, as bytes (`loops.cluster`).
+
+Reading an answer raises what its status says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from evenq.model import GroupConfig, MessageType, QueueCounts
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
+from evenq_broker.core.cluster.known_brokers import Away
+from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.core.cluster.unfinished import Left
+from evenq_broker.core.state.records import BrokerKnown
+from evenq_broker.loops.wire.translation import counts_of_entry, entry_of, group_settings, message_type_number
+
+__all__ = [
+    "Placement", "away_messages", "check_group_created", "check_group_deleted", "check_topic_deleted", "create_group",
+    "create_topic", "created_counts", "delete_group", "delete_topic", "goodbye", "missing_messages",
+    "placement_messages",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What became of a topic on one broker."""
+
+    broker_name: str
+    counts: QueueCounts | None = None
+    """As it is there; None: it could not be made."""
+    error: str = ""
+    """Why not."""
+
+
+# -------------------------------------------------------------------------------------------------------------- topics
+
+
+def create_topic(
+    name: str, kind: MessageType, *, queues: int, retention_ms: int | None, chosen: bool, uid: str
+) -> bytes:
+    """Lets one broker make or widen a topic; the arguments are those of `Catalog.create_topic`."""
+    return admin_pb2.CreateTopicRequest(
+        topic=name, message_type=message_type_number(kind), queues=queues, mixed=kind is MessageType.MIXED,
+        retention_ms=retention_ms, chosen=chosen, uid=uid, local=True,
+    ).SerializeToString()  # fmt: skip
+
+
+def created_counts(broker_name: str, response: bytes) -> QueueCounts:
+    """How the topic is at that broker now, from its answer to `create_topic`."""
+    told = admin_pb2.CreateTopicResponse.FromString(response)
+    check(told.status)
+    return counts_of_entry(broker_name, told.placements[0].entry)
+
+
+def placement_messages(topic: str, placements: Iterable[Placement]) -> list[admin_pb2.TopicPlacement]:
+    """The wire form of where a topic landed."""
+    return [
+        admin_pb2.TopicPlacement(
+            broker_name=one.broker_name,
+            entry=None if one.counts is None else entry_of(topic, one.counts),
+            error=one.error,
+        )
+        for one in placements
+    ]
+
+
+def delete_topic(name: str) -> bytes:
+    """Lets one broker forget a topic."""
+    return admin_pb2.DeleteTopicRequest(topic=name, local=True).SerializeToString()
+
+
+def check_topic_deleted(response: bytes) -> None:
+    """The answer to `delete_topic`."""
+    check(admin_pb2.DeleteTopicResponse.FromString(response).status)
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+def create_group(request: admin_pb2.CreateGroupRequest, group: GroupConfig) -> bytes:
+    """Lets one broker make the group with all its settings; an older one follows the operator's `request` alone."""
+    complete = admin_pb2.CreateGroupRequest()
+    complete.CopyFrom(request)
+    complete.local = True
+    complete.settings.CopyFrom(group_settings(group))
+    return complete.SerializeToString()
+
+
+def check_group_created(response: bytes) -> None:
+    """The answer to `create_group`."""
+    check(admin_pb2.CreateGroupResponse.FromString(response).status)
+
+
+def delete_group(name: str) -> bytes:
+    """Lets one broker delete a group."""
+    return admin_pb2.DeleteGroupRequest(group=name, local=True).SerializeToString()
+
+
+def check_group_deleted(response: bytes) -> None:
+    """The answer to `delete_group`."""
+    check(admin_pb2.DeleteGroupResponse.FromString(response).status)
+
+
+# ------------------------------------------------------------------------------------------------------------- brokers
+
+
+def goodbye(own: RegisteredBroker, left: Left) -> bytes:
+    """Tells that a drained broker ends, and what is left there."""
+    return admin_pb2.ForgetBrokerRequest(
+        broker_name=own.name, local=True, leaving=own.incarnation, unread=left.unread, dead_letters=left.dead_letters
+    ).SerializeToString()
+
+
+def missing_messages(brokers: Iterable[BrokerKnown]) -> list[admin_pb2.MissingBroker]:
+    """The wire form of brokers that are not there."""
+    return [
+        admin_pb2.MissingBroker(name=one.name, gone_ms=one.gone_ms, unread=one.unread, dead_letters=one.dead_letters)
+        for one in brokers
+    ]
+
+
+def away_messages(brokers: Iterable[Away]) -> list[routes_pb2.AwayBroker]:
+    """The wire form of brokers with queues of a topic that are not there."""
+    return [
+        routes_pb2.AwayBroker(broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms) for one in brokers
+    ]

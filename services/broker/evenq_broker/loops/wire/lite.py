@@ -1,0 +1,39 @@
+"""Subscriptions of lite topics between brokers, and where a client wants to begin, as messages (`loops.lite`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evenq.wire.status import check
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import peers_pb2
+from evenq_broker.core.lite.subscriptions import LiteSet, RequestedStart, Subscriber
+
+__all__ = ["ASK_LITE_SETS", "lite_set_messages", "lite_sets_of", "lite_start_of"]
+
+ASK_LITE_SETS = peers_pb2.LiteSubscriptionsRequest().SerializeToString()
+"""Asks another broker for what it knows."""
+
+
+def lite_start_of(option: definition_pb2.OffsetOption) -> RequestedStart:
+    """The start that a client asks for."""
+    kind = option.WhichOneof("offset_type")
+    return RequestedStart("", option.policy) if kind is None else RequestedStart(kind, int(getattr(option, kind)))
+
+
+def lite_set_messages(sets: Iterable[LiteSet]) -> list[peers_pb2.LiteSet]:
+    """The wire form of what clients want."""
+    return [
+        peers_pb2.LiteSet(client_id=who.client_id, group=who.group, topic=who.parent, lite_topics=names, age_ms=age_ms)
+        for who, names, age_ms in sets
+    ]
+
+
+def lite_sets_of(response: bytes) -> list[LiteSet]:
+    """What another broker told. Raises what its status says."""
+    told = peers_pb2.LiteSubscriptionsResponse.FromString(response)
+    check(told.status)
+    return [
+        LiteSet(Subscriber(entry.client_id, entry.group, entry.topic), entry.lite_topics, max(0, entry.age_ms))
+        for entry in told.sets
+    ]
