@@ -7,7 +7,7 @@ import threading
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 
-REFUSED = "does not take this broker: brokers may not call this nameserver from 127.0.0.1: register_from allows"
+REFUSED = ": brokers may not call this nameserver from 127.0.0.1: register_from allows"
 
 
 def test_a_broker_from_elsewhere_is_refused_and_its_log_says_what_to_change() -> None:

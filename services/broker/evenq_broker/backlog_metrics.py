@@ -47,19 +47,19 @@ def backlog_metrics(
     return [
         Metric(
             name="rocketmq_consumer_lag_latency", kind=gauge, unit="ms", labels=group_topic,
-            help="Age of the oldest message that is not finished; 0: none.", read=source.lag_latency,
+            help="Age of the oldest unfinished message; 0 if there is none.", read=source.lag_latency,
         ),
         Metric(
             name="evenq_broker_retries_waiting", kind=gauge, unit="messages", labels=group,
-            help="Failed, and waiting for the next delivery.", read=source.retries,
+            help="Failed messages that wait for their next delivery.", read=source.retries,
         ),
         Metric(
             name="evenq_broker_given_back_total", kind=counter, unit="deliveries", labels=group_topic,
-            help="Given back by their consumer: it failed.", read=source.given_back,
+            help="Deliveries that failed: the consumer gave the message back.", read=source.given_back,
         ),
         Metric(
             name="evenq_broker_timed_out_total", kind=counter, unit="deliveries", labels=group_topic,
-            help="Not finished in their time, or their client was lost.", read=source.timed_out,
+            help="Deliveries that were not finished in time, or whose client was lost.", read=source.timed_out,
         ),
         Metric(
             name="evenq_broker_dead_letters", kind=gauge, unit="messages", labels=group,
@@ -67,7 +67,7 @@ def backlog_metrics(
         ),
         Metric(
             name="evenq_broker_delivery_seconds", kind=histogram, unit="seconds", labels=group_topic,
-            help="From stored to handed to a member, first deliveries.", read=source.ages,
+            help="Time from the storing of a message to its first delivery.", read=source.ages,
         ),
         Metric(
             name="rocketmq_message_size", kind=histogram, unit="bytes", labels=("topic", "message_type"),
@@ -93,15 +93,15 @@ def single_queue_metrics(
     return [
         Metric(
             name="evenq_queue_lag_messages", kind=MetricKind.GAUGE, unit="messages", labels=labels,
-            help="Not finished yet, of one queue.", read=source.queue_lags,
+            help="Unfinished messages of one queue.", read=source.queue_lags,
         ),
         Metric(
             name="evenq_queue_lag_seconds", kind=MetricKind.GAUGE, unit="seconds", labels=labels,
-            help="Age of the oldest message of the queue that is not finished.", read=source.queue_ages,
+            help="Age of the oldest unfinished message of the queue.", read=source.queue_ages,
         ),
         Metric(
             name="evenq_queue_series_left_out", kind=MetricKind.GAUGE, unit="queues",
-            help=f"Queues of groups over {QUEUE_SERIES_MAX}, which are not listed.", read=source.left_out,
+            help=f"Queues of groups beyond the first {QUEUE_SERIES_MAX}, which are not listed.", read=source.left_out,
         ),
     ]  # fmt: skip
 

@@ -22,11 +22,11 @@ def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: Rebalan
     return [
         Metric(
             name="evenq_broker_nameservers", kind=gauge, unit="nameservers",
-            help="Nameservers that this broker was told of.", read=source.nameservers,
+            help="Nameservers that this broker is configured with.", read=source.nameservers,
         ),
         Metric(
             name="evenq_broker_nameservers_answering", kind=gauge, unit="nameservers",
-            help="Of them, those that tell it the routes now.", read=source.nameservers_answering,
+            help="Nameservers that send this broker their routes now.", read=source.nameservers_answering,
         ),
         Metric(
             name="evenq_broker_rebalancer_answers", kind=gauge, unit="rebalancers",
@@ -35,23 +35,24 @@ def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: Rebalan
         ),
         Metric(
             name="evenq_broker_missing_peers", kind=gauge, unit="brokers", labels=("missing",),
-            help="1 for each broker that this one knew, that is not there and did not leave empty.",
+            help="1 for each missing broker: one that this broker knows, and that was not drained and read to the end.",
             read=source.missing,
         ),
         Metric(
             name="evenq_store_disk_used_bytes", kind=gauge, unit="bytes",
-            help="In use on the disk of the store, by anything.", read=source.disk_used,
+            help="Used space of the disk that holds the store, by all files on it.", read=source.disk_used,
         ),
         Metric(
-            name="evenq_store_disk_free_bytes", kind=gauge, unit="bytes", help="Free on it.", read=source.disk_free,
+            name="evenq_store_disk_free_bytes", kind=gauge, unit="bytes",
+            help="Free space of the disk that holds the store.", read=source.disk_free,
         ),
         Metric(
             name="evenq_store_disk_free_min_bytes", kind=gauge, unit="bytes",
-            help="Messages are refused while less is free.", read=source.disk_free_min,
+            help="Free space below which the broker refuses messages.", read=source.disk_free_min,
         ),
         Metric(
             name="evenq_store_refuses_messages", kind=gauge, unit="brokers",
-            help="1 while messages are refused for want of space.", read=source.refuses,
+            help="1 while the broker refuses messages because of too little space.", read=source.refuses,
         ),
     ]  # fmt: skip
 

@@ -6,7 +6,7 @@ Series go away with their topic or group. Nothing here runs between scrapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
 from evenq_broker.backlog_metrics import backlog_metrics
@@ -24,6 +24,9 @@ _TOPIC = ("topic", "message_type")
 _GROUP_TOPIC = ("consumer_group", "topic")
 _GROUP = ("consumer_group",)
 
+MetricMaker = Callable[[str, MetricKind, str, tuple[str, ...], str, str], Metric]
+"""Takes name, kind, unit, labels, help, and the name of the method of `_BrokerSource` that reads the value."""
+
 
 def constant_labels(runtime: Runtime) -> dict[str, str]:
     """What stands on every series."""
@@ -36,67 +39,127 @@ def constant_labels(runtime: Runtime) -> dict[str, str]:
 
 def broker_metrics(parts: Parts) -> list[Metric]:
     """All metrics of this half of the broker."""
-    source, counter, gauge = _BrokerSource(parts), MetricKind.COUNTER, MetricKind.GAUGE
+    source = _BrokerSource(parts)
 
     def metric(name: str, kind: MetricKind, unit: str, labels: tuple[str, ...], text: str, read: str) -> Metric:
         return Metric(name=name, kind=kind, unit=unit, labels=labels, help=text, read=getattr(source, read))
 
+    return [*_of_messages(metric), *_of_groups(metric), *_of_broker_and_store(metric), *_of_features(parts)]
+
+
+def _of_messages(metric: MetricMaker) -> list[Metric]:
+    counter = MetricKind.COUNTER
     return [
         metric("rocketmq_messages_in_total", counter, "messages", _TOPIC, "Messages stored.", "messages_in"),
-        metric("rocketmq_throughput_in_total", counter, "bytes", _TOPIC, "Bytes of messages stored.", "bytes_in"),
+        metric("rocketmq_throughput_in_total", counter, "bytes", _TOPIC, "Bytes of stored messages.", "bytes_in"),
         metric(
-            "evenq_broker_duplicates_total", counter, "messages", _TOPIC, "Retries, not stored again.", "duplicates"
+            "evenq_broker_duplicates_total", counter, "messages", _TOPIC,
+            "Repeated sends of a stored message, which were not stored again.", "duplicates",
         ),
         metric(
-            "rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC, "Delivered, or scanned.", "messages_out"
+            "rocketmq_messages_out_total", counter, "messages", _GROUP_TOPIC,
+            "Messages delivered to consumers, and messages read by Spark.", "messages_out",
         ),
-        metric("rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC, "Bytes of them.", "bytes_out"),
         metric(
-            "rocketmq_send_to_dlq_messages_total", counter, "messages", _GROUP_TOPIC, "Dead letters.", "dead_letters"
+            "rocketmq_throughput_out_total", counter, "bytes", _GROUP_TOPIC,
+            "Bytes of delivered messages.", "bytes_out",
         ),
-        metric("evenq_broker_redeliveries_total", counter, "messages", _GROUP_TOPIC, "Repeated.", "redeliveries"),
-        metric("evenq_broker_filtered_total", counter, "messages", _GROUP_TOPIC, "Left out by a filter.", "filtered"),
         metric(
-            "evenq_broker_differing_filters",
-            gauge,
-            "filters",
-            _GROUP_TOPIC,
-            "Different filters in one group.",
-            "differing",
+            "rocketmq_send_to_dlq_messages_total", counter, "messages", _GROUP_TOPIC,
+            "Messages moved to the dead-letter topic.", "dead_letters",
         ),
-        metric("evenq_duplicate_client_ids_total", counter, "members", _GROUP, "Refused, id taken.", "duplicate_ids"),
+        metric(
+            "evenq_broker_redeliveries_total", counter, "messages", _GROUP_TOPIC,
+            "Messages delivered again.", "redeliveries",
+        ),
+        metric(
+            "evenq_broker_filtered_total", counter, "messages", _GROUP_TOPIC,
+            "Messages skipped by a filter.", "filtered",
+        ),
         metric("evenq_broker_acks_total", counter, "messages", _GROUP_TOPIC, "Messages acknowledged.", "acks"),
-        metric("rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC, "Not finished yet.", "lag"),
-        metric("rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC, "Delivered, open.", "inflight"),
-        metric("rocketmq_producer_connections", gauge, "clients", (), "Producers that live.", "producers"),
-        metric("rocketmq_consumer_connections", gauge, "clients", ("consumer_group",), "Members.", "consumers"),
-        metric("evenq_broker_locked_queues", gauge, "queues", ("consumer_group",), "Queues with an owner.", "locked"),
+    ]  # fmt: skip
+
+
+def _of_groups(metric: MetricMaker) -> list[Metric]:
+    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+    return [
         metric(
-            "evenq_broker_wanted_queues", gauge, "queues", _GROUP, "Held, and another member waits for them.", "wanted"
+            "evenq_broker_differing_filters", gauge, "filters", _GROUP_TOPIC,
+            "Different filters that members of one group use for the topic.", "differing",
         ),
-        metric("evenq_broker_stuck_queues", gauge, "queues", _GROUP, "Read, the oldest stays unfinished.", "stuck"),
+        metric(
+            "evenq_duplicate_client_ids_total", counter, "members", _GROUP,
+            "Members refused because another member has the same client id.", "duplicate_ids",
+        ),
+        metric(
+            "rocketmq_consumer_lag_messages", gauge, "messages", _GROUP_TOPIC,
+            "Messages that the group has not finished.", "lag",
+        ),
+        metric(
+            "rocketmq_consumer_inflight_messages", gauge, "messages", _GROUP_TOPIC,
+            "Messages delivered and not finished.", "inflight",
+        ),
+        metric("rocketmq_producer_connections", gauge, "clients", (), "Connected producers.", "producers"),
+        metric(
+            "rocketmq_consumer_connections", gauge, "clients", _GROUP,
+            "Connected members of the group.", "consumers",
+        ),
+        metric("evenq_broker_locked_queues", gauge, "queues", _GROUP, "Queues locked by a member.", "locked"),
+        metric(
+            "evenq_broker_wanted_queues", gauge, "queues", _GROUP,
+            "Locked queues that another member waits for.", "wanted",
+        ),
+        metric(
+            "evenq_broker_stuck_queues", gauge, "queues", _GROUP,
+            "Queues that are read, but whose oldest message stays unfinished for longer than stuck_ms.", "stuck",
+        ),
+        metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
+        metric(
+            "evenq_broker_unfollowed_resets", gauge, "queues", (),
+            "Queues whose offset was reset and whose owner does not follow yet.", "unfollowed",
+        ),
+    ]  # fmt: skip
+
+
+def _of_broker_and_store(metric: MetricMaker) -> list[Metric]:
+    counter, gauge = MetricKind.COUNTER, MetricKind.GAUGE
+    return [
         metric("rocketmq_topic_number", gauge, "topics", (), "Topics of this broker.", "topics"),
         metric("evenq_broker_lite_topics", gauge, "topics", (), "Lite topics of this broker.", "lite_topics"),
         metric(
-            "evenq_broker_lite_subscriptions", gauge, "names", (), "Lite topics clients want.", "lite_subscriptions"
+            "evenq_broker_lite_subscriptions", gauge, "names", (),
+            "Subscriptions of clients to lite topics.", "lite_subscriptions",
         ),
-        metric("rocketmq_consumer_group_number", gauge, "groups", (), "Consumer groups of this broker.", "groups"),
-        metric("evenq_broker_unfollowed_resets", gauge, "queues", (), "Reset, owner not there yet.", "unfollowed"),
-        metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that wait now.", "polls"),
+        metric("evenq_broker_polls_parked", gauge, "calls", (), "Long polls that are waiting.", "polls"),
         metric(
-            "evenq_broker_polls_elsewhere", gauge, "wants", (), "Told by peers whose polls wait.", "polls_elsewhere"
+            "evenq_broker_polls_elsewhere", gauge, "wants", (),
+            "Waiting polls of other brokers that are woken by messages of this broker.", "polls_elsewhere",
         ),
-        metric("evenq_broker_fetches_total", counter, "calls", (), "Receives woken by peers.", "fetches"),
-        metric("evenq_broker_empty_fetches_total", counter, "calls", (), "Of them in vain.", "fetches_empty"),
+        metric(
+            "evenq_broker_fetches_total", counter, "calls", (),
+            "Fetches of messages at another broker for polls that waited here.", "fetches",
+        ),
+        metric(
+            "evenq_broker_empty_fetches_total", counter, "calls", (),
+            "Fetches at another broker that found no message.", "fetches_empty",
+        ),
         metric("rocketmq_storage_size", gauge, "bytes", (), "Size of the commit log.", "log_bytes"),
-        metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log.", "fsyncs"),
+        metric("evenq_store_fsyncs_total", counter, "calls", (), "Syncs of the commit log to disk.", "fsyncs"),
         metric("evenq_store_snapshots_total", counter, "snapshots", (), "Snapshots written.", "snapshots"),
-        metric("evenq_store_deleted_bytes_total", counter, "bytes", (), "Log deleted by retention.", "deleted"),
-        metric("evenq_store_index_behind_bytes", gauge, "bytes", (), "Log not indexed by key yet.", "index_behind"),
+        metric(
+            "evenq_store_deleted_bytes_total", counter, "bytes", (),
+            "Bytes of the commit log deleted by retention.", "deleted",
+        ),
+        metric(
+            "evenq_store_index_behind_bytes", gauge, "bytes", (),
+            "Bytes of the commit log that the message index does not cover yet.", "index_behind",
+        ),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
-        metric("evenq_store_batches_total", counter, "batches", (), "Groups the writer wrote.", "batches"),
-        *_of_features(parts),
-    ]
+        metric(
+            "evenq_store_batches_total", counter, "batches", (),
+            "Batches of records written to the commit log.", "batches",
+        ),
+    ]  # fmt: skip
 
 
 def _of_features(parts: Parts) -> list[Metric]:

@@ -20,19 +20,19 @@ def queue_metrics(runtime: Runtime, catalog: Catalog, ledger: Ledger, *, members
     return [
         Metric(
             name="evenq_topic_write_queues", kind=gauge, unit="queues", labels=("topic",),
-            help="Queues that take messages.", read=source.write_queues,
+            help="Queues that accept messages.", read=source.write_queues,
         ),
         Metric(
             name="evenq_topic_read_queues", kind=gauge, unit="queues", labels=("topic",),
-            help="Queues that are read.", read=source.read_queues,
+            help="Queues that can be read.", read=source.read_queues,
         ),
         Metric(
             name="evenq_topic_stranded_messages", kind=gauge, unit="messages", labels=("topic",),
-            help="Unread in closed queues.", read=source.stranded,
+            help="Unread messages in closed queues.", read=source.stranded,
         ),
         Metric(
             name="evenq_broker_draining", kind=gauge, unit="brokers", labels=(),
-            help="1 while no messages are taken.", read=source.draining,
+            help="1 while this broker is drained and accepts no messages.", read=source.draining,
         ),
     ]  # fmt: skip
 

@@ -27,45 +27,46 @@ def replication_metrics(
         ),
         Metric(
             name="evenq_broker_replica_epoch", kind=gauge, unit="", labels=(),
-            help="Epoch of the group that this copy acts in.", read=lambda: [((), replica.max_epoch)],
+            help="Epoch of the broker group in which this copy acts.", read=lambda: [((), replica.max_epoch)],
         ),
         Metric(
             name="evenq_broker_replica_leader", kind=gauge, unit="", labels=(),
-            help="Broker id of the group's leader, as far as known here; -1 if it is not.",
+            help="Broker id of the group's leader, as far as this copy knows; -1 if unknown.",
             read=lambda: [((), replica.leader_id())],
         ),
         Metric(
             name="evenq_broker_replicas", kind=gauge, unit="copies", labels=(),
-            help="Copies that the group has, those that are away too.", read=lambda: [((), len(view().copies))],
+            help="Copies of the group, including those that are down.", read=lambda: [((), len(view().copies))],
         ),
         Metric(
             name="evenq_broker_replicas_in_sync", kind=gauge, unit="copies", labels=(),
-            help="Copies that have every committed record and keep up, this one too; a follower counts those "
-            "that answer it.",
+            help="Copies in sync, including this one: they have every committed record and keep up; a follower counts "
+            "those that answer it.",
             read=lambda: [((), view().in_sync)],
         ),
         Metric(
             name="evenq_broker_replicas_in_sync_min", kind=gauge, unit="copies", labels=(),
-            help="With fewer copies in sync nothing is taken.",
+            help="Copies that must be in sync; with fewer the leader accepts no writes.",
             read=lambda: [((), 0 if replica.record is None else replica.record.min_isr)],
         ),
         Metric(
             name="evenq_broker_replica_log_end", kind=gauge, unit="bytes", labels=(),
-            help="Log offset behind the last record of this copy.", read=lambda: [((), replica.end)],
+            help="Log offset after the last record of this copy.", read=lambda: [((), replica.end)],
         ),
         Metric(
             name="evenq_broker_replica_committed_end", kind=gauge, unit="bytes", labels=(),
-            help="Log offset below which all is committed, as far as known here.", read=lambda: [((), replica.hw)],
+            help="Log offset up to which the log is committed, as far as this copy knows.",
+            read=lambda: [((), replica.hw)],
         ),
         Metric(
             name="evenq_broker_replica_lag", kind=gauge, unit="bytes", labels=("broker_id",),
-            help="At the leader: what each other copy has not confirmed yet.",
+            help="At the leader: bytes of the log that each other copy has not confirmed yet.",
             read=lambda: [((str(one.copy),), one.lag_bytes) for one in _others(replica, view()) if one.lag_bytes >= 0],
         ),
         Metric(
             name="evenq_broker_replica_lag_seconds", kind=gauge, unit="seconds", labels=("broker_id",),
-            help="At the leader: since when each other copy that answers has not confirmed all there was; 0 while it "
-            "has.",
+            help="At the leader: how long each other copy that answers has been behind; 0 if it is not."
+            "",
             read=lambda: [
                 ((str(one.copy),), one.lag_ms / 1000)
                 for one in _others(replica, view())

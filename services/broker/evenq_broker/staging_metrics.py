@@ -25,7 +25,7 @@ def staging_metrics(*, staging: Staging) -> list[Metric]:
         ),
         Metric(
             name="evenq_broker_staged_rows_total", kind=counter, unit="rows", labels=("result",),
-            help="Rows staged, published when their batch was decided, dropped when they lost or nobody decided.",
+            help="Rows staged, published (batch decided), or dropped (attempt lost, or batch never decided).",
             read=lambda: _rows(staging=staging),
         ),
         Metric(

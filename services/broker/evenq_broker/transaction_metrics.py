@@ -33,16 +33,16 @@ def transaction_metrics(catalog: Catalog, *, transactions: Transactions) -> list
         ),
         Metric(
             name="evenq_broker_transaction_checks_total", kind=counter, unit="checks", labels=("result",),
-            help="Checks: sent to a producer here, relayed by another broker, or missed for want of a producer.",
+            help="Checks sent to a producer here, relayed by another broker, or missed (no producer connected).",
             read=source.checks,
         ),
         Metric(
             name="evenq_broker_transactions_given_up_total", kind=counter, unit="messages", labels=(),
-            help="Nobody decided; now in TRANS_CHECK_MAX_TIME_TOPIC.", read=source.given_up,
+            help="Transactions that no producer decided, moved to TRANS_CHECK_MAX_TIME_TOPIC.", read=source.given_up,
         ),
         Metric(
             name="evenq_broker_transaction_conflicts_total", kind=counter, unit="calls", labels=(),
-            help="Commits after a rollback and the reverse; they changed nothing.", read=source.conflicts,
+            help="Commits after a rollback, or rollbacks after a commit; they are ignored.", read=source.conflicts,
         ),
     ]  # fmt: skip
 

@@ -21,8 +21,8 @@ def metrics(service: RegistryService, stats: NameserverStats) -> list[Metric]:
         _metric("route_version", gauge, "version", "Version of the route table.", lambda: registry.version),
         _metric("registrations_total", counter, "calls", "Full registrations.", lambda: stats.registrations),
         _metric("heartbeats_total", counter, "calls", "Heartbeats of brokers.", lambda: stats.heartbeats),
-        _metric("expired_total", counter, "brokers", "Brokers dropped for their silence.", lambda: stats.expired),
-        _metric("watchers_cut_off_total", counter, "watches", "Slow watches.", lambda: watchers.cut_off_count),
+        _metric("expired_total", counter, "brokers", "Silent brokers dropped.", lambda: stats.expired),
+        _metric("watchers_cut_off_total", counter, "watches", "Slow watches ended.", lambda: watchers.cut_off_count),
     ]
 
 

@@ -60,8 +60,8 @@ def _of_decisions(engine: AssignmentEngine) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="queues",
             labels=PAIR,
-            help="Queues that no member reads by the decision that stands, although the group has members for the "
-            "topic; those held for a successor do not count.",
+            help="Queues that the current decision gives to no member, although the group has members for the topic; "
+            "queues held for a replacement do not count.",
             read=unowned,
         ),
         Metric(
@@ -77,7 +77,7 @@ def _of_decisions(engine: AssignmentEngine) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="members",
             labels=PAIR,
-            help="Members without any queue: more members than queues.",
+            help="Members without a queue, because there are more members than queues.",
             read=_per_pair(engine, lambda decision: len(decision.idle)),
         ),
     ]
@@ -90,7 +90,7 @@ def _of_troubles(engine: AssignmentEngine) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="queues",
             labels=PAIR,
-            help="Queues of members that are being replaced, held for their successors.",
+            help="Queues of members that are being replaced, held for their replacements.",
             read=_per_pair(engine, lambda decision: decision.held),
         ),
         Metric(
@@ -98,7 +98,7 @@ def _of_troubles(engine: AssignmentEngine) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="queues",
             labels=PAIR,
-            help="Queues whose owner is known to be in another zone than their broker.",
+            help="Queues whose owner is in another zone than their broker, as far as both zones are known.",
             read=_per_pair(engine, lambda decision: decision.cross_zone),
         ),
         Metric(
@@ -106,8 +106,8 @@ def _of_troubles(engine: AssignmentEngine) -> list[Metric]:
             kind=MetricKind.GAUGE,
             unit="pairs",
             labels=PAIR,
-            help="State of the group's strategy: 1 while it fails, and the decision before stands or STICKY divides in "
-            "its place.",
+            help="1 while the group's strategy fails; the previous decision stays valid, or STICKY divides "
+            "the queues instead.",
             read=lambda: [(pair, 1) for pair in engine.troubled()],
         ),
     ]
@@ -123,14 +123,14 @@ def _of_the_process(engine: AssignmentEngine, stats: RebalancerStats, streams: R
             name="evenq_rebalance_duration_seconds",
             kind=MetricKind.HISTOGRAM,
             unit="seconds",
-            help="Time from the first reported change to the decisions on the brokers' streams.",
+            help="Time from the first reported change until the decisions are sent to the brokers.",
             read=durations,
         ),
         Metric(
             name="evenq_rebalance_problems_total",
             kind=MetricKind.COUNTER,
             unit="decisions",
-            help="Beginnings of a strategy's failure; the decision before stands, or STICKY divides in its place.",
+            help="Times that a strategy began to fail; the previous decision stays valid, or STICKY divides instead.",
             read=lambda: [((), stats.problems)],
         ),
         Metric(
@@ -144,7 +144,7 @@ def _of_the_process(engine: AssignmentEngine, stats: RebalancerStats, streams: R
             name="evenq_rebalance_brokers",
             kind=MetricKind.GAUGE,
             unit="brokers",
-            help="Brokers whose facts count, those in their grace included.",
+            help="Brokers whose reports are used, including those disconnected for a short time (grace_ms).",
             read=lambda: [((), len(engine.facts.brokers))],
         ),
     ]
@@ -157,14 +157,14 @@ def leading_metrics(*, leads: Callable[[], bool], transitions: Callable[[], int]
             name="evenq_rebalancer_leads",
             kind=MetricKind.GAUGE,
             unit="rebalancers",
-            help="State of this rebalancer: 1 while it decides, 0 while another one does.",
+            help="1 while this rebalancer leads, 0 while another one does.",
             read=lambda: [((), int(leads()))],
         ),
         Metric(
             name="evenq_rebalancer_terms_total",
             kind=MetricKind.COUNTER,
             unit="terms",
-            help="Terms of this rebalancer as the leader, by a lease.",
+            help="Times that this rebalancer became the leader by a lease.",
             read=lambda: [((), transitions())],
         ),
     ]

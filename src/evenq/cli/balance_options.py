@@ -17,28 +17,31 @@ _OPTIONS = ("weight", "moves_max", "hold_ms", "hold_lag_max")
 
 def add_balance(parser: argparse.ArgumentParser) -> None:
     """Add the options to a command."""
-    group = parser.add_argument_group("how a rebalancer shares the queues, beside the strategy")
+    group = parser.add_argument_group("how a rebalancer divides the queues, in addition to the strategy")
     group.add_argument(
         "--weight",
         type=str.upper,
         choices=("EVEN", "LAG", "CAPACITY"),
-        help="what counts: queues alike, queues by their lag, or members by their capacity (default EVEN)",
+        help="divide evenly by number of queues, by lag, or by capacity of members (default EVEN)",
     )
     group.add_argument(
-        "--moves-max", type=_count, metavar="N", help="queues one decision moves only for balance (default 0, no limit)"
+        "--moves-max",
+        type=_count,
+        metavar="N",
+        help="most queues moved for balance by one decision (default 0, no limit)",
     )
     group.add_argument(
         "--hold",
         dest="hold_ms",
         type=duration_ms,
         metavar="TIME",
-        help="how long queues of a member that is replaced wait for its successor, e.g. 30s (default 0s, not at all)",
+        help="how long to hold the queues of a member that is being replaced, e.g. 30s (default 0s, not at all)",
     )
     group.add_argument(
         "--hold-lag-max",
         type=_count,
         metavar="N",
-        help="messages waiting in a queue that end its hold (default: none do)",
+        help="end the hold of a queue when this many messages wait in it (default: no limit)",
     )
 
 

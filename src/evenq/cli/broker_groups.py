@@ -36,7 +36,7 @@ _COPIES = (
     Column("log_end", "log end", "number"),
     Column("away_since_ms", "away since", "time"),
 )
-ONE_COPY = "one copy: what is on its disk is nowhere else"
+ONE_COPY = "one copy: its data exist on its disk only"
 
 
 def groups_listing(groups: Iterable[BrokerGroupView]) -> Listing:
@@ -81,14 +81,14 @@ def _note(group: BrokerGroupView) -> str:
         able = ", ".join(str(one.copy) for one in group.copies if one.may_lead)
         starting = any(one.state == "STARTING" for one in group.copies)
         parts.append(
-            "the leader does not serve yet" if starting else f"nobody leads; copies that may: {able or 'none'}"
+            "the leader does not serve yet" if starting else f"no leader; copies that may lead: {able or 'none'}"
         )
     if missing:
         parts.append("not in sync: " + ", ".join(f"copy {one.copy}" for one in missing))
     if group.in_sync < group.in_sync_min:
-        parts.append(f"nothing is taken until {group.in_sync_min} are in sync")
+        parts.append(f"no writes are accepted until {group.in_sync_min} are in sync")
     elif missing and group.in_sync == group.in_sync_min:
-        parts.append("one more lost, and nothing is taken")
+        parts.append("if one more is lost, no writes are accepted")
     return "; ".join(parts)
 
 
@@ -116,12 +116,12 @@ def move_leader(options: argparse.Namespace) -> None:
 def _moved(view: LeaderMoveView) -> str:
     group = f"broker group {view.broker_name}"
     if view.before == view.leader:
-        return f"Copy {view.leader} of {group} leads already, in epoch {view.epoch}."
-    before = "" if view.before is None else f", was copy {view.before}"
+        return f"Copy {view.leader} of {group} is the leader already, in epoch {view.epoch}."
+    before = "" if view.before is None else f", copy {view.before} led before"
     sentence = f"Copy {view.leader} of {group} leads epoch {view.epoch}{before}"
     if view.served:
-        return f"{sentence}; it serves after {view.took_ms:,} ms."
+        return f"{sentence}; it serves clients after {view.took_ms:,} ms."
     return (
-        f"{sentence}; it was not seen to serve from here: give the addresses of all copies to --endpoint, with commas, "
-        "and look with `evenq cluster show`."
+        f"{sentence}; it could not be seen from here whether it serves clients: give the addresses of all copies to "
+        "--endpoint, comma-separated, and check with `evenq cluster show`."
     )

@@ -33,7 +33,7 @@ def list_all(options: argparse.Namespace) -> None:
         view = await admin.list_clients(group=options.group)
         warn_silent(view.silent, "who talks only to them")
         rows = [_row(client) for client in view.clients]
-        empty = "Nobody talks to the cluster now. Try: evenq consume TOPIC --group NAME"
+        empty = "No client is connected. Try: evenq consume TOPIC --group NAME"
         listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)
         print_page(Page(facts={}, listings=[listing]), as_json=options.json)
 

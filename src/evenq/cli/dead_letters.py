@@ -100,8 +100,8 @@ def _print_plan(options: argparse.Namespace, brokers: Sequence[ReplayView]) -> N
     rows: list[tuple[Scalar, ...]] = [(topic, broker, would[topic, broker]) for topic, broker in sorted(would)]
     total, left_out = sum(would.values()), sum(one.left_out for one in brokers)
     broken = [f"{one.broker_name} ({one.error})" for one in brokers if one.error]
-    topics = sorted({topic or "nowhere: name one with --to" for topic, _ in would})
-    sentence = f"{total:,} dead letter{'s' * (total != 1)} of {options.group} would be sent once more"
+    topics = sorted({topic or "no topic: name one with --to" for topic, _ in would})
+    sentence = f"{total:,} dead letter{'s' * (total != 1)} of {options.group} would be sent again"
     sentence += f", to {', '.join(topics)}." if topics else "."
     if left_out:
         sentence += f" The filter leaves out {left_out:,}."
@@ -112,7 +112,7 @@ def _print_plan(options: argparse.Namespace, brokers: Sequence[ReplayView]) -> N
     )
     print_page(page, as_json=options.json)
     if broken:
-        raise ConnectionFailed(f"not all brokers told what they hold: {', '.join(broken)}")
+        raise ConnectionFailed(f"some brokers did not answer, their dead letters are not included: {', '.join(broken)}")
     if not options.dry_run and total:
         raise BadRequest("nothing was sent; add --yes to do it")
 

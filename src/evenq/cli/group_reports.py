@@ -83,7 +83,7 @@ def simulate(options: argparse.Namespace) -> None:
     """`evenq group simulate NAME`."""
     wish = {name: getattr(options, name) for name in ("members", "queues", "strategy", "lose_zone")}
     if not any(wish.values()):
-        raise BadRequest("say what to imagine: --members N, --queues N, --strategy NAME or --lose-zone ZONE")
+        raise BadRequest("nothing to simulate: give --members N, --queues N, --strategy NAME or --lose-zone ZONE")
 
     async def work(admin: Admin) -> None:
         views = await admin.simulate_group(options.name, topic=options.topic, **wish)

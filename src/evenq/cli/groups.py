@@ -80,7 +80,7 @@ def list_all(options: argparse.Namespace) -> None:
             for group in groups
         ]
         warn_lag(silent)
-        empty = "No groups yet. The first consumer makes one, or: evenq group create NAME"
+        empty = "No groups yet. The first consumer creates one, or: evenq group create NAME"
         print_page(
             Page(facts={}, listings=[Listing(key="groups", columns=columns, rows=rows, empty=empty)]),
             as_json=options.json,
@@ -118,7 +118,7 @@ def _page(name: str, details: GroupDetails) -> Page:
             for one in details.differing_filters
             for expression, client_ids in one.filters
         ],
-        title="Members that filter differently (what one filter leaves out is passed over for all)",
+        title="Members that filter differently (messages that one filter excludes are skipped for the whole group)",
     )
     return Page(
         facts={
@@ -210,7 +210,7 @@ def delete(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         await admin.delete_group(options.name)
         print_page(
-            Page(facts={"deleted": options.name}, sentence=f"Group {options.name} is gone."), as_json=options.json
+            Page(facts={"deleted": options.name}, sentence=f"Group {options.name} is deleted."), as_json=options.json
         )
 
     with_admin(options, work)

@@ -21,8 +21,8 @@ def leave(options: argparse.Namespace) -> None:
     """One step after the other until it is gone, `--wait` seconds at most."""
     if not options.broker:
         raise BadRequest(
-            "--queues 0 lets a topic leave one broker: name it with --broker NAME; "
-            f"`evenq topic delete {options.name}` ends it everywhere"
+            "--queues 0 removes a topic from one broker: name the broker with --broker NAME; "
+            f"`evenq topic delete {options.name}` deletes the topic on every broker"
         )
 
     async def work(admin: Admin) -> None:
@@ -30,7 +30,7 @@ def leave(options: argparse.Namespace) -> None:
             if options.dry_run:
                 return
             raise BadRequest(
-                f"nothing was changed; add --yes to let topic {options.name} leave broker {options.broker}"
+                f"nothing was changed; add --yes to remove topic {options.name} from broker {options.broker}"
             )
         patience = Patience(0 if options.no_wait else options.wait)
         while True:
@@ -41,15 +41,15 @@ def leave(options: argparse.Namespace) -> None:
                 break
         if not view.gone and not options.no_wait:
             raise RequestTimeout(
-                f"{_left(options, view)}; run the command again to go on waiting, add --force to end them with the "
-                f"topic, or let it take messages again with `evenq topic permit {options.name} read-write --broker "
-                f"{options.broker}`"
+                f"{_left(options, view)}; run the command again to continue waiting, add --force to delete them with "
+                f"the topic, or let it accept messages again with `evenq topic permit {options.name} read-write "
+                f"--broker {options.broker}`"
             )
-        sentence = (
-            f"Topic {options.name} is not on {options.broker} any more; {view.stored:,} stored messages ended with it."
-        )
+        sentence = f"Topic {options.name} was removed from {options.broker}, with {view.stored:,} stored messages."
         if not view.gone:
-            sentence = f"{_left(options, view)[0].upper()}{_left(options, view)[1:]}. Run the command again to go on."
+            sentence = (
+                f"{_left(options, view)[0].upper()}{_left(options, view)[1:]}. Run the command again to continue."
+            )
         _print(options, view, sentence)
 
     with_admin(options, work)
@@ -60,10 +60,10 @@ async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
     view = await admin.withdraw_topic(options.name, broker=options.broker, dry_run=True)
     delayed = ""
     if view.delayed:
-        delayed = f"It waits for {view.delayed:,} delayed messages and open transactions of the broker. "
+        delayed = f"The removal waits for {view.delayed:,} delayed messages and open transactions of the broker. "
     sentence = (
-        f"Topic {options.name} holds {view.stored:,} messages on {options.broker}, which end with it there. To be read "
-        f"first by groups: {who(view.unfinished)}. {delayed}{hidden_text(view.unread)}"
+        f"Topic {options.name} holds {view.stored:,} messages on {options.broker}, which are deleted with it. Groups "
+        f"must read first: {who(view.unfinished)}. {delayed}{hidden_text(view.unread)}"
     )
     if options.yes and not options.dry_run:
         progress_console().print(sentence, markup=False)
@@ -79,7 +79,7 @@ def _left(options: argparse.Namespace, view: WithdrawView) -> str:
     if view.delayed:
         parts.append(f"{view.delayed:,} delayed messages and open transactions of the broker")
     return (
-        f"topic {options.name} takes no messages on {options.broker} any more, but is still there: {'; '.join(parts)}"
+        f"topic {options.name} accepts no more messages on {options.broker}, but is not removed yet: {'; '.join(parts)}"
     )
 
 

@@ -51,10 +51,10 @@ def find(options: argparse.Namespace) -> None:
         if options.json:
             _lines(view.messages)
             return
-        empty = f"No message fits. What is there: evenq message tail {options.topic}"
+        empty = f"No message matches. To see the newest: evenq message tail {options.topic}"
         print_page(Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]), as_json=False)
         if view.more:
-            progress_console().print("There are more: narrow the time, or raise --limit.", markup=False)
+            progress_console().print("There are more: give a shorter time range, or raise --limit.", markup=False)
 
     with_admin(options, work)
 
@@ -81,7 +81,7 @@ def recall(options: argparse.Namespace) -> None:
         message_id = await admin.recall_message(options.topic, options.handle)
         page = Page(
             facts={"topic": options.topic, "recalled": message_id},
-            sentence=f"Message {message_id} of {options.topic} is taken back and will not be delivered.",
+            sentence=f"Message {message_id} of {options.topic} is recalled and will not be delivered.",
         )
         print_page(page, as_json=options.json)
 
@@ -194,7 +194,7 @@ def _show(message: MessageView, options: argparse.Namespace) -> None:
     if options.body != "none":
         sys.stdout.write(_body(message.body, options.body) + "\n")
         if len(message.body) < message.body_bytes:
-            note = f"The first {len(message.body):,} bytes of {message.body_bytes:,}; raise --body-max for more."
+            note = f"The first {len(message.body):,} of {message.body_bytes:,} bytes; raise --body-max for more."
             progress_console().print(note, markup=False)
 
 
@@ -263,7 +263,7 @@ def _texts(messages: Iterable[MessageView], body_max: int) -> None:
 
 def _queue(options: argparse.Namespace) -> MessageQueue | None:
     if getattr(options, "offset", None) is not None and (options.queue is None or not options.topic):
-        raise BadRequest("an offset means nothing without its queue: add --queue BROKER/ID, and the topic")
+        raise BadRequest("--offset needs a queue: add --queue BROKER/ID, and the topic")
     return None if options.queue is None else MessageQueue(options.topic, *options.queue)
 
 

@@ -146,8 +146,8 @@ def _page(options: argparse.Namespace, moves: Sequence[OffsetMoveView]) -> Page:
 
 def _sentence(options: argparse.Namespace, moves: Sequence[OffsetMoveView], failed: int) -> str:
     if not options.yes:
-        return f"The plan for group {options.group}; nothing was changed. To do it, add --yes."
+        return f"This is the plan for group {options.group}; nothing was changed. To apply it, add --yes."
     if failed:
-        return f"Group {options.group} was moved, but {failed} of it failed: do it again when the reason is gone."
+        return f"Group {options.group} was moved, but not on {failed}: run the command again when the cause is removed."
     where = f"{len(moves)} queue{'s' * (len(moves) != 1)}"
-    return f"Group {options.group} was moved on {where}. Look: evenq offset show {options.group}"
+    return f"Group {options.group} was moved on {where}. Check: evenq offset show {options.group}"

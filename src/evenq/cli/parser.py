@@ -30,13 +30,13 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", 
 
 _TOP = """\
   evenq up                                   start a whole cluster here, in memory
-  evenq topic create orders --queues 8       make a topic
+  evenq topic create orders --queues 8       create a topic
   evenq produce orders --body hello          send a message
   evenq consume orders --group billing --from first --max 1
-  evenq group show billing                   who reads what, and what is left to read
-  evenq message find orders --from 1h        look at what was stored; message trace ID tells what became of it
-  evenq offset reset billing --to 2h         the plan to read two hours again; --yes does it
-  evenq verify --seconds 60                  does this cluster keep its promises?
+  evenq group show billing                   members, queues and lag of a group
+  evenq message find orders --from 1h        look at stored messages; `message trace ID` shows their deliveries
+  evenq offset reset billing --to 2h         show the plan to read two hours again; --yes applies it
+  evenq verify --seconds 60                  test whether this cluster loses, repeats or reorders messages
 
 Every command but `up` and `store` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or
 127.0.0.1:8081.
@@ -58,11 +58,11 @@ examples:
   evenq produce orders --count 1000          1,000 numbered messages, with a progress bar
   evenq produce orders --file orders.txt     one message a line
   cat orders.txt | evenq produce orders      the same from a pipe
-  evenq produce calls --body ring --delay 10m    prints the handle to take it back with
+  evenq produce calls --body ring --delay 10m    prints the handle to recall it with
 """
 _CONSUME = """\
 examples:
-  evenq consume orders --group billing                   wait for what comes from now on
+  evenq consume orders --group billing                   wait for new messages
   evenq consume orders --group audit --from first --max 100
   evenq consume orders --group new --filter "new || paid"
   evenq consume orders --group eu --sql "region = 'eu' AND amount >= 10"
@@ -86,26 +86,26 @@ examples:
   evenq group create calls --retry-delays "1s 10s 1m" --max-attempts 5
   evenq group create feeds --retry-initial 500ms --retry-max 10m
   evenq group create rides --strategy STICKY --weight LAG --moves-max 50 --hold 30s --hold-lag-max 10000
-  evenq group create rides --strategy NONE     members divide by themselves again
+  evenq group create rides --strategy NONE     members divide the queues themselves again
   evenq group list
   evenq group show billing
-  evenq group explain billing              why each queue is where it is
+  evenq group explain billing              why each member has its queues
   evenq group simulate billing --members 12
-  evenq group doctor billing               what is wrong, and one fix for each thing
+  evenq group doctor billing               what is wrong, with one fix for each problem
 """
 _MOVE_LEADER = """\
 examples:
-  evenq broker move-leader broker-a            the best copy in sync leads from now on
-  evenq broker move-leader broker-a --to 2     copy 2 does; refused if it is not in sync
+  evenq broker move-leader broker-a            the best copy in sync becomes the leader
+  evenq broker move-leader broker-a --to 2     copy 2 becomes the leader; refused if it is not in sync
 """
 _NO_LEADER = (
-    ". A broker group without a leader serves nobody: ask one of its copies at its address in replication.members"
+    ". A broker group without a leader serves no clients: ask one of its copies at its address in replication.members"
 )
 _CLUSTER_SHOW = """\
 examples:
   evenq cluster show
-  evenq cluster show --json                    programs look at broker_groups and copies
-  evenq cluster show --endpoint db2:8083       ask one copy at its address of replication.members, if nobody leads
+  evenq cluster show --json                    for programs: see broker_groups and copies
+  evenq cluster show --endpoint db2:8083       without a leader: the address of one copy in replication.members
 """
 
 
@@ -180,12 +180,12 @@ def _command(
             "--endpoint",
             default=endpoint,
             metavar="HOST:PORT",
-            help="any broker of the cluster, or several with commas between; evenqs:// = TLS (now: %(default)s)",
+            help="any broker of the cluster, or several, comma-separated; evenqs:// = TLS (now: %(default)s)",
         )
         parser.add_argument(
             "--one-address",
             action="store_true",
-            help="reach all brokers through the endpoint, whatever addresses they tell (or ?one-address behind it)",
+            help="reach all brokers through the endpoint, whatever addresses they publish (or ?one-address at its end)",
         )
         parser.add_argument(
             "--credentials",
@@ -225,9 +225,7 @@ def _add_up(commands: Any) -> None:
         default=8081,
         help="access point; further brokers take the next ports; 0 = any free ones (default %(default)s)",
     )
-    up.add_argument(
-        "--data", type=Path, metavar="DIR", help="keep messages and offsets here (default: in memory, gone at the end)"
-    )
+    up.add_argument("--data", type=Path, metavar="DIR", help="keep messages and offsets here (default: in memory only)")
     up.add_argument(
         "--brokers", type=_positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
     )
@@ -262,7 +260,7 @@ def _add_up(commands: Any) -> None:
         "--no-auto-create-topics",
         dest="auto_create_topics",
         action="store_false",
-        help="refuse messages to topics that do not exist (default: their first message makes them)",
+        help="refuse messages to topics that do not exist (default: the first message creates the topic)",
     )
     up.add_argument("--sync", action="store_true", help="with --data: confirm a message only after its fsync")
     up.add_argument(
@@ -275,25 +273,25 @@ def _add_up(commands: Any) -> None:
         "--log-level",
         default="WARNING",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-        help="least severe log lines on stderr (default %(default)s)",
+        help="lowest level of log lines on stderr (default %(default)s)",
     )
 
 
 def _add_topic(commands: Any) -> None:
     actions = _noun(commands, "topic", "create, list, show, resize and delete topics", _TOPIC)
     create = _command(
-        actions, "create", "create a topic on every broker, or widen it", "topics", "create", examples=_TOPIC
+        actions, "create", "create a topic on every broker, or add queues to it", "topics", "create", examples=_TOPIC
     )
     create.add_argument("name")
     create.add_argument(
-        "--queues", type=_positive, default=0, metavar="N", help="message queues per broker (default: the server's)"
+        "--queues", type=_positive, default=0, metavar="N", help="message queues per broker (default: by the broker)"
     )
     create.add_argument(
         "--type",
         type=str.upper,
         choices=MESSAGE_TYPES,
-        help="kind of messages; MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, and an existing topic of one of these "
-        "may become it (default NORMAL, or as it is)",
+        help="type of its messages; MIXED takes NORMAL, FIFO, DELAY and TRANSACTION, and an existing topic of one of "
+        "these can be changed to MIXED (default NORMAL, or unchanged)",
     )
     create.add_argument(
         "--broker",
@@ -312,7 +310,7 @@ def _add_topic(commands: Any) -> None:
     listing = _command(actions, "list", "list all topics", "topics", "list_all")
     listing.add_argument("--all", action="store_true", help="also the system's own topics")
     listing.add_argument("--lite", action="store_true", help="also the lite topics of LITE topics")
-    show = _command(actions, "show", "show a topic's queues and readers; without a name list all", "topics", "show")
+    show = _command(actions, "show", "show a topic's queues and readers; without a name: all topics", "topics", "show")
     show.add_argument("name", nargs="?")
     show.set_defaults(all=False, lite=False)
     add_resizing(actions, _command)
@@ -339,9 +337,9 @@ def _add_group(commands: Any) -> None:
         "--strategy",
         default="",
         metavar="NAME",
-        help="how queues are shared: STICKY, AVG, AVG_BY_CIRCLE ...; MACHINE_ROOM needs rooms (the rebalancer's, "
-        "or zones), CONFIG is for clients only; NONE takes the group's own away, so that members divide by themselves "
-        "(default for a new group)",
+        help="how queues are divided: STICKY, AVG, AVG_BY_CIRCLE ...; MACHINE_ROOM needs rooms (rebalancer's setting, "
+        "or zones), CONFIG works in clients only; NONE removes the group's strategy, so that members divide the "
+        "queues themselves (default for a new group)",
     )
     create.add_argument(
         "--from",
@@ -349,13 +347,13 @@ def _add_group(commands: Any) -> None:
         default="",  # not told: an existing group keeps its own
         type=str.upper,
         choices=("LAST", "FIRST"),
-        help="where a queue without progress begins (default LAST)",
+        help="where to begin in a queue without progress (default LAST)",
     )
     add_retry(create)
     add_balance(create)
     _command(actions, "list", "list all consumer groups", "groups", "list_all")
     show = _command(
-        actions, "show", "show a group's members, queues, owners and lag; without a name list all", "groups", "show"
+        actions, "show", "show a group's members, queues, owners, lag; without a name: all groups", "groups", "show"
     )
     show.add_argument("name", nargs="?")
     add_group_reports(actions, _command)
@@ -365,24 +363,22 @@ def _add_group(commands: Any) -> None:
 
 
 def _add_broker(commands: Any) -> None:
-    actions = _noun(commands, "broker", "list, show and drain brokers; let another copy of one lead")
+    actions = _noun(commands, "broker", "list, show and drain brokers; move the leader of a broker group")
     _command(actions, "list", "list all brokers", "brokers", "list_all")
-    show = _command(actions, "show", "show one broker; without a name list all", "brokers", "show")
+    show = _command(actions, "show", "show one broker; without a name: all brokers", "brokers", "show")
     show.add_argument("name", nargs="?")
     add_draining(actions, _command)
     move = _command(
         actions,
         "move-leader",
-        "let another copy of a broker group lead, one that is in sync; clients wait for a moment",
+        "make another copy in sync the leader of a broker group; clients wait for a moment",
         "broker_groups",
         "move_leader",
         examples=_MOVE_LEADER,
     )
     move.set_defaults(silent_hint=_NO_LEADER)
     move.add_argument("name", metavar="GROUP", help="the broker's name")
-    move.add_argument(
-        "--to", type=_natural, metavar="COPY", help="number of the copy (default: the best of those in sync)"
-    )
+    move.add_argument("--to", type=_natural, metavar="COPY", help="number of the copy (default: the best copy in sync)")
 
 
 def _add_cluster(commands: Any) -> None:
@@ -408,11 +404,11 @@ def _add_produce(commands: Any) -> None:
     )
     produce.add_argument("--message-group", metavar="NAME", help="ordering key, for FIFO topics")
     produce.add_argument(
-        "--priority", type=_natural, metavar="N", help="bigger is delivered sooner, from 0; for PRIORITY topics"
+        "--priority", type=_natural, metavar="N", help="0 or more; higher is delivered sooner; for PRIORITY topics"
     )
-    produce.add_argument("--lite-topic", metavar="NAME", help="the lite topic it belongs to, for LITE topics")
+    produce.add_argument("--lite-topic", metavar="NAME", help="lite topic of the message, for LITE topics")
     produce.add_argument(
-        "--delay", type=_delay, metavar="TIME", help="deliver it so long from now, e.g. 90s; for DELAY and MIXED topics"
+        "--delay", type=_delay, metavar="TIME", help="deliver after this time, e.g. 90s; for DELAY and MIXED topics"
     )
 
 
@@ -429,19 +425,19 @@ def _add_consume(commands: Any) -> None:
         dest="start_from",
         choices=("first", "last"),
         type=str.lower,
-        help="where a group begins that never read the topic (default: as the group is configured, else last)",
+        help="where a group begins that has never read the topic (default: the setting of the group, else last)",
     )
     consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
-    consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop when nothing came for so long")
+    consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop after this time without a message")
     filters = consume.add_mutually_exclusive_group()
     filters.add_argument(
         "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
     )
     filters.add_argument(
-        "--sql", metavar="EXPRESSION", help="only messages that fit, e.g. \"region = 'eu' AND amount >= 10\""
+        "--sql", metavar="EXPRESSION", help="only messages that match, e.g. \"region = 'eu' AND amount >= 10\""
     )
     filters.add_argument(
-        "--lite-topic", action="append", metavar="NAME", help="of a LITE topic: this lite topic; may be repeated"
+        "--lite-topic", action="append", metavar="NAME", help="for LITE topics: only this lite topic; may be repeated"
     )
 
 

@@ -109,7 +109,7 @@ def _report(
         facts |= first
         sentence = f"Sent {first['message_id']} to {options.topic}."
         if "recall_handle" in first:
-            sentence += f" To take it back: evenq message recall {options.topic} {first['recall_handle']}"
+            sentence += f" To recall it: evenq message recall {options.topic} {first['recall_handle']}"
     if made is not None and made.kind:
         facts["created"] = made.sentence(options.topic)
         sentence = f"{sentence} It {made.sentence(options.topic)}."

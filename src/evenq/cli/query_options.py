@@ -12,13 +12,13 @@ __all__ = ["add_queries"]
 
 _OFFSET = """\
 examples:
-  evenq offset show billing                               where the group is, queue by queue
-  evenq offset reset billing --topic orders --to 2h       shows what going back two hours would do
+  evenq offset show billing                               offsets of the group in each queue
+  evenq offset reset billing --topic orders --to 2h       the plan to go back two hours
   evenq offset reset billing --topic orders --to 2h --yes
   evenq offset skip billing --topic orders --count 1 --queue broker-a/0 --yes
   evenq offset clone audit --from billing --yes
 
-All act on all brokers, and on running consumers too. Without --yes they show the plan and change nothing.
+All of them act on all brokers, and on running consumers too. Without --yes they print the plan and change nothing.
 """
 _RESET = """\
 examples:
@@ -28,19 +28,19 @@ examples:
   evenq offset reset billing --topic orders --to 90m --yes            90 minutes ago
   evenq offset reset billing --topic orders --to-offset 1000 --queue broker-a/0 --yes
 
-Deliveries that run are forgotten: their messages come again if they lie behind the new place, and late
-acknowledgements count for nothing. Consumers of both kinds go on at the new place at once, without a restart; one
-whose listener still works on a message goes on when it has ended. Consumers in broadcasting keep their own offsets.
+Deliveries in flight are dropped: their messages are delivered again if the new offset is not beyond them, and late
+acknowledgements are ignored. Running consumers continue at the new offset without a restart, as soon as their
+listener has finished the message that it processes. Consumers in broadcasting mode keep their own offsets.
 """
 _SKIP = """\
 examples:
-  evenq offset skip billing --topic orders                            the plan: everything there is now
+  evenq offset skip billing --topic orders                            the plan: all messages stored until now
   evenq offset skip billing --topic orders --yes
-  evenq offset skip billing --topic orders --count 1 --queue broker-a/0 --yes    one message that cannot be handled
+  evenq offset skip billing --topic orders --count 1 --queue broker-a/0 --yes    one message that cannot be processed
 """
 _CLONE = """\
 examples:
-  evenq offset clone audit --from billing                 the plan: audit goes where billing is
+  evenq offset clone audit --from billing                 the plan: audit gets the offsets of billing
   evenq offset clone audit --from billing --topic orders --yes
 """
 _MESSAGE = """\
@@ -48,11 +48,11 @@ examples:
   evenq message find orders --key 42                      by a key of the message
   evenq message find orders --from 1h --limit 20          by the time it was stored
   evenq message get 01A2B3C4 --topic orders               one message with its body
-  evenq message tail orders --follow                      what comes in, without a group
-  evenq message trace 01A2B3C4                            who got it, when, which attempt
-  evenq message recall calls d1.broker-a.0f3c...          take a delayed message back
+  evenq message tail orders --follow                      new messages, without a group
+  evenq message trace 01A2B3C4                            which consumer got it, when, and in which attempt
+  evenq message recall calls d1.broker-a.0f3c...          cancel a delayed message
 
-All but `recall` only look: no group, no progress, nothing is delivered.
+All but `recall` are read-only: they need no group, deliver nothing and change no offsets.
 """
 _FIND = """\
 examples:
@@ -63,7 +63,7 @@ examples:
 """
 _GET = """\
 examples:
-  evenq message get 01A2B3C4                              searched in all topics
+  evenq message get 01A2B3C4                              search in all topics
   evenq message get 01A2B3C4 --topic orders --body hex
   evenq message get --topic orders --queue broker-a/0 --offset 1000
   evenq message get 01A2B3C4 --topic orders --json
@@ -72,29 +72,29 @@ _TAIL = """\
 examples:
   evenq message tail orders                               the newest ten
   evenq message tail orders --limit 100 --queue broker-a/0
-  evenq message tail orders --follow --json               go on until Ctrl-C
+  evenq message tail orders --follow --json               continue until Ctrl-C
 """
 _TRACE = """\
 examples:
   evenq message trace 01A2B3C4
   evenq message trace 01A2B3C4 --topic orders --group billing --json
 
-States are exact at any time. Who got the message when is remembered by each broker in memory: the newest
-`trace_bytes` of its doings (4 MiB, some 50,000 deliveries), gone after a restart.
+The state is always exact. Each broker keeps the history of deliveries in memory: the newest `trace_bytes` of it
+(4 MiB, about 50,000 deliveries), which is lost at a restart.
 """
 _RECALL = """\
 examples:
   evenq produce calls --body ring --delay 10m             prints the recall handle
   evenq message recall calls d1.broker-a.0f3c...
 
-Producers get the handle with the result of a send (`recall_handle`). Once the message is due it is too late.
+Producers get the handle with the result of a send (`recall_handle`). A message that is due can no longer be recalled.
 """
 _CLIENT = """\
 examples:
   evenq client list
   evenq client list --group billing
   evenq client show host@1@0@abc
-  evenq client stack host@1@0@abc                         what its threads do, if its SDK tells
+  evenq client stack host@1@0@abc                         stacks of its threads, if its SDK reports them
 
 Most SDKs make ids of the form host@process@number@time.
 """
@@ -112,29 +112,31 @@ def add_queries(commands: Any, noun: Noun, command: Command) -> None:
 
 def _add_offset(commands: Any, noun: Noun, command: Command) -> None:
     actions = noun(commands, "offset", "show and move the progress of consumer groups", _OFFSET)
-    show = command(actions, "show", "show where a group is on each queue", "offsets", "show", examples=_OFFSET)
+    show = command(actions, "show", "show the offsets of a group in each queue", "offsets", "show", examples=_OFFSET)
     show.add_argument("group", metavar="GROUP")
     show.add_argument("--topic", metavar="NAME", default="", help="only this topic")
-    reset = command(actions, "reset", "move a group to a time or place", "offsets", "reset", examples=_RESET)
+    reset = command(actions, "reset", "move a group to a time or an offset", "offsets", "reset", examples=_RESET)
     target = reset.add_mutually_exclusive_group(required=True)
     target.add_argument(
         "--to",
         metavar="WHERE",
         help="earliest, latest, a time (ISO, or ms since the epoch), or an age: 30s, 90m, 2h, 7d",
     )
-    target.add_argument("--to-offset", type=_count, metavar="N", help="this offset, in every queue concerned")
+    target.add_argument("--to-offset", type=_count, metavar="N", help="this offset, in each selected queue")
     _add_move(reset)
-    skip = command(actions, "skip", "move a group over messages it should not read", "offsets", "skip", examples=_SKIP)
-    skip.add_argument("--count", type=_positive, metavar="N", help="so many messages in each queue (default: all)")
+    skip = command(actions, "skip", "skip messages that a group should not read", "offsets", "skip", examples=_SKIP)
+    skip.add_argument("--count", type=_positive, metavar="N", help="N messages in each queue (default: all)")
     _add_move(skip)
-    clone = command(actions, "clone", "move a group to where another one is", "offsets", "clone", examples=_CLONE)
+    clone = command(actions, "clone", "copy the offsets of another group", "offsets", "clone", examples=_CLONE)
     clone.add_argument("--from", dest="source", required=True, metavar="GROUP2", help="the group to copy from")
     _add_move(clone)
 
 
 def _add_move(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("group", metavar="GROUP")
-    parser.add_argument("--topic", metavar="NAME", default="", help="only this topic (default: all that it has read)")
+    parser.add_argument(
+        "--topic", metavar="NAME", default="", help="only this topic (default: all that the group has read)"
+    )
     parser.add_argument(
         "--queue",
         action="append",
@@ -143,12 +145,12 @@ def _add_move(parser: argparse.ArgumentParser) -> None:
         metavar="BROKER/ID",
         help="only this queue of --topic; may be repeated",
     )
-    parser.add_argument("--yes", action="store_true", help="really do it (default: show the plan)")
+    parser.add_argument("--yes", action="store_true", help="apply the plan (default: only print it)")
 
 
 def _add_message(commands: Any, noun: Noun, command: Command) -> None:
-    actions = noun(commands, "message", "look at stored messages, and take delayed ones back", _MESSAGE)
-    find = command(actions, "find", "find messages by key, time or place", "messages", "find", examples=_FIND)
+    actions = noun(commands, "message", "look at stored messages, and recall delayed ones", _MESSAGE)
+    find = command(actions, "find", "find messages by key, time or offset", "messages", "find", examples=_FIND)
     find.add_argument("topic", metavar="TOPIC")
     find.add_argument("--key", default="", help="only messages with this key (needs the message index)")
     find.add_argument("--from", dest="begin", metavar="TIME", help="stored at or after: ISO, ms since the epoch, or 2h")
@@ -163,20 +165,24 @@ def _add_message(commands: Any, noun: Noun, command: Command) -> None:
         "--body", choices=("text", "hex", "base64", "none"), default="text", help="form of the body (default text)"
     )
     get.add_argument(
-        "--body-max", type=_positive, default=4_096, metavar="BYTES", help="show so much of it (default %(default)s)"
+        "--body-max",
+        type=_positive,
+        default=4_096,
+        metavar="BYTES",
+        help="show at most this much of it (default %(default)s)",
     )
     _add_place(get)
     tail = command(actions, "tail", "show the newest messages of a topic", "messages", "tail", examples=_TAIL)
     tail.add_argument("topic", metavar="TOPIC")
-    tail.add_argument("--follow", "-f", action="store_true", help="go on with what comes in, until Ctrl-C")
+    tail.add_argument("--follow", "-f", action="store_true", help="continue with new messages until Ctrl-C")
     tail.add_argument("--queue", type=_place, metavar="BROKER/ID", help="only this queue")
     _add_limit(tail, 10)
-    trace = command(actions, "trace", "show what became of a message", "messages", "trace", examples=_TRACE)
+    trace = command(actions, "trace", "show a message's state and deliveries", "messages", "trace", examples=_TRACE)
     trace.add_argument("id", metavar="ID")
     trace.add_argument("--topic", metavar="NAME", default="", help="where to look (default: in all topics)")
-    trace.add_argument("--group", metavar="G", default="", help="only what became of it in this group")
+    trace.add_argument("--group", metavar="G", default="", help="only its deliveries to this group")
     recall = command(
-        actions, "recall", "take a delayed message back before its time", "messages", "recall", examples=_RECALL
+        actions, "recall", "recall a delayed message before it is due", "messages", "recall", examples=_RECALL
     )
     recall.add_argument("topic", metavar="TOPIC")
     recall.add_argument("handle", metavar="HANDLE")
@@ -192,7 +198,11 @@ def _add_limit(parser: argparse.ArgumentParser, default: int) -> None:
         "--limit", type=_limit, default=default, metavar="N", help="at most N messages, 1 to 1000 (default %(default)s)"
     )
     parser.add_argument(
-        "--body-max", type=_positive, default=60, metavar="BYTES", help="so much of each body (default %(default)s)"
+        "--body-max",
+        type=_positive,
+        default=60,
+        metavar="BYTES",
+        help="show at most this much of each body (default %(default)s)",
     )
 
 
@@ -202,7 +212,7 @@ def _add_client(commands: Any, noun: Noun, command: Command) -> None:
     listing.add_argument("--group", metavar="G", default="", help="only members of this group")
     show = command(actions, "show", "show one client: subscriptions, queues, deliveries", "clients", "show")
     show.add_argument("id", metavar="ID")
-    stack = command(actions, "stack", "ask a client what its threads do", "clients", "stack", examples=_CLIENT)
+    stack = command(actions, "stack", "print the stacks of a client's threads", "clients", "stack", examples=_CLIENT)
     stack.add_argument("id", metavar="ID")
 
 

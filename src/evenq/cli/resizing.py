@@ -63,20 +63,20 @@ def scale(options: argparse.Namespace) -> None:
             open_ones = [one for one in brokers if one.read_queues != options.queues]
             left = [waits for one in open_ones for waits in one.unfinished]
             last = max((one.read_queues for one in open_ones), default=0) - 1
-            progress = f"queues {options.queues} to {last} take no messages any more; to be read: {who(left)}"
+            progress = f"queues {options.queues} to {last} accept no more messages; to be read: {who(left)}"
             if not open_ones or not await patience.pause(progress):
                 break
         if open_ones and not options.no_wait:
             raise RequestTimeout(
                 f"queues {options.queues} to {last} of topic {options.name} are still read after {options.wait} s, by "
-                f"{who(left)}; run the command again to go on waiting, add --force to close them unread, "
-                f"or go back with `evenq topic scale {options.name} --queues {last + 1}`"
+                f"{who(left)}; run the command again to continue waiting, add --force to close them unread, "
+                f"or undo it with `evenq topic scale {options.name} --queues {last + 1}`"
             )
         sentence = f"Topic {options.name} has {options.queues} queues on {_brokers(brokers)}."
         if open_ones:
-            sentence = f"Queues {options.queues} to {last} of topic {options.name} are closed once they are read."
+            sentence = f"Queues {options.queues} to {last} of topic {options.name} will be closed when they are read."
         elif any(one.message_type is MessageType.FIFO for one in brokers):
-            sentence += " New messages of some message groups go to other queues than before."
+            sentence += " New messages of some message groups now go to other queues."
         _print(options, brokers, sentence)
 
     with_admin(options, work)
@@ -95,7 +95,7 @@ async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
     groups = who(waits for one in fewer for waits in one.unfinished)
     warning = (
         f"Queues {options.queues} to {max(one.read_queues for one in fewer) - 1} of topic {options.name} on "
-        f"{_brokers(fewer)} hold {stored:,} messages. To be read first by groups: {groups}. {hidden_text(unread)}"
+        f"{_brokers(fewer)} hold {stored:,} messages. Groups must read first: {groups}. {hidden_text(unread)}"
     )
     if options.yes and not options.dry_run:
         progress_console().print(warning, markup=False)
@@ -127,11 +127,11 @@ def drain(options: argparse.Namespace) -> None:
             if view.empty or not await patience.pause(_progress(view)):
                 break
         if not view.other_writers:
-            progress_console().print("no other broker takes messages now: producers have nowhere to go", markup=False)
+            progress_console().print("no other broker accepts messages now, so producers cannot send", markup=False)
         if not view.empty and not options.no_wait:
             raise RequestTimeout(
-                f"{_progress(view)}, still after {options.wait} s; run the command again to go on waiting, "
-                f"or let it take messages again with `evenq broker resume {options.name}`"
+                f"{_progress(view)}, still after {options.wait} s; run the command again to continue waiting, "
+                f"or let it accept messages again with `evenq broker resume {options.name}`"
             )
         _print_broker(options, view, _drained(options.name, view))
 
@@ -143,21 +143,21 @@ def resume(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         view = await admin.resume_broker(options.name)
-        _print_broker(options, view, f"Broker {options.name} takes messages.")
+        _print_broker(options, view, f"Broker {options.name} accepts messages.")
 
     with_admin(options, work)
 
 
 def _drained(name: str, view: DrainView) -> str:
     if not view.empty:
-        return f"Broker {name} takes no messages. {_progress(view)}."
+        return f"Broker {name} accepts no messages. {_progress(view)}."
     kept = []
     if view.unread:
         kept.append(f"{view.unread:,} messages of topics that no group ever read")
     if view.dead_letters:
         kept.append(f"{view.dead_letters:,} dead letters")
     rest = f" It still holds {' and '.join(kept)}." if kept else ""
-    return f"Broker {name} takes no messages, and every group has read what it had: it may be stopped.{rest}"
+    return f"Broker {name} accepts no messages, and every group has read its messages: it may be stopped.{rest}"
 
 
 def _progress(view: DrainView) -> str:

@@ -11,20 +11,20 @@ __all__ = ["add_draining", "add_resizing"]
 _SCALE = """\
 examples:
   evenq topic scale orders --queues 16                 more: open at once
-  evenq topic scale orders --queues 4                  fewer: says what is in the others, and changes nothing
-  evenq topic scale orders --queues 4 --yes            does it: waits until all groups have read them
-  evenq topic scale orders --queues 4 --yes --no-wait  closes them for writing; run it again to go on
-  evenq topic scale orders --queues 0 --broker broker-b --yes    leaves it once all groups have read what is there
+  evenq topic scale orders --queues 4                  fewer: prints what the closed queues hold, changes nothing
+  evenq topic scale orders --queues 4 --yes            closes them when all groups have read them
+  evenq topic scale orders --queues 4 --yes --no-wait  closes them for writing; run it again to continue
+  evenq topic scale orders --queues 0 --broker broker-b --yes    removes it from broker-b when all groups have read it
 """
 _SCALE_IN = """\
 examples:
-  evenq broker check-scale-in broker-c                 before the broker is taken away
-  evenq broker check-scale-in broker-b broker-c --yes  what nobody has read does not count
+  evenq broker check-scale-in broker-c                 may the broker be removed?
+  evenq broker check-scale-in broker-b broker-c --yes  ignore messages that no group has read
 """
 _DRAIN = """\
 examples:
-  evenq broker drain broker-b --wait 3600              no new messages; returns when it may be stopped
-  evenq broker resume broker-b                         let it take messages again
+  evenq broker drain broker-b --wait 3600              accept no new messages; returns when it may be stopped
+  evenq broker resume broker-b                         accept messages again
 """
 
 
@@ -37,19 +37,19 @@ def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
         type=_natural,
         required=True,
         metavar="N",
-        help="message queues per broker, 1 to 4096; 0 with --broker: the topic leaves that broker",
+        help="message queues per broker, 1 to 4096; 0 with --broker removes the topic from that broker",
     )
     _one_broker(scale)
     _waiting(scale, 300)
-    scale.add_argument("--force", action="store_true", help="close queues although groups have messages to read there")
+    scale.add_argument("--force", action="store_true", help="close queues although groups have unread messages there")
     scale.add_argument(
         "--yes",
         action="store_true",
-        help="fewer queues, or none: do it, also with messages that no group has read "
-        "(without: only say what is in those to be closed)",
+        help="close the queues, also those with messages that no group has read "
+        "(default: only print what the queues to be closed hold)",
     )
-    scale.add_argument("--dry-run", action="store_true", help="only say what it would do, and exit with 0")
-    permit = command(actions, "permit", "open or close a topic for writing and reading", "resizing", "permit")
+    scale.add_argument("--dry-run", action="store_true", help="only print what would be done, with exit code 0")
+    permit = command(actions, "permit", "allow or forbid sending to and reading from a topic", "resizing", "permit")
     permit.add_argument("name")
     permit.add_argument(
         "permission", choices=("read-write", "read", "write", "none"), help="what is allowed from now on"
@@ -62,34 +62,32 @@ def add_draining(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     drain = command(
         actions,
         "drain",
-        "let a broker take no new messages until it is read empty",
+        "accept no new messages at a broker, and wait until groups have read all of its messages",
         "resizing",
         "drain",
         examples=_DRAIN,
     )
     drain.add_argument("name")
     _waiting(drain, 600)
-    resume = command(actions, "resume", "let a drained broker take messages again", "resizing", "resume")
+    resume = command(actions, "resume", "let a drained broker accept messages again", "resizing", "resume")
     resume.add_argument("name")
     check = command(
         actions,
         "check-scale-in",
-        "say whether brokers may be taken away: exit code 0 if nothing of theirs would be missed",
+        "check whether brokers may be removed: exit code 0 if no unread message would be lost",
         "scale_in",
         "check",
         examples=_SCALE_IN,
     )
     check.add_argument("names", nargs="+", metavar="NAME")
-    check.add_argument(
-        "--yes", action="store_true", help="messages that no group has read and dead letters may be missed"
-    )
-    forget = command(actions, "forget", "let the others forget a broker that is gone for good", "scale_in", "forget")
+    check.add_argument("--yes", action="store_true", help="ignore messages that no group has read, and dead letters")
+    forget = command(actions, "forget", "declare a missing broker gone for good", "scale_in", "forget")
     forget.add_argument("name")
     forget.add_argument("--yes", action="store_true", help="do it")
 
 
 def _one_broker(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--broker", default="", metavar="NAME", help="only there (default: every broker)")
+    parser.add_argument("--broker", default="", metavar="NAME", help="only on this broker (default: on every broker)")
 
 
 def _waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
@@ -98,9 +96,9 @@ def _waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
         type=_positive,
         default=seconds,
         metavar="SECONDS",
-        help="longest wait for groups to read what is left (default %(default)s)",
+        help="longest wait for groups to read the remaining messages (default %(default)s)",
     )
-    parser.add_argument("--no-wait", action="store_true", help="begin, and do not wait")
+    parser.add_argument("--no-wait", action="store_true", help="start it, and do not wait for the end")
 
 
 def _natural(text: str) -> int:

@@ -15,12 +15,17 @@ __all__ = ["add_retry", "retry_asked"]
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
     """Add the options to a command."""
-    group = parser.add_argument_group("pauses between deliveries of a message that failed")
+    group = parser.add_argument_group("pauses between the deliveries of a failed message")
     group.add_argument("--retry-classic", action="store_true", help="10s, 30s, 1m ... 2h, 16 pauses (the default)")
-    group.add_argument("--retry-delays", type=_times, metavar='"1s 30s 5m"', help="a list; its last pause repeats")
-    group.add_argument("--retry-initial", type=duration_ms, metavar="TIME", help="first pause of growing ones, e.g. 5s")
+    group.add_argument("--retry-delays", type=_times, metavar='"1s 30s 5m"', help="own pauses; the last one repeats")
+    group.add_argument("--retry-initial", type=duration_ms, metavar="TIME", help="first one of growing pauses, e.g. 5s")
     group.add_argument("--retry-max", type=duration_ms, metavar="TIME", help="longest of growing pauses (default 2h)")
-    group.add_argument("--retry-multiplier", type=float, metavar="X", help="how fast pauses grow, 1 to 100 (default 2)")
+    group.add_argument(
+        "--retry-multiplier",
+        type=float,
+        metavar="X",
+        help="how fast pauses grow, 1 to 100 (default 2)",
+    )
 
 
 def retry_asked(options: argparse.Namespace) -> RetryPolicy | None:

@@ -36,7 +36,7 @@ def check(options: argparse.Namespace) -> int:
 
     results = with_admin(options, work)
     refused = [one.broker_name for one in results if one.problem]
-    sentence = f"{', '.join(refused)}: not yet." if refused else "Nothing that they hold would be missed."
+    sentence = f"{', '.join(refused)}: not yet." if refused else "They may be removed: no unread message would be lost."
     listing = Listing(key="brokers", columns=_COLUMNS, rows=[_row(one) for one in results])
     print_page(Page(facts={"removable": not refused}, listings=[listing], sentence=sentence), as_json=options.json)
     return int(bool(refused))
@@ -52,14 +52,14 @@ def forget(options: argparse.Namespace) -> None:
     """`evenq broker forget NAME --yes`."""
     if not options.yes:
         raise BadRequest(
-            f"this ends the search for broker {options.name}: what it holds is not missed any more, and comes back "
-            "only if the broker does; add --yes to do it"
+            f"this declares broker {options.name} gone for good: brokers and clients no longer wait for it, and its "
+            "messages come back only with the broker; add --yes to do it"
         )
 
     async def work(admin: Admin) -> None:
         await admin.forget_broker(options.name)
         print_page(
-            Page(facts={"forgotten": options.name}, sentence=f"Broker {options.name} is not missed any more."),
+            Page(facts={"forgotten": options.name}, sentence=f"Broker {options.name} is forgotten."),
             as_json=options.json,
         )
 

@@ -106,7 +106,7 @@ def state_of(owner: str | None, *, clean: bool, checkpoint: bool) -> str:
         return f"running, process {owner}"
     if clean:
         return "stopped in order"
-    return "not stopped in order: a start reads the log's end" if checkpoint else "never checkpointed"
+    return "not stopped in order: the next start reads the end of the log" if checkpoint else "never checkpointed"
 
 
 def _segments(seen: FolderSurvey) -> Listing:
@@ -223,11 +223,11 @@ def _sentence(verdict: FolderVerdict) -> str:
     seen = verdict.findings.listed
     judged = ""
     if verdict.folder.running:
-        judged = f" up to the checkpoint at log offset {verdict.log_end}, behind which the running broker still writes"
+        judged = f" up to the checkpoint at log offset {verdict.log_end}, after which the running broker still writes"
     if not seen:
         return f"clean{judged}"
     if verdict.clean:
-        return f"clean{judged}: what was found is harmless, a start takes care of it"
+        return f"clean{judged}: these findings are harmless, the next start handles them"
     by_harm = [f"{count} {harm}" for harm in Harm if (count := sum(finding.harm is harm for finding in seen))]
     return f"NOT clean{judged}: {', '.join(by_harm)}"
 

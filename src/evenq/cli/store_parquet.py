@@ -21,7 +21,7 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> int:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise Unsupported("writing Parquet needs pyarrow: pip install 'evenq[spark]', or take --format json") from error
+        raise Unsupported("writing Parquet needs pyarrow: pip install 'evenq[spark]', or use --format json") from error
     schema = pa.schema([
         ("topic", pa.string()), ("topic_id", pa.int64()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()),
         ("log_offset", pa.int64()), ("message_id", pa.string()), ("tag", pa.string()),

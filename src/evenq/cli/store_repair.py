@@ -84,12 +84,12 @@ def _report(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing
 def _advice(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing.RepairPlan, done: str) -> str:
     flags = " --accept-loss" if options.accept_loss else ""
     if done and plan.steps:
-        return f"Done. What was taken out is in {done}. Start the broker; then: evenq store verify {options.dir}"
+        return f"Done. The removed data are in {done}. Start the broker; then: evenq store verify {options.dir}"
     if plan.steps:
-        return f"Nothing was changed. To do it: evenq store repair {options.dir}{flags} --apply"
+        return f"Nothing was changed. To apply it: evenq store repair {options.dir}{flags} --apply"
     if verdict.cut_at is not None and not options.accept_loss:
         return (
             f"The log is damaged at offset {verdict.cut_at}. Restore the folder from a copy; or see what cutting the "
             f"log there would lose: evenq store repair {options.dir} --accept-loss"
         )
-    return "There is nothing to repair." if not plan.left else "No step mends what is left."
+    return "There is nothing to repair." if not plan.left else "No repair step can fix the remaining problems."

@@ -24,17 +24,21 @@ def add_tls(parser: argparse.ArgumentParser) -> None:
     """Options of a command that connects."""
     group = parser.add_argument_group(
         "TLS",
-        "also by evenqs:// in front of the endpoint, and EVENQ_TLS_CA, _CERTIFICATE, _KEY, _SERVER_NAME, _INSECURE",
+        "or evenqs:// in front of the endpoint, and EVENQ_TLS_CA, _CERTIFICATE, _KEY, _SERVER_NAME, _INSECURE",
     )
-    group.add_argument("--tls", action="store_true", help="speak TLS; the other options of TLS imply it")
+    group.add_argument("--tls", action="store_true", help="use TLS; the other TLS options imply it")
     group.add_argument("--tls-ca", metavar="FILE", help="PEM file of the authority to trust (default: the system's)")
     group.add_argument(
-        "--tls-certificate", metavar="FILE", help="PEM file of your own certificate, where brokers want one"
+        "--tls-certificate", metavar="FILE", help="PEM file of your own certificate, if brokers require one"
     )
-    group.add_argument("--tls-key", metavar="FILE", help="PEM file of its private key")
-    group.add_argument("--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host's")
+    group.add_argument("--tls-key", metavar="FILE", help="PEM file of the private key of --tls-certificate")
     group.add_argument(
-        "--tls-insecure", action="store_true", help="trust whatever certificate the server shows first; for tests only"
+        "--tls-server-name", metavar="NAME", help="name in the server's certificate, if not the host name"
+    )
+    group.add_argument(
+        "--tls-insecure",
+        action="store_true",
+        help="trust the first certificate that the server presents; for tests only",
     )
 
 

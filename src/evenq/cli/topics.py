@@ -37,7 +37,7 @@ async def create_topic(
     failed = [f"{placement.broker_name} ({placement.error})" for placement in placements if placement.error]
     if failed:
         raise ConnectionFailed(
-            f"topic {name} was not created on {', '.join(failed)}; run the command again when they are back"
+            f"topic {name} was not created on {', '.join(failed)}; run the command again when they are available"
         )
     return placements
 
@@ -88,7 +88,7 @@ def list_all(options: argparse.Namespace) -> None:
             (topic.topic, topic.message_type.value, topic.brokers, topic.queues, topic.messages)
             for topic in sorted(topics, key=lambda topic: topic.topic)
         ]
-        empty = "No topics yet. Make one: evenq topic create NAME"
+        empty = "No topics yet. Create one: evenq topic create NAME"
         listings = [Listing(key="topics", columns=columns, rows=rows, empty=empty)]
         if options.lite:
             listings.append(_lite_topics(await admin.list_lite_topics()))
@@ -106,7 +106,7 @@ def _lite_topics(topics: Sequence[LiteTopicView]) -> Listing:
         Column("subscribers", "subscribers", "number"),
     )
     rows = [(one.topic, one.lite_topic, one.broker_name, one.messages, one.subscribers) for one in topics]
-    return Listing(key="lite_topics", columns=columns, rows=rows, empty="No lite topics: nothing was sent to any yet.")
+    return Listing(key="lite_topics", columns=columns, rows=rows, empty="No lite topics: nothing was sent to one yet.")
 
 
 def show(options: argparse.Namespace) -> None:
@@ -194,7 +194,7 @@ def delete(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         await admin.delete_topic(options.name)
         print_page(
-            Page(facts={"deleted": options.name}, sentence=f"Topic {options.name} is gone."), as_json=options.json
+            Page(facts={"deleted": options.name}, sentence=f"Topic {options.name} is deleted."), as_json=options.json
         )
 
     with_admin(options, work)

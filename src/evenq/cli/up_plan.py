@@ -70,7 +70,7 @@ def plan_of(options: argparse.Namespace) -> UpPlan:
     count: int = options.brokers
     if count > BROKERS_MAX:
         raise SettingsError(
-            f"--brokers {count} is over {BROKERS_MAX}; a bigger cluster belongs on Kubernetes (helm/evenq)"
+            f"--brokers {count} is over {BROKERS_MAX}; for a bigger cluster use Kubernetes (helm/evenq)"
         )
     if options.rebalancers > REBALANCERS_MAX:
         raise SettingsError(
@@ -80,13 +80,13 @@ def plan_of(options: argparse.Namespace) -> UpPlan:
         raise SettingsError("--sync needs --data DIR: in memory there is nothing to fsync")
     replicas: int = options.replicas
     if replicas > 1 and options.data is None:
-        raise SettingsError("--replicas needs --data DIR: copies are files, so that one may be lost")
+        raise SettingsError("--replicas needs --data DIR: copies are kept in files")
     if not 1 <= replicas <= REPLICAS_MAX:
         raise SettingsError(f"--replicas {replicas} is outside 1 to {REPLICAS_MAX}; three are usual")
     count *= replicas
     ports = tuple(options.port + index if options.port else 0 for index in range(count))
     if ports[-1] > 65_535:
-        raise SettingsError(f"--port {options.port} leaves no room for {count} brokers below 65536")
+        raise SettingsError(f"--port {options.port} leaves fewer than {count} ports up to 65535 for {count} brokers")
     for port in ports:
         if port and not port_is_free(port, HOST):
             raise PortInUse(_port_hint(port, count))

@@ -66,7 +66,9 @@ def page(verdict: Verdict, plan: Plan, *, full: bool) -> Page:
         listings.append(Listing(key="problems", columns=problem_columns, rows=problems, title="Broken promises"))
     sent = sum(result.sent for result in verdict.results)
     away = (
-        f"; brokers were away {verdict.outages} times, {verdict.outage_ms_max:,} ms at most" if verdict.outages else ""
+        f"; brokers were down {verdict.outages} times, for at most {verdict.outage_ms_max:,} ms"
+        if verdict.outages
+        else ""
     )
     outcome = "every promise was kept, nothing lost, out of order or late" if verdict.ok else "PROMISES WERE BROKEN"
     return Page(

@@ -11,26 +11,26 @@ KINDS = ("normal", "fifo", "delay", "transaction", "priority", "lite")
 
 _EXAMPLES = """\
 examples:
-  evenq verify                                       a minute of every kind at 50 messages a second each
-  evenq verify --seconds 3600 --rate 200             an hour, faster; restart brokers meanwhile
-  evenq verify --kinds fifo,delay --tolerance 250    order, and times to a quarter of a second
+  evenq verify                                       one minute, every kind at 50 messages per second
+  evenq verify --seconds 3600 --rate 200             one hour, faster; restart brokers in the meantime
+  evenq verify --kinds fifo,delay --tolerance 250    order, and delivery times within a quarter of a second
   evenq verify --endpoints "10.0.0.1:8081;10.0.0.2:8081" --json
 
-It numbers what it sends, to topics of its own, and follows each number until it came. The table says of each kind:
-  sent, expected   messages that were answered OK; the same without those that were rolled back
-  received         different ones that came
-  lost             answered OK, and never came
-  unsure           no answer until the end: may be stored or not (only when a broker stays away)
-  again            deliveries beyond the first, and why: resent (the send was tried twice and both were stored), outage
-                   (a broker was away before the acknowledgement was answered), timeout (not acknowledged in its
-                   invisible time), after ack and unexplained (neither may happen)
-  disorder         an older message of a message group or lite topic, or a higher priority of one answer, came later
-  early, late      delayed messages; late is beyond --tolerance while all brokers were there, excused while one was away
-                   (and lite topics in disorder: they move to another broker meanwhile, what is stored stays)
-  wrong            transactions: came although rolled back, or before the commit
+It sends numbered messages to topics of its own, and waits for each of them. The table shows for each kind:
+  sent, expected   messages whose send succeeded; the same without rolled back ones
+  received         different messages that were received
+  lost             send succeeded, but never received
+  unsure           send without an answer until the end: may be stored or not (only if a broker stays down)
+  again            repeated deliveries, by cause: resent (the send was retried and both attempts were stored), outage (a
+                   broker was down before the acknowledgement was answered), timeout (not acknowledged within its
+                   invisible duration), after ack and unexplained (neither may happen)
+  disorder         an older message of a message group or lite topic, or a higher priority of one response, came later
+  early, late      delayed messages; late: by over --tolerance while all brokers were up; excused: while one was down
+                   (also disorder of lite topics: they move to another broker then, stored messages stay)
+  wrong            transactions: received although rolled back, or before the commit
 
-Exit code 0: every promise was kept. 1: one was broken, or nothing could be sent. Repeats for the first three reasons,
-unsure and excused ones are what at-least-once delivery allows. Its topics and groups are removed at the end.
+Exit code 0: every promise was kept. 1: one was broken, or nothing could be sent. Repeats for the first three causes,
+unsure and excused messages are allowed by at-least-once delivery. Its topics and groups are removed at the end.
 """
 
 
@@ -44,28 +44,36 @@ class Command(Protocol):
 
 def add_verify(commands: Any, command: Command) -> None:
     """Add the command."""
-    text = "send and receive messages of every kind, and tell what was lost, repeated, out of order or late"
+    text = "send and receive messages of every kind, and report what was lost, repeated, out of order or late"
     verify = command(commands, "verify", text, "verify", "run", examples=_EXAMPLES)
     verify.add_argument(
         "--endpoints", dest="endpoint", metavar="LIST", default=argparse.SUPPRESS,
-        help='several access points, "host:port;host:port": one that is away is no obstacle',
+        help='several access points, "host:port;host:port", of which some may be down',
     )  # fmt: skip
     verify.add_argument("--seconds", type=int, default=60, metavar="S", help="how long to send (default %(default)s)")
     verify.add_argument(
-        "--kinds", type=_kinds, default=KINDS, metavar="LIST", help=f"some of {','.join(KINDS)} (default: all)"
+        "--kinds",
+        type=_kinds,
+        default=KINDS,
+        metavar="LIST",
+        help=f"some of {','.join(KINDS)} (default: all)",
     )
     verify.add_argument(
-        "--rate", type=int, default=50, metavar="R", help="messages a second of each kind (default %(default)s)"
+        "--rate", type=int, default=50, metavar="R", help="messages per second of each kind (default %(default)s)"
     )
     verify.add_argument(
-        "--tolerance", type=int, default=1_000, metavar="MS", help="later than this is late, ms (default %(default)s)"
+        "--tolerance",
+        type=int,
+        default=1_000,
+        metavar="MS",
+        help="count later messages as late, ms (default %(default)s)",
     )
     verify.add_argument(
         "--consumers", type=int, default=2, metavar="C", help="members of each group (default %(default)s)"
     )
     verify.add_argument(
         "--streams", type=int, default=8, metavar="M",
-        help="message groups of fifo, lite topics of lite (default %(default)s)",
+        help="number of message groups (fifo) and of lite topics (lite) (default %(default)s)",
     )  # fmt: skip
     verify.add_argument(
         "--body-bytes", type=int, default=128, metavar="B", help="size of a body, bytes (default %(default)s)"
@@ -75,7 +83,7 @@ def add_verify(commands: Any, command: Command) -> None:
         type=int,
         default=90,
         metavar="S",
-        help="longest wait for the last ones, seconds (default %(default)s)",
+        help="longest wait for the last messages, seconds (default %(default)s)",
     )
 
 

@@ -59,8 +59,8 @@ def who(left: Iterable[UnfinishedView]) -> str:
 def hidden_text(unread: int) -> str:
     """What groups that come later miss when queues are closed."""
     if unread:
-        return f"{unread:,} of them no group has read: a group that comes later will not get them."
-    return "Groups that come later will not get what is stored there."
+        return f"{unread:,} of them no group has read: groups that are created later will not get them."
+    return "Groups that are created later will not get the messages stored there."
 
 
 def unfinished_listing(left: Iterable[UnfinishedView]) -> Listing:

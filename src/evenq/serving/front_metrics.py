@@ -50,10 +50,10 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
     gauges = [
         Metric(name=f"evenq_front_{name}", kind=MetricKind.GAUGE, unit=unit, help=text, read=held(name))
         for name, unit, text in (
-            ("connections", "connections", "Open connections, those in a TLS handshake among them."),
-            ("streams", "streams", "Open streams: calls that run, and requests that are not complete."),
-            ("request_bytes", "bytes", "Requests that are not complete, or not read by their handler."),
-            ("unread_bytes", "bytes", "Answers that clients have not taken."),
+            ("connections", "connections", "Open connections, including those in a TLS handshake."),
+            ("streams", "streams", "Open streams: running calls, and incomplete requests."),
+            ("request_bytes", "bytes", "Bytes of requests that are incomplete, or not read by their handler yet."),
+            ("unread_bytes", "bytes", "Bytes of responses that clients have not read yet."),
         )
     ]
     return [
@@ -63,7 +63,7 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
             kind=MetricKind.COUNTER,
             unit="events",
             labels=("what",),
-            help="Connections, handshakes, calls and streams refused or ended at a bound of the front.",
+            help="Connections, handshakes, calls and streams that were refused or ended because of a limit.",
             read=refused,
         ),
         Metric(
@@ -71,7 +71,7 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
             kind=MetricKind.COUNTER,
             unit="events",
             labels=("limit",),
-            help="Times that a bound was reached, by its name in the settings `front_limits`.",
+            help="Times that a limit was reached, by its name in the settings `front_limits`.",
             read=reached,
         ),
         Metric(
@@ -79,7 +79,7 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
             kind=MetricKind.COUNTER,
             unit="connections",
             labels=("code",),
-            help="Connections ended because the peer broke the protocol or flooded, by HTTP/2 error code.",
+            help="Connections closed because the peer violated the protocol or flooded, by HTTP/2 error code.",
             read=faults,
         ),
     ]

@@ -75,7 +75,7 @@ BUILD_INFO = Metric(
     kind=MetricKind.GAUGE,
     unit="servers",
     labels=("version", "python"),
-    help="Versions of evenq and Python, in the labels; always 1: the server is there and answers.",
+    help="Versions of evenq and Python as labels; the value is always 1.",
     read=lambda: [((software_version() or "unknown", platform.python_version()), 1)],
 )
 
@@ -178,7 +178,7 @@ def call_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]
             kind=MetricKind.GAUGE,
             unit="calls",
             labels=("request_code",),
-            help="Calls that have not ended, parked polls and open streams among them.",
+            help="Running calls, including waiting polls and open streams.",
             read=running,
         ),
         Metric(
@@ -186,7 +186,7 @@ def call_metrics(stats: Callable[[], Mapping[str, MethodStats]]) -> list[Metric]
             kind=MetricKind.COUNTER,
             unit="answers",
             labels=("request_code", "response_code"),
-            help="Calls answered with an error, by code of the protocol.",
+            help="Calls answered with an error, by error code.",
             read=failed,
         ),
     ]

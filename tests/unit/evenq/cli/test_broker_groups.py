@@ -63,7 +63,7 @@ def test_a_dead_copy_is_away_since_a_time_and_the_next_loss_is_warned_of(run: An
     answer = cluster(third=Copy.AWAY, since_ms=1_700_000_000_000)
     _, out, _, _ = run("cluster show", DescribeCluster=answer)
     assert "away no no 1,234 5,678 1,000,000 2023-11-1" in one_line(out)
-    assert "not in sync: copy 2; one more lost, and nothing is taken" in one_line(out)
+    assert "not in sync: copy 2; if one more is lost, no writes are accepted" in one_line(out)
 
 
 def test_below_the_minimum_it_says_that_nothing_is_taken(run: Any) -> None:
@@ -71,12 +71,12 @@ def test_below_the_minimum_it_says_that_nothing_is_taken(run: Any) -> None:
     answer.broker_groups[0].copies[1].state = Copy.AWAY
     _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
     note = json.loads(out)["broker_groups"][0]["note"]
-    assert note == "not in sync: copy 1, copy 2; nothing is taken until 2 are in sync"
+    assert note == "not in sync: copy 1, copy 2; no writes are accepted until 2 are in sync"
 
 
 def test_one_copy_says_so_and_has_no_table_of_copies(run: Any) -> None:
     _, out, _, _ = run("cluster show", DescribeCluster=alone())
-    assert "one copy: what is on its disk is nowhere else" in one_line(out)
+    assert "one copy: its data exist on its disk only" in one_line(out)
     assert "address for copies" not in out
     _, out, _, _ = run("cluster show --json", DescribeCluster=alone())
     told = json.loads(out)
@@ -88,7 +88,7 @@ def test_a_copy_asked_at_its_own_address_tells_of_a_group_that_nobody_leads(run:
     del answer.brokers[:]
     answer.broker_groups[0].copies[0].log_end = -1
     _, out, _, _ = run("cluster show", DescribeCluster=answer)
-    assert "nobody leads; copies that may: 0, 1; not in sync: copy 2" in one_line(out)
+    assert "no leader; copies that may lead: 0, 1; not in sync: copy 2" in one_line(out)
     assert "missing since" not in out, "of brokers it knows nothing"
     _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
     told = json.loads(out)
@@ -110,7 +110,7 @@ def test_move_leader_says_who_led_and_who_leads(run: Any) -> None:
         "broker move-leader broker-a --to 2", DescribeCluster=[cluster(), cluster(leader=2, epoch=5)], MoveLeader=moved
     )
     assert code == 0
-    assert "Copy 2 of broker group broker-a leads epoch 5, was copy 0; it serves after" in one_line(out)
+    assert "Copy 2 of broker group broker-a leads epoch 5, copy 0 led before; it serves clients after" in one_line(out)
     request = admin_pb2.MoveLeaderRequest.FromString(dict(asked)["MoveLeader"])
     assert (request.broker_name, request.to, request.epoch) == ("broker-a", 2, 4)
 
@@ -128,7 +128,7 @@ def test_move_leader_without_a_copy_lets_the_leader_choose(run: Any) -> None:
 def test_move_leader_to_the_leader_changes_nothing_and_is_no_error(run: Any) -> None:
     same = admin_pb2.MoveLeaderResponse(leader=0, epoch=4)
     code, out, _, _ = run("broker move-leader broker-a --to 0", DescribeCluster=cluster(), MoveLeader=same)
-    assert (code, one_line(out)) == (0, "Copy 0 of broker group broker-a leads already, in epoch 4.")
+    assert (code, one_line(out)) == (0, "Copy 0 of broker group broker-a is the leader already, in epoch 4.")
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_delete_wants_yes(run):
     code, _, err, asked = run("topic delete t")
     assert (code, asked, "add --yes" in err) == (1, [], True)
     code, out, _, asked = run("topic delete t --yes", DeleteTopic=admin_pb2.DeleteTopicResponse())
-    assert (code, asked[0][0], "gone" in out) == (0, "DeleteTopic", True)
+    assert (code, asked[0][0], "deleted" in out) == (0, "DeleteTopic", True)
 
 
 def test_an_unknown_topic_names_the_command_that_helps(run):

@@ -41,7 +41,7 @@ def test_a_port_in_use_is_told_with_one_that_is_free():
     [
         (["--brokers", "27"], "--brokers 27 is over 26"),
         (["--sync"], "--sync needs --data"),
-        (["--port", "65535", "--brokers", "2"], "leaves no room"),
+        (["--port", "65535", "--brokers", "2"], "fewer than 2 ports"),
         (["--topic", "orders:x"], "is not NAME"),
         (["--topic", "orders:1:ODD"], "is not NAME"),
     ],

@@ -28,7 +28,7 @@ def test_a_good_verdict_is_a_sentence_and_a_small_table() -> None:
     shown = told(result(Kind.NORMAL), result(Kind.FIFO, reordered=0))
     assert shown.sentence == (
         "20 messages in 10 s at h:1: every promise was kept, nothing lost, out of order or late; "
-        "brokers were away 2 times, 1,200 ms at most."
+        "brokers were down 2 times, for at most 1,200 ms."
     )
     [table] = shown.listings
     assert [column.key for column in table.columns] == [

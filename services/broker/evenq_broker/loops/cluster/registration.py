@@ -75,7 +75,12 @@ class Registration:
             async with self._talking:
                 await self._call("Unregister", request, UNREGISTER_TIMEOUT_MS)
         except Error as error:
-            log.info("nameserver not told of our end", extra={"nameserver": self._address, "error": str(error)})
+            log.info(
+                "nameserver %s was not told that this broker stops: %s",
+                self._address,
+                error.message,
+                extra={"nameserver": self._address},
+            )
 
     async def _tell(self) -> None:
         if self._left:
@@ -100,13 +105,13 @@ class Registration:
 
     def _heard(self) -> None:
         if not self.answers:
-            log.info("registered", extra={"nameserver": self._address})
+            log.info("registered at nameserver %s", self._address, extra={"nameserver": self._address})
         self.answers = True
 
     def _lost(self, error: Error) -> None:
         if self.answers or not self.tried.is_set():
             log.warning(
-                "nameserver %s does not take this broker: %s",
+                "not registered at nameserver %s: %s",
                 self._address,
                 error.message,
                 extra={"nameserver": self._address},

@@ -48,7 +48,12 @@ class RouteWatch:
                 await self._watch(backoff)
             except Error as error:
                 if self.connected:
-                    log.warning("route watch broke", extra={"nameserver": self._address, "error": str(error)})
+                    log.warning(
+                        "routes of nameserver %s are no longer received: %s",
+                        self._address,
+                        error.message,
+                        extra={"nameserver": self._address},
+                    )
             self.connected = False
             self.tried.set()
             self._routes.away(self._address, self._runtime.clock.monotonic_ms())
@@ -59,7 +64,7 @@ class RouteWatch:
         stream = self._runtime.net.stream(self._address, "/evenq.v1.Registry/WatchRoutes", request, timeout_ms=None)
         async for data in stream:
             if not self.connected:
-                log.info("watching routes", extra={"nameserver": self._address})
+                log.info("receiving routes of nameserver %s", self._address, extra={"nameserver": self._address})
             self.connected = True
             self._take(route_news(data))
             self.tried.set()
