@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import Role, Timing
-from replication_model.mutants import MUTANTS
+from replication_model.mutants import MEMBER_MUTANTS, MUTANTS
 from replication_model.search import Scope, Search
-from replication_model.walks import HandingOver, play
+from replication_model.walks import ChangingCopies, HandingOver, play
 from replication_model.world import Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
@@ -35,6 +35,15 @@ def test_leaders_that_hand_over_or_go_on_after_all_break_no_invariant_and_heal()
     assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
     assert sum(outcome.committed for outcome in outcomes) > WALKS // 2
     assert sum(walk.resumed for walk in walks) > WALKS // 8
+
+
+def test_copies_that_come_and_go_break_no_invariant_and_heal() -> None:
+    walks = [ChangingCopies(seed, Rules()) for seed in range(WALKS // 2)]
+    outcomes = [walk.play() for walk in walks]
+    assert [(outcome.seed, outcome.problem) for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
+    assert sum(outcome.committed for outcome in outcomes) > WALKS // 2
+    assert sum(walk.changes for walk in walks) > WALKS // 4
 
 
 def test_a_walk_is_the_same_twice() -> None:
@@ -65,6 +74,19 @@ QUICKLY = {
 @pytest.mark.parametrize("name", QUICKLY)
 def test_walks_kill_the_mutant(name: str) -> None:
     assert any(play(seed, MUTANTS[name]).problem for seed in range(QUICKLY[name]))
+
+
+MEMBERS_QUICKLY = {
+    "R15 admission of who is added": 200,
+    "R16 floor of a removal": 300,
+    "R17 only members count": 200,
+    "R18 minimum of what is in sync": 600,
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS_QUICKLY)
+def test_walks_with_changes_of_the_copies_kill_the_mutant(name: str) -> None:
+    assert any(ChangingCopies(seed, MEMBER_MUTANTS[name]).play().problem for seed in range(MEMBERS_QUICKLY[name]))
 
 
 def group(rules: Rules) -> World:
@@ -191,3 +213,4 @@ def test_the_story_kills_the_mutant_and_not_the_rule(name: str) -> None:
 def test_every_mutant_has_its_test() -> None:
     assert {*QUICKLY, *STORIES} == set(MUTANTS)
     assert len(MUTANTS) == 12
+    assert set(MEMBERS_QUICKLY) == set(MEMBER_MUTANTS)

@@ -32,7 +32,7 @@ from evenq.store.jobs import Jobs
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
 from evenq_broker.app import BrokerApp
-from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
 from evenq_broker.loops.coordinators.places import RecordPlace, record_place
@@ -72,6 +72,8 @@ class ReplicatedApp:
     ) -> None:
         self.settings = settings
         self._clock, self._rng, self._net, self._edges = clock, rng, net, edges
+        self._addresses = dict(settings.replication.addresses)
+        """Where the copies reach each other: as the group record says, or else the settings."""
         self._segment_bytes = settings.store.segment_bytes or SEGMENT_BYTES
         self._auth = Auth(settings.auth, clock=clock, plain=settings.tls.certificate is None)
         self._term: BrokerApp | None = None
@@ -123,16 +125,15 @@ class ReplicatedApp:
         self._place = place = record_place(settings.replication, folder, clock=clock, rng=self._rng)
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
         self._control = ReplicaControl(
-            driver, broker_name=settings.broker_name, addresses=settings.replication.addresses,
+            driver, broker_name=settings.broker_name, addresses=self._addresses,
             serves=lambda: self._term is not None and not self._term.why_not_ready(), clock=clock,
         )  # fmt: skip
         own_id = settings.replication.broker_id
         self._runtime = runtime = Runtime(settings, clock=clock, rng=self._rng, net=self._auth.net(self._net))
         runtime.begin(())
-        links = PeerLinks(
-            runtime, settings.replication.addresses, own_id, driver.receive, snapshots=FolderSnapshots(RealDisk(folder))
-        )
+        links = PeerLinks(runtime, self._addresses, own_id, driver.receive, snapshots=FolderSnapshots(RealDisk(folder)))
         driver.peers = self._links = links
+        driver.on_copies = self._copies_changed
         self._pieces = _Pieces(LogPieces(RealDisk(folder), self._segment_bytes))
         self._log = driver.log = ReplicaLog(
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
@@ -272,6 +273,16 @@ class ReplicatedApp:
             segment_bytes=self._segment_bytes,
         )
 
+    def _copies_changed(self, record: GroupRecord) -> None:
+        """Links follow the group record. A copy that is no member of its group opens none."""
+        known = self.settings.replication.addresses
+        self._addresses.clear()
+        self._addresses.update(
+            {number: record.address_of(number) or known.get(number, "") for number in record.members}
+        )
+        assert self._links is not None
+        self._links.set_members(self._addresses if self.driver.is_member else {})
+
     def _metrics(self) -> bytes:
         of_term = self._term.metrics() if self._term is not None and self._is_open else []
         assert self._log is not None
@@ -291,8 +302,8 @@ class ReplicatedApp:
     async def _fetch_snapshot(self, after: int, until: int) -> FetchedSnapshot | None:
         """See FollowerReplay. Raises Error."""
         settings, leader = self.settings, self.driver.replica.leader_id()
-        address = settings.replication.addresses.get(leader)
-        if address is None or leader == settings.replication.broker_id:
+        address = self._addresses.get(leader)
+        if not address or leader == settings.replication.broker_id:
             return None
         sink = IncomingSnapshot(origin=address, after=after, until=until)
         who = Opening(settings.cluster, settings.broker_name, settings.replication.broker_id, leader)
@@ -307,6 +318,8 @@ class ReplicatedApp:
             return self._term.why_not_ready()
         if self.driver.leads:
             return "it begins to lead"
+        if not self.driver.is_member:
+            return "it is no copy of its group: it was removed, or not added yet"
         return "" if self.driver.in_sync else "it is not in sync with its group"
 
     async def _listen(self, links: PeerLinks) -> None:

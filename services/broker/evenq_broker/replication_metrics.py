@@ -25,6 +25,7 @@ def replication_metrics(
             help="1 for the role that this copy has: ready is a leader that serves, fetching a follower that copies.",
             read=lambda: [((role.value,), int(replica.role is role)) for role in Role],
         ),
+        _member(replica),
         Metric(
             name="evenq_broker_replica_epoch", kind=gauge, unit="", labels=(),
             help="Epoch of the broker group in which this copy acts.", read=lambda: [((), replica.max_epoch)],
@@ -79,6 +80,17 @@ def replication_metrics(
             read=lambda: [((), replay_lag())],
         ),
     ]  # fmt: skip
+
+
+def _member(replica: Replica) -> Metric:
+    return Metric(
+        name="evenq_broker_replica_member",
+        kind=MetricKind.GAUGE,
+        unit="",
+        labels=(),
+        help="1 while the group record has this copy; 0: it was removed, or not added yet.",
+        read=lambda: [((), int(replica.record is not None and replica.config.broker_id in replica.record.members))],
+    )
 
 
 def _others(replica: Replica, view: ReplicaGroupView) -> Iterable[CopyView]:

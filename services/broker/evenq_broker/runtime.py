@@ -21,6 +21,7 @@ from evenq.runtime.tasks import spawn
 from evenq.store import MessageStore
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import ReplicaGroupView
+from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.settings import BrokerSettings
 from evenq_broker.stats import BrokerStats
 
@@ -36,6 +37,10 @@ class GroupControl(Protocol):
 
     async def hand_over(self, to: int | None) -> HandedOver:
         """Let another copy lead; gives who does. Raises NotFound, PreconditionFailed."""
+        ...
+
+    async def change(self, change: CopyChange) -> ReplicaGroupView:
+        """Change the copies; gives the group as it is then. Raises NotFound, PreconditionFailed, HaNotAvailable."""
         ...
 
 

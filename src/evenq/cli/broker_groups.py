@@ -1,16 +1,26 @@
-"""Broker groups on the command line: what `evenq cluster show` says of them, and `evenq broker move-leader`."""
+"""Broker groups on the command line: what `evenq cluster show` says of them, `evenq broker move-leader`, and the
+changes of their copies.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView, LeaderMoveView
 
-__all__ = ["copies_listing", "groups_listing", "move_leader"]
+__all__ = [
+    "add_replica",
+    "copies_listing",
+    "groups_listing",
+    "move_leader",
+    "remove_replica",
+    "replace",
+    "set_min_in_sync",
+]
 
 WAIT_MS = 10_000
 """So long a new leader is waited for: it reads its log before it serves."""
@@ -125,3 +135,63 @@ def _moved(view: LeaderMoveView) -> str:
         f"{sentence}; it could not be seen from here whether it serves clients: give the addresses of all copies to "
         "--endpoint, comma-separated, and check with `evenq cluster show`."
     )
+
+
+def add_replica(options: argparse.Namespace) -> None:
+    """`evenq broker add-replica NAME --copy N --at HOST:PORT`."""
+    _change(
+        options,
+        lambda admin: admin.add_copy(options.name, options.copy, options.at),
+        f"Broker group {options.name} has a copy {options.copy} at {options.at}. It counts once it has everything: "
+        "start it with an empty folder if it does not run yet, and look with `evenq cluster show`.",
+    )
+
+
+def remove_replica(options: argparse.Namespace) -> None:
+    """`evenq broker remove-replica NAME --copy N`."""
+    _change(
+        options,
+        lambda admin: admin.remove_copy(options.name, options.copy),
+        f"Copy {options.copy} is no copy of broker group {options.name} any more. Stop its process; its folder is of "
+        "no use to the group.",
+    )
+
+
+def replace(options: argparse.Namespace) -> None:
+    """`evenq broker replace NAME --copy N --by M --at HOST:PORT`."""
+    _change(
+        options,
+        lambda admin: admin.replace_copy(
+            options.name, options.copy, new=options.by, address=options.at, wait_ms=options.wait * 1_000
+        ),
+        f"Copy {options.by} is in sync, and copy {options.copy} is no copy of broker group {options.name} any more. "
+        "Stop its process.",
+    )
+
+
+def set_min_in_sync(options: argparse.Namespace) -> None:
+    """`evenq broker set-min-in-sync NAME N`."""
+    _change(
+        options,
+        lambda admin: admin.set_in_sync_min(options.name, options.copies),
+        f"Broker group {options.name} takes messages while {options.copies} of its copies are in sync.",
+    )
+
+
+def _change(options: argparse.Namespace, change: Callable[[Admin], Awaitable[BrokerGroupView]], sentence: str) -> None:
+    async def work(admin: Admin) -> BrokerGroupView:
+        return await change(admin)
+
+    group = with_admin(options, work)
+    page = Page(
+        facts={
+            "broker": group.broker_name,
+            "leader": group.leader,
+            "epoch": group.epoch,
+            "copies": ", ".join(str(one.copy) for one in group.copies),
+            "in_sync": group.in_sync,
+            "in_sync_min": group.in_sync_min,
+        },
+        sentence=sentence,
+    )
+    print_page(page, as_json=options.json)

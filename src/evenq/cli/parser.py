@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evenq.cli.balance_options import add_balance
+from evenq.cli.copy_options import NO_LEADER, add_copies
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.group_report_options import add_group_reports
 from evenq.cli.query_options import add_queries
@@ -93,14 +94,6 @@ examples:
   evenq group simulate billing --members 12
   evenq group doctor billing               what is wrong, with one fix for each problem
 """
-_MOVE_LEADER = """\
-examples:
-  evenq broker move-leader broker-a            the best copy in sync becomes the leader
-  evenq broker move-leader broker-a --to 2     copy 2 becomes the leader; refused if it is not in sync
-"""
-_NO_LEADER = (
-    ". A broker group without a leader serves no clients: ask one of its copies at its address in replication.members"
-)
 _CLUSTER_SHOW = """\
 examples:
   evenq cluster show
@@ -368,17 +361,7 @@ def _add_broker(commands: Any) -> None:
     show = _command(actions, "show", "show one broker; without a name: all brokers", "brokers", "show")
     show.add_argument("name", nargs="?")
     add_draining(actions, _command)
-    move = _command(
-        actions,
-        "move-leader",
-        "make another copy in sync the leader of a broker group; clients wait for a moment",
-        "broker_groups",
-        "move_leader",
-        examples=_MOVE_LEADER,
-    )
-    move.set_defaults(silent_hint=_NO_LEADER)
-    move.add_argument("name", metavar="GROUP", help="the broker's name")
-    move.add_argument("--to", type=_natural, metavar="COPY", help="number of the copy (default: the best copy in sync)")
+    add_copies(actions, _command)
 
 
 def _add_cluster(commands: Any) -> None:
@@ -388,7 +371,7 @@ def _add_cluster(commands: Any) -> None:
         ("list", "the same as show"),
     ):
         show = _command(actions, name, text, "brokers", "cluster", examples=_CLUSTER_SHOW)
-        show.set_defaults(silent_hint=_NO_LEADER)
+        show.set_defaults(silent_hint=NO_LEADER)
 
 
 def _add_produce(commands: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_admin import AdminClient
-from evenq.client.core.broker_group_views import LeaderMoveView
+from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -31,6 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import SyncFace
+from evenq.client.loops.changing_copies import copy_removed, copy_replaced
 from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
@@ -316,6 +317,37 @@ class Admin(Queries, SyncFace, AdminClient):
         nothing has changed.
         """
         return self._run(leader_moved(self._calls, self._context.clock, broker, to=to, wait_ms=wait_ms))
+
+    def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
+        """Add a copy to a broker group that runs: its number, and `host:port` at which the other copies reach it. It
+        begins with an empty folder, copies, and counts once it has everything. Gives the group as it is then. Raises
+        NotFound (no such group), PreconditionFailed (the number is taken, or there are nine copies), HaNotAvailable
+        (the group record could not be written in time, and may be later).
+        """
+        return self._run(self._calls.add_copy(broker, copy, address))
+
+    def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
+        """Remove a copy from a broker group that runs; if it leads, another one leads first. Its process is not
+        stopped, and waits. Raises NotFound, PreconditionFailed (too few would be in sync; says who is missing),
+        HaNotAvailable.
+        """
+        return self._run(copy_removed(self._calls, self._context.clock, broker, copy))
+
+    def replace_copy(
+        self, broker: str, copy: int, *, new: int, address: str, wait_ms: int = 600_000
+    ) -> BrokerGroupView:
+        """Add the copy `new` at `address`, wait until it is in sync, `wait_ms` at most, then remove `copy`. Raises what
+        both do, and RequestTimeout: then the new one stays, and a repeat goes on.
+        """
+        return self._run(
+            copy_replaced(self._calls, self._context.clock, broker, copy, new=new, address=address, wait_ms=wait_ms)
+        )
+
+    def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
+        """From now on so many copies of a broker group must be in sync, or nothing is taken. Raises NotFound,
+        PreconditionFailed (fewer are in sync, or the group has fewer), HaNotAvailable.
+        """
+        return self._run(self._calls.set_in_sync_min(broker, copies))
 
     def describe_cluster(self) -> ClusterView:
         """A summary of the cluster, with the copies of each broker. An endpoint may also be the address of a copy for

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_queries import AsyncQueries
-from evenq.client.core.broker_group_views import LeaderMoveView
+from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -31,6 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import AsyncFace, SdkClient
+from evenq.client.loops.changing_copies import copy_removed, copy_replaced
 from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
@@ -260,6 +261,25 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
     async def move_leader(self, broker: str, *, to: int | None = None, wait_ms: int = 10_000) -> LeaderMoveView:
         """Let another copy of a broker group lead; see `evenq.Admin.move_leader`."""
         return await leader_moved(self._calls, self._context.clock, broker, to=to, wait_ms=wait_ms)
+
+    async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
+        """Add a copy to a broker group; see `evenq.Admin.add_copy`."""
+        return await self._calls.add_copy(broker, copy, address)
+
+    async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
+        """Remove a copy from a broker group; see `evenq.Admin.remove_copy`."""
+        return await copy_removed(self._calls, self._context.clock, broker, copy)
+
+    async def replace_copy(
+        self, broker: str, copy: int, *, new: int, address: str, wait_ms: int = 600_000
+    ) -> BrokerGroupView:
+        """Add one copy, then remove another one; see `evenq.Admin.replace_copy`."""
+        clock = self._context.clock
+        return await copy_replaced(self._calls, clock, broker, copy, new=new, address=address, wait_ms=wait_ms)
+
+    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
+        """So many copies must be in sync; see `evenq.Admin.set_in_sync_min`."""
+        return await self._calls.set_in_sync_min(broker, copies)
 
     async def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-__all__ = ["figure", "group", "in_sync", "leader_of"]
+__all__ = ["added_copy", "figure", "group", "in_sync", "leader_of"]
 
 FAST = {
     "REPLICATION__RENEW_MS": "200",
@@ -29,6 +29,27 @@ def group(folder: Path, *, brokers: int = 3, mode: str = "sync", **settings: str
     shared = {"REPLICATION__MODE": mode, **FAST, **settings}
     with LocalCluster(replicas=brokers, rebalancer=False, folder=folder, broker_settings=shared) as cluster:
         yield cluster
+
+
+def added_copy(cluster: LocalCluster, number: int, *, mode: str = "sync", **settings: str) -> tuple[Node, str]:
+    """A further broker for the group of the first one, not started, with an empty folder; and its address for the other
+    copies.
+    """
+    first = cluster.brokers[0]
+    address = f"127.0.0.1:{cluster._ports.take()}"
+    own = {
+        "REPLICATION__MODE": mode,
+        **FAST,
+        "REPLICATION__MEMBERS": f"{first.environment['EVENQ_BROKER_REPLICATION__MEMBERS']},{number}={address}",
+        "REPLICATION__BROKER_ID": str(number),
+        "REPLICATION__MIN_IN_SYNC": "1",
+        "REPLICATION__RECORD": f"file:{cluster.folder / 'broker-a.group'}",
+        **settings,
+    }
+    assert first.name.startswith("broker-a")
+    node = cluster._broker("a", 0, own)
+    cluster.brokers.append(node)
+    return node, address
 
 
 def _page(node: Node, name: str) -> str:

@@ -1,4 +1,5 @@
-"""One mutant for each row of table 3.4 of the design: the real core with one rule switched off, by a subclass.
+"""One mutant for each rule, and each part of one that can be wrong alone: the real core with it switched off, by a
+subclass.
 
 Production code has no switches; each mutant replaces one predicate of `core/replication/rules.py`, or lets the world
 keep what the rule forbids. A model that does not kill all of them proves nothing.
@@ -13,7 +14,7 @@ from evenq_broker.core.replication.rules import Role
 
 from replication_model.world import Rules
 
-__all__ = ["MUTANTS"]
+__all__ = ["MEMBER_MUTANTS", "MUTANTS"]
 
 
 class _NoAdmission(Replica):
@@ -118,6 +119,44 @@ class _CountsBrokers(Replica):
         return super()._end_of(pair) if pair == self.own_pair else max(ends, default=-1)
 
 
+class _AdmitsNewcomers(Replica):
+    """R15: a copy that was added counts as soon as it is heard of."""
+
+    __slots__ = ()
+
+    def _is_admissible(self, pair: Pair) -> bool:
+        record = self.record
+        is_new = record is not None and bool(record.address_of(pair.broker_id))
+        return is_new or super()._is_admissible(pair)
+
+
+class _RemovesBelowFloor(Replica):
+    """R16: a copy goes, whoever is left in sync."""
+
+    __slots__ = ()
+
+    def _keeps_floor(self, rest: tuple[Pair, ...]) -> bool:
+        return True
+
+
+class _RemembersStrangers(Replica):
+    """R17: what a copy confirmed before it was removed still counts."""
+
+    __slots__ = ()
+
+    def _is_of_group(self, broker_id: int) -> bool:
+        return True
+
+
+class _NeedsMoreThanThereAre(Replica):
+    """R18: the minimum rises over what is in sync."""
+
+    __slots__ = ()
+
+    def _may_need(self, copies: int) -> bool:
+        return True
+
+
 MUTANTS = {
     "R8 altogether": Rules(_NoAdmission),
     "R3 refuse lower epochs": Rules(_HearsOldEpochs),
@@ -133,3 +172,11 @@ MUTANTS = {
     "R6 by broker, not by pair": Rules(_CountsBrokers),
 }
 """Name of the rule that is switched off -> the world without it."""
+
+MEMBER_MUTANTS = {
+    "R15 admission of who is added": Rules(_AdmitsNewcomers),
+    "R16 floor of a removal": Rules(_RemovesBelowFloor),
+    "R17 only members count": Rules(_RemembersStrangers),
+    "R18 minimum of what is in sync": Rules(_NeedsMoreThanThereAre),
+}
+"""The same of the rules about changes of the copies; `ChangingCopies` walks find them."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.core.replication.rules import LEADING, Mode, Role, Timing
 
-from replication_model.world import BROKERS, MIN_ISR, Rules, Violation, World
+from replication_model.world import MIN_ISR, Rules, Violation, World
 
 STEPS = 400
 QUICK = Timing(renew_ms=20, suspect_ms=60, backoff_ms=5, lag_ms=30, retry_ms=10, drain_ms=100)
@@ -34,11 +35,13 @@ class Outcome:
 class Walk:
     """One walk. Faults by chance, then (in one of four) none, and all must come back (I8)."""
 
+    spares = 0
+
     def __init__(self, seed: int, rules: Rules) -> None:
         self.rng = rng = random.Random(seed)
         self.seed = seed
         mode = Mode.REPL_MEMORY if rng.random() < 0.25 else Mode.REPL_SYNC
-        self.world = World(rules, mode=mode, timing=QUICK)
+        self.world = World(rules, mode=mode, timing=QUICK, spares=self.spares)
         chance = rng.random
         self.loss = chance() ** 3 * 0.4
         self.again = chance() ** 2 * 0.3
@@ -93,13 +96,13 @@ class Walk:
     def begin(self) -> None:
         """A calm start: somebody leads, the others follow."""
         world, id_ = self.world, self.one()
-        for node in BROKERS:
+        for node in world.brokers:
             world.observe(node)
         world.stand(id_)
         for _ in range(20):
             while world.calls:
                 world.call(0, "known")
-            for node in BROKERS:
+            for node in world.brokers:
                 world.observe(node)
                 world.write(node)
                 world.sync(node)
@@ -117,11 +120,14 @@ class Walk:
         try:
             for _ in range(steps):
                 self.step()
-            if self.seed % 4 == 0 and world.lost_stores < MIN_ISR:
+            if self.seed % 4 == 0 and self.can_heal():
                 rounds = self.heal()
         except Violation as error:
             problem = str(error)
         return Outcome(self.seed, world.events, world.record.epoch, len(world.committed), rounds, problem)
+
+    def can_heal(self) -> bool:
+        return self.world.lost_stores < MIN_ISR
 
     def step(self) -> None:
         point = self.rng.random() * self.total
@@ -132,7 +138,7 @@ class Walk:
         self.world.judge()
 
     def one(self) -> int:
-        return int(self.rng.random() * len(BROKERS))
+        return int(self.rng.random() * len(self.world.brokers))
 
     def deliver(self) -> None:
         world, rng = self.world, self.rng
@@ -222,7 +228,7 @@ class Walk:
             self.cuts -= 1
             leading = [node.id for node in world.nodes if node.replica is not None and node.replica.role in LEADING]
             id_ = leading[0] if leading and rng.random() < 0.5 else self.one()
-            others = [other for other in BROKERS if other != id_]
+            others = [other for other in world.brokers if other != id_]
             if rng.random() < 0.5:
                 others = others[:1]
             both = rng.random() < 0.6
@@ -244,7 +250,7 @@ class Walk:
         count, last = len(world.committed), world.numbers
         for rounds in range(1, HEAL_ROUNDS):
             world.now_ms += 3
-            for id_ in BROKERS:
+            for id_ in world.brokers:
                 world.tick(id_)
                 world.observe(id_)
                 world.write(id_)
@@ -276,9 +282,37 @@ class HandingOver(Walk):
         super().append()
 
 
+class ChangingCopies(Walk):
+    """A walk in which copies are added and removed again and again, and the minimum changes; a fourth broker waits."""
+
+    spares = 1
+    changes = 0
+
+    def append(self) -> None:
+        for node in self.world.nodes:
+            if node.replica is not None and node.replica.role in LEADING and self.rng.random() < 0.3:
+                before = len(self.world.calls)
+                self.world.change_copies(node.id, self.change())
+                self.changes += len(self.world.calls) > before
+        super().append()
+
+    def change(self) -> CopyChange:
+        dice, id_ = self.rng.random(), self.one()
+        if dice < 0.4:
+            return AddCopy(id_, f"broker-{id_}:8083")
+        if dice < 0.8:
+            return RemoveCopy(id_)
+        return SetMinimum(1 + int(self.rng.random() * 3))
+
+    def can_heal(self) -> bool:
+        """Somebody may be elected."""
+        record = self.world.record
+        return any(record.store_of(node.id) == node.store_id for node in self.world.nodes)
+
+
 def play(seed: int, rules: Rules, steps: int = STEPS) -> Outcome:
     """One walk of one seed."""
     return Walk(seed, rules).play(steps)
 
 
-__all__ = ["HandingOver", "Outcome", "Walk", "play"]
+__all__ = ["ChangingCopies", "HandingOver", "Outcome", "Walk", "play"]

@@ -28,9 +28,18 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.receipts import CommitWaits
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
+from evenq_broker.core.replication.record import (
+    NO_LEADER,
+    GroupRecord,
+    Pair,
+    RecordRefused,
+    Seen,
+    record_fields,
+    record_of,
+)
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING, Mode, ReplicationConfig, Timing
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
@@ -113,12 +122,14 @@ def store_id(broker_id: int, nth: int) -> str:
 class World:
     """See the module."""
 
-    def __init__(self, rules: Rules = Rules(), *, mode: Mode = Mode.REPL_SYNC, timing: Timing = Timing(), in_order: bool = False) -> None:  # fmt: skip  # noqa: B008 - immutable
+    def __init__(self, rules: Rules = Rules(), *, mode: Mode = Mode.REPL_SYNC, timing: Timing = Timing(), in_order: bool = False, spares: int = 0) -> None:  # fmt: skip  # noqa: B008 - immutable
+        """`spares`: brokers that run and are no members yet."""
         self.rules = rules
+        self.brokers = (*BROKERS, *range(len(BROKERS), len(BROKERS) + spares))
         self.mode = mode
         self.in_order = in_order
         """True: messages and writes happen at once, in order; what goes to or comes from a cut node is lost."""
-        self.configs = [ReplicationConfig(cluster="c", broker_id=id_, members=BROKERS, min_isr=MIN_ISR, mode=mode, timing=timing) for id_ in BROKERS]  # fmt: skip
+        self.configs = [ReplicationConfig(cluster="c", broker_id=id_, members=BROKERS, min_isr=MIN_ISR, mode=mode, timing=timing) for id_ in self.brokers]  # fmt: skip
         self.reads_late = 0
         """In order: so many versions late is each read."""
         self.batch_max = 100
@@ -126,8 +137,8 @@ class World:
         self.syncs_at_once = False
         """True: what a follower copies is on disk when it says so."""
         self.now_ms = 1_000
-        self.nodes = [Node(id_) for id_ in BROKERS]
-        pairs = tuple(Pair(node.id, node.store_id) for node in self.nodes)
+        self.nodes = [Node(id_) for id_ in self.brokers]
+        pairs = tuple(Pair(node.id, node.store_id) for node in self.nodes[: len(BROKERS)])
         self.history = [Seen(GroupRecord(version=1, epoch=0, leader=NO_LEADER, isr=pairs, min_isr=MIN_ISR, members=BROKERS), "1")]  # fmt: skip
         self.net: list[tuple[int, Envelope]] = []
         self.calls: list[tuple[int, int, CompareAndSet]] = []
@@ -143,7 +154,7 @@ class World:
         self.events = 0
         self.dirty = False
         self.story: list[str] | None = None
-        for id_ in BROKERS:
+        for id_ in self.brokers:
             self.start(id_)
 
     @property
@@ -183,7 +194,7 @@ class World:
         self.dirty = True
         if not keeps_identity(self.mode, LastStop(clean=False, boot_id="before"), boot_id="after"):
             self._new_store(node)
-            self.lost_stores += 1
+            self.lost_stores += id_ in self.record.members
 
     def wipe(self, id_: int) -> None:
         """The disk is lost; the broker comes back with an empty one."""
@@ -192,7 +203,7 @@ class World:
         node.log, node.synced, node.epoch_seen = [], 0, 0
         if not self.rules.keeps_store_id:
             self._new_store(node)
-        self.lost_stores += 1
+        self.lost_stores += id_ in self.record.members
         self.dirty = True
 
     def _new_store(self, node: Node) -> None:
@@ -276,6 +287,10 @@ class World:
         expected = call.expected
         done = expected is not None and expected.token == self.history[-1].token
         if done:
+            try:
+                record_of(record_fields(call.proposed))  # no coordinator writes what could not be read again
+            except RecordRefused as error:
+                raise Violation(f"broker {id_} proposes what is no record: {error}") from error
             self.history.append(Seen(call.proposed, str(call.proposed.version)))
             self.dirty = True
         node = self.nodes[id_]
@@ -306,6 +321,11 @@ class World:
         node = self.nodes[id_]
         if node.replica is not None:
             self.run(node, node.replica.propose(isr))
+
+    def change_copies(self, id_: int, change: CopyChange) -> None:
+        node = self.nodes[id_]
+        if node.replica is not None:
+            self.run(node, node.replica.change_copies(change))
 
     def drain(self, id_: int) -> None:
         node = self.nodes[id_]
@@ -426,12 +446,12 @@ class World:
         for node in self.nodes:
             end = node.synced if sync else len(node.log)
             whole = end >= count and node.log[:count] == committed
-            copies += whole
+            copies += whole and node.id in record.members
             if not whole and record.store_of(node.id) == node.store_id:
                 raise Violation(
                     f"I1: broker {node.id} may be elected, but has {node.log[:end]} of committed {committed}"
                 )
-        if copies < MIN_ISR - self.lost_stores:
+        if copies < record.min_isr - self.lost_stores:
             raise Violation(f"I6: {committed} is on {copies} disks, and {self.lost_stores} were lost")
         if record.leader >= 0:
             self._judge_leader(self.nodes[record.leader], record, committed)

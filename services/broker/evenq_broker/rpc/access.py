@@ -81,6 +81,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "DrainBroker": (_BROKER, Action.OPERATE),
         "ForgetBroker": (_BROKER, Action.OPERATE),
         "MoveLeader": (_BROKER, Action.OPERATE),
+        "ChangeCopies": (_BROKER, Action.OPERATE),
         "CreateGroup": (_GROUP, Action.CREATE),
         "DeleteGroup": (_GROUP, Action.DELETE),
         "ListGroups": (_CLUSTER, Action.DESCRIBE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from evenq.client.core.broker_group_views import MoveAnswer
+from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -332,6 +332,19 @@ class AdminCalls(QueryCalls):
         request = admin_pb2.MoveLeaderRequest(broker_name=broker, to=to, epoch=epoch)
         response = await self.ask("MoveLeader", request, admin_pb2.MoveLeaderResponse)
         return MoveAnswer(response.leader, response.epoch)
+
+    async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
+        new = admin_pb2.NewCopy(copy=copy, address=address)
+        return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, add=new))
+
+    async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
+        return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, remove=copy))
+
+    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
+        return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, in_sync_min=copies))
+
+    async def _change_copies(self, request: admin_pb2.ChangeCopiesRequest) -> BrokerGroupView:
+        return broker_group((await self.ask("ChangeCopies", request, admin_pb2.ChangeCopiesResponse)).group)
 
 
 def _landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> list[ResizeView]:

@@ -158,3 +158,62 @@ def test_a_copy_is_a_number(run: Any, capsys: pytest.CaptureFixture[str]) -> Non
             run(f"broker move-leader broker-a --to {wrong}")
         assert ended.value.code == 2
         assert "--to" in capsys.readouterr().err
+
+
+def changed(**fields: Any) -> admin_pb2.ChangeCopiesResponse:
+    return admin_pb2.ChangeCopiesResponse(group=cluster(**fields).broker_groups[0])
+
+
+def request_of(asked: Any) -> admin_pb2.ChangeCopiesRequest:
+    return admin_pb2.ChangeCopiesRequest.FromString(dict(asked)["ChangeCopies"])
+
+
+def test_add_replica_says_what_is_left_to_do(run: Any) -> None:
+    code, out, _, asked = run("broker add-replica broker-a --copy 2 --at db2:8083", ChangeCopies=changed())
+    assert code == 0
+    assert "Broker group broker-a has a copy 2 at db2:8083. It counts once it has everything" in one_line(out)
+    request = request_of(asked)
+    assert (request.broker_name, request.add.copy, request.add.address) == ("broker-a", 2, "db2:8083")
+
+
+def test_remove_replica_lets_another_copy_lead_first_if_it_leads(run: Any) -> None:
+    seen = [cluster(), cluster(), cluster(leader=1, epoch=5)]
+    moved = admin_pb2.MoveLeaderResponse(leader=1, epoch=5)
+    code, out, _, asked = run(
+        "broker remove-replica broker-a --copy 0 --json", DescribeCluster=seen, MoveLeader=moved, ChangeCopies=changed()
+    )
+    assert code == 0
+    assert json.loads(out)["copies"] == "0, 1, 2"
+    names = [name for name, _ in asked if name != "DescribeCluster"]
+    assert names == ["MoveLeader", "ChangeCopies"]
+    assert request_of(asked).remove == 0
+    _, _, _, asked = run("broker remove-replica broker-a --copy 2", DescribeCluster=cluster(), ChangeCopies=changed())
+    assert [name for name, _ in asked if name != "DescribeCluster"] == ["ChangeCopies"]
+
+
+def test_a_replacement_is_removed_only_when_the_new_copy_is_in_sync(run: Any) -> None:
+    late = changed(third=Copy.CATCHING_UP)
+    seen = [cluster(third=Copy.CATCHING_UP), cluster(), cluster()]
+    code, out, _, asked = run(
+        "broker replace broker-a --copy 1 --by 2 --at db2:8083", DescribeCluster=seen, ChangeCopies=[late, changed()]
+    )
+    assert code == 0
+    assert "Copy 2 is in sync, and copy 1 is no copy of broker group broker-a any more" in one_line(out)
+    changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in asked if name == "ChangeCopies"]
+    assert [change.WhichOneof("change") for change in changes] == ["add", "remove"]
+    code, _, err, asked = run(
+        "broker replace broker-a --copy 1 --by 2 --at db2:8083 --wait 0",
+        DescribeCluster=cluster(third=Copy.CATCHING_UP),
+        ChangeCopies=late,
+    )
+    assert code == 1
+    assert "copy 2 of broker group broker-a was not in sync within 0 ms, and copy 1 was not removed" in err
+    code, _, err, _ = run("broker replace broker-a --copy 1 --by 1 --at db2:8083")
+    assert code != 0
+    assert "cannot be replaced by itself" in err
+
+
+def test_set_min_in_sync(run: Any) -> None:
+    code, out, _, asked = run("broker set-min-in-sync broker-a 2", ChangeCopies=changed())
+    assert (code, request_of(asked).in_sync_min) == (0, 2)
+    assert "takes messages while 2 of its copies are in sync" in one_line(out)

@@ -61,7 +61,7 @@ class Follower(Rules):
         record = self.record
         if record is None or record.leader in {NO_LEADER, self.config.broker_id} or record.epoch != self.max_epoch:
             return []
-        if self.request == CUT_UNDER_WAY:
+        if self.request == CUT_UNDER_WAY or not self._is_of_group(self.config.broker_id):
             return []
         self.number += 1
         self.request = self.number
@@ -108,6 +108,8 @@ class Follower(Rules):
         record = self.record
         if self.role is not Role.FETCHING or record is None or record.epoch != self.max_epoch:
             return []
+        if not self._is_of_group(self.config.broker_id):
+            return []  # it was removed, and whoever leads would not listen
         progress = FollowerProgress(self.end, min(self._confirmed_end(), self.end), wants)
         return [Send(record.leader, self._envelope(progress))]
 

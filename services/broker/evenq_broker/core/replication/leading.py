@@ -18,6 +18,7 @@ from evenq_broker.core.replication.actions import (
     Serve,
 )
 from evenq_broker.core.replication.following import Follower
+from evenq_broker.core.replication.membership import CopyChange, changed, is_done
 from evenq_broker.core.replication.messages import (
     Envelope,
     EpochsReply,
@@ -157,6 +158,8 @@ class Leader(Follower):
         view = set(record.isr)
         if not all(pair in view or self._is_admissible(pair) for pair in isr):
             return []
+        if not all(self._is_of_group(pair.broker_id) for pair in isr):
+            return []
         if not self._meets_floor(len(isr)) and len(isr) <= len(view):
             return []
         return self._set(record.with_isr(isr))
@@ -180,6 +183,21 @@ class Leader(Follower):
         brokers = {pair.broker_id for pair in view}
         wishes += [tuple(sorted((*view, pair))) for pair in come if pair.broker_id not in brokers]
         return [wish for wish in wishes if len({pair.broker_id for pair in wish}) == len(wish)]
+
+    def change_copies(self, change: CopyChange) -> list[Action]:
+        """Change who is of the group, or how many copies are needed (R15 to R18). Gives nothing while another change
+        of the record is under way, if it is done already, or if `why_not_changed` forbids it: ask that first.
+        """
+        record = self.record
+        if record is None or self.cas is not None or is_done(record, change) or self.why_not_changed(change):
+            return []
+        return self._set(changed(record, change))
+
+    def _forget_strangers(self) -> None:
+        """R17: who was removed is sent nothing, and what it confirmed is forgotten."""
+        self.acks = {pair: end for pair, end in self.acks.items() if self._is_of_group(pair.broker_id)}
+        self.parked = {id_: end for id_, end in self.parked.items() if self._is_of_group(id_)}
+        self.heard = {id_: ms for id_, ms in self.heard.items() if self._is_of_group(id_)}
 
     def _upkeep(self, now_ms: int) -> list[Action]:
         self.silent = silent = self._silent(now_ms)

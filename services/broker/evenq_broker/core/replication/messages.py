@@ -111,7 +111,8 @@ def fault_of(envelope: Envelope, *, cluster: str, own_id: int, epoch: int, recor
     if envelope.cluster != cluster:
         return f"a message of cluster {envelope.cluster!r} in cluster {cluster!r}"
     if envelope.sender == own_id or envelope.sender not in record.members:
-        return f"broker {envelope.sender} is no other member of the group {list(record.members)}"
+        members = ", ".join(map(str, record.members))
+        return f"broker {envelope.sender} is no other member of the group, whose copies are {members}"
     if not STORE_ID.fullmatch(envelope.store_id):
         return f"store id {envelope.store_id!r} is not 32 lower-case hexadecimal digits"
     if not 0 <= envelope.epoch <= epoch + EPOCH_LEAP_MAX:

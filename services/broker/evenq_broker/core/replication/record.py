@@ -12,12 +12,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-__all__ = ["NO_LEADER", "GroupRecord", "Pair", "RecordRefused", "Seen", "first_record", "record_fields", "record_of"]
+__all__ = [
+    "NO_LEADER",
+    "GroupRecord",
+    "MemberAddress",
+    "Pair",
+    "RecordRefused",
+    "Seen",
+    "address_fault",
+    "first_record",
+    "record_fields",
+    "record_of",
+]
 
 NO_LEADER = -1
 MEMBERS_MAX = 9
 NUMBER_MAX = 1 << 62
 STORE_ID = re.compile(r"[0-9a-f]{32}")
+ADDRESS = re.compile(r"[^\s,=;]{1,255}:[0-9]{1,5}")
 
 
 class RecordRefused(ValueError):
@@ -29,6 +41,13 @@ class Pair(NamedTuple):
 
     broker_id: int
     store_id: str
+
+
+class MemberAddress(NamedTuple):
+    """Where the other copies reach a member that was added while the group ran."""
+
+    broker_id: int
+    address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +66,8 @@ class GroupRecord:
     """Nothing commits on fewer copies."""
     members: tuple[int, ...]
     """Broker ids of the group, ascending."""
+    addresses: tuple[MemberAddress, ...] = ()
+    """Of members that were added while the group ran, ascending; they win over the settings of each copy."""
 
     def store_of(self, broker_id: int) -> str:
         """Store that is in sync for the broker; empty: the broker is not in sync."""
@@ -55,6 +76,10 @@ class GroupRecord:
                 return pair.store_id
         return ""
 
+    def address_of(self, broker_id: int) -> str:
+        """Where the record says that the broker is reached; empty: the settings say it."""
+        return next((one.address for one in self.addresses if one.broker_id == broker_id), "")
+
     def elected(self, broker_id: int) -> GroupRecord:
         """The record that makes the broker leader of the next epoch. The in-sync set stays (R1)."""
         return replace(self, version=self.version + 1, epoch=self.epoch + 1, leader=broker_id)
@@ -62,6 +87,29 @@ class GroupRecord:
     def with_isr(self, isr: tuple[Pair, ...]) -> GroupRecord:
         """The record with another in-sync set."""
         return replace(self, version=self.version + 1, isr=tuple(sorted(isr)))
+
+    def with_member(self, broker_id: int, address: str) -> GroupRecord:
+        """The record with one more member, which is not in sync (R15)."""
+        return replace(
+            self,
+            version=self.version + 1,
+            members=tuple(sorted({*self.members, broker_id})),
+            addresses=tuple(sorted((*self.addresses, MemberAddress(broker_id, address)))),
+        )
+
+    def without_member(self, broker_id: int) -> GroupRecord:
+        """The record without a member: in one write it is neither in sync nor of the group (R16)."""
+        return replace(
+            self,
+            version=self.version + 1,
+            isr=tuple(pair for pair in self.isr if pair.broker_id != broker_id),
+            members=tuple(member for member in self.members if member != broker_id),
+            addresses=tuple(one for one in self.addresses if one.broker_id != broker_id),
+        )
+
+    def with_minimum(self, min_isr: int) -> GroupRecord:
+        """The record with another minimum of copies in sync (R18)."""
+        return replace(self, version=self.version + 1, min_isr=min_isr)
 
     def renewed(self) -> GroupRecord:
         """The same once more: a sign of life."""
@@ -91,6 +139,7 @@ def first_record(pair: Pair, *, members: tuple[int, ...], min_isr: int) -> Group
 
 def record_fields(record: GroupRecord) -> dict[str, object]:
     """The record as plain values, for JSON and annotations."""
+    addresses = {str(one.broker_id): one.address for one in record.addresses}
     return {
         "version": record.version,
         "epoch": record.epoch,
@@ -98,7 +147,7 @@ def record_fields(record: GroupRecord) -> dict[str, object]:
         "isr": {str(pair.broker_id): pair.store_id for pair in record.isr},
         "min_isr": record.min_isr,
         "members": list(record.members),
-    }
+    } | ({"addresses": addresses} if addresses else {})
 
 
 def record_of(fields: object) -> GroupRecord:
@@ -110,6 +159,9 @@ def record_of(fields: object) -> GroupRecord:
         raise RecordRefused(f"isr is {isr!r}: it maps at most {MEMBERS_MAX} broker ids to store ids")
     if not isinstance(members, list) or len(members) > MEMBERS_MAX:
         raise RecordRefused(f"members is {members!r}: it lists at most {MEMBERS_MAX} broker ids")
+    addresses = fields.get("addresses", {})
+    if not isinstance(addresses, Mapping) or len(addresses) > MEMBERS_MAX:
+        raise RecordRefused(f"addresses is {addresses!r}: it maps at most {MEMBERS_MAX} broker ids to host:port")
     record = GroupRecord(
         version=_number(fields, "version", 1),
         epoch=_number(fields, "epoch", 0),
@@ -117,9 +169,24 @@ def record_of(fields: object) -> GroupRecord:
         isr=tuple(sorted(Pair(_broker_id(key), _store_id(store)) for key, store in isr.items())),
         min_isr=_number(fields, "min_isr", 1),
         members=tuple(sorted(_broker_id(member) for member in members)),
+        addresses=tuple(sorted(MemberAddress(_broker_id(key), _address(value)) for key, value in addresses.items())),
     )
     _check(record)
     return record
+
+
+def address_fault(address: object) -> str:
+    """What is wrong with the address of a member, in a sentence; empty: nothing."""
+    if isinstance(address, str) and ADDRESS.fullmatch(address) and 0 < int(address.rpartition(":")[2]) < 65_536:
+        return ""
+    return f"address {str(address)[:80]!r}: it must be host:port, as in db4:8083, of at most 255 characters"
+
+
+def _address(value: object) -> str:
+    fault = address_fault(value)
+    if fault:
+        raise RecordRefused(fault)
+    return str(value)
 
 
 def _number(fields: Mapping[object, object], name: str, least: int) -> int:
@@ -149,6 +216,8 @@ def _check(record: GroupRecord) -> None:
         raise RecordRefused(f"members {list(record.members)}: each broker id once, and at least one")
     if not brokers or len(set(brokers)) != len(brokers) or not members.issuperset(brokers):
         raise RecordRefused(f"isr of {brokers}: it needs at least one broker, each once, all of them members")
+    if not members.issuperset(one.broker_id for one in record.addresses):
+        raise RecordRefused(f"addresses of {[one.broker_id for one in record.addresses]}: all must be members")
     if record.min_isr > len(members):
         raise RecordRefused(f"min_isr is {record.min_isr}, more than the {len(members)} members")
     if record.leader != NO_LEADER and record.leader not in brokers:

@@ -137,6 +137,7 @@ class Replica(Leader):
         if self._begins_epoch(record):
             return self._enter_epoch(record)
         if self.role in LEADING:
+            self._forget_strangers()
             return self._advance()
         if self.role is Role.FENCED and not self.persisting:
             return self._follow()

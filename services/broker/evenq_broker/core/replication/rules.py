@@ -14,8 +14,9 @@ from enum import StrEnum
 
 from evenq_broker.core.replication.actions import CompareAndSet
 from evenq_broker.core.replication.epoch_table import EMPTY, EpochTable, common_end
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.core.replication.messages import Body, Envelope, Records
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
+from evenq_broker.core.replication.record import MEMBERS_MAX, NO_LEADER, GroupRecord, Pair, Seen, address_fault
 
 __all__ = ["LEADING", "InvariantBroken", "Mode", "ReplicationConfig", "Role", "Rules", "Timing"]
 
@@ -277,6 +278,62 @@ class Rules:
         """R9: enough copies to commit, and to stay in the record."""
         record = self.record
         return record is not None and size >= record.min_isr
+
+    def _is_of_group(self, broker_id: int) -> bool:
+        """R17: only members count, whatever they confirmed before they were removed. Without a record: all."""
+        record = self.record
+        return record is None or broker_id in record.members
+
+    def _keeps_floor(self, rest: tuple[Pair, ...]) -> bool:
+        """R16: enough copies in sync stay, and keep up, when a member goes."""
+        return self._meets_floor(sum(1 for pair in rest if pair == self.own_pair or pair not in self.silent))
+
+    def _may_need(self, copies: int) -> bool:
+        """R18: the minimum rises only to what is in sync and keeps up, so all that was committed has as many copies."""
+        record = self.record
+        return record is not None and (copies <= record.min_isr or copies <= self.copies())
+
+    def why_not_changed(self, change: CopyChange) -> str:
+        """Why the copies of the group may not be changed like this now, in a sentence; empty: they may."""
+        record = self.record
+        if record is None or self.role not in LEADING:
+            return f"copy {self.config.broker_id} does not lead"
+        if self.role is Role.DRAINING:
+            return f"copy {self.config.broker_id} hands over to another one"
+        match change:
+            case AddCopy(broker_id, address):
+                if broker_id in record.members:
+                    return f"copy {broker_id} is of the group already"
+                if len(record.members) >= MEMBERS_MAX:
+                    return f"the group has {len(record.members)} copies, the most that it may have: remove one first"
+                return address_fault(address)
+            case RemoveCopy(broker_id):
+                return self._why_not_removed(record, broker_id)
+            case SetMinimum(copies):
+                if not 1 <= copies <= len(record.members):
+                    return f"{copies} copies cannot be needed of the {len(record.members)} that the group has"
+                if not self._may_need(copies):
+                    return f"{self.copies()} of the {copies} copies are in sync; {self._missing(record)}"
+        return ""
+
+    def _why_not_removed(self, record: GroupRecord, broker_id: int) -> str:
+        if broker_id == self.config.broker_id:
+            return f"copy {broker_id} leads; let another copy lead first"
+        least, left = record.min_isr, len(record.members) - 1
+        if left < least:
+            return f"{left} copies would be left and {least} are needed; add another one first, or need fewer"
+        rest = tuple(pair for pair in record.isr if pair.broker_id != broker_id)
+        if len(rest) < len(record.isr) and not self._keeps_floor(rest):
+            return (
+                f"without it fewer than the {least} copies that are needed would be in sync; "
+                f"{self._missing(record, besides=broker_id)}"
+            )
+        return ""
+
+    def _missing(self, record: GroupRecord, *, besides: int = NOTHING) -> str:
+        good = {pair.broker_id for pair in record.isr if pair == self.own_pair or pair not in self.silent}
+        missing = [str(member) for member in record.members if member not in good and member != besides]
+        return f"not in sync: {'copy ' + ', copy '.join(missing) if missing else 'no other copy'}"
 
     def _may_show(self) -> bool:
         """R11: readers are answered by a leader that knows all that was committed before it."""

@@ -1,8 +1,9 @@
-"""What operators may see and do of a broker group: who leads and how the copies are; let another copy lead.
+"""What operators may see and do of a broker group: who leads and how the copies are; let another copy lead; add a copy,
+remove one, or need more or fewer of them in sync.
 
 `runtime.GroupControl` of a copy, for the calls of `rpc`. Everything goes through the core: a hand-over is the drain of
-R13 with one nominee, and a leader whose nominee does not take over goes on leading. There is no way here to make a copy
-lead that lacks a committed record, and members are fixed (decision 59).
+R13 with one nominee, and a leader whose nominee does not take over goes on leading; a change of the copies is one write
+of the group record (R15 to R18). There is no way here to make a copy lead that lacks a committed record.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from evenq.errors import NotFound, PreconditionFailed
+from evenq.errors import HaNotAvailable, NotFound, PreconditionFailed
 from evenq.runtime.clock import Clock
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView, group_view
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, is_done
 from evenq_broker.core.replication.record import NO_LEADER
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 
-__all__ = ["HAND_OVER_MS", "ReplicaControl"]
+__all__ = ["CHANGE_MS", "HAND_OVER_MS", "ReplicaControl"]
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,9 @@ HAND_OVER_MS = 2_000
 """So long a nominee may take, and nothing is taken meanwhile; some hundred are usual. Below the time that another
 broker, which passes the call on, waits for its answer.
 """
+
+CHANGE_MS, LOOK_MS = 2_500, 20
+"""So long a change of the copies waits until it stands in the group record, and between two looks at that."""
 
 
 class ReplicaControl:
@@ -41,7 +46,7 @@ class ReplicaControl:
         serves: Callable[[], bool],
         clock: Clock,
     ) -> None:
-        """`serves`: whether clients are answered here."""
+        """`addresses`: of the copies as they are at each look; `serves`: whether clients are answered here."""
         self._driver, self._clock = driver, clock
         self._name, self._addresses, self._serves = broker_name, addresses, serves
         self._moving = False
@@ -88,6 +93,40 @@ class ReplicaControl:
                 "leads on; nothing is lost. Its log says why; try another copy with --to"
             )
         return handed
+
+    async def change(self, change: CopyChange) -> ReplicaGroupView:
+        """Change the copies of the group; gives it as it is then. What is so already is no error, but for a copy that
+        is to go and is none. Raises NotFound, PreconditionFailed (nothing was changed), HaNotAvailable (the group
+        record was not written in time, and may be later).
+        """
+        replica, view = self._driver.replica, self.view()
+        match change:
+            case RemoveCopy(number) if view.copy(number) is None:
+                raise NotFound(f"broker group {self._name} has no copy {number}; it has {_numbers(view.copies)}")
+            case AddCopy(number, address) if (known := view.copy(number)) is not None and replica.leads:
+                if known.address == address:
+                    return view
+                raise PreconditionFailed(
+                    f"broker group {self._name} has a copy {number} already, at "
+                    f"{known.address or 'an unknown address'}. Take another number, or remove that one first"
+                )
+        deadline_ms = self._clock.monotonic_ms() + CHANGE_MS
+        while (record := replica.record) is None or not replica.leads or not is_done(record, change):
+            reason = replica.why_not_changed(change)
+            if reason:
+                raise PreconditionFailed(f"the copies of broker group {self._name} stay as they are: {reason}")
+            if self._clock.monotonic_ms() >= deadline_ms:
+                raise HaNotAvailable(
+                    f"the group record of {self._name} was not written within {CHANGE_MS} ms, and may be later; look "
+                    "with `evenq cluster show`, then try again"
+                )
+            self._driver.change_copies(change)
+            await self._clock.sleep_ms(LOOK_MS)
+        log.info(
+            "replica %s: on request, %s", self._name, change,
+            extra={"broker": self._name, "epoch": replica.max_epoch},
+        )  # fmt: skip
+        return self.view()
 
     def _target(self, view: ReplicaGroupView, to: int | None) -> int:
         """Who is to lead. Raises PreconditionFailed."""

@@ -116,6 +116,19 @@ class IncomingLinks:
         self._closed = ""
         self._last_refusal = ""
 
+    def set_members(self, members: Collection[int]) -> None:
+        """The group's copies changed: links of those that are none any more end, with the reason."""
+        self._members = frozenset(members) - {self.own_id}
+        for sender in self._links.keys() - self._members:
+            self._links[sender].close(self._why_stranger(sender))
+        for sender in self._faults.keys() - self._members:
+            del self._faults[sender]
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The group's other copies."""
+        return self._members
+
     @property
     def senders(self) -> set[int]:
         """Broker ids whose links stand here."""
@@ -205,8 +218,15 @@ class IncomingLinks:
         if opening.receiver != self.own_id:
             return f"this is broker {self.own_id} of group {self.group!r}, not {opening.receiver}"
         if opening.sender not in self._members:
-            return f"broker {opening.sender} is no other member of group {self.group!r}: {sorted(self._members)}"
+            return self._why_stranger(opening.sender)
         return ""
+
+    def _why_stranger(self, sender: int) -> str:
+        others = ", ".join(map(str, sorted(self._members))) or "none"
+        return (
+            f"broker {sender} is no other member of group {self.group!r} (others of broker {self.own_id}: {others}); a "
+            "new copy, or one that was removed, counts after `evenq broker add-replica`"
+        )
 
     def _pause_of(self, sender: int) -> str:
         fault = self._faults.get(sender)

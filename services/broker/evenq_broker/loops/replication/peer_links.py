@@ -2,8 +2,9 @@
 receives by them and knows nothing of the network.
 
 One link leads to each other member (`outgoing_link`), one comes from each (`incoming_links`, read by
-`rpc.replication`). `send` never waits and may lose a message; `on_message` gets the messages of each sender in their
-order, at most once. Nothing here decides: what messages mean is the core's, where they go is the members' table.
+`rpc.replication`); members come and go (`set_members`). `send` never waits and may lose a message; `on_message` gets
+the messages of each sender in their order, at most once. Nothing here decides: what messages mean is the core's, where
+they go is the members' table.
 Always true: what peers can make this broker keep is bounded, per link: `outbox` and one message that leaves, and one
 message that comes (`RECORDS_BYTES_MAX`).
 """
@@ -63,14 +64,14 @@ class PeerLinks:
             rng=runtime.rng,
             on_opened=self._heard_of,
         )
-        self._links = {
-            peer: OutgoingLink(runtime, Opening(settings.cluster, self.group, own_id, peer), members[peer])
-            for peer in sorted(members)
-            if peer != own_id
-        }
-        self._tasks: list[asyncio.Task[Any]] = []
-        self._closed = False
+        self._links = {peer: self._link(peer, members[peer]) for peer in sorted(members) if peer != own_id}
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._dropped_before = 0
+        """Of links that are no more."""
+        self._started = self._closed = False
         self._strangers: set[int] = set()
+        self._gone: set[int] = set()
+        """Who was a member: what was on its way to it may still come here."""
 
     @property
     def connected(self) -> set[int]:
@@ -85,12 +86,41 @@ class PeerLinks:
     @property
     def dropped(self) -> int:
         """Messages since the start that were not sent, for want of room or of a link."""
-        return sum(link.outbox.dropped for link in self._links.values())
+        return self._dropped_before + sum(link.outbox.dropped for link in self._links.values())
 
     def start(self) -> None:
         """Open the links to all others, and keep them."""
-        for peer, link in self._links.items():
-            self._tasks.append(self._runtime.spawn(link.run(), name=f"replication link to broker {peer}"))
+        self._started = True
+        for peer in self._links:
+            self._run(peer)
+
+    def set_members(self, members: Mapping[int, str]) -> None:
+        """The group's copies, or their addresses, changed; an empty address is not known. Links to and from those that
+        are none any more end, links to new ones are opened.
+        """
+        wanted = {peer: address for peer, address in members.items() if peer != self.own_id and address}
+        for peer, link in list(self._links.items()):
+            if wanted.get(peer) != link.address:
+                self._dropped_before += link.outbox.dropped
+                del self._links[peer]
+                task = self._tasks.pop(peer, None)
+                if task is not None:
+                    task.cancel()
+        for peer in sorted(wanted.keys() - self._links.keys()):
+            self._links[peer] = self._link(peer, wanted[peer])
+            if self._started and not self._closed:
+                self._run(peer)
+        self._strangers.clear()
+        self._gone = (self._gone | (self.incoming.members - members.keys())) - members.keys()
+        self.incoming.set_members(members)
+
+    def _link(self, peer: int, address: str) -> OutgoingLink:
+        cluster = self._runtime.settings.cluster
+        return OutgoingLink(self._runtime, Opening(cluster, self.group, self.own_id, peer), address)
+
+    def _run(self, peer: int) -> None:
+        link = self._links[peer]
+        self._tasks[peer] = self._runtime.spawn(link.run(), name=f"replication link to broker {peer}")
 
     def send(self, to: int, envelope: Envelope) -> bool:
         """Send a message to a broker; never waits, may lose it. False: it is known already that it is lost. Raises
@@ -98,7 +128,7 @@ class PeerLinks:
         """
         link = self._links.get(to)
         if link is None or self._closed:
-            if link is None and to not in self._strangers:
+            if link is None and to not in self._strangers and to not in self._gone:
                 self._strangers.add(to)
                 log.warning(
                     "replication of %s: broker %d is in the group record and has no address here; known are %s",
@@ -119,9 +149,9 @@ class PeerLinks:
         """End all links. Idempotent."""
         self._closed = True
         self.incoming.close(f"broker {self.own_id} of group {self.group} ends")
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
 
     # ------------------------------------------------------------------------------------ for the calls that are served

@@ -27,6 +27,13 @@ class PeerWatch:
         self._marks: dict[int, tuple[int, int]] = {}
         """Copy -> (an end of the leader's log, when the copy was last seen to have reached such an end, ms)."""
 
+    def set_others(self, others: Iterable[int]) -> None:
+        """The group's other copies changed; what was known of one that left is forgotten."""
+        self._others = kept = frozenset(others)
+        self._stores = {one: store for one, store in self._stores.items() if one in kept}
+        self._away_since_ms = {one: ms for one, ms in self._away_since_ms.items() if one in kept}
+        self._marks = {one: mark for one, mark in self._marks.items() if one in kept}
+
     def heard(self, envelope: Envelope) -> None:
         """A message came; of a member, as its link was asked for."""
         if envelope.sender in self._others:

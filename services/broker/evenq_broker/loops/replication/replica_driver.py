@@ -36,8 +36,9 @@ from evenq_broker.core.replication.actions import (
     StopServing,
     Truncate,
 )
+from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.messages import Envelope
-from evenq_broker.core.replication.record import NO_LEADER, RecordRefused
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, RecordRefused
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.coordinators.coordinator import Coordinator
@@ -108,6 +109,8 @@ class ReplicaDriver:
         """Done with the error when only the end of the process helps."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each event: what may be appended, or who leads, may have changed."""
+        self.on_copies: Callable[[GroupRecord], None] = lambda _: None
+        """Called with a record in which other copies stand than before, or other addresses; with the first, too."""
         self.watch = PeerWatch(set(replica.config.members) - {replica.config.broker_id})
         """Who answers, for people."""
         self._coordinator, self._clock, self._group = coordinator, clock, group
@@ -121,6 +124,8 @@ class ReplicaDriver:
         self._draining_to_end = False
         """The broker ends: it does not go on leading."""
         self._role = replica.role
+        self._record: GroupRecord | None = None
+        """The newest one whose copies were looked at."""
         self._too_old_ms = -TOO_OLD_LOG_MS
         self._unwritten = ""
         """Why the group record could not be written last; it is logged once."""
@@ -133,12 +138,14 @@ class ReplicaDriver:
 
     def tell(self, actions: list[Action]) -> None:
         """Carry out what an event of the replica asked for."""
+        if self.replica.record is not self._record:
+            self._look_at_copies()
         for action in actions:
             self._carry_out(action)
         if self.replica.role is not self._role:
             before, self._role = self._role, self.replica.role
             if self._role is Role.STARTING:
-                self._connected = set(self.replica.config.members)  # who is not there now was lost
+                self._connected = set(self._members())  # who is not there now was lost
             log.info(
                 "replica %s: %s, was %s", self._group, self._role, before,
                 extra={"broker": self._group, "epoch": self.replica.max_epoch, "leader": self.replica.leader_id()},
@@ -147,6 +154,34 @@ class ReplicaDriver:
         if actions or may_append is not self._may_append:
             self._may_append = may_append
             self.on_change()
+
+    def _members(self) -> tuple[int, ...]:
+        record = self.replica.record
+        return self.replica.config.members if record is None else record.members
+
+    def _look_at_copies(self) -> None:
+        """The record is a newer one: say what changed of the copies, and let the links follow."""
+        before, self._record = self._record, self.replica.record
+        record, own_id = self._record, self.replica.config.broker_id
+        assert record is not None
+        if before is not None and (before.members, before.addresses, before.min_isr) == (
+            record.members, record.addresses, record.min_isr,
+        ):  # fmt: skip
+            return
+        copies = ", ".join(map(str, record.members))
+        facts = {"broker": self._group, "members": list(record.members), "in_sync_min": record.min_isr}
+        if before is not None:
+            log.info("replica %s: the copies are %s, %d are needed", self._group, copies, record.min_isr, extra=facts)
+        if own_id not in record.members:
+            log.warning(
+                "replica %s: this is copy %d, and the copies of the group are %s: it was removed, or not added yet. "
+                "It waits until `evenq broker add-replica %s --copy %d --at HOST:PORT`; if it is not for this group, "
+                "stop it",
+                self._group, own_id, copies, self._group, own_id, extra=facts,
+            )  # fmt: skip
+        if before is None or (before.members, before.addresses) != (record.members, record.addresses):
+            self.watch.set_others(set(record.members) - {own_id})
+            self.on_copies(record)
 
     def receive(self, envelope: Envelope) -> None:
         """A message of a peer came."""
@@ -171,6 +206,12 @@ class ReplicaDriver:
             self.tell(self.replica.drain(self._clock.monotonic_ms(), to=to, within_ms=within_ms))
             self._drained.add_done_callback(self._handed_over)
         return await asyncio.shield(self._drained)
+
+    def change_copies(self, change: CopyChange) -> None:
+        """Propose another state of the group's copies, if nothing else is under way; `Replica.why_not_changed` says
+        whether it may be, the record whether it is done.
+        """
+        self.tell(self.replica.change_copies(change))
 
     def _handed_over(self, drained: asyncio.Future[HandedOver]) -> None:
         if not self._draining_to_end:
@@ -350,6 +391,11 @@ class ReplicaDriver:
     def leads(self) -> bool:
         """True while this broker serves clients, or is about to."""
         return self.replica.leads
+
+    @property
+    def is_member(self) -> bool:
+        """True unless the group record has other copies only."""
+        return self.replica.config.broker_id in self._members()
 
     @property
     def in_sync(self) -> bool:

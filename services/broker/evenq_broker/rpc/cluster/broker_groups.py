@@ -1,4 +1,5 @@
-"""`evenq.v1.Admin`: broker groups, each the copies of one broker's data: how they are, and which of them leads.
+"""`evenq.v1.Admin`: broker groups, each the copies of one broker's data: how they are, which of them leads, and a
+change of the copies.
 
 Any broker answers: what concerns another group goes on to the broker that leads it.
 """
@@ -10,22 +11,28 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import one_copy
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire.broker_groups import group_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.runtime import Runtime
+from evenq_broker.runtime import GroupControl, Runtime
 
 __all__ = ["own_group", "rpcs"]
 
 METHOD = "/evenq.v1.Admin/MoveLeader"
+CHANGE_COPIES = "/evenq.v1.Admin/ChangeCopies"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
 def rpcs(runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> list[Rpc]:
     """The calls of this module."""
-    return [rpc(METHOD, _BrokerGroups(runtime, catalog, cluster=cluster).move, admin_pb2.MoveLeaderResponse)]
+    groups = _BrokerGroups(runtime, catalog, cluster=cluster)
+    return [
+        rpc(METHOD, groups.move, admin_pb2.MoveLeaderResponse),
+        rpc(CHANGE_COPIES, groups.change, admin_pb2.ChangeCopiesResponse),
+    ]
 
 
 def own_group(runtime: Runtime) -> admin_pb2.BrokerGroup:
@@ -44,16 +51,9 @@ class _BrokerGroups:
     async def move(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.MoveLeaderRequest, data)
         name = request.broker_name
-        if not name:
-            raise BadRequest("the request names no broker group; `evenq cluster show` lists them")
-        if name != self._runtime.settings.broker_name:
-            return await self._pass(name, data)
-        group = self._runtime.leadership.group
-        if group is None:
-            raise PreconditionFailed(
-                f"broker {name} has one copy: no other one can lead. A group of copies begins with empty folders "
-                "(docs/operating/replication.md)"
-            )
+        if self._is_elsewhere(name):
+            return await self._pass(name, METHOD, data)
+        group = self._own(name, "no other one can lead")
         view = group.view()
         leader, epoch = view.leader, view.epoch
         # An older epoch: a repeat of what was done, whose answer was lost with the old leader's connection.
@@ -62,7 +62,30 @@ class _BrokerGroups:
             leader, epoch = handed.leader, handed.epoch
         return admin_pb2.MoveLeaderResponse(status=OK, leader=leader, epoch=epoch).SerializeToString()
 
-    async def _pass(self, name: str, data: bytes) -> bytes:
+    async def change(self, data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(admin_pb2.ChangeCopiesRequest, data)
+        change = _change(request)
+        name = request.broker_name
+        if self._is_elsewhere(name):
+            return await self._pass(name, CHANGE_COPIES, data)
+        view = await self._own(name, "it is not a group of copies").change(change)
+        return admin_pb2.ChangeCopiesResponse(status=OK, group=group_message(view)).SerializeToString()
+
+    def _is_elsewhere(self, name: str) -> bool:
+        if not name:
+            raise BadRequest("the request names no broker group; `evenq cluster show` lists them")
+        return name != self._runtime.settings.broker_name
+
+    def _own(self, name: str, but: str) -> GroupControl:
+        group = self._runtime.leadership.group
+        if group is None:
+            raise PreconditionFailed(
+                f"broker {name} has one copy: {but}. What to set so that its data becomes the first copy of a group, "
+                "says docs/operating/replication.md"
+            )
+        return group
+
+    async def _pass(self, name: str, method: str, data: bytes) -> bytes:
         await self._cluster.facts_settled()
         routes = self._catalog.routes
         if routes.broker(name) is None:
@@ -74,6 +97,21 @@ class _BrokerGroups:
             names = ", ".join(view.name for view in routes.brokers())
             raise NotFound(f"no broker group is named {name!r}; the cluster has {names}")
         try:
-            return await self._cluster.peers.ask(name, METHOD, data)
+            return await self._cluster.peers.ask(name, method, data)
         except (ConnectionFailed, RequestTimeout) as error:
             raise ConnectionFailed(f"the leader of broker group {name} did not answer: {error.message}") from error
+
+
+def _change(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
+    """Raises BadRequest; whether the group can have it, its leader says."""
+    match request.WhichOneof("change"):
+        case "add":
+            if request.add.copy < 0:
+                raise BadRequest(f"copy {request.add.copy}: copies have numbers from 0 to 999999999")
+            return AddCopy(request.add.copy, request.add.address)
+        case "remove":
+            return RemoveCopy(request.remove)
+        case "in_sync_min":
+            return SetMinimum(request.in_sync_min)
+        case _:
+            raise BadRequest("the request names no change: a copy to add or to remove, or how many must be in sync")

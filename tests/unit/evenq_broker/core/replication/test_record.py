@@ -7,6 +7,7 @@ import json
 import pytest
 from evenq_broker.core.replication.record import (
     GroupRecord,
+    MemberAddress,
     Pair,
     RecordRefused,
     first_record,
@@ -41,6 +42,10 @@ def test_a_record_is_the_same_after_json() -> None:
         ({"min_isr": 0}, "min_isr is 0"),
         ({"members": [0, 0, 1]}, "each broker id once"),
         ({"members": list(range(10))}, "at most 9"),
+        ({"addresses": {"7": "db7:8083"}}, "all must be members"),
+        ({"addresses": {"0": "db7"}}, "must be host:port"),
+        ({"addresses": {"0": "db7:70000"}}, "must be host:port"),
+        ({"addresses": ["db7:8083"]}, "addresses is"),
     ],
 )
 def test_what_is_no_sensible_record_is_refused_by_field(change: dict[str, object], said: str) -> None:
@@ -59,3 +64,18 @@ def test_a_new_group_has_one_copy_in_sync_and_no_leader() -> None:
     assert (record.epoch, record.isr, record.members) == (0, (A,), (0, 1, 2))
     assert record.store_of(0) == A.store_id
     assert record.store_of(1) == ""
+
+
+def test_who_is_added_is_not_in_sync_and_who_is_removed_leaves_nothing_behind() -> None:
+    more = RECORD.with_member(5, "db5:8083")
+    assert (more.version, more.members, more.isr) == (8, (0, 1, 2, 5), RECORD.isr)
+    assert more.addresses == (MemberAddress(5, "db5:8083"),)
+    assert record_of(json.loads(json.dumps(record_fields(more)))) == more
+    less = more.without_member(5).without_member(0)
+    assert (less.members, less.isr, less.addresses) == ((1, 2), (B,), ())
+
+
+def test_a_record_of_a_release_that_could_not_add_copies_is_read() -> None:
+    fields = record_fields(RECORD)
+    assert "addresses" not in fields
+    assert record_of(fields).addresses == ()

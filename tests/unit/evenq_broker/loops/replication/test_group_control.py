@@ -10,14 +10,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "core" / "replication"))
 
 import pytest
-from evenq_broker.core.replication.actions import HandedOver
-from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.actions import CompareAndSet, HandedOver
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
+from evenq_broker.core.replication.record import NO_LEADER, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.loops.replication.group_control import HAND_OVER_MS, ReplicaControl
+from evenq_broker.loops.replication.group_control import CHANGE_MS, HAND_OVER_MS, ReplicaControl
 from evenq_broker.loops.replication.peer_watch import PeerWatch
 from group import confirm, fetching, ready
 
-from evenq.errors import NotFound, PreconditionFailed
+from evenq.errors import Error, HaNotAvailable, NotFound, PreconditionFailed
 from evenq.runtime.clock import FakeClock
 
 
@@ -30,6 +31,7 @@ class Driver:
         self.watch.look({1, 2}, 0)
         self.asked: list[tuple[int, int]] = []
         self.result: HandedOver | None = None
+        self.writes = True
         self.hold = asyncio.Event()
         self.hold.set()
 
@@ -37,6 +39,11 @@ class Driver:
         self.asked.append((to, within_ms))
         await self.hold.wait()
         return self.result or HandedOver(to, 2)
+
+    def change_copies(self, change: CopyChange) -> None:
+        for call in self.replica.change_copies(change):
+            if self.writes and isinstance(call, CompareAndSet):
+                self.replica.cas_done(call.number, Seen(call.proposed, str(call.proposed.version)), 0)
 
 
 def control(driver: Any) -> ReplicaControl:
@@ -127,3 +134,52 @@ def test_one_hand_over_at_a_time() -> None:
         assert (await one.hand_over(2)).leader == 2
 
     asyncio.run(main())
+
+
+def changed(driver: Any, change: CopyChange) -> Any:
+    async def main() -> Any:
+        clock = FakeClock()
+        one = ReplicaControl(
+            driver, broker_name="g", addresses={0: "a:1", 1: "b:1", 2: "c:1"}, serves=lambda: True, clock=clock
+        )
+        task = asyncio.ensure_future(one.change(change))
+        await clock.until(task.done)
+        return await task
+
+    return asyncio.run(main())
+
+
+def test_a_change_of_the_copies_waits_until_it_stands_in_the_record() -> None:
+    driver = Driver(ready())
+    assert [one.copy for one in changed(driver, AddCopy(3, "d:1")).copies] == [0, 1, 2, 3]
+    assert [one.copy for one in changed(driver, RemoveCopy(3)).copies] == [0, 1, 2]
+    assert changed(driver, SetMinimum(3)).in_sync_min == 3
+    assert changed(driver, SetMinimum(3)).in_sync_min == 3, "what is so already is no error"
+
+
+def test_a_copy_that_is_there_is_added_again_at_its_own_address_only() -> None:
+    driver = Driver(ready())
+    assert len(changed(driver, AddCopy(2, "c:1")).copies) == 3
+    with pytest.raises(PreconditionFailed, match="has a copy 2 already, at c:1"):
+        changed(driver, AddCopy(2, "d:1"))
+
+
+@pytest.mark.parametrize(
+    ("replica", "change", "kind", "said"),
+    [
+        (ready(), RemoveCopy(7), NotFound, "has no copy 7; it has 0, 1, 2"),
+        (ready(), RemoveCopy(0), PreconditionFailed, "stay as they are: copy 0 leads"),
+        (fetching(1), RemoveCopy(2), PreconditionFailed, "copy 1 does not lead"),
+        (ready(), AddCopy(3, "d"), PreconditionFailed, "must be host:port"),
+    ],
+)
+def test_a_change_that_may_not_be_says_why(replica: Replica, change: CopyChange, kind: type[Error], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        changed(Driver(replica), change)
+
+
+def test_a_record_that_cannot_be_written_ends_the_waiting() -> None:
+    driver = Driver(ready())
+    driver.writes = False
+    with pytest.raises(HaNotAvailable, match=f"not written within {CHANGE_MS} ms, and may be later"):
+        changed(driver, RemoveCopy(2))

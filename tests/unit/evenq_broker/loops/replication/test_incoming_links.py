@@ -166,3 +166,20 @@ def opened_after(links: IncomingLinks) -> IncomingLink:
     """A link although earlier ones were refused and never left."""
     links._unopened.clear()
     return opened(links)
+
+
+def test_the_link_of_a_copy_that_was_removed_ends_with_words_and_its_pause_is_forgotten() -> None:
+    links = table(FakeClock())
+    link, other = opened(links), opened(links, replace(OPENING, sender=2))
+    links.set_members((0, 2, 3))
+    assert "broker 1 is no other member of group 'broker-a' (others of broker 0: 2, 3)" in link.reason
+    assert "evenq broker add-replica" in link.reason
+    assert other.reason == ""
+    links.left(link)
+    with pytest.raises(LinkRefused, match="broker 1 is no other member"):
+        opened(links)
+    opened(links, replace(OPENING, sender=3))
+    links.pause(2, "nonsense")
+    links.set_members((0, 3))
+    links.set_members((0, 2, 3))
+    opened(links, replace(OPENING, sender=2))

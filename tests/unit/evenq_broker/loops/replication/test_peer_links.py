@@ -313,3 +313,28 @@ def test_three_brokers_have_six_links() -> None:
         assert nodes[0].numbers(2) == [2]
 
     run(story, count=3)
+
+
+def test_links_follow_the_members() -> None:
+    async def story(stage: Stage) -> None:
+        a, b = await pair(stage)
+        c = stage.node(2, starts=False)
+        assert not a.say(2, 1)
+        members = {0: address(0), 1: address(1), 2: address(2)}
+        c.links.set_members(members)
+        c.links.start()
+        a.links.set_members(members)
+        await stage.until(lambda: a.links.connected == {1, 2} and 0 in c.links.connected)
+        assert a.say(2, 2)
+        await stage.until(lambda: c.numbers(0) == [2])
+        a.links.set_members({0: address(0), 2: address(2)})
+        assert a.links.connected == {2}
+        assert not a.say(1, 3)
+        await stage.until(lambda: b.links.connected == set() and a.links.incoming.senders == {2})
+        a.links.set_members({0: address(0), 2: ""})
+        assert a.links.connected == set(), "a member whose address is not known may come by itself"
+        assert a.links.incoming.senders == {2}
+        a.links.set_members({})
+        assert a.links.incoming.senders != {0, 1, 2}
+
+    run(story)

@@ -69,3 +69,13 @@ def test_only_a_leader_measures() -> None:
     watch.measure(ready(), 100)
     watch.measure(fetching(1), 200)
     assert watch.seen().complete_ms == {}
+
+
+def test_what_was_known_of_a_copy_that_was_removed_is_forgotten() -> None:
+    watch = PeerWatch([1, 2])
+    watch.look({1}, 100)
+    watch.heard(Envelope("c", 2, "c" * 32, 1, 1, Refusal()))
+    watch.set_others([1, 3])
+    watch.look({1}, 200)
+    seen = watch.seen()
+    assert (seen.away_since_ms, seen.stores) == ({3: 200}, {})

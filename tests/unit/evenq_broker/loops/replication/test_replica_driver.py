@@ -15,6 +15,7 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.membership import AddCopy, RemoveCopy
 from evenq_broker.core.replication.messages import Envelope, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
 from evenq_broker.core.replication.replica import Replica
@@ -421,3 +422,32 @@ def test_a_broken_invariant_ends_the_process() -> None:
         leader.driver.receive(Envelope("c", 1, "1" * 32, 2, 1, Records(0, 0, 0, (), 0, 0, b"")))
 
     asyncio.run(body())
+
+
+def test_who_the_copies_are_is_told_once_for_each_change_and_a_removed_one_says_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        told: list[tuple[int, tuple[int, ...]]] = []
+        for member in world.members:
+            member.driver.on_copies = lambda record, id_=member.id: told.append((id_, record.members))
+        gone = next(member for member in world.members if member is not leader)
+        await world.clock.until(lambda: leader.replica.record is not None and len(leader.replica.record.isr) == 3)
+        await world.clock.until(lambda: leader.replica.cas is None)
+        leader.driver.change_copies(RemoveCopy(gone.id))
+        await world.clock.until(lambda: len(told) == 3)
+        left = tuple(sorted({0, 1, 2} - {gone.id}))
+        assert sorted(told) == [(number, left) for number in range(3)]
+        assert [member.driver.is_member for member in world.members] == [member is not gone for member in world.members]
+        await world.clock.advance(1_000)
+        assert len(told) == 3, "signs of life are no changes"
+        lines = [record.message for record in caplog.records if "this is copy" in record.message]
+        assert len(lines) == 1
+        assert f"this is copy {gone.id}, and the copies of the group are {left[0]}, {left[1]}" in lines[0]
+        assert f"waits until `evenq broker add-replica broker-a --copy {gone.id} --at HOST:PORT`" in lines[0]
+        await world.clock.until(lambda: leader.replica.cas is None)
+        leader.driver.change_copies(AddCopy(gone.id, "db:1"))
+        await world.clock.until(lambda: len(told) == 6 and gone.driver.in_sync)
+
+    play(story)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed
@@ -23,6 +24,7 @@ class Control:
 
     def __init__(self) -> None:
         self.asked: list[int | None] = []
+        self.changes: list[CopyChange] = []
         self.error: Exception | None = None
 
     def view(self) -> ReplicaGroupView:
@@ -39,6 +41,12 @@ class Control:
         if self.error is not None:
             raise self.error
         return HandedOver(1, 5)
+
+    async def change(self, change: CopyChange) -> ReplicaGroupView:
+        self.changes.append(change)
+        if self.error is not None:
+            raise self.error
+        return self.view()
 
 
 async def two(stage: Any) -> Control:
@@ -117,5 +125,40 @@ def test_the_cluster_at_a_glance_has_the_copies_of_every_broker(run: Run) -> Non
         )
         told = [(one.broker_name, one.mode, one.leader, len(one.copies)) for one in answer.broker_groups]
         assert told == [("a", "", 0, 1), ("b", "sync", 0, 2)]
+
+    run(story)
+
+
+async def ask_change(stage: Any, broker: str = "a", **fields: Any) -> Any:
+    request = admin_pb2.ChangeCopiesRequest(**fields)
+    return await stage.call("/evenq.v1.Admin/ChangeCopies", request, admin_pb2.ChangeCopiesResponse, broker=broker)
+
+
+def test_a_change_of_the_copies_goes_on_to_the_broker_that_leads_the_group(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        control = await two(stage)
+        answer = await ask_change(stage, broker_name="b", add=admin_pb2.NewCopy(copy=3, address="db3:1"))
+        assert (answer.group.broker_name, len(answer.group.copies)) == ("b", 2)
+        await ask_change(stage, "b", broker_name="b", remove=0)
+        await ask_change(stage, "b", broker_name="b", in_sync_min=1)
+        assert control.changes == [AddCopy(3, "db3:1"), RemoveCopy(0), SetMinimum(1)]
+
+    run(story)
+
+
+def test_a_change_that_is_none_or_nobody_can_make_is_refused(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        control = await two(stage)
+        with pytest.raises(BadRequest, match="names no change"):
+            await ask_change(stage, broker_name="b")
+        with pytest.raises(BadRequest, match="names no broker group"):
+            await ask_change(stage, remove=1)
+        with pytest.raises(BadRequest, match="copy -1"):
+            await ask_change(stage, broker_name="b", add=admin_pb2.NewCopy(copy=-1, address="db3:1"))
+        with pytest.raises(PreconditionFailed, match="broker a has one copy: it is not a group of copies"):
+            await ask_change(stage, broker_name="a", remove=1)
+        control.error = PreconditionFailed("not in sync: copy 1")
+        with pytest.raises(PreconditionFailed, match="not in sync: copy 1"):
+            await ask_change(stage, broker_name="b", remove=1)
 
     run(story)

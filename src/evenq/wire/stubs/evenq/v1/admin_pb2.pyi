@@ -492,6 +492,58 @@ class MoveLeaderResponse(_Message):
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "leader", "epoch"]) -> None: ...
 
+class ChangeCopiesRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    @builtins.property
+    def add(self) -> NewCopy: ...
+    remove: builtins.int
+    in_sync_min: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        add: NewCopy | None = ...,
+        remove: builtins.int | None = ...,
+        in_sync_min: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["add", "remove", "in_sync_min", "change"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["broker_name", "add", "remove", "in_sync_min", "change"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["change"]) -> Literal["add", "remove", "in_sync_min"] | None: ...
+
+class NewCopy(_Message):
+    DESCRIPTOR: Descriptor
+
+    copy: builtins.int
+    address: builtins.str
+
+    def __init__(
+        self,
+        *,
+        copy: builtins.int | None = ...,
+        address: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["copy", "address"]) -> None: ...
+
+class ChangeCopiesResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def group(self) -> BrokerGroup: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        group: BrokerGroup | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status", "group"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "group"]) -> None: ...
+
 class BrokerGroup(_Message):
     DESCRIPTOR: Descriptor
 

@@ -1,0 +1,102 @@
+"""The grammar of `evenq broker` for groups of copies: which one leads, and which there are."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["NO_LEADER", "add_copies"]
+
+_MOVE_LEADER = """\
+examples:
+  evenq broker move-leader broker-a            the best copy in sync leads from now on
+  evenq broker move-leader broker-a --to 2     copy 2 does; refused if it is not in sync
+"""
+NO_LEADER = (
+    ". A broker group without a leader serves nobody: ask one of its copies at its address in replication.members"
+)
+"""Behind what is said of an access point that does not answer."""
+_ADD = """\
+example:
+  evenq broker add-replica broker-a --copy 3 --at db4:8083
+
+The copy is a broker of its own with an empty folder, the settings of the group, and replication.broker_id=3. It may be
+started before or after the command. It copies, and counts once it has everything: `evenq cluster show` says how far.
+"""
+_REMOVE = """\
+example:
+  evenq broker remove-replica broker-a --copy 0
+
+If the copy leads, another one leads first. It is refused if too few of those that stay are in sync. The process of the
+copy is not stopped.
+"""
+_REPLACE = """\
+example:
+  evenq broker replace broker-a --copy 0 --by 3 --at db4:8083
+
+Adds copy 3, waits until it is in sync, then removes copy 0: at no time there are fewer copies than before. A disk that
+was lost needs no command: start the copy with an empty folder.
+"""
+_MINIMUM = """\
+examples:
+  evenq broker set-min-in-sync broker-a 2
+  evenq broker set-min-in-sync broker-a 1      go on with one copy; what only that one has is lost with its disk
+"""
+
+
+def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add to the actions of `evenq broker`."""
+
+    def one(name: str, text: str, function: str, examples: str) -> argparse.ArgumentParser:
+        parser = command(actions, name, text, "broker_groups", function, examples=examples)
+        parser.set_defaults(silent_hint=NO_LEADER)
+        parser.add_argument("name", metavar="GROUP", help="the broker's name")
+        return parser
+
+    move = one(
+        "move-leader",
+        "let another copy of a broker group lead, one that is in sync; clients wait for a moment",
+        "move_leader",
+        _MOVE_LEADER,
+    )
+    move.add_argument(
+        "--to", type=_natural, metavar="COPY", help="number of the copy (default: the best of those in sync)"
+    )
+    add = one("add-replica", "add a copy to a broker group while it runs", "add_replica", _ADD)
+    _copy(add, "number of the new copy")
+    _at(add)
+    remove = one("remove-replica", "remove a copy from a broker group while it runs", "remove_replica", _REMOVE)
+    _copy(remove, "number of the copy")
+    replace = one("replace", "put another copy in place of one, while the group runs", "replace", _REPLACE)
+    _copy(replace, "number of the copy that goes")
+    replace.add_argument("--by", type=_natural, required=True, metavar="COPY", help="number of the copy that comes")
+    _at(replace)
+    replace.add_argument(
+        "--wait",
+        type=_natural,
+        default=600,
+        metavar="SECONDS",
+        help="longest wait until the new copy is in sync (default %(default)s)",
+    )
+    minimum = one(
+        "set-min-in-sync", "set how many copies of a broker group must be in sync", "set_min_in_sync", _MINIMUM
+    )
+    minimum.add_argument("copies", type=_natural, metavar="N", help="with fewer in sync nothing is taken")
+
+
+def _copy(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--copy", type=_natural, required=True, metavar="COPY", help=text)
+
+
+def _at(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--at", required=True, metavar="HOST:PORT", help="where the other copies reach the new one, not its clients"
+    )
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value

@@ -1,0 +1,88 @@
+"""Removing a copy that leads, and replacing one: what is asked in which order, and what is refused before anything."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest
+from test_moving import GONE, Wire, group
+
+from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer
+from evenq.client.loops.changing_copies import copy_removed, copy_replaced
+from evenq.errors import BadRequest, PreconditionFailed, RequestTimeout
+from evenq.runtime.clock import FakeClock
+
+
+class Copies(Wire):
+    """Notes the changes."""
+
+    def __init__(self, *seen: Any, move: Any = None) -> None:
+        super().__init__(seen, move or MoveAnswer(1, 5))
+        self.changes: list[tuple[object, ...]] = []
+
+    async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
+        self.changes.append(("add", broker, copy, address))
+        return group(0, 4, state="STARTING")
+
+    async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
+        self.changes.append(("remove", broker, copy, *self.asked))
+        return group(1, 5)
+
+
+def play(work: Callable[[FakeClock], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        clock = FakeClock()
+        task = asyncio.ensure_future(work(clock))  # type: ignore[arg-type]
+        await clock.until(task.done)
+        return await task
+
+    return asyncio.run(main())
+
+
+def test_a_copy_that_leads_hands_over_before_it_is_removed() -> None:
+    wire = Copies(group(0, 4), group(0, 4), group(1, 5))
+    play(lambda clock: copy_removed(wire, clock, "g", 0))
+    assert wire.changes == [("remove", "g", 0, ("g", None, 4))]
+
+
+def test_another_copy_is_removed_at_once_also_if_nobody_tells_who_leads() -> None:
+    for seen in (group(0, 4), GONE, None):
+        wire = Copies(seen)
+        play(lambda clock, wire=wire: copy_removed(wire, clock, "g", 2))  # type: ignore[misc]
+        assert wire.changes == [("remove", "g", 2)]
+
+
+def test_a_leader_of_a_group_that_needs_all_its_copies_does_not_move() -> None:
+    few = group(0, 4)
+    wire = Copies(BrokerGroupView(broker_name="g", mode="sync", epoch=4, leader=0, in_sync_min=3, copies=few.copies))
+    with pytest.raises(PreconditionFailed, match="needs 3 copies and has 3"):
+        play(lambda clock: copy_removed(wire, clock, "g", 0))
+    assert (wire.asked, wire.changes) == ([], [])
+
+
+def test_a_new_leader_that_does_not_serve_yet_keeps_the_old_copy() -> None:
+    wire = Copies(group(0, 4), group(0, 4), group(1, 5, state="STARTING"))
+    with pytest.raises(PreconditionFailed, match="copy 0 was not removed: try again"):
+        play(lambda clock: copy_removed(wire, clock, "g", 0))
+    assert wire.changes == []
+
+
+def test_a_replacement_waits_for_the_new_copy() -> None:
+    wire = Copies(GONE, group(0, 4))
+    play(lambda clock: copy_replaced(wire, clock, "g", 1, new=2, address="h:1", wait_ms=5_000))
+    assert wire.changes == [("add", "g", 2, "h:1"), ("remove", "g", 1)]
+
+
+def test_a_new_copy_that_does_not_come_leaves_the_old_one_where_it_is() -> None:
+    wire = Copies(group(0, 4))
+    with pytest.raises(RequestTimeout, match=r"copy 7 .* was not in sync within 1,000 ms, and copy 1 was not removed"):
+        play(lambda clock: copy_replaced(wire, clock, "g", 1, new=7, address="h:1", wait_ms=1_000))
+    assert wire.changes == [("add", "g", 7, "h:1")]
+    with pytest.raises(BadRequest, match="cannot be replaced by itself"):
+        play(lambda clock: copy_replaced(wire, clock, "g", 1, new=1, address="h:1", wait_ms=1_000))
