@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 TICK_MS = 50
 WATCH_PAUSE_MS = 1_000
 TOO_OLD_LOG_MS = 30_000
+ALONE_MS = 1_000
+"""A broker that ends waits so long for a peer when it is connected to none: they may all be stopping, too."""
 PIECE_BYTES = 1 << 20
 """Of records in one message, unless one group of them is larger."""
 
@@ -123,6 +125,8 @@ class ReplicaDriver:
         self._drained: asyncio.Future[HandedOver] | None = None
         self._draining_to_end = False
         """The broker ends: it does not go on leading."""
+        self._alone_ms = 0
+        """Since when this broker was connected to no peer, or ends."""
         self._role = replica.role
         self._record: GroupRecord | None = None
         """The newest one whose copies were looked at."""
@@ -192,6 +196,7 @@ class ReplicaDriver:
     async def drain(self) -> HandedOver:
         """Let another broker take over; ends within `drain_ms` of the timing. Only a leader that serves waits."""
         self._draining_to_end = True  # also a hand-over that is under way: nothing is taken any more
+        self._alone_ms = self._clock.monotonic_ms()
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self.tell(self.replica.drain(self._clock.monotonic_ms()))
@@ -372,6 +377,10 @@ class ReplicaDriver:
             for broker_id in sorted(before - self._connected - {self.replica.config.broker_id}):
                 self.tell(self.replica.lost(broker_id, now_ms))
             self.tell(self.replica.tick(now_ms))
+            if self._connected - {self.replica.config.broker_id}:
+                self._alone_ms = now_ms
+            elif self._draining_to_end and now_ms - self._alone_ms >= ALONE_MS:
+                self._carry_out(HandedOver(NO_LEADER, self.replica.max_epoch))
             self.watch.measure(self.replica, now_ms)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None:

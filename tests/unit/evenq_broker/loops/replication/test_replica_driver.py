@@ -248,6 +248,24 @@ def test_a_drain_that_nobody_takes_ends_in_time() -> None:
     play(story)
 
 
+def test_a_drain_does_not_wait_for_peers_that_are_all_gone() -> None:
+    """As when a whole group is stopped."""
+
+    async def story(world: World) -> None:
+        old = await world.led()
+        world.isolate(old.id)
+        world.gone |= {member.id for member in world.members if member is not old}
+        for member in world.members:
+            member.coordinator.away = member is not old
+        begun_ms = world.clock.monotonic_ms()
+        handing = asyncio.ensure_future(old.driver.drain())
+        await world.clock.until(handing.done)
+        assert handing.result().leader == NO_LEADER
+        assert world.clock.monotonic_ms() - begun_ms < 1_500 < TIMING.drain_ms
+
+    play(story)
+
+
 def test_a_hand_over_makes_the_named_broker_lead() -> None:
     async def story(world: World) -> None:
         old = await world.led()
