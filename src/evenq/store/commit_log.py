@@ -17,6 +17,7 @@ from evenq.errors import StoreFull
 from evenq.runtime.failpoints import passing
 from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, File
+from evenq.store.memory_disk import MEMORY_FULL, MORE_MEMORY
 from evenq.store.segment import FOLDER, path_of, segment_of
 
 __all__ = ["CommitLog", "LogRun"]
@@ -33,6 +34,8 @@ def shortage(error: OSError) -> str:
     """What of `FULL` there is too little of, and what to do."""
     if error.errno in NO_FILES:
         return f"the broker has no file descriptor left ({error.strerror}): raise its limit (ulimit -n)"
+    if error.strerror == MEMORY_FULL:
+        return f"no room left in the broker's memory for messages: {MORE_MEMORY}"
     return f"no space left on the broker's disk ({error.strerror}): free space"
 
 

@@ -29,6 +29,7 @@ from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk, Usage
 from evenq.store.jobs import Jobs
 from evenq.store.log_state import LogState
+from evenq.store.memory_disk import MORE_MEMORY
 from evenq.store.options import FlushMode, StoreOptions
 
 __all__ = ["Flusher"]
@@ -210,9 +211,12 @@ class Flusher:
         self.usage = usage
         used = usage.used_ratio
         if used >= self._options.disk_used_max_ratio:
+            what, fix = "disk", "free space or raise disk_used_max_ratio"
+            if not self._disk.blocks:
+                what, fix = "memory for messages", f"{MORE_MEMORY} (it is {usage.total} bytes)"
             return (
-                f"the broker's disk is {used:.1%} full, messages are refused from "
-                f"{self._options.disk_used_max_ratio:.1%}: free space or raise disk_used_max_ratio"
+                f"the broker's {what} is {used:.1%} full, messages are refused from "
+                f"{self._options.disk_used_max_ratio:.1%}: {fix}"
             )
         reserve = volume.reserve_bytes(self._options, usage) if self._disk.blocks else 0
         if usage.free < reserve:

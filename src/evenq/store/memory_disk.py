@@ -12,7 +12,12 @@ from collections.abc import Sequence
 
 from evenq.store.disk import File, Room, Usage
 
-__all__ = ["MemoryDisk", "MemoryFile"]
+__all__ = ["MEMORY_FULL", "MORE_MEMORY", "MemoryDisk", "MemoryFile"]
+
+MEMORY_FULL = "memory_bytes_max is reached"
+"""Text of the ENOSPC of a disk in memory: people must not look for a disk that is full."""
+MORE_MEMORY = "raise memory_bytes_max, or keep messages in a folder (store.path; `evenq up --data FOLDER`)"
+"""What to do then."""
 
 
 class MemoryFile:
@@ -74,7 +79,7 @@ class MemoryDisk:
     def grow(self, change: int) -> None:
         """Account for bytes; ENOSPC over the size."""
         if change > 0 and self.bytes_used + change > self.bytes_max:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, MEMORY_FULL)
         self.bytes_used += change
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -92,7 +97,7 @@ class MemoryDisk:
     def preallocate(self, path: str, size: int) -> None:
         self.open(path, create=True)
         if size > self.bytes_max - self.bytes_used:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, MEMORY_FULL)
 
     def rename(self, old: str, new: str) -> None:
         replaced = self.files.get(new)

@@ -28,6 +28,10 @@ __all__ = ["BlockingSocket", "Lost", "Unreachable"]
 RECEIVE_BYTES = 64 << 10
 PLACES_MAX = 8
 """Addresses of one name that are tried."""
+CONNECT_MS = 1_000
+"""For a connection to come about, all addresses of the name together, as gRPC takes it for the loop's net: behind an
+address that nobody has any more nothing refuses.
+"""
 LOOKS_MAX = 16
 """Reads of what came while nothing was called; a server that says more is not worth a call."""
 SLACK_MS = 20
@@ -327,6 +331,7 @@ def _connect(target: str, until_ms: int) -> socket.socket:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:PLACES_MAX]
     except (OSError, UnicodeError) as error:
         raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
+    until_ms = min(until_ms, _monotonic_ms() + CONNECT_MS)
     reason = "there was no time left to connect"
     for number, (family, kind, protocol, _, address) in enumerate(places):
         left_ms = until_ms - _monotonic_ms()

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 FAST_MS = 20
 PAUSE_MS = 100
+LEADERLESS_MAX_MS = 500
+"""Longest pause before a broker group that fails is asked again: another copy answers for it within seconds."""
 
 
 class Pulling:
@@ -118,7 +120,7 @@ class Pulling:
             if error.refresh_route:
                 self._routes.renew(queue.topic)
             self._troubles.failed_at(queue.topic, queue.broker_name, error)
-            return self._backoff.next_ms()
+            return self._after_failure()
         self._backoff.reset()
         self._troubles.well_at(queue.topic, queue.broker_name)
         if process.paused:  # while this pull was parked; it is asked again after the pause
@@ -129,6 +131,12 @@ class Pulling:
         self._arrived(process)
         idle = not pulled.messages and process.next == before
         return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0
+
+    def _after_failure(self) -> int:
+        pause_ms = self._backoff.next_ms()
+        route = self._routes.peek(self.process.queue.topic)
+        has_copies = route is not None and self.process.queue.broker_name in route.epochs
+        return min(pause_ms, LEADERLESS_MAX_MS) if has_copies else pause_ms
 
     def _moved(self, error: IllegalOffset) -> int:
         """RB-48: the offset lies outside the log; go on at the nearest end."""

@@ -79,7 +79,10 @@ def test_the_text_that_senders_read_names_no_folder(open_store):
 
     async def story(opened):
         assert "memory:" not in str(opened.store.full)
-        assert "disk_used_max_ratio" in str(opened.store.full)
+        assert "the broker's memory for messages is 100.0% full" in str(opened.store.full), (
+            "nobody looks for a full disk"
+        )
+        assert "raise memory_bytes_max" in str(opened.store.full)
 
     played(open_store, story, disk=disk)
 

@@ -11,12 +11,12 @@ def test_a_write_over_its_size_fails_and_changes_nothing():
     disk = MemoryDisk(10)
     file = disk.open("a", create=True)
     file.pwrite([b"12345", b"678"], 0)
-    with pytest.raises(OSError, match="No space left") as caught:
+    with pytest.raises(OSError, match="memory_bytes_max is reached") as caught:
         file.pwrite([b"xyz"], 8)
     assert caught.value.errno == errno.ENOSPC
     assert (file.pread(20, 0), disk.usage().free) == (b"12345678", 2)
     file.pwrite([b"9a"], 8)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="memory_bytes_max is reached"):
         file.truncate(11)
 
 

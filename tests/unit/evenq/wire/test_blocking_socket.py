@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -341,6 +343,23 @@ def test_who_listens_and_never_greets_is_no_server(net: BlockingNet, play: Calla
         with pytest.raises(errors.ConnectionFailed) as failed:
             call(net, play(script), timeout_ms=300)
         assert not isinstance(failed.value, errors.TlsFailed)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full backlog refuses")
+def test_an_address_where_nothing_answers_and_nothing_refuses_is_given_up_long_before_the_call(
+    net: BlockingNet,
+) -> None:
+    with socket.socket() as mute, contextlib.ExitStack() as stack:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(0)
+        for _ in range(4):  # the kernel takes one or two; behind them it drops what comes
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(mute.getsockname())
+        began = time.monotonic()
+        with pytest.raises(errors.ConnectionFailed, match="timed out"):
+            net.unary(f"127.0.0.1:{mute.getsockname()[1]}", METHOD, b"", timeout_ms=300_000, metadata=())
+        assert time.monotonic() - began < 100
 
 
 def test_threads_do_not_wait_for_each_other_up_to_the_bound_and_then_no_longer_than_their_calls_may_last(
