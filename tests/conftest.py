@@ -18,6 +18,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent
+LONGEST = {
+    "test_replicated_group.py", "test_one_address.py", "test_front_attacks.py", "test_delivery_attempts.py",
+    "test_warm_start.py", "test_verify.py", "test_access_matrix.py",
+}  # fmt: skip
+"""Files of tests/integration that take a minute and more come first, so that none is left when the other workers have
+nothing to do. With xdist that needs --no-loadscope-reorder, which begins with the files of most tests otherwise."""
 FOLDERS = ("sim", "integration", "compat", "chaos", "live", "helm", "spark", "docs")
 
 
@@ -37,6 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed = config.getoption("--shuffle")
     if seed is not None:
         shuffle(items, seed)
+    else:
+        items.sort(key=lambda item: item.path.name not in LONGEST)  # a stable sort: nothing else moves
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:

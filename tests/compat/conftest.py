@@ -143,7 +143,7 @@ def modules() -> Path:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(NODE / name, fresh)
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
             shutil.rmtree(fresh)
             missing(f"npm ci of the Node.js SDK failed: {done.stderr.strip()[-300:]}")

@@ -68,7 +68,9 @@ def test_a_simple_consumer_gets_a_message_again_after_its_changed_invisible_time
     first, second = (s for s in consumer.said if "got" in s)
     assert (first["got"], first["attempt"]) == (1, 1)
     assert (second["got"], second["attempt"]) == (1, 2)
-    assert 0.9 <= second["after_s"] <= 6, "polls of the other broker may come between, a second each"
+    assert 0.9 <= second["after_s"] <= 25, (
+        "long before its first invisible time ends; polls of the other broker come between"
+    )
 
 
 def test_a_delayed_message_comes_at_its_time_and_a_recalled_one_never(
@@ -128,8 +130,8 @@ def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[...,
     assert set(times.values()) == {1}, "nothing is delivered twice while nobody fails"
     for member in members:
         stop(member)
-    # an idle push consumer waits for its open poll before it says good-bye (wire contract 10), at most 5 s + its own margin
-    assert all(s["shutdown_s"] < 10 for member in members for s in member.said if "done" in s)
+    # an idle push consumer waits for its open poll before it says good-bye (wire contract 10): 5 s, and not 15
+    assert all(s["shutdown_s"] < 14 for member in members for s in member.said if "done" in s)
 
 
 def test_an_idle_push_consumer_stops_within_seconds(peer: Callable[..., Peer]) -> None:
@@ -140,7 +142,7 @@ def test_an_idle_push_consumer_stops_within_seconds(peer: Callable[..., Peer]) -
     stop(member)
     (seconds,) = [s["shutdown_s"] for s in member.said if "done" in s]
     print(f"an idle push consumer stopped within {seconds:.1f} s")
-    assert seconds < 10
+    assert seconds < 14
 
 
 def test_push_consumers_of_a_group_with_a_strategy_own_queues_two_then_three_then_two(

@@ -12,7 +12,7 @@ import pytest
 from evenq.errors import RequestTimeout
 from evenq.runtime.clock import SystemClock
 
-DEADLINE_MS = 40_000
+DEADLINE_MS = 60_000
 
 
 @pytest.mark.parametrize(

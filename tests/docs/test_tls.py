@@ -26,8 +26,8 @@ def test_the_page_goes_as_it_tells(blocks, tmp_path):
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
-    with FreePorts() as ports:
-        port = ports.take()
+    ports = FreePorts()
+    port = ports.take()
     (up,) = [shlex.split(line) for line in begin.commands() if line.startswith("evenq up")]
     command = [*evenq, *up[1:], "--port", str(port), "--metrics-port", "0", "--topic", "orders"]
     running = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
@@ -43,6 +43,7 @@ def test_the_page_goes_as_it_tells(blocks, tmp_path):
         running.terminate()
         running.wait(60)
         running.stdout.close()
+        ports.close()
 
 
 def test_the_brokers_line_is_one(blocks):

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 V2 = "/apache.rocketmq.v2.MessagingService/"
 OK, NOTHING, INVALID = 20000, 40401, 40013
 HOUR = 3_600_000
+JUMP = 300_000
+"""Five minutes, far beyond the delay of a message: each second of a virtual clock costs processor time, too."""
 MANY = 10_000 if os.environ.get("EVENQ_TEST_SCALE") == "full" else 1_000
 FEW = 10_000 if os.environ.get("EVENQ_TEST_SCALE") == "full" else 2_000
 
@@ -343,7 +345,7 @@ def test_a_clock_that_jumps_by_an_hour_moves_no_delivery_no_poll_and_no_life(jum
     run(story)
 
 
-@pytest.mark.parametrize("jump_ms", [HOUR, pytest.param(-HOUR, marks=pytest.mark.slow)], ids=["forward", "back"])
+@pytest.mark.parametrize("jump_ms", [JUMP, pytest.param(-JUMP, marks=pytest.mark.slow)], ids=["forward", "back"])
 def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(jump_ms: int) -> None:
     """Its time is one that people wrote down: after a jump it is due when the clock says so."""
 
@@ -354,7 +356,7 @@ def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(jump_ms:
         await hall.send("later", delay_ms=60_000)
         await hall.clock.advance(10_000)
         hall.clock.jump_wall(jump_ms)
-        left_ms = 0 if jump_ms > 0 else 50_000 + HOUR
+        left_ms = 0 if jump_ms > 0 else 50_000 + JUMP
         if left_ms:
             await hall.clock.advance(left_ms - 1_000)
             assert await hall.receive() == []
@@ -362,7 +364,7 @@ def test_a_delayed_message_follows_the_clock_on_the_wall_and_comes_once(jump_ms:
         await hall.clock.advance(500)
         assert bodies(await hall.receive()) == ["later"]
         hall.clock.jump_wall(-jump_ms)
-        await hall.clock.advance(2 * HOUR)
+        await hall.clock.advance(2 * JUMP)
         [again] = await hall.receive()
         assert again.system_properties.delivery_attempt == 2, "the same delivery again, not a second message"
 

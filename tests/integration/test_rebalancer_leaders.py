@@ -119,7 +119,9 @@ def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generation
             owners, before = desk.owners(), desk.generation()
             assert before > (0, 0)
             first.kill()
-            eventually(lambda: leads(second), what="the other leads")  # how soon: tests/sim, in virtual time
+            eventually(
+                lambda: leads(second), what="the other leads"
+            )  # how soon: unit/evenq_rebalancer/core/test_election.py
             eventually(lambda: desk.generation() > before, seconds=60, what="the new leader decided")
             assert desk.owners() == owners
             desk.publish(range(300, 600))

@@ -16,7 +16,7 @@ from evenq.errors import Error, RequestTimeout
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 
-DEADLINE_MS = 30_000
+DEADLINE_MS = 60_000
 KILLS = 3
 
 

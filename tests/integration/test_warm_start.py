@@ -62,7 +62,7 @@ def test_a_copy_that_never_led_reads_only_the_end_of_its_log(tmp_path: Path, mod
         leader = leader_of(cluster)
         send(cluster, COUNT, "early")
         with evenq.Producer(endpoint=cluster.endpoints) as producer:
-            producer.send(evenq.Message(topic="later", body=b"delayed", delivery_ms=int(time.time() * 1000) + 40_000))
+            producer.send(evenq.Message(topic="later", body=b"delayed", delivery_ms=int(time.time() * 1000) + 15_000))
         finished = receive(cluster, "half-done", COUNT // 2, ack=True)
         send(cluster, 1_500, "late")  # so that a snapshot holds all of that
         followers = [node for node in cluster.brokers if node is not leader]

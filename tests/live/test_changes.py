@@ -26,7 +26,7 @@ from evenq.testing.node import Node
 
 RATE = int(os.environ.get("EVENQ_TEST_RATE", "300"))
 MEMBERS = int(os.environ.get("EVENQ_TEST_MEMBERS", "4"))
-REST_MS = int(os.environ.get("EVENQ_TEST_REST_MS", "3000"))
+REST_MS = int(os.environ.get("EVENQ_TEST_REST_MS", "20000"))
 SDK_RATE = int(os.environ.get("EVENQ_TEST_SDK_RATE", "100"))
 FULL = MEMBERS > 4
 QUEUES, BROKERS = 8, 2

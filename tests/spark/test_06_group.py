@@ -36,7 +36,7 @@ RATE = int(os.environ.get("EVENQ_TEST_RATE", "100"))
 TOPIC, GROUP = "shared", "mixed"
 QUEUES = 8
 FULL_SECONDS = 60
-HAND_OVER_MS = 3_000
+HAND_OVER_MS = 10_000
 
 
 @pytest.fixture

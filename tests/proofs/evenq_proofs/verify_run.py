@@ -17,7 +17,7 @@ def verified_while(endpoints: str, seconds: int, kill: Callable[[Callable[[], bo
     """
     command = [
         sys.executable, "-m", "evenq.cli", "verify", "--endpoints", endpoints, "--seconds", str(seconds),
-        "--rate", os.environ.get("EVENQ_TEST_RATE", "20"), "--tolerance", "5000", "--drain", "180", "--json",
+        "--rate", os.environ.get("EVENQ_TEST_RATE", "20"), "--tolerance", os.environ.get("EVENQ_TEST_TOLERANCE_MS", "60000"), "--drain", "180", "--json",
     ]  # fmt: skip
     verifying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
