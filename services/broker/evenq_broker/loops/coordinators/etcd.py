@@ -3,8 +3,8 @@
 A compare-and-set is a transaction that compares the key's `mod_revision`, which no two changes of a store share; it is
 the token. Reads are linearizable. Several endpoints are tried in turn: the one that answered last is kept until it
 fails, so a member that is down, cut off or without a leader costs one try. With a user, the login's token is sent with
-each call and fetched anew when etcd refuses it. No client library: four calls over the project's own net, with stubs
-of `protos/etcd`. Call `etcd_net` for the net, and close it.
+each call and fetched anew when etcd refuses it. No client library: four calls over the project's own net, whose
+messages are in `loops.wire.etcd`. Call `etcd_net` for the net, and close it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
-
-from evenq.errors import ConnectionFailed, Error, IllegalAccessPoint, SettingsError
+from evenq.errors import Error, IllegalAccessPoint, SettingsError
 from evenq.runtime.net import Net
 from evenq.wire.addresses import PLAIN, TLS, target_of
 from evenq.wire.net import GrpcNet
-from evenq.wire.stubs.etcd import kv_pb2, rpc_pb2
 from evenq.wire.tls import Tls
 from evenq_broker.core.replication.record import GroupRecord
 from evenq_broker.loops.coordinators.etcd_errors import AuthIsOff, TokenRefused, etcd_error
 from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
+from evenq_broker.loops.wire.etcd import (
+    KeyValue,
+    change_of,
+    log_in,
+    read_key,
+    read_of,
+    token_of,
+    watch_key,
+    write_unchanged,
+    written_at,
+)
 
 __all__ = ["EtcdStore", "EtcdUser", "endpoints_of", "etcd_net"]
 
@@ -40,7 +47,6 @@ OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.keepalive_permit_without_calls", 0),  # etcd ends connections that ping without a call
 )
-MessageT = TypeVar("MessageT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +111,19 @@ class EtcdStore:
 
     async def read(self) -> Look:
         """See RecordStore."""
-        request = rpc_pb2.RangeRequest(key=self._key)
-        answer = await self._call(RANGE, request.SerializeToString())
-        response = _parsed(rpc_pb2.RangeResponse(), answer, self._name)
-        return Look(self._stored(response.kvs[0]) if response.kvs else None, str(response.header.revision))
+        read = read_of(await self._call(RANGE, read_key(self._key)), self._name)
+        return Look(None if read.found is None else self._stored(read.found), str(read.revision))
 
     async def write(self, record: GroupRecord, text: str, token: str) -> str | None:  # noqa: ARG002 - text has it all
         """See RecordStore."""
-        unchanged = rpc_pb2.Compare(
-            result=rpc_pb2.Compare.EQUAL,
-            target=rpc_pb2.Compare.MOD,
-            key=self._key,
-            mod_revision=int(token or 0),
-        )
-        put = rpc_pb2.RequestOp(request_put=rpc_pb2.PutRequest(key=self._key, value=text.encode("utf-8")))
-        request = rpc_pb2.TxnRequest(compare=[unchanged], success=[put])
-        response = _parsed(rpc_pb2.TxnResponse(), await self._call(TXN, request.SerializeToString()), self._name)
-        return str(response.header.revision) if response.succeeded else None
+        request = write_unchanged(self._key, text.encode("utf-8"), int(token or 0))
+        revision = written_at(await self._call(TXN, request), self._name)
+        return None if revision is None else str(revision)
 
     async def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
         """See RecordStore. Ends when `since` was compacted away, and when the key is deleted."""
         endpoint, over = self._all[self._at], asyncio.Event()
-        create = rpc_pb2.WatchCreateRequest(key=self._key, start_revision=int(since) + 1)
-        request = rpc_pb2.WatchRequest(create_request=create).SerializeToString()
+        request = watch_key(self._key, int(since) + 1)
 
         async def requests() -> AsyncIterator[bytes]:
             yield request
@@ -138,12 +134,11 @@ class EtcdStore:
             stream = self._net.stream(endpoint, WATCH, requests(), timeout_ms=None, metadata=headers)
             async with aclosing(stream) as frames:  # type: ignore[type-var]  # a net's stream is a generator
                 async for frame in frames:
-                    response = _parsed(rpc_pb2.WatchResponse(), frame, self._name)
-                    if response.canceled:
+                    change = change_of(frame, self._name)
+                    if change.canceled:
                         return
-                    if response.events:
-                        event = response.events[-1]
-                        yield None if event.type == kv_pb2.Event.DELETE else self._stored(event.kv)
+                    if change.happened:
+                        yield None if change.value is None else self._stored(change.value)
         except Error as error:
             self._turn(endpoint, error)
             raise
@@ -178,23 +173,13 @@ class EtcdStore:
         if self._user is None:
             return {}
         if not self._token:
-            login = rpc_pb2.AuthenticateRequest(name=self._user.name, password=self._user.password)
+            login = log_in(self._user.name, self._user.password)
             try:
-                answer = await self._net.unary(
-                    endpoint, AUTHENTICATE, login.SerializeToString(), timeout_ms=LOGIN_MS, metadata=None
-                )
+                answer = await self._net.unary(endpoint, AUTHENTICATE, login, timeout_ms=LOGIN_MS, metadata=None)
             except AuthIsOff:
                 return {}
-            self._token = _parsed(rpc_pb2.AuthenticateResponse(), answer, self._name).token
+            self._token = token_of(answer, self._name)
         return {"token": self._token}
 
-    def _stored(self, pair: kv_pb2.KeyValue) -> StoredRecord:
-        return stored_of(pair.value, str(pair.mod_revision), self._name)
-
-
-def _parsed(message: MessageT, data: bytes, name: str) -> MessageT:
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise ConnectionFailed(f"{name}: what answers there is not etcd v3: {error}") from error
-    return message
+    def _stored(self, pair: KeyValue) -> StoredRecord:
+        return stored_of(pair.value, str(pair.revision), self._name)

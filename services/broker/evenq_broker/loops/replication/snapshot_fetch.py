@@ -13,15 +13,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from crc32c import crc32c
-from google.protobuf.message import DecodeError
 
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
-from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSink, listing_fault
 from evenq_broker.loops.state.signals import done_within
-from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, Opening
+from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, MalformedMessage, Opening
+from evenq_broker.loops.wire.snapshots import ReceivedPiece, ask_snapshot, piece_of
 
 __all__ = ["METHOD", "STALL_MS", "SnapshotRefused", "fetch_snapshot"]
 
@@ -40,10 +39,7 @@ async def fetch_snapshot(net: Net, address: str, who: Opening, sink: SnapshotSin
     Raises SnapshotRefused, NotFound (there is none, or a newer one took its place: ask again), TooManyRequests (others
     fetch just now), ConnectionFailed, RequestTimeout, and whatever the sink raises; the sink is useless then.
     """
-    request = pb.FetchSnapshotRequest(
-        cluster=who.cluster, broker_name=who.broker_name, sender=who.sender, receiver=who.receiver
-    )
-    async with aclosing(_pieces(net, address, request.SerializeToString(), clock)) as pieces:
+    async with aclosing(_pieces(net, address, ask_snapshot(who), clock)) as pieces:
         listing = _listing(await anext(pieces, None), address)
         await sink.begin(listing)
         for file in listing.files:
@@ -54,21 +50,18 @@ async def fetch_snapshot(net: Net, address: str, who: Opening, sink: SnapshotSin
     return listing
 
 
-def _listing(piece: pb.SnapshotPiece | None, address: str) -> SnapshotListing:
+def _listing(piece: ReceivedPiece | None, address: str) -> SnapshotListing:
     if piece is None:
         raise ConnectionFailed(f"{address} ended the snapshot before it began")
-    if not piece.HasField("head"):
+    if piece.listing is None:
         raise SnapshotRefused(f"{address} sends a snapshot without a head")
-    head = piece.head
-    files = tuple(SnapshotFile(file.name, file.bytes) for file in head.files)
-    listing = SnapshotListing(head.log_offset, head.log_start, files)
-    fault = listing_fault(listing)
+    fault = listing_fault(piece.listing)
     if fault:
         raise SnapshotRefused(f"{address} sends {fault}")
-    return listing
+    return piece.listing
 
 
-async def _take(file: SnapshotFile, pieces: AsyncIterator[pb.SnapshotPiece], sink: SnapshotSink, address: str) -> None:
+async def _take(file: SnapshotFile, pieces: AsyncIterator[ReceivedPiece], sink: SnapshotSink, address: str) -> None:
     """One file, to its checksum."""
     offset, crc = 0, 0
     while True:
@@ -84,10 +77,10 @@ async def _take(file: SnapshotFile, pieces: AsyncIterator[pb.SnapshotPiece], sin
         ends = offset + size == file.size
         if offset + size > file.size or size > PIECE_BYTES_MAX or (not size and not ends):
             raise SnapshotRefused(f"{address} sends a piece of {size} bytes of {file.name} at {offset} of {file.size}")
-        if ends != piece.HasField("crc32c"):
+        if ends != (piece.crc32c is not None):
             raise SnapshotRefused(f"{address} sends a checksum of {file.name} elsewhere than at its end")
         crc = crc32c(piece.data, crc)
-        if ends and piece.crc32c != crc:
+        if piece.crc32c is not None and piece.crc32c != crc:
             raise SnapshotRefused(f"{file.name} from {address} has checksum {crc:08x}, sent was {piece.crc32c:08x}")
         await sink.write(file.name, offset, piece.data)
         offset += size
@@ -95,7 +88,7 @@ async def _take(file: SnapshotFile, pieces: AsyncIterator[pb.SnapshotPiece], sin
             return
 
 
-async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> AsyncGenerator[pb.SnapshotPiece, None]:
+async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> AsyncGenerator[ReceivedPiece, None]:
     """The stream, decoded. Raises SnapshotRefused, RequestTimeout."""
     frames = net.stream(address, METHOD, request, timeout_ms=None)
     try:
@@ -117,11 +110,11 @@ async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> Async
             await close()
 
 
-def _decoded(data: bytes, address: str) -> pb.SnapshotPiece:
+def _decoded(data: bytes, address: str) -> ReceivedPiece:
     try:
-        return pb.SnapshotPiece.FromString(data)
-    except DecodeError as error:
-        raise SnapshotRefused(f"{address} sends {len(data)} bytes that are no piece: {error}") from error
+        return piece_of(data)
+    except MalformedMessage as error:
+        raise SnapshotRefused(f"{address} sends {error.message}") from error
 
 
 async def _next(frames: AsyncIterator[bytes]) -> bytes | None:

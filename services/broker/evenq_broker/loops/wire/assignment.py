@@ -65,11 +65,11 @@ class DecisionNews:
 
     def holds(self, bytes_max: int) -> TopicHolds:
         """What waits for successors by it; nothing, if that takes more than `bytes_max`."""
-        told = self._message
-        message = assignment_pb2.TopicHolds(topic=told.topic, generation=told.generation, places=told.held)
-        if message.ByteSize() > bytes_max:
-            del message.places[:]
-        return TopicHolds(told.topic, self.generation, bool(message.places), message.SerializeToString())
+        places, generation = self._message.held, self._message.generation
+        holds = assignment_pb2.TopicHolds(topic=self.topic, generation=generation, places=places)
+        if holds.ByteSize() > bytes_max:
+            del holds.places[:]
+        return TopicHolds(self.topic, self.generation, bool(holds.places), holds.SerializeToString())
 
 
 # ---------------------------------------------------------------------------------------------------------- questions
@@ -82,12 +82,12 @@ def ask_assignment(group: str, topic: str, client_id: str) -> bytes:
 
 def assignment_of(response: bytes) -> Answer | None:
     """The member's queues; None: the leader does not know the group or the topic."""
-    told = assignment_pb2.AssignmentResponse.FromString(response)
-    status.check(told.status)
-    if not told.known:
+    message = assignment_pb2.AssignmentResponse.FromString(response)
+    status.check(message.status)
+    if not message.known:
         return None
-    queues = tuple(queue_of(assigned.queue) for assigned in told.queues if assigned.HasField("queue"))
-    return Answer(queues, told.strategy, told.generation.epoch, told.generation.counter)
+    queues = tuple(queue_of(assigned.queue) for assigned in message.queues if assigned.HasField("queue"))
+    return Answer(queues, message.strategy, message.generation.epoch, message.generation.counter)
 
 
 def ask_owners(group: str, topic: str) -> bytes:
@@ -97,10 +97,10 @@ def ask_owners(group: str, topic: str) -> bytes:
 
 def owners_of(response: bytes, topic: str, broker_name: str) -> dict[int, str]:
     """Queue id -> client id, for the queues of one broker that have an owner."""
-    told = assignment_pb2.ExplainResponse.FromString(response)
-    status.check(told.status)
+    message = assignment_pb2.ExplainResponse.FromString(response)
+    status.check(message.status)
     return {
         assigned.queue.queue_id: assigned.owner
-        for assigned in told.queues
+        for assigned in message.queues
         if assigned.owner and assigned.queue.topic == topic and assigned.queue.broker_name == broker_name
     }

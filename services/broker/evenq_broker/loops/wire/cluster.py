@@ -50,9 +50,9 @@ def create_topic(
 
 def created_counts(broker_name: str, response: bytes) -> QueueCounts:
     """How the topic is at that broker now, from its answer to `create_topic`."""
-    told = admin_pb2.CreateTopicResponse.FromString(response)
-    check(told.status)
-    return counts_of_entry(broker_name, told.placements[0].entry)
+    message = admin_pb2.CreateTopicResponse.FromString(response)
+    check(message.status)
+    return counts_of_entry(broker_name, message.placements[0].entry)
 
 
 def placement_messages(topic: str, placements: Iterable[Placement]) -> list[admin_pb2.TopicPlacement]:

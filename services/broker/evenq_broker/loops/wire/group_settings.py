@@ -56,9 +56,9 @@ def ask_settings(broker_name: str, *, back: bool, after: str) -> bytes:
 
 def page_of(response: bytes) -> SettingsPage:
     """The answer to `ask_settings`. Raises what its status says."""
-    told = peers_pb2.GroupSettingsResponse.FromString(response)
-    check(told.status)
-    return SettingsPage([PeerSettings(entry.group, entry.settings) for entry in told.groups], told.more)
+    message = peers_pb2.GroupSettingsResponse.FromString(response)
+    check(message.status)
+    return SettingsPage([PeerSettings(entry.group, entry.settings) for entry in message.groups], message.more)
 
 
 def settings_page(groups: Sequence[GroupConfig], *, more: bool) -> bytes:

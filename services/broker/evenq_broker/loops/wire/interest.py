@@ -35,9 +35,9 @@ def waiting_polls(counts: Mapping[Want, int]) -> bytes:
 
 def interest_of(request: bytes) -> WaitingNews:
     """What `interest_hello` or `waiting_polls` told; nothing for no bytes."""
-    told = peers_pb2.InterestRequest.FromString(request)
-    counts = [(Want(one.group, one.topic, one.push), one.count) for one in told.waiting]
-    return WaitingNews(told.broker_name, counts)
+    message = peers_pb2.InterestRequest.FromString(request)
+    counts = [(Want(one.group, one.topic, one.push), one.count) for one in message.waiting]
+    return WaitingNews(message.broker_name, counts)
 
 
 def notices(wants: Iterable[Want]) -> bytes:
@@ -49,6 +49,6 @@ def notices(wants: Iterable[Want]) -> bytes:
 
 
 def notices_of(event: bytes) -> list[Want]:
-    """What `notices` told."""
-    told = peers_pb2.InterestEvent.FromString(event)
-    return [Want(notice.group, notice.topic, notice.push) for notice in told.deliverable]
+    """What `notices` message."""
+    message = peers_pb2.InterestEvent.FromString(event)
+    return [Want(notice.group, notice.topic, notice.push) for notice in message.deliverable]

@@ -30,10 +30,10 @@ def lite_set_messages(sets: Iterable[LiteSet]) -> list[peers_pb2.LiteSet]:
 
 
 def lite_sets_of(response: bytes) -> list[LiteSet]:
-    """What another broker told. Raises what its status says."""
-    told = peers_pb2.LiteSubscriptionsResponse.FromString(response)
-    check(told.status)
+    """What another broker message. Raises what its status says."""
+    message = peers_pb2.LiteSubscriptionsResponse.FromString(response)
+    check(message.status)
     return [
         LiteSet(Subscriber(entry.client_id, entry.group, entry.topic), entry.lite_topics, max(0, entry.age_ms))
-        for entry in told.sets
+        for entry in message.sets
     ]

@@ -39,13 +39,13 @@ def register(own: RegisteredBroker) -> bytes:
 
 def heartbeat_interval_ms(response: bytes) -> int:
     """How often the nameserver wants to hear from us, from its answer to `register`; 0: it does not say."""
-    told = registry_pb2.RegisterResponse.FromString(response)
-    status.check(told.status)
-    return max(0, told.heartbeat_interval_ms)
+    message = registry_pb2.RegisterResponse.FromString(response)
+    status.check(message.status)
+    return max(0, message.heartbeat_interval_ms)
 
 
 def heartbeat(own: RegisteredBroker) -> bytes:
-    """Says that the broker is still there, as it was told."""
+    """Says that the broker is still there, as it was message."""
     return registry_pb2.RegistryHeartbeatRequest(
         broker_name=own.name, broker_id=own.broker_id, incarnation=own.incarnation, data_version=own.data_version
     ).SerializeToString()
@@ -53,9 +53,9 @@ def heartbeat(own: RegisteredBroker) -> bytes:
 
 def wants_everything(response: bytes) -> bool:
     """Does the nameserver not know us, from its answer to `heartbeat`?"""
-    told = registry_pb2.RegistryHeartbeatResponse.FromString(response)
-    status.check(told.status)
-    return told.full_wanted
+    message = registry_pb2.RegistryHeartbeatResponse.FromString(response)
+    status.check(message.status)
+    return message.full_wanted
 
 
 def unregister(own: RegisteredBroker) -> bytes:
@@ -72,6 +72,6 @@ def watch_routes(watcher: str) -> bytes:
 
 def route_news(event: bytes) -> RouteNews:
     """What the watch tells; brokers without an address are left out."""
-    told = registry_pb2.RouteEvent.FromString(event)
-    brokers = [view for state in told.brokers if (view := broker_view(state)) is not None]
-    return RouteNews(told.nameserver, told.snapshot, told.settling, brokers, told.removed)
+    message = registry_pb2.RouteEvent.FromString(event)
+    brokers = [view for state in message.brokers if (view := broker_view(state)) is not None]
+    return RouteNews(message.nameserver, message.snapshot, message.settling, brokers, message.removed)

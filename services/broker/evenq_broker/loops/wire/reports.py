@@ -33,11 +33,11 @@ class ReportHead:
         self._message = assignment_pb2.BrokerReport(broker_name=broker_name, full=full, zone=zone, brokers=brokers)
         self._empty_size = self._message.ByteSize()
 
-    def topic(self, name: str, counts: QueueCounts, told: int | None) -> int:
-        """Tell how a topic is, unless that is what was `told`. Returns its hash, to give next time."""
+    def topic(self, name: str, counts: QueueCounts, known: int | None) -> int:
+        """Tell how a topic is, unless its hash is the `known` one. Returns its hash, for the next time."""
         entry = entry_of(name, counts)
         digest = hash(entry.SerializeToString())
-        if told != digest:
+        if known != digest:
             self._message.topics.append(entry)
         return digest
 

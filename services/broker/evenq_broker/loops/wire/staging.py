@@ -24,9 +24,9 @@ def ask_outcome(query_id: str, batch_id: int, broker_name: str, tokens: Iterable
 
 def outcome_of(response: bytes) -> BatchOutcome:
     """The answer to `ask_outcome`."""
-    told = staging_pb2.OutcomeResponse.FromString(response)
-    check(told.status)
-    return BatchOutcome(told.decided, [one.hex() for one in told.winners], [one.hex() for one in told.dropped])
+    message = staging_pb2.OutcomeResponse.FromString(response)
+    check(message.status)
+    return BatchOutcome(message.decided, [one.hex() for one in message.winners], [one.hex() for one in message.dropped])
 
 
 def roll_forward(query_id: str, batch_id: int, coordinator: str, winners: Iterable[str]) -> bytes:

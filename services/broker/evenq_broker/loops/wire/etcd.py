@@ -1,0 +1,110 @@
+"""The messages of etcd v3 that keep a group record in one key (`loops.coordinators.etcd`), with stubs of `protos/etcd`.
+
+Reading an answer raises ConnectionFailed for bytes that are none; `name` says there whose they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from evenq.errors import ConnectionFailed
+from evenq.wire.stubs.etcd import kv_pb2, rpc_pb2
+
+__all__ = [
+    "KeyChange", "KeyRead", "KeyValue", "change_of", "log_in", "read_key", "read_of", "token_of", "watch_key",
+    "write_unchanged", "written_at",
+]  # fmt: skip
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class KeyValue(NamedTuple):
+    """What the key holds."""
+
+    value: bytes
+    revision: int
+    """Of the store when it was written (`mod_revision`)."""
+
+
+class KeyRead(NamedTuple):
+    """What was found under the key."""
+
+    found: KeyValue | None
+    revision: int
+    """Of the store."""
+
+
+class KeyChange(NamedTuple):
+    """What a watch tells."""
+
+    canceled: bool
+    """The watch is over: what it began with was compacted away."""
+    happened: bool
+    """False: nothing happened to the key yet."""
+    value: KeyValue | None
+    """As it is now; None: it was deleted."""
+
+
+def read_key(key: bytes) -> bytes:
+    """Asks for the key."""
+    return rpc_pb2.RangeRequest(key=key).SerializeToString()
+
+
+def read_of(response: bytes, name: str) -> KeyRead:
+    """The answer to `read_key`."""
+    message = _parsed(rpc_pb2.RangeResponse(), response, name)
+    return KeyRead(_value(message.kvs[0]) if message.kvs else None, message.header.revision)
+
+
+def write_unchanged(key: bytes, value: bytes, revision: int) -> bytes:
+    """Asks to write the key if it was last written at `revision`; 0: if it is not there."""
+    unchanged = rpc_pb2.Compare(
+        result=rpc_pb2.Compare.EQUAL, target=rpc_pb2.Compare.MOD, key=key, mod_revision=revision
+    )
+    put = rpc_pb2.RequestOp(request_put=rpc_pb2.PutRequest(key=key, value=value))
+    return rpc_pb2.TxnRequest(compare=[unchanged], success=[put]).SerializeToString()
+
+
+def written_at(response: bytes, name: str) -> int | None:
+    """The answer to `write_unchanged`: the revision of the store with it; None: another one has written."""
+    message = _parsed(rpc_pb2.TxnResponse(), response, name)
+    return message.header.revision if message.succeeded else None
+
+
+def watch_key(key: bytes, start_revision: int) -> bytes:
+    """Asks for changes of the key, from that revision of the store on."""
+    create = rpc_pb2.WatchCreateRequest(key=key, start_revision=start_revision)
+    return rpc_pb2.WatchRequest(create_request=create).SerializeToString()
+
+
+def change_of(event: bytes, name: str) -> KeyChange:
+    """What the watch tells; of several changes the last."""
+    message = _parsed(rpc_pb2.WatchResponse(), event, name)
+    if message.canceled or not message.events:
+        return KeyChange(message.canceled, False, None)
+    newest = message.events[-1]
+    return KeyChange(False, True, None if newest.type == kv_pb2.Event.DELETE else _value(newest.kv))
+
+
+def log_in(user: str, password: str) -> bytes:
+    """Asks for a token."""
+    return rpc_pb2.AuthenticateRequest(name=user, password=password).SerializeToString()
+
+
+def token_of(response: bytes, name: str) -> str:
+    """The answer to `log_in`."""
+    return _parsed(rpc_pb2.AuthenticateResponse(), response, name).token
+
+
+def _value(pair: kv_pb2.KeyValue) -> KeyValue:
+    return KeyValue(pair.value, pair.mod_revision)
+
+
+def _parsed(message: MessageT, data: bytes, name: str) -> MessageT:
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ConnectionFailed(f"{name}: what answers there is not etcd v3: {error}") from error
+    return message
