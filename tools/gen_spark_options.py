@@ -62,7 +62,7 @@ ROWS = (
         "subscribePattern",
         "",
         "a regular expression (Python's) for whole topic names; a stream looks for new topics every 30 s. The query "
-        "needs the right to list topics",
+        "needs the permission to list topics",
         f"{OPTIONS}test_a_pattern_takes_the_topics_whose_whole_names_fit",
     ),
     Row(
@@ -80,15 +80,15 @@ ROWS = (
     Row(
         "groupIdPrefix",
         "-",
-        "streams, in place of group: each run makes a group whose name begins so, shows its progress there and deletes "
-        "it when it stops; it needs the rights to create and to delete such groups. With schemaStyle=kafka both may be "
-        "left out",
+        "streams, instead of group: each run creates a group whose name begins with this prefix, shows its progress "
+        "there and deletes it when it stops; it needs the permissions to create and to delete such groups. With "
+        "schemaStyle=kafka both are optional",
         "unit/pyspark_evenq/test_stream.py::test_a_prefix_makes_a_group_that_is_deleted_when_the_query_stops",
     ),
     Row(
         "includeRetry",
         "false",
-        "read the group's retry topic as well, as soon as there is one",
+        "also read the group's retry topic, as soon as it exists",
         f"{OPTIONS}test_the_retry_topic_of_the_group_is_read_as_well",
     ),
     Row(
@@ -101,19 +101,21 @@ ROWS = (
     Row(
         "startingOffsetsByTimestamp",
         "-",
-        "ms since the epoch by queue, JSON as above; first message stored then or later. Wins over startingOffsets",
+        "a time for each queue, ms since the epoch, JSON as above: start at the first message stored at this time "
+        "or later. Takes "
+        "precedence over startingOffsets",
         f"{OPTIONS}test_times_say_where_to_start_and_to_end",
     ),
     Row(
         "startingTimestamp",
         "-",
-        "the same time for all queues; wins over the other two",
+        "the same time for all queues; takes precedence over the other two",
         f"{OPTIONS}test_times_say_where_to_start_and_to_end",
     ),
     Row(
         "startingOffsetsByTimestampStrategy",
         "`latest`; `error` with schemaStyle=kafka",
-        "for queues without a message at their time or later: begin at the end, or fail",
+        "for queues without a message at this time or later: begin at the end, or fail",
         f"{OPTIONS}test_a_queue_without_a_later_message_is_an_error_or_begins_at_its_end",
     ),
     Row(
@@ -125,46 +127,47 @@ ROWS = (
     Row(
         "endingOffsetsByTimestamp, endingTimestamp",
         "-",
-        "batch only: end before the first message stored then or later, at the latest if there is none",
+        "batch only: end before the first message stored at this time or later; at the latest message if there is none",
         f"{OPTIONS}test_times_say_where_to_start_and_to_end",
     ),
     Row(
         "maxOffsetsPerTrigger (maxRowsPerTrigger)",
         "no limit",
-        "messages in a micro-batch, shared out in proportion to the backlog",
+        "most messages in a micro-batch, divided among the queues in proportion to their backlog",
         f"{STREAM}test_available_now_twice_from_one_checkpoint_is_exactly_once_and_leaves_no_lag",
     ),
     Row(
         "maxBytesPerTrigger",
         "no limit",
-        "bytes of bodies in a micro-batch, about: by the size of the next messages of up to 8 queues",
+        "approximate bytes of bodies in a micro-batch, estimated from the next messages of up to 8 queues",
         f"{OPTIONS}test_a_stream_takes_about_so_many_bytes_at_once",
     ),
     Row(
         "minOffsetsPerTrigger, maxTriggerDelay",
         "0, `15m`",
-        "a micro-batch waits for so many messages, but not longer; neither the first one after a start nor "
-        "`availableNow` waits",
+        "a micro-batch waits for this number of messages, at most for this time; neither the first one after a start "
+        "nor `availableNow` waits",
         f"{OPTIONS}test_a_stream_waits_for_a_minimum_of_messages_but_not_longer_than_the_delay",
     ),
     Row(
         "minPartitions, maxPartitions, maxRecordsPerPartition",
         "0",
-        "split ranges until there are so many tasks; let small ones share tasks until there are no more; split longer "
-        "ranges. Queues of topics that take message groups are never split: one task reads each, in order. 0 = off",
+        "split ranges to get at least this many tasks; combine small ranges to get at most this many; split ranges "
+        "with "
+        "more messages. Queues of topics with message groups are never split: one task reads each, in order. 0 = off",
         f"{OPTIONS}test_tasks_are_split_and_merged",
     ),
     Row(
         "minRecordsPerPartition",
         "2000 (stream), 0 (batch)",
-        "short ranges of one broker share a task until it has so many",
+        "combine short ranges of one broker in a task until it has this many messages",
         f"{EFFECTS}test_short_ranges_share_a_task_until_it_has_as_many_messages_as_the_option_says",
     ),
     Row("tags", "all", "`UA \\|\\| AA`", f"{BATCH}test_counting_tags_and_sql_views"),
     Row(
         "sqlFilter",
         "all",
-        "an SQL condition on properties and TAGS, in place of tags: the brokers send only what fits",
+        "an SQL condition on properties and TAGS, instead of tags: brokers send only messages that match",
         f"{OPTIONS}test_brokers_send_what_fits_an_sql_filter",
     ),
     Row(
@@ -176,144 +179,151 @@ ROWS = (
     Row(
         "schemaStyle, includeHeaders",
         "`evenq`, false",
-        "`kafka`: [the columns of Spark's Kafka source](spark_from_kafka.md#columns), with headers if asked for",
+        "`kafka`: [the columns of Spark's Kafka source](spark_from_kafka.md#columns), with headers if "
+        "includeHeaders is true",
         f"{OPTIONS}test_columns_in_kafkas_style",
     ),
     Row(
         "includeSystem",
         "false",
-        "more columns: bornHost, storeHost, messageType, deliveryTimestamp, deliveryAttempt, priority",
+        "additional columns: bornHost, storeHost, messageType, deliveryTimestamp, deliveryAttempt, priority",
         f"{OPTIONS}test_columns_of_the_system_come_when_asked_for",
     ),
     Row(
         "failOnDataLoss",
         "true",
-        "an error when messages to be read are gone; false: they are [counted](#when-something-is-missing), and on "
-        "with what is there",
+        "an error if messages that should be read are lost; false: they are "
+        "[counted](#when-something-is-missing), and the query continues with the messages that exist",
         "unit/pyspark_evenq/test_reader.py::test_offsets_that_the_broker_does_not_have_are_data_loss_or_cut",
     ),
     Row(
         "failOnUnavailable",
         "true",
-        "batch and `availableNow`: an error when no broker answers for a queue; false: it is left out and "
+        "batch and `availableNow`: an error if no broker answers for a queue; false: the queue is left out and "
         "[counted](#when-something-is-missing)",
         "spark/test_loss.py::test_a_batch_without_a_broker_from_the_start_is_an_error_or_a_count",
     ),
     Row(
         "format",
         "`auto`",
-        "what brokers send: `log`, stored records as they are, which costs them a fifth and the workers an eighth of "
-        "`message`, messages as other consumers get them. `auto` takes records unless `tags` or `sqlFilter` are given "
-        "or a broker is too old to send them; `log` fails then",
+        "what brokers send. `log`: stored records as they are, which takes a fifth of the processor time of "
+        "`message` in "
+        "brokers and an eighth in workers; `message`: messages as other consumers get them. `auto` uses records unless "
+        "`tags` or `sqlFilter` are set or a broker is too old to send them; in these cases `log` fails",
         f"{EFFECTS}test_a_broker_sends_what_the_option_format_says",
     ),
     Row(
         "blockBytes",
         "2 MiB",
-        "size of a transfer, and of what Spark gets at once. The next one is on its way while Spark takes the last",
+        "size of a transfer, and of the blocks that Spark gets. The next block is transferred while Spark processes "
+        "the last",
         f"{EFFECTS}test_a_broker_sends_blocks_of_the_size_that_the_option_says",
     ),
     Row(
         "idleWaitMs",
         "300",
-        "how long a trigger waits for new messages; it ends at once when some come",
+        "how long a trigger waits for new messages; it ends as soon as some arrive, ms",
         "unit/pyspark_evenq/test_watch.py::test_growth_is_told_at_once_and_no_growth_after_the_wait",
     ),
     Row(
         "commitIntervalMs",
         "1000",
-        "least time between two reports of progress",
+        "shortest time between two reports of progress, ms",
         f"{STREAM}test_stopping_a_query_sends_its_last_progress_first",
     ),
     Row(
         "readTimeoutMs",
         "60000",
-        "how long a broker that does not answer is tried before the task fails",
+        "how long a task retries a broker that does not answer before it fails, ms",
         f"{EFFECTS}test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says",
     ),
     Row(
         "assignment",
         "`exclusive`",
-        "stream: `exclusive` reads all queues of its topics, or does not run; `shared` reads those that the group "
-        "gives it, [beside other members](#sharing-a-group)",
+        "stream: `exclusive` reads all queues of its topics, or does not run; `shared` reads the queues that the group "
+        "assigns to it, [together with other members](#sharing-a-group)",
         "spark/test_06_group.py::test_two_queries_divide_the_queues_and_one_goes_on_with_all_of_them",
     ),
     Row(
         "memberWeight",
         "1",
-        "shared stream: how much it takes beside others, in a group whose [weight](strategies.md) is CAPACITY",
+        "shared stream: its capacity relative to other members, if the group's [weight](strategies.md) is CAPACITY",
         "unit/pyspark_evenq/test_shared.py::test_alone_it_reads_everything_and_reports_after_each_batch",
     ),
     Row(
         "onGroupBusy",
         "`fail`",
-        "stream: somebody else reads the topics in the group. `fail`, `wait` until they have left, or `takeover`; "
+        "stream: what to do if another member reads the topics in the group: `fail`, `wait` until it has left, or "
+        "`takeover`; "
         "[below](#a-stream-is-a-member-of-its-group)",
         "spark/test_13_leaving.py::test_a_second_query_in_the_group_fails_and_names_the_first",
     ),
     Row(
         "onOffsetConflict",
         "`checkpoint`",
-        "stream: where it starts when its group was moved while it was stopped: `checkpoint` with a warning, `broker`, "
-        "or `fail`",
+        "stream: where to start if the group's offsets were changed while the query was stopped: `checkpoint` with a "
+        "warning, `broker`, or `fail`",
         "spark/test_09_resets.py::test_a_stopped_query_whose_group_was_moved_starts_as_it_was_told",
     ),
     Row(
         "honorOffsetReset",
         "true",
-        "stream: whether a running query follows when an operator moves its group; false: such a move is refused, with "
-        "its name, as long as it runs",
+        "stream: whether a running query follows when an operator changes the offsets of its group; false: brokers "
+        "refuse "
+        "the change while the query runs, and name the query",
         "spark/test_09_resets.py::test_a_group_is_not_moved_while_a_query_runs_that_does_not_follow",
     ),
     Row(
         "queryName",
         "the group",
-        "stream: how the query is called in the lists of members",
+        "stream: name of the query in lists of members",
         "spark/test_13_leaving.py::test_a_query_is_a_member_that_holds_all_queues_until_it_is_stopped",
     ),
     Row(
         "checkpointLocation",
         "-",
-        "stream: the same as its writer's, as an absolute path or a URI that `pyarrow.fs` opens on the driver. A stop "
-        "then reports the batch that Spark finished last, of which it would have told with the next one only",
+        "stream: the same location as for its writer, as an absolute path or a URI that `pyarrow.fs` can open on the "
+        "driver. A stop then also reports the batch that Spark finished last, which Spark itself reports only with the "
+        "next batch",
         "spark/test_06_group.py::test_a_stop_between_two_triggers_leaves_nothing_unreported",
     ),
     Row(
         "accessKey, secretKey",
         "the environment's",
-        "[what calls are signed with](security.md); Spark hides both from its pages (`spark.redaction.regex`)",
+        "[keys that sign calls](security.md); Spark hides both in its UI (`spark.redaction.regex`)",
         f"{UNIT}test_keys_come_from_options_a_file_or_the_environment_of_the_process",
     ),
     Row(
         "credentialsFile",
         "-",
-        "the same from a file on every node; only its path travels with the query",
+        "a file with both keys on every node; only its path is sent with the query",
         f"{UNIT}test_keys_come_from_options_a_file_or_the_environment_of_the_process",
     ),
     Row(
         "tls",
         "false",
-        "speak [TLS](tls.md), trusting the system's authorities; also by `evenqs://`, or `EVENQ_TLS_*` where a "
-        "task runs",
+        "use [TLS](tls.md), and trust the system's certificate authorities; or use `evenqs://`, or `EVENQ_TLS_*` in "
+        "the "
+        "environment of driver and executors",
         f"{UNIT}test_tls_is_said_by_options_or_by_the_scheme",
     ),
     Row(
         "tlsCa, tlsCertificate, tlsKey",
         "-",
-        "PEM files of the authority and of one's own certificate, readable under these paths on the driver and on "
-        "every executor (a mounted Secret); only the paths travel with the query",
+        "PEM files of the authority, and of the client's certificate and key, readable under these paths on the driver "
+        "and on every executor (a mounted Secret); only the paths are sent with the query",
         "spark/test_tls.py::test_a_batch_and_a_stream_over_tls_with_a_certificate",
     ),
     Row(
         "tlsServerName, tlsInsecure",
         "-, false",
-        "the name in the brokers' certificates; trust whatever is shown first (tests)",
+        "the name in the brokers' certificates; trust the first certificate that a broker presents (tests)",
         f"{UNIT}test_tls_is_said_by_options_or_by_the_scheme",
     ),
     Row(
         "gcFreeze",
         "true",
-        "keep Python's garbage collector from going over the libraries after each task (15 ms each)",
+        "exclude the imported libraries from Python's garbage collection after each task (saves 15 ms per task)",
         "unit/pyspark_evenq/test_scanning.py::test_a_worker_freezes_its_libraries_once_unless_told_not_to",
     ),
 )
@@ -343,25 +353,25 @@ SINK_ROWS = (
     Row(
         "schemaStyle",
         "`evenq`",
-        "`evenq` or `kafka`: whose columns the rows have",
+        "`evenq` or `kafka`: which columns the rows have",
         f"{SINK}test_deliveries_without_a_decision_write_every_row_in_kafka_style",
     ),
     Row(
         "writeTimeoutMs",
         "60000",
-        "how long a broker that does not answer is tried before the task or the commit fails",
+        "how long a task or a commit retries a broker that does not answer before it fails, ms",
         f"{SINK}test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says",
     ),
     Row(
         "blockRows, blockBytes",
         "1000, 1 MiB",
-        "size of a transfer",
+        "size of a transfer, rows and bytes",
         f"{EFFECTS}test_a_task_sends_blocks_of_the_size_that_the_options_say",
     ),
     Row(
         "inFlight",
         "4",
-        "transfers of one task at once",
+        "most transfers that one task sends at the same time",
         f"{EFFECTS}test_a_task_has_as_many_transfers_under_way_as_the_option_says",
     ),
     Row(
@@ -373,7 +383,7 @@ SINK_ROWS = (
     Row(
         "accessKey, secretKey, credentialsFile",
         "the environment's",
-        "what calls are signed with, as for reading",
+        "keys that sign calls, as for reading",
         f"{SINK_SECURE}test_the_sink_signs_its_calls_and_may_write_only_where_it_may_publish",
     ),
     Row(
@@ -417,7 +427,7 @@ REFUSED_SINK = "unit/pyspark_evenq/test_foreign_options.py::test_an_option_of_ka
 
 KAFKA_SINK = ("kafka.bootstrap.servers", "topic", "includeHeaders")
 """The same of writing."""
-PASSED_OVER = {"includeHeaders": "taken, and changes nothing: a column headers is always written"}
+PASSED_OVER = {"includeHeaders": "accepted without effect: a column headers is always written"}
 """Options of Kafka's sink that are taken and change nothing."""
 HEADERS = "spark/test_kafka_job.py::test_a_job_of_kafkas_sink_runs_with_another_format_and_address"
 
@@ -453,7 +463,7 @@ def _kafka_row(name: str, rows: Sequence[Row], others: Mapping[str, str], proof_
     for row in rows:
         if name in row.options:
             ours = row.options[0] if name in row.options[1:] and name in ALIASES | WRITE_ALIASES else name
-            here = "the same" if ours == name else f"taken as it is, another name of {ours}"
+            here = "the same" if ours == name else f"accepted as another name of {ours}"
             return f"| {name} | {here} | {_proof(row.test)} |"
     instead = others[name]
     return f"| {name} | {instead if others is PASSED_OVER else f'an error: {instead}'} | {_proof(proof_of_others)} |"

@@ -1,5 +1,5 @@
 """The Spark source and sink of evenq: `spark.read.format("evenq")`, `df.write.format("evenq")` and their streams;
-`to_dlq` and `send_back` for rows that a job cannot handle; and `EvenqProgressListener` for what streams do.
+`to_dlq` and `send_back` for rows that a job cannot process; and `EvenqProgressListener` for what streams do.
 
 Spark imports every top-level module named `pyspark_*` in each session that touches a Python source, and registers its
 `DefaultSource`. So this import stays light (no grpc, protobuf or pyarrow) and never raises: on a Spark older than

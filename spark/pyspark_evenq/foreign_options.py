@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka source and sink that mean nothing here, and what to give instead.
+"""Options of Spark's Kafka source and sink that have no meaning here, and what to use instead.
 
 Called by `options` and `sink_options` for a name that they do not know, so that a job that comes from Kafka is told
 what to change. Pure.
@@ -24,7 +24,7 @@ _REST = {
 }
 FOREIGN = {
     **_CALLS,
-    "kafka.auto.offset.reset": "give startingOffsets; failOnDataLoss says what happens when messages are gone",
+    "kafka.auto.offset.reset": "give startingOffsets; failOnDataLoss says what happens when messages are lost",
     "kafka.enable.auto.commit": "leave it out: progress is reported when Spark has logged it",
     "kafka.key.deserializer": "leave it out: keys are binary; cast them after loading",
     "kafka.value.deserializer": "leave it out: values are binary; cast them after loading",
@@ -36,11 +36,11 @@ FOREIGN = {
     "kafka.max.partition.fetch.bytes": "give blockBytes, the size of a transfer",
     "kafka.fetch.": "give blockBytes, the size of a transfer, and idleWaitMs",
     "kafka.request.timeout.ms": "give readTimeoutMs",
-    "kafka.session.timeout.ms": "leave it out; readTimeoutMs says how long a broker is tried",
+    "kafka.session.timeout.ms": "leave it out; readTimeoutMs is the time for which a broker is retried",
     "kafka.partition.assignment.strategy": "leave it out: Spark's tasks read queues directly",
     "kafkaConsumer.pollTimeoutMs": "give readTimeoutMs",
-    "fetchOffset.numRetries": "give readTimeoutMs: a broker is tried for so long, however often",
-    "fetchOffset.retryIntervalMs": "give readTimeoutMs: a broker is tried for so long, with growing pauses",
+    "fetchOffset.numRetries": "give readTimeoutMs: the time for which a broker is retried, with any number of attempts",
+    "fetchOffset.retryIntervalMs": "give readTimeoutMs: the time for which a broker is retried, with growing pauses",
     **_REST,
 }
 """By name, or by the beginning of names where it ends in a dot; the first one that fits counts."""
@@ -48,11 +48,11 @@ FOREIGN = {
 
 FOREIGN_SINK = {
     **_CALLS,
-    "kafka.acks": "give delivery: each of them waits until the brokers have kept the rows",
+    "kafka.acks": "give delivery: each value waits until the brokers have stored the rows",
     "kafka.enable.idempotence": "give delivery=idempotent, or leave it out: transactional, the default, promises more",
     "kafka.transactional.id": "leave it out: the checkpoint names the query, and delivery=transactional is the default",
     "kafka.transaction.timeout.ms": "leave it out; the brokers' staging.timeout_ms says how long a batch may take",
-    "kafka.retries": "give writeTimeoutMs: a broker is tried for so long, however often",
+    "kafka.retries": "give writeTimeoutMs: the time for which a broker is retried, with any number of attempts",
     "kafka.delivery.timeout.ms": "give writeTimeoutMs",
     "kafka.request.timeout.ms": "give writeTimeoutMs",
     "kafka.max.block.ms": "give writeTimeoutMs",

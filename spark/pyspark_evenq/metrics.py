@@ -32,37 +32,55 @@ def listener_metrics(queries: Queries, *, queues_max: int) -> list[Metric]:
     one, known = read.one, read.known
     return [
         metric("query_active", gauge, "queries", "1 while the query runs, 0 after it ended.", one(lambda q: q.active)),
-        metric("last_event_timestamp_seconds", gauge, "s",
-            "Time of Spark's last report.", one(lambda q: q.last_event_s) ),
+        metric(
+            "last_event_timestamp_seconds", gauge, "s", "Time of Spark's last report.", one(lambda q: q.last_event_s)
+        ),
         metric("queues", gauge, "queues", "Queues that the query reads.", known(lambda q: len(q.lags))),
-        metric("queue_lag_messages", gauge, "messages",
-            "Messages of the queue that no batch has read.", read.by_queue, "topic", "broker", "queue"),
-        metric("topic_lag_messages", gauge, "messages",
-            "Messages of the topic that no batch has read.", read.by_topic, "topic"),
+        metric(
+            "queue_lag_messages", gauge, "messages",
+            "Messages of the queue that no batch has read.", read.by_queue, "topic", "broker", "queue"
+        ),
+        metric(
+            "topic_lag_messages", gauge, "messages",
+            "Messages of the topic that no batch has read.", read.by_topic, "topic"
+        ),
         metric("lag_messages", gauge, "messages", "Messages that no batch has read.", known(lambda q: q.lag.total)),
         metric("lag_min_messages", gauge, "messages", "Smallest lag of a queue.", known(lambda q: q.lag.least)),
         metric("lag_max_messages", gauge, "messages", "Largest lag of a queue.", known(lambda q: q.lag.most)),
         metric("lag_avg_messages", gauge, "messages", "Mean lag of the queues.", known(lambda q: q.lag.mean)),
-        metric("rows_total", counter, "rows",
-            "Rows read; those of a repeated batch count again.", one(lambda q: q.rows) ),
-        metric("rows_in_per_second", gauge, "rows/s",
-            "Rate of arriving rows at the last batch.", one(lambda q: q.rows_in) ),
-        metric("rows_through_per_second", gauge, "rows/s",
-            "Rate of processed rows in the last batch.", one(lambda q: q.rows_through)),
-        metric("batch_seconds", gauge, "s",
-            "Duration of the last batch by part, with Spark's names.", read.by_part, "part" ),
-        metric("lost_messages_total", counter, "messages",
-            "Messages lost before they were read.", one(lambda q: q.lost) ),
+        metric(
+            "rows_total", counter, "rows", "Rows read; those of a repeated batch count again.", one(lambda q: q.rows)
+        ),
+        metric(
+            "rows_in_per_second", gauge, "rows/s", "Rate of arriving rows at the last batch.", one(lambda q: q.rows_in)
+        ),
+        metric(
+            "rows_through_per_second", gauge, "rows/s",
+            "Rate of processed rows in the last batch.", one(lambda q: q.rows_through)
+        ),
+        metric(
+            "batch_seconds", gauge, "s", "Duration of the last batch by part, with Spark's names.", read.by_part, "part"
+        ),
+        metric(
+            "lost_messages_total", counter, "messages", "Messages lost before they were read.", one(lambda q: q.lost)
+        ),
         metric("losses_total", counter, "losses", "Times that a queue lost messages.", one(lambda q: q.losses)),
-        metric("away_queues", gauge, "queues",
-            "Queues without a broker at the last batch.", one(lambda q: len(q.away)) ),
-        metric("resets_total", counter, "resets",
-            "Offset resets by operators that the query followed.", one(lambda q: q.resets)),
-        metric("gained_queues_total", counter, "queues",
-            "Queues that the query got after its first batch.", one(lambda q: q.gained)),
+        metric(
+            "away_queues", gauge, "queues", "Queues without a broker at the last batch.", one(lambda q: len(q.away))
+        ),
+        metric(
+            "resets_total", counter, "resets",
+            "Offset resets by operators that the query followed.", one(lambda q: q.resets)
+        ),
+        metric(
+            "gained_queues_total", counter, "queues",
+            "Queues that the query got after its first batch.", one(lambda q: q.gained)
+        ),
         metric("left_queues_total", counter, "queues", "Queues that the query gave up.", one(lambda q: q.left)),
-        metric("failures_total", counter, "runs",
-            "Failed runs; queue_taken: the query lost its queues.", read.by_reason, "reason"),
+        metric(
+            "failures_total", counter, "runs",
+            "Failed runs; queue_taken: the query lost its queues.", read.by_reason, "reason"
+        ),
     ]  # fmt: skip
 
 

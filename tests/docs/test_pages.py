@@ -85,6 +85,7 @@ def test_commands_of_other_tools_can_be_copied_as_they_stand(all_blocks):
     assert [one for one in upgrades if "--reset-then-reuse-values" not in one[1]] == []
 
 
+@pytest.mark.timeout(240)
 def test_every_command_that_the_programs_name_is_one(monkeypatch):
     """In errors, logs and answers: texts in backticks, with 1 in the places of values."""
     monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)

@@ -54,7 +54,7 @@ def pattern(row: str) -> re.Pattern[str]:
 def rows() -> list[str]:
     """Texts that are ours."""
     page = PAGE.read_text(encoding="utf-8")
-    others = section(page, "Of connections and rights"), section(page, "Of Spark")
+    others = section(page, "Connections and permissions"), section(page, "Errors from Spark")
     return [row for row in ROW.findall(page) if not any(f"| `{row}` " in other for other in others)]
 
 
@@ -71,6 +71,6 @@ def test_every_row_is_about_an_error_that_there_is() -> None:
 
 
 def test_every_class_of_the_page_is_one() -> None:
-    classes = ROW.findall(section(PAGE.read_text(encoding="utf-8"), "Of connections and rights"))
+    classes = ROW.findall(section(PAGE.read_text(encoding="utf-8"), "Connections and permissions"))
     assert len(classes) > 5
     assert [name for name in classes if not hasattr(errors, name)] == []
