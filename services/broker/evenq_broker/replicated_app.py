@@ -26,7 +26,7 @@ from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers
 from evenq.serving.metrics import exposition
 from evenq.serving.page import MetricsPage
-from evenq.store import MessageStore
+from evenq.store import MessageStore, lock
 from evenq.store.disk import RealDisk
 from evenq.store.jobs import Jobs
 from evenq.store.log_copy import LogCopy
@@ -244,15 +244,19 @@ class ReplicatedApp:
         settings = self.settings.replication
         mode = MODES[settings.mode]
         members = tuple(sorted(settings.addresses))
+        known = await asyncio.to_thread(lambda: lock.load(RealDisk(folder)))
+        restored_epoch = known.epoch_floor if known is not None else 0
         self._identity = identity = await asyncio.to_thread(
-            ReplicaIdentity.load, folder, cluster=self.settings.cluster, broker_id=settings.broker_id, mode=mode
-        )
+            ReplicaIdentity.load, folder, cluster=self.settings.cluster, broker_id=settings.broker_id, mode=mode,
+            restored_epoch=restored_epoch,
+        )  # fmt: skip
         config = ReplicationConfig(
             cluster=self.settings.cluster,
             broker_id=settings.broker_id,
             members=members,
             min_isr=settings.min_in_sync,
             founds=settings.broker_id == members[0],
+            restored_epoch=restored_epoch,
             mode=mode,
             timing=Timing(
                 renew_ms=settings.renew_ms,

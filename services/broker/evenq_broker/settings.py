@@ -428,6 +428,13 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         le=5_000,
         description="Longest wait for a client that is asked for its stack or a verdict, ms.",
     )
+    backup_hold_ms: int = Field(
+        default=6 * 3_600_000,
+        ge=1_000,
+        le=7 * 86_400_000,
+        description="Longest time that a running backup keeps retention from deleting log files that it has not read, "
+        "ms (6 h); it ends earlier when the disk is full.",
+    )
 
     @property
     def shared_listener_names(self) -> frozenset[str]:

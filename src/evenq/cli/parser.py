@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.backup_options import add_backup
 from evenq.cli.balance_options import add_balance
 from evenq.cli.copy_options import NO_LEADER, add_copies
 from evenq.cli.dead_letter_options import add_dead_letters
@@ -122,6 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_dead_letters(commands, _noun, _command)
     add_queries(commands, _noun, _command)
     add_store(commands, _noun, _command)
+    add_backup(commands, _noun, _command)
     add_verify(commands, _command)
     return parser
 

@@ -19,6 +19,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import (
     admin_pb2,
     assignment_pb2,
+    backup_pb2,
     data_pb2,
     dead_letters_pb2,
     diagnosis_pb2,
@@ -195,6 +196,7 @@ NAMES: Mapping[str, Names] = {
             "TraceMessage": Names(admin_pb2.TraceMessageRequest, _TOPIC),
         },
     ),
+    **_rows("/evenq.v1.Backup/", {"Fetch": Names(backup_pb2.FetchBackupRequest)}),
     **_rows(
         "/evenq.v1.DeadLetters/",
         {

@@ -24,6 +24,7 @@ from evenq.store.consume_queue import ConsumeQueue
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.flusher import Flusher
+from evenq.store.log_holds import LogHolds
 from evenq.store.log_state import LogState
 from evenq.store.options import StoreOptions
 from evenq.store.reader import Entries, LogReader
@@ -65,7 +66,10 @@ class Cleaner:
         self._queues = queues
         self._segment_bytes = segment_bytes
         self._retention_of = topic_retention_ms
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()
+        """Held by a round while it looks and deletes."""
+        self.holds = LogHolds(clock)
+        """What backups have not read yet."""
         self._round_ms = self._raised_ms = clock.monotonic_ms()
         self._last_ms: dict[int, int] = {}
         """Start of a full file to the store time behind its end."""
@@ -95,7 +99,7 @@ class Cleaner:
         if not self._state.certain:
             return
         try:
-            async with self._lock:  # else the older plan of two may say in the end where the log begins
+            async with self.lock:  # else the older plan of two may say in the end where the log begins
                 await self._round(raising)
         except StoreCorrupted as error:
             log.error("no file deleted: what one of them holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
@@ -106,8 +110,20 @@ class Cleaner:
             await self._raise_by_topic()
         end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
         plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
-        if plan is not None:
+        if plan is not None and (plan := self._held_back(plan)) is not None:
             await self._let_go(plan)
+
+    def _held_back(self, plan: RetentionPlan) -> RetentionPlan | None:
+        """The same without the files that a backup has not read, unless the disk is full."""
+        held = self.holds.held_from()
+        if held is None or held >= plan.log_start:
+            return plan
+        if self._state.full is not None or self._flusher.usage.used_ratio >= self._options.disk_force_ratio:
+            log.warning("the disk is full: log files go that a backup has not read yet", extra={"held_from": held})
+            return plan
+        first = plan.log_start - len(plan.reasons) * self._segment_bytes
+        count = (held - first) // self._segment_bytes
+        return RetentionPlan(first + count * self._segment_bytes, plan.reasons[:count]) if count > 0 else None
 
     async def _look(self, job: Callable[[], T]) -> T:
         """Read on the flush thread. Damage there is no reason to stop the store, but one to delete nothing."""

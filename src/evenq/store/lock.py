@@ -1,7 +1,7 @@
 """Whose folder it is: one process at a time, one broker name for ever.
 
 The lock is the operating system's (it ends with the process, so nothing stale is left); the file holds the owner's
-pid for people. The identity file is written once, when the folder is made.
+pid for people. The identity file is written once, when the folder is made, also by a restore from a backup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.store import segment
 from evenq.store.disk import Disk, read_whole, write_whole
 
-__all__ = ["Identity", "acquire", "identify", "load"]
+__all__ = ["Identity", "acquire", "identify", "load", "new", "write"]
 
 PATH: Final = "identity"
 FORMAT: Final = 1
@@ -31,6 +31,8 @@ class Identity:
     store_id: str
     """Random 128 bits in hexadecimal, made with the folder: a copy or a new folder is told apart by it."""
     segment_bytes: int
+    epoch_floor: int = 0
+    """Over 0: the folder was restored from a backup, and no record is appended with a lower epoch."""
 
 
 def acquire(disk: Disk) -> None:
@@ -56,12 +58,8 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
             raise StoreCorrupted(
                 f"{disk.describe(PATH)} is missing beside a commit log: restore it, or start with an empty folder"
             )
-        identity = Identity(broker_name, secrets.token_hex(16), segment_bytes)
-        text = {
-            "format": FORMAT, "broker_name": broker_name, "store_id": identity.store_id, "segment_bytes": segment_bytes,
-            "crc32c": _crc(identity),
-        }  # fmt: skip
-        write_whole(disk, PATH, json.dumps(text, indent=1).encode())
+        identity = new(broker_name, segment_bytes=segment_bytes)
+        write(disk, identity)
         return identity
     identity = _parse(disk, data)
     if identity.broker_name != broker_name:
@@ -72,6 +70,22 @@ def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:
     return identity
 
 
+def new(broker_name: str, *, segment_bytes: int, epoch_floor: int = 0) -> Identity:
+    """Of a folder that is made now."""
+    return Identity(broker_name, secrets.token_hex(16), segment_bytes, epoch_floor)
+
+
+def write(disk: Disk, identity: Identity) -> None:
+    """Make a folder the identity's. Raises OSError."""
+    text = {
+        "format": FORMAT, "broker_name": identity.broker_name, "store_id": identity.store_id,
+        "segment_bytes": identity.segment_bytes,
+        **({"epoch_floor": identity.epoch_floor} if identity.epoch_floor else {}),
+        "crc32c": _crc(identity),
+    }  # fmt: skip
+    write_whole(disk, PATH, json.dumps(text, indent=1).encode())
+
+
 def load(disk: Disk) -> Identity | None:
     """The folder's identity, of any broker; None if it has none. Raises StoreCorrupted, StoreError (newer format)."""
     data = read_whole(disk, PATH)
@@ -79,7 +93,10 @@ def load(disk: Disk) -> Identity | None:
 
 
 def _crc(identity: Identity) -> int:
-    return crc32c(f"{identity.broker_name}\n{identity.store_id}\n{identity.segment_bytes}".encode())
+    text = f"{identity.broker_name}\n{identity.store_id}\n{identity.segment_bytes}"
+    if identity.epoch_floor:
+        text += f"\n{identity.epoch_floor}"
+    return crc32c(text.encode())
 
 
 def _parse(disk: Disk, data: bytes) -> Identity:
@@ -87,7 +104,10 @@ def _parse(disk: Disk, data: bytes) -> Identity:
         text = json.loads(data)
         version = text["format"]
         if version == FORMAT:
-            identity = Identity(str(text["broker_name"]), str(text["store_id"]), int(text["segment_bytes"]))
+            identity = Identity(
+                str(text["broker_name"]), str(text["store_id"]), int(text["segment_bytes"]),
+                int(text.get("epoch_floor", 0)),
+            )  # fmt: skip
             if text.get("crc32c", _crc(identity)) != _crc(identity):  # the first folders had none
                 raise ValueError("its checksum does not fit")
             return identity

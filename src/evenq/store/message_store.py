@@ -19,6 +19,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import opening
 from evenq.store.appender import Appender
+from evenq.store.backup_side import BackupSide
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.cleaner import Cleaner, RetentionOf
 from evenq.store.commit_log import CommitLog
@@ -57,7 +58,7 @@ TIME_MAX_MS = (1 << 63) - 1
 GATHER_TURNS = 16  # tried: unary sends cost a fifth less CPU than with 0; one sender alone waits 50 microseconds more
 
 
-class MessageStore(LeaderSide):
+class MessageStore(LeaderSide, BackupSide):
     """Single owner of a data folder, or of memory. Made by `open`."""
 
     def __init__(
@@ -79,7 +80,8 @@ class MessageStore(LeaderSide):
         )  # fmt: skip
         self._appender = Appender(
             self._queues, self._state, options, clock=clock, segment_bytes=identity.segment_bytes,
-            gather_turns=GATHER_TURNS if disk.blocks and options.flush is FlushMode.ASYNC else 0, epoch=epoch,
+            gather_turns=GATHER_TURNS if disk.blocks and options.flush is FlushMode.ASYNC else 0,
+            epoch=epoch if replicated else max(epoch, identity.epoch_floor),
         )  # fmt: skip
         self._flusher = Flusher(
             self._state, self._log, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
@@ -94,8 +96,8 @@ class MessageStore(LeaderSide):
         )
         self._snapshotter = Snapshotter(
             self._state, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
-            settled=self._appender.settled, owner=snapshot_of, newest=recovery.newest_snapshot,
-            log_start=recovery.log_start,
+            settled=self._appender.settled, assigned_end=lambda: self._appender.assigned_end, owner=snapshot_of,
+            newest=recovery.newest_snapshot, log_start=recovery.log_start,
         )  # fmt: skip
         self._reads = QueueReads(
             disk, self._reader, self._queues, self._state.stats, threads=options.read_threads

@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "newest_path",
     "parsed",
+    "path_at",
     "save",
     "timer_sections",
 ]
@@ -94,7 +95,7 @@ def save(disk: Disk, snapshot: Snapshot) -> None:
     for section in sections:
         crc = crc32c(section, crc)
     head = head[: CRC_END - 4] + crc.to_bytes(4, "big") + head[CRC_END:]
-    write_whole(disk, f"{FOLDER}/{snapshot.log_offset:020d}", b"".join((head, *sections)))
+    write_whole(disk, path_at(snapshot.log_offset), b"".join((head, *sections)))
     for name in [name for name in disk.list(FOLDER) if name.endswith(".new")] + _names(disk)[:-KEPT]:
         passing("snapshot.removing")
         disk.remove(f"{FOLDER}/{name}")
@@ -126,6 +127,11 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
             "restore the folder from a copy"
         )
     return None
+
+
+def path_at(log_offset: int) -> str:
+    """The file of the one that was taken at a log offset."""
+    return f"{FOLDER}/{log_offset:020d}"
 
 
 def newest_path(disk: Disk) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from evenq.errors import StoreFull
@@ -27,12 +27,22 @@ from evenq.store.log_state import LogState
 from evenq.store.options import StoreOptions
 from evenq.store.snapshot import Snapshot
 
-__all__ = ["NoTimers", "SnapshotOf", "Snapshotter", "TimerPart"]
+__all__ = ["NoTimers", "SnapshotOf", "Snapshotter", "TakenSnapshot", "TimerPart"]
 
 log = logging.getLogger(__name__)
 
 SnapshotOf = Callable[[], bytes]
 """Gives the owner's state, on the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenSnapshot:
+    """One that is on disk."""
+
+    log_offset: int
+    """It holds the effect of every record before."""
+    end: int
+    """It may tell of records before this one: those that had a place when it was taken. They are safe now."""
 
 
 class TimerPart(Protocol):
@@ -72,12 +82,14 @@ class Snapshotter:
 
     def __init__(
         self, state: LogState, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
-        settled: Callable[[], Awaitable[None]], queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None,
+        settled: Callable[[], Awaitable[None]], assigned_end: Callable[[], int],
+        queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None,
         newest: int, log_start: int,
     ) -> None:  # fmt: skip
-        """`settled` waits until every append so far has its outcome."""
+        """`settled` waits until every append so far has its outcome, `assigned_end` is behind the last of them."""
         self._state = state
         self._settled = settled
+        self._assigned_end = assigned_end
         self._flusher = flusher
         self._disk = disk
         self._options = options
@@ -106,12 +118,14 @@ class Snapshotter:
         async with self._lock:
             await write()
 
-    async def take(self) -> None:
+    async def take(self) -> TakenSnapshot:
         """Ask the owner and keep its state. Raises StoreFull, StorePoisoned."""
         assert self._owner is not None
         async with self._lock:
             self._tried_ms, self._records = self._clock.monotonic_ms(), self._appended()
+            taken = TakenSnapshot(self._state.stats.log_end, self._assigned_end())
             await self._taken(self._owner())()
+        return taken
 
     async def tick(self) -> None:
         """Take one if it is due. A full disk only puts it off."""

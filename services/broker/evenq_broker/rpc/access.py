@@ -94,6 +94,9 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "TraceMessage": (_TOPIC, Action.DESCRIBE),
         "ListClients": (_CLUSTER, Action.DESCRIBE),
     },
+    "/evenq.v1.Backup/": {
+        "Fetch": (_BOTH, Action.OPERATE),  # it names none, so it is for those who may operate all
+    },
     "/evenq.v1.DeadLetters/": {
         "List": (_GROUP, Action.DESCRIBE),
         "Replay": (_GROUP, Action.OPERATE),

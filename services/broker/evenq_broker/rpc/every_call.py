@@ -13,6 +13,7 @@ from evenq_broker.rpc import messaging
 from evenq_broker.rpc.admin import admin_v2, admin_v2_groups, admin_v2_messages
 from evenq_broker.rpc.admin.groups import Groups
 from evenq_broker.rpc.admin.topics import Topics
+from evenq_broker.rpc.backup import backup
 from evenq_broker.rpc.clients import client_list, telemetry
 from evenq_broker.rpc.clients.heartbeat import Clients
 from evenq_broker.rpc.cluster import broker_groups, overview, routing
@@ -240,5 +241,6 @@ def _diagnosis(parts: Parts) -> list[Rpc]:
             stuck_queues=parts.stuck_queues,
         ),
         *queries.rpcs(runtime, catalog, ledger, cluster=parts.cluster),
+        *backup.rpcs(runtime, ledger),
         *tracing.rpcs(runtime, catalog, ledger, cluster=parts.cluster),
     ]

@@ -16,6 +16,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import (
     admin_pb2,
     assignment_pb2,
+    backup_pb2,
     data_pb2,
     dead_letters_pb2,
     groups_pb2,
@@ -31,6 +32,7 @@ FILES: tuple[Any, ...] = (
     groups_pb2,
     admin_pb2,
     assignment_pb2,
+    backup_pb2,
     peers_pb2,
     dead_letters_pb2,
     replication_pb2,

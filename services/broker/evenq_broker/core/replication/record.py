@@ -23,6 +23,7 @@ __all__ = [
     "first_record",
     "record_fields",
     "record_of",
+    "restored_record",
 ]
 
 NO_LEADER = -1
@@ -135,6 +136,15 @@ def first_record(pair: Pair, *, members: tuple[int, ...], min_isr: int) -> Group
     )
     _check(record)
     return record
+
+
+def restored_record(pair: Pair, *, members: tuple[int, ...], min_isr: int, epoch: int) -> GroupRecord:
+    """What the first broker of a new group writes whose log was restored from a backup: it leads at once, in an epoch
+    above all of the old group's. Only its store is in sync. Raises RecordRefused.
+    """
+    return replace(
+        first_record(pair, members=members, min_isr=min_isr), epoch=epoch, leader=pair.broker_id
+    )  # fmt: skip
 
 
 def record_fields(record: GroupRecord) -> dict[str, object]:

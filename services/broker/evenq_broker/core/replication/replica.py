@@ -32,7 +32,7 @@ from evenq_broker.core.replication.messages import (
     Refusal,
     fault_of,
 )
-from evenq_broker.core.replication.record import Seen, first_record
+from evenq_broker.core.replication.record import Seen, first_record, restored_record
 from evenq_broker.core.replication.rules import LEADING, STANDING, InvariantBroken, Role
 
 __all__ = ["Replica"]
@@ -151,10 +151,22 @@ class Replica(Leader):
         config = self.config
         if not config.founds or self.seen is not None or self.cas is not None or self.role in ASLEEP:
             return []
+        if self._is_restored():
+            self.attempted = config.restored_epoch + 1
+            return self._set(
+                restored_record(
+                    self.own_pair, members=config.members, min_isr=config.min_isr, epoch=self.attempted
+                )
+            )  # fmt: skip
         if self.max_epoch or self.end:
             return [RecordTooOld(0, self.max_epoch)]  # it was lost: an operator must say which log is the newest (D12)
         self.changed_ms = now_ms - config.timing.suspect_ms  # nobody leads: no reason to wait
         return self._set(first_record(self.own_pair, members=config.members, min_isr=config.min_isr))
+
+    def _is_restored(self) -> bool:
+        """This log came from a backup, and no group has been founded on it yet: once one was, its epoch is higher."""
+        restored = self.config.restored_epoch
+        return bool(restored) and max(self.max_epoch, self.persisting, self.table.last_epoch) <= restored
 
     def cas_done(self, number: int, seen: Seen, now_ms: int) -> list[Action]:
         """The compare-and-set was carried out; `seen` is what it wrote."""

@@ -111,6 +111,8 @@ class ReplicationConfig:
     """The same."""
     founds: bool = False
     """True on the one broker that may write the first record of a new group."""
+    restored_epoch: int = 0
+    """Over 0: the log was restored from a backup, and this is the highest epoch that any copy of it had."""
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
 

@@ -45,8 +45,11 @@ class ReplicaIdentity:
         self._forgotten = False
 
     @classmethod
-    def load(cls, folder: Path, *, cluster: str, broker_id: int, mode: Mode) -> ReplicaIdentity:
-        """Read the file, or make it for a folder that never had one, and mark it as in use. Raises StoreError for a
+    def load(
+        cls, folder: Path, *, cluster: str, broker_id: int, mode: Mode, restored_epoch: int = 0
+    ) -> ReplicaIdentity:  # fmt: skip
+        """Read the file, or make it for a folder that never had one, and mark it as in use. `restored_epoch`:
+        the highest that a log from a backup may hold; 0: it is none. Raises StoreError for a
         folder of another cluster or broker, and for a file that is none; OSError.
         """
         path, boot_id = folder / FILE, _boot_id()
@@ -60,7 +63,7 @@ class ReplicaIdentity:
         is_new = known is None
         stop = None if known is None else LastStop(clean=known.clean, boot_id=known.boot_id)
         if known is None or not keeps_identity(mode, stop, boot_id=boot_id):
-            epoch = 0 if known is None else known.epoch
+            epoch = restored_epoch if known is None else known.epoch
             known = _Fields(cluster, broker_id, secrets.token_hex(16), epoch, boot_id, clean=False)
         identity = cls(path, replace(known, boot_id=boot_id, clean=False), is_new=is_new)
         identity._write()

@@ -114,10 +114,14 @@ class ReplicaLog:
     async def open(self) -> None:
         """Open the copy and tell the core where the log ends. Raises StoreLocked, StoreCorrupted, StoreError."""
         copy = self._copy = await self._open_copy()
-        if self._identity.is_new and copy.end > copy.start:  # epochs of two logs could have the same numbers
-            self._identity.forget()
+        config = self._replica.config
+        founds = config.founds and config.restored_epoch
+        if self._identity.is_new and copy.end > copy.start and not founds:
+            self._identity.forget()  # epochs of two logs could have the same numbers
+            what = "a backup" if config.restored_epoch else "a broker that was alone"
             raise StoreError(
-                "the data folder holds messages of a broker that was alone; the copies of a group begin with empty ones"
+                f"the data folder holds messages of {what}; the copies of a group begin with empty ones, and a backup "
+                f"is restored into the folder of copy {config.members[0]} alone"
             )
         entries = tuple(EpochStart(epoch, offset) for epoch, offset in copy.epochs)
         table = EpochTable(copy.start, entries)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from evenq.runtime.failpoints import passing
@@ -114,6 +114,8 @@ class Ledger:
         )
         if leadership.attach is not None:
             leadership.attach(self.store)
+        elif (floor := self.store.identity.epoch_floor) > leadership.epoch:  # restored from a backup: go on from there
+            self._runtime.leadership = replace(leadership, epoch=floor)
         self.journal.begin(self.store)
         delivery_counts.restored(self.progress)
         passing("opening.restored")

@@ -46,6 +46,7 @@ DIRECTED = frozenset(
         *(f"/evenq.v1.Groups/{name}" for name in ("Session", "ListMembers", "LockQueues", "UnlockQueues")),
         *(f"/evenq.v1.Staging/{name}" for name in ("Begin", "Stage", "Decide", "Abandon")),
         *(MESSAGING + name for name in ("Heartbeat", "NotifyClientTermination")),
+        "/evenq.v1.Backup/Fetch",
     }
 )
 """Other calls of the public protocol name a queue or a handle, and find its broker by that (`rpc.cluster.forwarding`).

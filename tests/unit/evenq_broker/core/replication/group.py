@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenq_broker.core.replication.actions import Action, CompareAndSet
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import Body, Envelope, EpochsReply, EpochsRequest, FollowerProgress, Records
@@ -25,8 +27,11 @@ def seen(version: int = 1, *, epoch: int = 0, leader: int = NO_LEADER, isr: tupl
     return Seen(record, str(version))
 
 
-def replica(id_: int, *, mode: Mode = Mode.REPL_SYNC, founds: bool = False, epoch_seen: int = 0) -> Replica:
-    return Replica(config(id_, mode=mode, founds=founds), store_id=STORES[id_], epoch_seen=epoch_seen, session=10 + id_)
+def replica(
+    id_: int, *, mode: Mode = Mode.REPL_SYNC, founds: bool = False, epoch_seen: int = 0, restored_epoch: int = 0
+) -> Replica:
+    settings = replace(config(id_, mode=mode, founds=founds), restored_epoch=restored_epoch)
+    return Replica(settings, store_id=STORES[id_], epoch_seen=epoch_seen, session=10 + id_)
 
 
 def envelope(sender: int, body: Body, *, epoch: int = 1, store_id: str = "", cluster: str = "c") -> Envelope:

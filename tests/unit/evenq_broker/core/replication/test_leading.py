@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from evenq_broker.core.replication.actions import (
+    AppendEpochStart,
     ClosePeer,
     CommitAdvanced,
     CompareAndSet,
@@ -20,7 +21,7 @@ from evenq_broker.core.replication.actions import (
     Serve,
     StopServing,
 )
-from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination, Refusal
 from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
 from evenq_broker.core.replication.rules import Mode, Role
@@ -301,6 +302,20 @@ def test_a_founder_whose_log_has_something_does_not_begin_a_second_history() -> 
     one = replica(0, founds=True, epoch_seen=3)
     one.recovered(EpochTable(), 0, 0)
     assert one.absent(0) == [RecordTooOld(0, 3)]
+
+
+def test_a_founder_with_a_restored_log_leads_at_once_above_all_old_epochs_and_only_once() -> None:
+    one = replica(0, founds=True, epoch_seen=7, restored_epoch=7)
+    one.recovered(EpochTable(0, (EpochStart(5, 0), EpochStart(7, 900))), 1_000, 0)
+    (call,) = only(one.absent(0), CompareAndSet)
+    assert (call.expected, call.proposed.epoch, call.proposed.leader, call.proposed.isr) == (None, 8, 0, PAIRS[:1])
+    one.cas_done(call.number, Seen(call.proposed, "1"), 0)
+    assert only(one.epoch_persisted(8), AppendEpochStart)
+    assert one.role is Role.ELECTED
+    later = replica(0, founds=True, epoch_seen=8, restored_epoch=7)
+    later.recovered(EpochTable(0, (EpochStart(5, 0), EpochStart(8, 1_000))), 1_200, 0)
+    assert later.absent(0) == [RecordTooOld(0, 8)], "a record that is lost later is lost"
+    assert replica(1, restored_epoch=7).absent(0) == []
 
 
 def test_a_copy_whose_link_broke_is_dropped_at_once_and_the_minimum_stays() -> None:

@@ -1,0 +1,267 @@
+"""One run of a backup of one broker: takes what the broker sends, and writes the manifest last.
+
+`evenq.cli.backup` asks the broker and hands over what comes. The target holds a whole backup at any moment: pieces are
+added beside those of older runs, and only the new manifest names them. A run that ends early leaves what it has, with
+`partial.json`, and the next one asks for what comes behind. Every record is checked before it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from crc32c import crc32c
+
+from evenq.errors import PreconditionFailed, StoreCorrupted, StoreError
+from evenq.store import snapshot_copy
+from evenq.store.backup.manifest import (
+    PARTIAL,
+    BackupManifest,
+    RestorePoint,
+    SavedPiece,
+    manifest_path,
+    numbers,
+    pack,
+    pack_partial,
+    piece_path,
+    unpack_partial,
+)
+from evenq.store.backup.reading import KEPT, LogCheck, find_manifest, piece_bytes
+from evenq.store.backup.target import BackupTarget, TargetFile, read_small, write_small
+
+__all__ = ["BackupRun"]
+
+PIECE_BYTES: Final = 64 << 20
+"""From here on a piece ends behind the next group of records."""
+
+
+class BackupRun:
+    """Into a target that is locked."""
+
+    def __init__(self, target: BackupTarget, broker_name: str) -> None:
+        """Raises StoreCorrupted, StoreError."""
+        self._target, self.broker_name = target, broker_name
+        found = find_manifest(target, broker_name)
+        self.before = found.manifest if found is not None else None
+        """The newest run that was finished; None: this is the first."""
+        self._number = max(numbers(target.sizes(broker_name)), default=0) + 1
+        self._pieces = list(self.before.pieces) if self.before is not None else []
+        self._new: list[SavedPiece] = self._left_behind()
+        self._lost = self._missing()
+        self._check: LogCheck | None = None
+        self._file: TargetFile | None = None
+        self._file_start = self._file_bytes = self._file_crc = 0
+        self._segment_bytes = 0
+        self._log_start = self._end = self._epoch = self._now_ms = 0
+        self._store_id = ""
+        self._cluster = ""
+        self._snapshot = bytearray()
+        self._snapshot_offset = self._snapshot_bytes = 0
+        self.copied_bytes = sum(piece.end - piece.start for piece in self._new)
+        """Of log, by this run or the one that was cut off before it."""
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """All of the log before is in the target."""
+        last = self._last()
+        return last.end if last is not None else 0
+
+    def compared(self) -> SavedPiece | None:
+        """The newest bytes, by which the broker tells whether the backup is of its log; None: there are none."""
+        return self._last()
+
+    def lost(self) -> list[SavedPiece]:
+        """Pieces of older runs that are not in the target any more, or not whole. They are copied again."""
+        return list(self._lost)
+
+    def check_all(self, on_progress: Callable[[int, int], None]) -> None:
+        """Read every piece of older runs and compare its checksum; what does not fit is lost, too."""
+        total, done = sum(piece.end - piece.start for piece in self._pieces), 0
+        for piece in self._pieces:
+            if piece not in self._lost:
+                try:
+                    for data in piece_bytes(self._target, self.broker_name, piece):
+                        on_progress(done := done + len(data), total)
+                except StoreCorrupted:
+                    self._lost.append(piece)
+
+    def _last(self) -> SavedPiece | None:
+        pieces = self._new or self._pieces
+        return pieces[-1] if pieces else None
+
+    def _left_behind(self) -> list[SavedPiece]:
+        """What a run that was cut off brought."""
+        path = f"{self.broker_name}/{PARTIAL}"
+        if PARTIAL not in self._target.sizes(self.broker_name):
+            return []
+        after = self.before.number if self.before is not None else 0
+        left = unpack_partial(read_small(self._target, path), self._target.describe(path), after=after)
+        sizes = self._sizes()
+        whole: list[SavedPiece] = []
+        for piece in left:
+            if sizes.get(piece) != piece.end - piece.start:
+                break
+            whole.append(piece)
+        return whole
+
+    def _missing(self) -> list[SavedPiece]:
+        sizes = self._sizes()
+        return [piece for piece in self._pieces if sizes.get(piece) != piece.end - piece.start]
+
+    def _sizes(self) -> _Sizes:
+        return _Sizes(self._target.sizes(f"{self.broker_name}/log"))
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, *, cluster: str, store_id: str, segment_bytes: int, epoch: int, log_start: int, start: int, end: int,
+        compared: bool, snapshot_offset: int, snapshot_bytes: int, now_ms: int,
+    ) -> None:  # fmt: skip
+        """The head of a stream, the first one or one that goes on. Raises PreconditionFailed for another log."""
+        before = self.before
+        if before is not None and (before.cluster, before.segment_bytes) != (cluster, segment_bytes):
+            raise PreconditionFailed(
+                f"{self._target.describe(self.broker_name)} is of cluster {before.cluster!r} with log files of "
+                f"{before.segment_bytes} bytes, the broker is of {cluster!r} with {segment_bytes}: give it a new target"
+            )
+        same = before is None or not before.points or before.points[-1].store_id == store_id
+        if start == self.end and start and not compared and not same and not self._new:
+            raise PreconditionFailed(
+                f"whether {self._target.describe(self.broker_name)} is of this broker's log cannot be told: the broker "
+                "has another folder, and none of the bytes any more that the backup ends with. Give it a new target"
+            )
+        self._close_piece()
+        self._cluster, self._store_id, self._segment_bytes = cluster, store_id, segment_bytes
+        self._log_start, self._end, self._epoch, self._now_ms = log_start, end, max(epoch, self._epoch), now_ms
+        self._snapshot_offset, self._snapshot_bytes = snapshot_offset, snapshot_bytes
+        self._snapshot = bytearray()
+        self._check = LogCheck(start, segment_bytes=segment_bytes, place=f"the log of broker {self.broker_name}")
+
+    def snapshot(self, data: bytes) -> None:
+        """The next bytes of the snapshot."""
+        self._snapshot += data
+
+    def log(self, data: bytes) -> None:
+        """The next bytes of the log. Raises StoreCorrupted if a record is damaged, StoreFull, StoreError."""
+        assert self._check is not None, "log() comes after begin()"
+        position = self._check.boundary
+        whole = self._check.take(data)
+        if not whole:
+            return
+        if self._file is None:
+            self._file_start, self._file_bytes, self._file_crc = position, 0, 0
+            self._file = self._target.create(f"{self.broker_name}/{piece_path(SavedPiece(position, 0, 0))}")
+        self._file.write(whole)
+        self._file_bytes += len(whole)
+        self._file_crc = crc32c(whole, self._file_crc)
+        self.copied_bytes += len(whole)
+        if self._file_bytes >= PIECE_BYTES:
+            self._close_piece()
+
+    def _close_piece(self) -> None:
+        if self._file is None:
+            return
+        piece = SavedPiece(self._file_start, self._file_start + self._file_bytes, self._file_crc)
+        self._file.commit()
+        self._file = None
+        self._new.append(piece)
+        after = self.before.number if self.before is not None else 0
+        write_small(self._target, f"{self.broker_name}/{PARTIAL}", pack_partial(after, self._new))
+
+    @property
+    def complete(self) -> bool:
+        """All that the head announced came."""
+        check = self._check
+        at_end = check is not None and check.boundary == self._end
+        return at_end and len(self._snapshot) == self._snapshot_bytes
+
+    def pause(self) -> None:
+        """The stream broke: keep what is whole of it. Raises StoreFull, StoreError."""
+        self._close_piece()
+
+    def restore_lost(self, piece: SavedPiece, data: bytes) -> None:
+        """A lost piece's bytes, all of them. Raises StoreCorrupted if they are not what was there."""
+        if len(data) != piece.end - piece.start or crc32c(data) != piece.crc32c:
+            raise StoreCorrupted(
+                f"broker {self.broker_name} has other bytes from log offset {piece.start} to {piece.end} than the "
+                f"piece that is missing in {self._target.describe(self.broker_name)}: give it a new target"
+            )
+        write_small(self._target, f"{self.broker_name}/{piece_path(piece)}", data)
+        self._lost.remove(piece)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def finish(self, *, keep: int = 0) -> BackupManifest:
+        """All came: write the manifest. With `keep` over 0 only so many restore points stay, and the pieces that they
+        need. Raises StoreCorrupted if anything lacks, StoreFull, StoreError.
+        """
+        assert self._check is not None, "finish() comes after begin()"
+        self._check.finish()
+        self._close_piece()
+        if max(self.end, self._check.boundary) != self._end or len(self._snapshot) != self._snapshot_bytes:
+            raise StoreCorrupted(
+                f"broker {self.broker_name} sent its log up to {self._check.boundary} of {self._end} and "
+                f"{len(self._snapshot)} of {self._snapshot_bytes} bytes of its snapshot"
+            )
+        if self._lost:
+            raise StoreError(f"{len(self._lost)} pieces of {self._target.describe(self.broker_name)} are missing")
+        snapshot_copy.parsed(bytes(self._snapshot), origin=f"the snapshot of broker {self.broker_name}")
+        manifest = self._manifest(keep)
+        path = f"snapshot/{self._number:08d}-{self._snapshot_offset:020d}"
+        write_small(self._target, f"{self.broker_name}/{path}", bytes(self._snapshot))
+        write_small(self._target, f"{self.broker_name}/{manifest_path(manifest.number)}", pack(manifest))
+        self._target.remove(f"{self.broker_name}/{PARTIAL}")
+        self._tidy(manifest)
+        return manifest
+
+    def _manifest(self, keep: int) -> BackupManifest:
+        point = RestorePoint(
+            number=self._number, created_ms=self._now_ms, store_id=self._store_id,
+            epoch=max(self._epoch, self._check.epoch if self._check is not None else 0, self._epoch_before()),
+            log_start=self._log_start, first=self._end,
+            snapshot=f"snapshot/{self._number:08d}-{self._snapshot_offset:020d}",
+            snapshot_bytes=len(self._snapshot), snapshot_crc32c=crc32c(bytes(self._snapshot)),
+            copied_bytes=self.copied_bytes,
+        )  # fmt: skip
+        points = ((*self.before.points, point) if self.before is not None else (point,))[-keep:]
+        needed = min(point.log_start for point in points) if keep else 0
+        pieces = tuple(piece for piece in (*self._pieces, *self._new) if piece.end > needed)
+        return BackupManifest(
+            cluster=self._cluster, broker_name=self.broker_name, segment_bytes=self._segment_bytes,
+            number=self._number, points=points, pieces=pieces,
+        )  # fmt: skip
+
+    def _epoch_before(self) -> int:
+        return self.before.points[-1].epoch if self.before is not None else 0
+
+    def _tidy(self, manifest: BackupManifest) -> None:
+        """Remove what neither this manifest nor the one before it names."""
+        folder, kept = self.broker_name, [manifest, *([self.before] if self.before is not None else [])][:KEPT]
+        for number in numbers(self._target.sizes(folder)):
+            if number not in {one.number for one in kept}:
+                self._target.remove(f"{folder}/{manifest_path(number)}")
+        named = {piece_path(piece) for one in kept for piece in one.pieces}
+        named |= {point.snapshot for one in kept for point in one.points}
+        for inner in ("log", "snapshot"):
+            for name in self._target.sizes(f"{folder}/{inner}"):
+                if f"{inner}/{name}" not in named:
+                    self._target.remove(f"{folder}/{inner}/{name}")
+
+    def give_up(self) -> None:
+        """End early, at any time: what is whole stays for the next run."""
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+
+class _Sizes:
+    """Bytes of the pieces' files."""
+
+    def __init__(self, names: dict[str, int]) -> None:
+        self._names = names
+
+    def get(self, piece: SavedPiece) -> int | None:
+        """None: it is not there."""
+        return self._names.get(piece_path(piece).rpartition("/")[2])

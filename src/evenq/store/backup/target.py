@@ -1,0 +1,230 @@
+"""Where backups lie: a folder, or anything that fsspec knows. Files are written once, and appear whole or not at all.
+
+Paths are relative to the target, with `/`. `BackupTarget` is what the rest needs; `FolderTarget` syncs what it
+writes and is locked by one run at a time, `evenq.store.backup.remote_target` is the other one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from evenq.errors import StoreError, StoreFull, StoreLocked
+
+__all__ = ["BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
+
+READ_BYTES: Final = 1 << 20
+SMALL_BYTES_MAX: Final = 256 << 20
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+LOCK: Final = ".lock"
+
+
+class TargetFile(Protocol):
+    """A file that is being written; not there before `commit`."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Go on. Raises StoreFull, StoreError."""
+        ...
+
+    def commit(self) -> None:
+        """Make it durable under its name, in place of what is there. Raises StoreFull, StoreError."""
+        ...
+
+    def discard(self) -> None:
+        """Leave nothing. May be called after `commit`, and then does nothing."""
+        ...
+
+
+class BackupTarget(Protocol):
+    """See the module. All of it blocks."""
+
+    def describe(self, path: str) -> str:
+        """How to name a path to people."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Names of the files in a folder, with their bytes; empty if there is none. Raises StoreError."""
+        ...
+
+    def folders(self) -> list[str]:
+        """Names of the target's own folders, sorted. Raises StoreError."""
+        ...
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """A file's bytes, in pieces of 1 MiB. Raises StoreError if it is not there or cannot be read."""
+        ...
+
+    def create(self, path: str) -> TargetFile:
+        """Begin to write a file that will have this name. Raises StoreFull, StoreError."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Nothing happens if it is not there. Raises StoreError."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Be the only one that writes. Raises StoreLocked, StoreError."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def write_small(target: BackupTarget, path: str, data: bytes) -> None:
+    """Write a small file. Raises StoreFull, StoreError."""
+    file = target.create(path)
+    try:
+        file.write(data)
+        file.commit()
+    finally:
+        file.discard()
+
+
+def read_small(target: BackupTarget, path: str) -> bytes:
+    """All of a manifest or a snapshot. Raises StoreError."""
+    data = bytearray()
+    for part in target.read(path):
+        data += part
+        if len(data) > SMALL_BYTES_MAX:
+            raise StoreError(f"{target.describe(path)} has over {SMALL_BYTES_MAX} bytes, and cannot be what it says")
+    return bytes(data)
+
+
+class FolderTarget:
+    """A folder of this machine, which may be a mount."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock = -1
+
+    def describe(self, path: str) -> str:
+        """See BackupTarget."""
+        return str(self._root / path) if path else str(self._root)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See BackupTarget."""
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._failed(folder, error) from error
+
+    def folders(self) -> list[str]:
+        """See BackupTarget."""
+        try:
+            with os.scandir(self._root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failed("", error) from error
+
+    def read(self, path: str) -> Iterator[bytes]:
+        """See BackupTarget."""
+        try:
+            with (self._root / path).open("rb") as file:
+                while data := file.read(READ_BYTES):
+                    yield data
+        except OSError as error:
+            raise self._failed(path, error) from error
+
+    def create(self, path: str) -> TargetFile:
+        """See BackupTarget."""
+        place = self._root / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            return _FolderFile(place)
+        except OSError as error:
+            raise self._failed(path, error) from error
+
+    def remove(self, path: str) -> None:
+        """See BackupTarget."""
+        try:
+            (self._root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed(path, error) from error
+
+    def __enter__(self) -> Self:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise StoreLocked(f"another backup writes to {self._root}: wait for it, or name another target") from error
+        except OSError as error:
+            raise self._failed("", error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+
+    def _failed(self, path: str, error: OSError) -> StoreError:
+        return failed(self.describe(path), error)
+
+
+def failed(place: str, error: OSError) -> StoreError:
+    """What is raised for trouble with a target."""
+    reason = error.strerror or str(error)
+    if error.errno in FULL:
+        return StoreFull(
+            f"{place} cannot be written: {reason}; make room and run it again, it goes on where it stopped"
+        )
+    return StoreError(f"{place} cannot be used: {reason}")
+
+
+class _FolderFile:
+    """Beside its place until it is whole and synced."""
+
+    def __init__(self, place: Path) -> None:
+        self._place, self._beside = place, place.with_name(place.name + ".new")
+        self._file = self._beside.open("wb", buffering=READ_BYTES)
+        self._done = False
+
+    def write(self, data: bytes | memoryview) -> None:
+        """See TargetFile."""
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise failed(str(self._beside), error) from error
+
+    def commit(self) -> None:
+        """See TargetFile."""
+        place = self._place
+        try:
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+            self._file.close()
+            self._beside.replace(place)
+            sync_folder(place.parent)
+        except OSError as error:
+            raise failed(str(place), error) from error
+        self._done = True
+
+    def discard(self) -> None:
+        """See TargetFile."""
+        if not self._done:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            with contextlib.suppress(OSError):
+                self._beside.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Make what was named in it durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
