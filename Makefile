@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills bench-replication grpcio-front replication-model replication-model-search shuffled
+.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills bench-replication grpcio-front replication-model replication-model-search shuffled
 
 # Behind ## stand what one wants to do and what the target does; the groups come in the order of their first target.
 help: ## start | list the targets
@@ -72,6 +72,9 @@ fuzz-front: dev ## test | input of hostile clients for the HTTP/2 core: make fuz
 
 sim: dev ## test | play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
+
+sim-replicated: dev ## test | three copies in virtual time, disks and links that fail: make sim-replicated SEEDS=2000 FIRST=0, or PLANT=5663
+	$(BIN)/python tests/sim/run_replicated.py --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0) $(if $(PLANT),--plant "$(PLANT)")
 
 replication-model: dev ## test | random walks of the replication model: make replication-model WALKS=100000 SEED=0
 	$(BIN)/python tests/sim/run_replication.py --walks $(or $(WALKS),100000) --seed $(or $(SEED),0)

@@ -9,6 +9,8 @@ import shlex
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from evenq.cli.parser import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from evenq.errors import NotFound
@@ -27,7 +27,7 @@ from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_ser
 from evenq.serving.metrics import exposition
 from evenq.serving.page import MetricsPage
 from evenq.store import MessageStore, lock
-from evenq.store.disk import RealDisk
+from evenq.store.disk import Disk, RealDisk
 from evenq.store.jobs import Jobs
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
@@ -35,6 +35,7 @@ from evenq_broker.app import BrokerApp
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
+from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.places import RecordPlace, record_place
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
@@ -52,7 +53,7 @@ from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
 from evenq_broker.settings import BrokerSettings
 
-__all__ = ["ReplicatedApp"]
+__all__ = ["ReplicaMachine", "ReplicatedApp"]
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +65,27 @@ RETRY_MS = 500
 MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMachine:
+    """What a simulation gives a copy in place of its machine and of the place of the group record."""
+
+    disk: Disk
+    coordinator: Coordinator
+    boot_id: str
+    """Another one after each loss of power."""
+    new_store_id: Callable[[], str]
+
+
 class ReplicatedApp:
     """The program as an object. Belongs to one event loop."""
 
     def __init__(
-        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, edges: Edges = EDGES
-    ) -> None:
+        self, settings: BrokerSettings, *, clock: Clock, rng: random.Random, net: Net, edges: Edges = EDGES,
+        machine: ReplicaMachine | None = None,
+    ) -> None:  # fmt: skip
+        """`machine` stands in for the data folder and the record's place of the settings."""
         self.settings = settings
+        self._machine = machine
         self._clock, self._rng, self._net, self._edges = clock, rng, net, edges
         self._addresses = dict(settings.replication.addresses)
         """Where the copies reach each other: as the group record says, or else the settings."""
@@ -120,9 +135,14 @@ class ReplicatedApp:
         settings, clock = self.settings, self._clock
         folder = settings.store.path
         assert folder is not None, "the settings ask for a folder"
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        replica = await self._replica(folder)
-        self._place = place = record_place(settings.replication, folder, clock=clock, rng=self._rng)
+        machine = self._machine
+        disk = await asyncio.to_thread(RealDisk, folder) if machine is None else machine.disk
+        replica = await self._replica(disk)
+        if machine is None:
+            place = record_place(settings.replication, folder, clock=clock, rng=self._rng)
+        else:
+            place = RecordPlace(machine.coordinator)
+        self._place = place
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
         self._control = ReplicaControl(
             driver, broker_name=settings.broker_name, addresses=self._addresses,
@@ -131,10 +151,10 @@ class ReplicatedApp:
         own_id = settings.replication.broker_id
         self._runtime = runtime = Runtime(settings, clock=clock, rng=self._rng, net=self._auth.net(self._net))
         runtime.begin(())
-        links = PeerLinks(runtime, self._addresses, own_id, driver.receive, snapshots=FolderSnapshots(RealDisk(folder)))
+        links = PeerLinks(runtime, self._addresses, own_id, driver.receive, snapshots=FolderSnapshots(disk))
         driver.peers = self._links = links
         driver.on_copies = self._copies_changed
-        self._pieces = _Pieces(LogPieces(RealDisk(folder), self._segment_bytes))
+        self._pieces = _Pieces(LogPieces(disk, self._segment_bytes))
         self._log = driver.log = ReplicaLog(
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
@@ -204,6 +224,7 @@ class ReplicatedApp:
         """See LeaderTerm."""
         term = self._term = BrokerApp(
             self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
+            disk=None if self._machine is None else self._machine.disk,
             leadership=Leadership(epoch, attach, self._control, copies=len(self.settings.replication.addresses)),
         )  # fmt: skip
         await term.start()
@@ -240,15 +261,17 @@ class ReplicatedApp:
 
     # Parts.
 
-    async def _replica(self, folder: Path) -> Replica:
-        settings = self.settings.replication
+    async def _replica(self, disk: Disk) -> Replica:
+        settings, machine = self.settings.replication, self._machine
         mode = MODES[settings.mode]
         members = tuple(sorted(settings.addresses))
-        known = await asyncio.to_thread(lambda: lock.load(RealDisk(folder)))
+        known = await asyncio.to_thread(lambda: lock.load(disk))
         restored_epoch = known.epoch_floor if known is not None else 0
         self._identity = identity = await asyncio.to_thread(
-            ReplicaIdentity.load, folder, cluster=self.settings.cluster, broker_id=settings.broker_id, mode=mode,
+            ReplicaIdentity.load, disk, cluster=self.settings.cluster, broker_id=settings.broker_id, mode=mode,
             restored_epoch=restored_epoch,
+            boot_id=None if machine is None else machine.boot_id,
+            new_store_id=None if machine is None else machine.new_store_id,
         )  # fmt: skip
         config = ReplicationConfig(
             cluster=self.settings.cluster,
@@ -275,6 +298,8 @@ class ReplicatedApp:
             store_options(settings.store),
             broker_name=settings.broker_name,
             segment_bytes=self._segment_bytes,
+            clock=self._clock,
+            disk=None if self._machine is None else self._machine.disk,
         )
 
     def _copies_changed(self, record: GroupRecord) -> None:

@@ -194,7 +194,7 @@ class FaultDisk(MemoryDisk):
         if keep is Keep.SOME:
             for name, file in self._pending[: rng.randint(0, len(self._pending))]:
                 _set(names, name, file)
-        found = FaultDisk(self.bytes_max)
+        found = type(self)(self.bytes_max)
         for name, file in names.items():
             assert isinstance(file, FaultFile)
             fresh = FaultFile(found)

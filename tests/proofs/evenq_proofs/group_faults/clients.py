@@ -20,7 +20,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Recorder
 from evenq_proofs.kill_loop.clients import Clients
 
-__all__ = ["Acknowledged", "GroupClients", "acks_of_deposed"]
+__all__ = ["Acknowledged", "ClientsAtBroker", "GroupAnswers", "GroupClients", "GroupPuller", "acks_of_deposed"]
 
 PAUSE_MS: Final = 60
 """After a call that failed: most brokers do not serve."""
@@ -38,18 +38,21 @@ class Acknowledged:
 
 
 @dataclass(slots=True)
-class _Answers:
+class GroupAnswers:
     """Of all brokers; belongs to the clients' thread."""
 
     acknowledged: list[Acknowledged] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
 
 
-class _AtBroker(Clients):
+class ClientsAtBroker(Clients):
     """The stories of the kill loop at one broker, begun again after each error."""
 
-    def __init__(self, broker: int, address: str, recorder: Recorder, rng: random.Random, answers: _Answers) -> None:
-        super().__init__(address, recorder, rng, name=f"b{broker}")
+    def __init__(
+        self, broker: int, address: str, recorder: Recorder, rng: random.Random, answers: GroupAnswers, **edges: Any
+    ) -> None:
+        """`edges`: net and clock, see Clients."""
+        super().__init__(address, recorder, rng, name=f"b{broker}", **edges)
         self._broker, self._answers = broker, answers
 
     async def _quietly(self, story: Any) -> None:
@@ -62,7 +65,9 @@ class _AtBroker(Clients):
                 await self._failed()
 
     async def _failed(self) -> None:
-        await self._net.renew(self._address)  # the next try has a connection of its own
+        renew = getattr(self._net, "renew", None)  # nets of simulations have no connections
+        if renew is not None:
+            await renew(self._address)  # the next try has a connection of its own
         await self._clock.sleep_ms(PAUSE_MS)
 
     def _stories(self) -> list[Any]:
@@ -73,13 +78,15 @@ class _AtBroker(Clients):
         self._answers.acknowledged.append(Acknowledged(self._broker, asked_ms, now_ms))
 
 
-class _Puller(_AtBroker):
+class GroupPuller(ClientsAtBroker):
     """The one member of the group that keeps offsets: at one broker until that fails, then at the next, where it begins
     at the offset that this one tells.
     """
 
-    def __init__(self, addresses: Sequence[str], recorder: Recorder, rng: random.Random, answers: _Answers) -> None:
-        super().__init__(0, addresses[0], recorder, rng, answers)
+    def __init__(
+        self, addresses: Sequence[str], recorder: Recorder, rng: random.Random, answers: GroupAnswers, **edges: Any
+    ) -> None:
+        super().__init__(0, addresses[0], recorder, rng, answers, **edges)
         self._addresses = addresses
 
     def _stories(self) -> list[Any]:
@@ -87,6 +94,10 @@ class _Puller(_AtBroker):
 
     async def _failed(self) -> None:
         await super()._failed()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """At the next broker, where its progress is asked for."""
         self._broker = (self._broker + 1) % len(self._addresses)
         self._address, self._offsets, self._refusal = self._addresses[self._broker], [], ""
 
@@ -100,7 +111,7 @@ class GroupClients:
     """Runs them on a thread until `stop`."""
 
     def __init__(self, addresses: Sequence[str], recorder: Recorder, rng: random.Random) -> None:
-        self.answers = _Answers()
+        self.answers = GroupAnswers()
         self._addresses, self._recorder, self._rng = addresses, recorder, rng
         self._stopping = threading.Event()
         self._error: BaseException | None = None
@@ -128,10 +139,10 @@ class GroupClients:
 
     async def _work(self) -> None:
         clients = [
-            _AtBroker(broker, address, self._recorder, self._rng, self.answers)
+            ClientsAtBroker(broker, address, self._recorder, self._rng, self.answers)
             for broker, address in enumerate(self._addresses)
         ]
-        clients.append(_Puller(self._addresses, self._recorder, self._rng, self.answers))
+        clients.append(GroupPuller(self._addresses, self._recorder, self._rng, self.answers))
         tasks = [client.start() for client in clients]
         clock = SystemClock()
         while not self._stopping.is_set():

@@ -7,7 +7,8 @@ import random
 from typing import Any, Final
 
 from evenq.errors import Error, InternalError
-from evenq.runtime.clock import SystemClock
+from evenq.runtime.clock import Clock, SystemClock
+from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.testing.history import Delivery, HistoryAction, Op, Recorder
 from evenq.wire.convert import set_duration_ms
@@ -32,13 +33,16 @@ DATA: Final = "/evenq.v1.Data/"
 class Clients:
     """Senders, receivers and a puller of one life of the broker."""
 
-    def __init__(self, address: str, recorder: Recorder, rng: random.Random, *, name: str) -> None:
+    def __init__(
+        self, address: str, recorder: Recorder, rng: random.Random, *, name: str, net: Net | None = None,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         self._address = address
         self._recorder = recorder
         self._rng = rng
         self._name = name
-        self._net = GrpcNet()
-        self._clock = SystemClock()
+        self._net: Net = net or GrpcNet()
+        self._clock = clock or SystemClock()
         self._count = 0
         self._stopping = False
         self._offsets: list[int] = []
@@ -249,7 +253,10 @@ class Clients:
         scan.queue.topic, scan.queue.queue_id = TOPIC, queue_id
         found: list[Delivery] = []
         async for frame in self._net.stream(self._address, DATA + "Scan", scan.SerializeToString(), timeout_ms=60_000):
-            found += [_delivery(message, queue_id) for message in data_pb2.ScanBlock.FromString(frame).messages]
+            block = data_pb2.ScanBlock.FromString(frame)
+            if block.status.code not in (0, OK):
+                raise InternalError(f"the broker does not let {_queue(queue_id)} be scanned: {block.status}")
+            found += [_delivery(message, queue_id) for message in block.messages]
         offsets = [one.offset for one in found]
         assert offsets == list(range(first, first + len(found))), f"{_queue(queue_id)} is not dense"
         self._recorder.ok(number, messages=found, offset=first)

@@ -15,6 +15,8 @@ from typing import Any
 
 __all__ = ["CALLER", "PROCESS", "ProcessClock", "SimProcess", "VirtualLoop"]
 
+ROUNDS_MAX = 30
+"""In which the tasks that are left at the end of a world end, one that waits for another one after it."""
 EPOCH_MS = 1_700_000_000_000
 """Wall time at the start of every world, ms."""
 
@@ -157,9 +159,15 @@ class VirtualLoop(base_events.BaseEventLoop):
         for process in self.processes:
             self.put_back(process.waiting)
         self.processes.clear()
-        while tasks := [task for task in asyncio.all_tasks(self) if not task.done()]:
+        for turn in range(ROUNDS_MAX):
+            tasks = [task for task in asyncio.all_tasks(self) if not task.done()]
+            if not tasks:
+                break
             for task in tasks:
                 task.cancel()
+                waiter = getattr(task, "_fut_waiter", None)
+                if turn > ROUNDS_MAX // 2 and waiter is not None:  # one that does not let itself be cancelled
+                    asyncio.Future.cancel(waiter)
             for _ in range(5):  # some wait for others while they end
                 self.call_soon(self.stop)
                 self.run_forever()

@@ -144,6 +144,7 @@ class MessageTaker:
             raise
         if not batch.frames:
             return None
+        await self._safe(batch)
         if self._runtime.closing:  # while this call waited for the disk; the wait for acks may be over already
             self.give_back(batch)
             return None
@@ -184,8 +185,21 @@ class MessageTaker:
             raise
         if not batch.frames:
             return None
+        await self._safe(batch)
         self._long_polls.sooner(wish.deadline_ms)
         return batch
+
+    async def _safe(self, batch: Batch) -> None:
+        """With copies: wait until the deliveries are committed (R12). A leader that was deposed and does not know it
+        yet would hand out what its successor has seen finished. Raises Error; then the batch is given back.
+        """
+        if self._runtime.leadership.attach is None:
+            return
+        try:
+            await self._ledger.journal.settled()
+        except BaseException:
+            self.give_back(batch)
+            raise
 
     async def _same(self, queue: QueueProgress, offsets: list[int], wish: _Wish, batch: Batch) -> None:
         stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, offsets)

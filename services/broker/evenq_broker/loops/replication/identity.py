@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from evenq.errors import StoreError
+from evenq.store.disk import Disk, read_whole
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID
 from evenq_broker.core.replication.rules import Mode
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
-from evenq_broker.loops.coordinators.epoch_mark import replace_file
 
 __all__ = ["FILE", "ReplicaIdentity", "must_be_alone"]
 
@@ -38,22 +39,26 @@ class _Fields:
 class ReplicaIdentity:
     """One open folder's. Made by `load`."""
 
-    def __init__(self, path: Path, fields: _Fields, *, is_new: bool) -> None:
-        self._path, self._fields = path, fields
+    def __init__(self, disk: Disk, fields: _Fields, *, is_new: bool) -> None:
+        self._disk, self._fields = disk, fields
         self.is_new = is_new
         """True: the folder had no such file until now."""
         self._forgotten = False
 
     @classmethod
     def load(
-        cls, folder: Path, *, cluster: str, broker_id: int, mode: Mode, restored_epoch: int = 0
+        cls, disk: Disk, *, cluster: str, broker_id: int, mode: Mode, restored_epoch: int = 0,
+        boot_id: str | None = None, new_store_id: Callable[[], str] | None = None,
     ) -> ReplicaIdentity:  # fmt: skip
-        """Read the file, or make it for a folder that never had one, and mark it as in use. `restored_epoch`:
-        the highest that a log from a backup may hold; 0: it is none. Raises StoreError for a
-        folder of another cluster or broker, and for a file that is none; OSError.
+        """Read the file, or make it for a folder that never had one, and mark it as in use. `restored_epoch`: the
+        highest that a log from a backup may hold; 0: it is none. `boot_id`: another one after each start of the
+        machine; None asks the kernel. `new_store_id`: for a folder without; None: at random.
+
+        Raises StoreError for a folder of another cluster or broker, and for a file that is none; OSError.
         """
-        path, boot_id = folder / FILE, _boot_id()
-        known = _read(path)
+        if boot_id is None:
+            boot_id = _boot_id()
+        known, path = _read(disk), disk.describe(FILE)
         if known is not None and (known.cluster, known.broker_id) != (cluster, broker_id):
             raise StoreError(
                 f"{path} says that this folder is of broker {known.broker_id} of cluster {known.cluster!r}, and this "
@@ -64,8 +69,8 @@ class ReplicaIdentity:
         stop = None if known is None else LastStop(clean=known.clean, boot_id=known.boot_id)
         if known is None or not keeps_identity(mode, stop, boot_id=boot_id):
             epoch = restored_epoch if known is None else known.epoch
-            known = _Fields(cluster, broker_id, secrets.token_hex(16), epoch, boot_id, clean=False)
-        identity = cls(path, replace(known, boot_id=boot_id, clean=False), is_new=is_new)
+            known = _Fields(cluster, broker_id, (new_store_id or _new_store_id)(), epoch, boot_id, clean=False)
+        identity = cls(disk, replace(known, boot_id=boot_id, clean=False), is_new=is_new)
         identity._write()
         return identity
 
@@ -88,7 +93,7 @@ class ReplicaIdentity:
     def forget(self) -> None:
         """Take the file away again, for good: the folder is not for a group. Raises OSError."""
         self._forgotten = True
-        self._path.unlink(missing_ok=True)
+        self._disk.remove(FILE)
 
     def mark_clean(self) -> None:
         """All of the log is synced and the process ends. Raises OSError."""
@@ -96,8 +101,17 @@ class ReplicaIdentity:
         self._write()
 
     def _write(self) -> None:
-        if not self._forgotten:
-            replace_file(self._path, json.dumps(asdict(self._fields)) + "\n")
+        if self._forgotten:
+            return
+        file = self._disk.open(f"{FILE}.new", create=True)
+        try:
+            file.truncate(0)
+            file.pwrite([(json.dumps(asdict(self._fields)) + "\n").encode()], 0)
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(f"{FILE}.new", FILE)
+        self._disk.sync_folder("")
 
 
 def must_be_alone(folder: Path | None) -> None:
@@ -113,13 +127,13 @@ def must_be_alone(folder: Path | None) -> None:
         )
 
 
-def _read(path: Path) -> _Fields | None:
-    try:
-        with path.open("rb") as file:
-            text = file.read(BYTES_MAX + 1)
-    except FileNotFoundError:
+def _read(disk: Disk) -> _Fields | None:
+    text, path = read_whole(disk, FILE), disk.describe(FILE)
+    if text is None:
         return None
     try:
+        if len(text) > BYTES_MAX:
+            raise ValueError(f"it has {len(text)} bytes, at most {BYTES_MAX} were written")
         values = json.loads(text)
         known = _Fields(**values)
     except (ValueError, TypeError) as error:
@@ -137,6 +151,10 @@ def _read(path: Path) -> _Fields | None:
     if not sound:
         raise StoreError(f"{path} holds {values}, which no broker wrote: restore it from a copy")
     return known
+
+
+def _new_store_id() -> str:
+    return secrets.token_hex(16)
 
 
 def _boot_id() -> str:

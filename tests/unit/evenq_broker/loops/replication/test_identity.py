@@ -11,10 +11,11 @@ from evenq_broker.loops.replication import identity
 from evenq_broker.loops.replication.identity import FILE, ReplicaIdentity, must_be_alone
 
 from evenq.errors import StoreError
+from evenq.store.disk import RealDisk
 
 
 def loaded(folder: Path, mode: Mode = Mode.REPL_SYNC, *, cluster: str = "c", broker_id: int = 1) -> ReplicaIdentity:
-    return ReplicaIdentity.load(folder, cluster=cluster, broker_id=broker_id, mode=mode)
+    return ReplicaIdentity.load(RealDisk(folder), cluster=cluster, broker_id=broker_id, mode=mode)
 
 
 def test_a_folder_keeps_its_store_id_and_its_highest_epoch(tmp_path: Path) -> None:

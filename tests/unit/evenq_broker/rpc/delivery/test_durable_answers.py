@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,5 +263,50 @@ def test_what_was_refused_once_is_told_ok_only_when_it_was_recorded_after_all(ru
         assert owed is None or owed.done(), "what was refused is in the log now"
         if call.done() and is_ok(response, call, name):
             assert gate.records > 0, "it was never written"
+
+    run(story)
+
+
+# Receives: they rest on their own record where there are copies (R12).
+
+
+async def receiving(stage: Any) -> tuple[Broker, Gate, asyncio.Task[list[Any]]]:
+    """A leader of copies with one message, and a receive of it that waits for its record."""
+    broker, _ = await prepared(stage)
+    send = v2.SendMessageRequest()
+    message = send.messages.add(body=b"y")
+    message.topic.name, message.system_properties.message_id = "t", "another"
+    await stage.ask("SendMessage", send, v2.SendMessageResponse)
+    broker.runtime.leadership = replace(broker.runtime.leadership, attach=lambda _: None)
+    receive = v2.ReceiveMessageRequest(batch_size=1)
+    receive.group.name, receive.message_queue.topic.name = "g", "t"
+    set_duration_ms(receive.invisible_duration, 60_000)
+    gate = Gate(broker)
+    call = spawn(stage.frames("ReceiveMessage", receive, v2.ReceiveMessageResponse), name="receive")
+    await stage.clock.advance(2_000)
+    return broker, gate, call
+
+
+def test_a_leader_of_copies_hands_out_nothing_before_the_delivery_is_committed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, gate, call = await receiving(stage)
+        assert gate.records > 0
+        assert not call.done(), "a successor would not know of this delivery"
+        for _ in range(5):
+            await gate.open()
+            await stage.clock.advance(200)
+        assert sum(frame.HasField("message") for frame in await call) == 1
+
+    run(story)
+
+
+def test_a_leader_that_was_deposed_meanwhile_hands_out_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, gate, call = await receiving(stage)
+        await gate.fail()
+        await stage.clock.advance(1_000)
+        frames = await call
+        assert not any(frame.HasField("message") for frame in frames)
+        assert [frame.status.code for frame in frames if frame.HasField("status")] != [20000]
 
     run(story)

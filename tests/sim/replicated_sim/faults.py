@@ -1,0 +1,238 @@
+"""What is done to a simulated group, step by step, and undone.
+
+What destroys data (a wiped disk, a flipped bit, a loss of power where copies count once they are written) is done only
+while every pair of the in-sync set is whole and nothing was destroyed lately: what the promise allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from replicated_sim.disks import Keep, SimDisk
+from replicated_sim.scenario import GroupStep
+
+if TYPE_CHECKING:
+    from replicated_sim.world import Copy, GroupWorld
+
+__all__ = ["GroupFaults"]
+
+SAFE_MS = 4_000
+"""A write of the record may come this late, and name who is gone by then."""
+HEAL_MS = 60_000
+LATER_MS = 3_000
+"""A leader that could not renew may lose its place so long after the fault."""
+NOT_NOW = "not now"
+
+
+class GroupFaults:
+    """Plays the steps of a plan."""
+
+    def __init__(self, world: GroupWorld) -> None:
+        self.world = world
+        self._destroyed_ms = -SAFE_MS
+        self._cuts: list[list[tuple[str, str]]] = []
+        self._healing: list[asyncio.Task[None]] = []
+
+    async def play(self) -> None:
+        """All steps, then everything is made whole."""
+        world, plan, steps = self.world, self.world.plan, []
+        for step in plan.steps:
+            await world.clock.sleep_ms(max(0.0, step.at_ms - world.loop.now_ms))
+            steps.append(world.loop.create_task(self._step(step), name=step.what))
+        await asyncio.gather(*steps)
+        await world.clock.sleep_ms(max(0.0, plan.heal_ms - world.loop.now_ms))
+        self._join_links()
+        fault = world.net.fault
+        fault.loss, fault.breaks, fault.spike = 0.0, 0.0, 0.0
+        for copy in world.copies:
+            copy.disk.cut = None
+        world.note("everything is well again")
+
+    async def _step(self, step: GroupStep) -> None:
+        world = self.world
+        copy = self._pick(step.target)
+        name = f"{step.what} {copy.name if copy else 'nobody'}"
+        world.note(f"{name} for {step.lasts_ms} ms; {world.state()}")
+        if copy is None:
+            return
+        number = f"{step.at_ms}"
+        world.recorder.fault(f"{step.what} {number}")
+        try:
+            await self._do(step.what, copy, step.lasts_ms)
+        finally:
+            world.note(f"over: {name}")
+            self._healing.append(world.loop.create_task(self._heal(f"{step.what} {number}"), name="heal"))
+
+    async def _heal(self, name: str) -> None:
+        """What a step broke is whole when the group is: an election may come long after it."""
+        await self.world.clock.sleep_ms(LATER_MS)
+        await self.world.whole(within_ms=HEAL_MS)
+        self.world.recorder.heal(name)
+
+    def _pick(self, target: str) -> Copy | None:
+        world = self.world
+        leader = world.leader
+        match target:
+            case "leader":
+                return leader
+            case "follower":
+                rest = [copy for copy in world.copies if copy is not leader]
+                return world.rng.choice(rest)
+            case _:
+                return world.rng.choice(world.copies)
+
+    async def _do(self, what: str, copy: Copy, lasts_ms: int) -> None:
+        match what:
+            case "kill" | "power" | "wipe" | "flip" | "cut power" | "pause" | "roll" | "hand over":
+                if copy.busy or not copy.alive:
+                    return
+                await self._to_copy(what, copy, lasts_ms)
+            case "power all":
+                await self._power_all(lasts_ms)
+            case _:
+                await self._to_net(what, copy, lasts_ms)
+
+    # ------------------------------------------------------------------------------------------------ copies
+
+    def _may_destroy(self, copy: Copy) -> bool:
+        """Nothing committed would be lost, whatever became of the newest write of the record."""
+        world, record = self.world, self.world.place.record
+        if record is None or world.loop.now_ms - self._destroyed_ms < SAFE_MS:
+            return False
+        pairs = {one.pair for one in world.copies if not one.flipped}
+        whole = all(pair in pairs for pair in record.isr)
+        if not whole or len(record.isr) < 2 or any(one.flipped for one in world.copies):
+            return False
+        self._destroyed_ms = world.loop.now_ms
+        return bool(copy)
+
+    async def _to_copy(self, what: str, copy: Copy, lasts_ms: int) -> None:
+        world, process = self.world, copy.process
+        assert process is not None
+        assert copy.app is not None
+        loses = what in ("wipe", "flip") or (what in ("power", "cut power") and world.plan.mode == "memory")
+        if loses and not self._may_destroy(copy):
+            world.note(NOT_NOW)
+            return
+        if what == "cut power":
+            copy.disk.arm(world.rng)
+            await world.clock.sleep_ms(lasts_ms)
+            copy.disk.cut = None
+            return
+        copy.busy = True
+        match what:
+            case "pause":
+                process.pause()
+                await world.clock.sleep_ms(lasts_ms)
+                process.resume()
+            case "hand over":
+                copy.busy = False
+                await self._hand_over(copy)
+                return
+            case "roll":
+                await world.stop(copy)
+                world.kill(copy, Keep.ALL)
+                await world.clock.sleep_ms(min(lasts_ms, 1_000))
+                await world.start(copy)
+            case _:
+                world.kill(copy, Keep.ALL if what in ("kill", "wipe", "flip") else self._kept())
+                if what == "wipe":
+                    copy.disk = SimDisk()
+                elif what == "flip":
+                    copy.flipped = copy.disk.flip(world.rng)
+                    world.note(f"flipped: {copy.flipped or 'nothing is old enough'}")
+                await world.clock.sleep_ms(lasts_ms)
+                await world.start(copy)
+        copy.busy = False
+
+    def _kept(self) -> Keep:
+        return self.world.rng.choice((Keep.NONE, Keep.SOME))
+
+    async def _power_all(self, lasts_ms: int) -> None:
+        """All at once: what is synced is promised, what is only written is not."""
+        world = self.world
+        copies = [copy for copy in world.copies if not copy.busy and copy.alive]
+        if world.plan.mode == "memory" or len(copies) < len(world.copies):
+            world.note(NOT_NOW)
+            return
+        for copy in copies:
+            copy.busy = True
+            world.kill(copy, self._kept())
+
+        async def back(copy: Copy) -> None:
+            await world.clock.sleep_ms(lasts_ms + world.rng.choice((0, 5, 900)))
+            await world.start(copy)
+            copy.busy = False
+
+        await asyncio.gather(*(back(copy) for copy in copies))
+
+    async def _hand_over(self, copy: Copy) -> None:
+        world, app, process = self.world, copy.app, copy.process
+        if app is None or process is None or not app._driver or not app.driver.leads:
+            return
+        to = world.rng.choice([one.number for one in world.copies if one is not copy])
+        handing = process.spawn(app.driver.hand_over(to, within_ms=2_000), name="hand over")
+        limit = world.loop.create_task(world.clock.sleep_ms(10_000), name="limit")
+        await asyncio.wait([handing, limit], return_when=asyncio.FIRST_COMPLETED)
+        limit.cancel()
+
+    # ------------------------------------------------------------------------------------------------ the network
+
+    async def _to_net(self, what: str, copy: Copy, lasts_ms: int) -> None:
+        world, fault = self.world, self.world.net.fault
+        names = [one.name for one in world.copies]
+        own, others = copy.name, [name for name in names if name != copy.name]
+        clients = [*(f"c{number}" for number in range(len(names))), "puller", "ns1"]
+        match what:
+            case "isolate":
+                await self._cut([(own, other) for other in others], lasts_ms, both=True)
+            case "one way in":
+                await self._cut([(other, own) for other in others], lasts_ms)
+            case "one way out":
+                await self._cut([(own, other) for other in others], lasts_ms)
+            case "pair":
+                await self._cut([(own, world.rng.choice(others))], lasts_ms, both=world.rng.random() < 0.5)
+            case "clients":
+                await self._cut([(client, own) for client in clients], lasts_ms, both=True)
+            case "leader and record":
+                copy.record_cut = True
+                await self._cut([(own, other) for other in others], lasts_ms, both=True)
+                copy.record_cut = False
+            case "lossy":
+                await self._for(lasts_ms, lambda on: setattr(fault, "loss", 0.2 if on else 0.0))
+            case "slow":
+                await self._for(lasts_ms, lambda on: setattr(fault, "spike", 0.2 if on else 0.0))
+            case "breaking":
+                await self._for(lasts_ms, lambda on: setattr(fault, "breaks", 0.03 if on else 0.0))
+            case "record away":
+                await self._for(lasts_ms, lambda on: setattr(world.place, "away", on))
+            case "record cut":
+                await self._for(lasts_ms, lambda on: setattr(copy, "record_cut", on))
+            case "record unclear":
+                await self._for(lasts_ms, lambda on: setattr(world.place, "unclear", 0.5 if on else 0.0))
+            case "clock":
+                jump_ms = world.rng.choice((-60_000, -500, 500, 60_000)) if world.plan.clocks_off else 0
+                copy.clock.skew_ms += jump_ms
+            case _:
+                raise ValueError(f"no step {what!r}")
+
+    async def _cut(self, pairs: list[tuple[str, str]], lasts_ms: int, *, both: bool = False) -> None:
+        cut = [*pairs, *((two, one) for one, two in pairs if both)]
+        self._cuts.append(cut)
+        self.world.net.cut(cut)
+        await self.world.clock.sleep_ms(lasts_ms)
+        self._cuts.remove(cut)
+        self._join_links()
+
+    def _join_links(self) -> None:
+        """All but those that other steps hold cut."""
+        self.world.net.heal()
+        for cut in self._cuts:
+            self.world.net.cut(cut)
+
+    async def _for(self, lasts_ms: int, change: Callable[[bool], None]) -> None:
+        change(True)
+        await self.world.clock.sleep_ms(lasts_ms)
+        change(False)

@@ -1,0 +1,77 @@
+"""The verdict of a world: the history checker, no answers of deposed leaders, equal logs, and nothing ended by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evenq_proofs.group_faults.clients import acks_of_deposed
+
+from evenq.testing.checker import Tolerances, check
+from evenq.testing.history import Event, to_line
+from replicated_sim.scenario import GroupPlan
+
+if TYPE_CHECKING:
+    from replicated_sim.world import GroupWorld
+
+__all__ = ["GroupOutcome", "judged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOutcome:
+    """What came of a seed."""
+
+    plan: GroupPlan
+    history: list[Event]
+    problems: list[str]
+    notes: list[str]
+    acknowledged: int
+    elections: int
+    delivered: int
+    ended_ms: int
+
+    def text(self) -> str:
+        """All that happened; equal for two runs of one seed."""
+        return "\n".join([*(to_line(event) for event in self.history), *self.notes, *self.problems])
+
+    def story(self) -> str:
+        """For a person."""
+        lines = [f"seed {self.plan.seed}: {self.plan}", *(f"  {problem}" for problem in self.problems[:10]), ""]
+        return "\n".join([*lines, *self.notes])
+
+
+def judged(world: GroupWorld) -> GroupOutcome:
+    """After the play."""
+    problems = list(world.problems)
+    problems += acks_of_deposed(world.acknowledged, world.place.elections)[:5]
+    report = check(world.recorder.events, limits=Tolerances(recovery_ms_max=60_000))
+    problems += [f"{anomaly.kind}: {anomaly.text}" for anomaly in report.anomalies[:10]]
+    if world.drained:
+        problems += _unequal(world)
+    return GroupOutcome(
+        plan=world.plan,
+        history=world.recorder.events,
+        problems=problems,
+        notes=world.notes,
+        acknowledged=len(world.acknowledged),
+        elections=len(world.place.elections),
+        delivered=report.delivered,
+        ended_ms=int(world.loop.now_ms),
+    )
+
+
+def _unequal(world: GroupWorld) -> list[str]:
+    """After a stop in order: what the logs hold at the same place is the same."""
+    logs = [copy.disk.log_files() for copy in world.copies if not copy.flipped]
+    if len(logs) < 2:
+        return []
+    common = sorted(set.intersection(*(set(log) for log in logs)))
+    if not common:
+        return [f"the copies have no log file in common: {[sorted(log) for log in logs]}"]
+    found = []
+    for name in common:
+        parts = [log[name].rstrip(b"\0") for log in logs]
+        shortest = min(map(len, parts))
+        if len({part[:shortest] for part in parts}) != 1:
+            found.append(f"{name} differs between the copies")
+    return found

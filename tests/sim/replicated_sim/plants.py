@@ -1,0 +1,162 @@
+"""Faults planted on purpose: the causes of bugs that RocketMQ had, put into our code, and rules switched off.
+
+A name with a number is an issue of apache/rocketmq; what is planted is its cause, not its code. A simulation that does
+not find them proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.record import GroupRecord, Pair
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.state.records import Op, encode_op
+from evenq_broker.loops.delivery.taking import MessageTaker
+from evenq_broker.loops.replication import identity
+from evenq_broker.loops.replication.identity import ReplicaIdentity
+from evenq_broker.loops.replication.replica_log import ReplicaLog
+from evenq_broker.loops.state.journal import Journal
+
+from evenq.store import MessageStore
+from evenq.store.commit_log import CommitLog
+from evenq.store.log_copy import LogCopy
+
+__all__ = ["PLANTS", "planted"]
+
+Change = tuple[Any, str, Any]
+NO_FLOOR = 1
+
+
+def _local_set(self: Replica) -> tuple[Pair, ...]:
+    """Whoever answers is in sync, whatever the record says."""
+    return tuple(pair for pair in self._view() if pair == self.own_pair or pair.broker_id in self.heard)
+
+
+def _alone(self: Replica) -> tuple[Pair, ...]:
+    return (self.own_pair,)
+
+
+def _nothing_pending(_: Replica) -> tuple[Pair, ...]:
+    return ()
+
+
+def _whatever_was_said(self: Replica, pair: Pair, _: int) -> None:
+    _CONFIRM(self, pair, self.end)
+
+
+def _seen_when_written(self: ReplicaLog, store: MessageStore) -> None:
+    _ATTACH(self, store)
+    told = store.on_written
+
+    def written(end: int) -> None:
+        told(end)
+        if self._store is store:
+            store.commit(end)
+
+    store.on_written = written
+
+
+def _kept_beside(_: Journal, __: Iterable[bytes]) -> asyncio.Future[None]:
+    """Acknowledgements reach the other copies by another way, some day."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+def _recorded(self: Journal, *ops: Op) -> asyncio.Future[None]:
+    """Everything else."""
+    self._ops.extend(map(encode_op, ops))
+    return self._gathering()
+
+
+async def _at_once(_: MessageTaker, __: Any) -> None:
+    return
+
+
+def _anybody(_: Replica, __: GroupRecord) -> bool:
+    return True
+
+
+def _nothing_checked(_: Replica) -> None:
+    """The broker would stop itself (I3)."""
+
+
+def _never_over(_: Replica, __: int) -> bool:
+    return False
+
+
+def _cut_at_committed(self: Replica, _: EpochTable, their_end: int) -> int:
+    return min(self.hw, their_end)
+
+
+def _written(self: Replica) -> int:
+    return self.end
+
+
+def _any_size(_: Replica, size: int) -> bool:
+    return size >= NO_FLOOR
+
+
+def _admits(_: Replica, __: Pair) -> bool:
+    return True
+
+
+def _forgets_epoch(_: ReplicaIdentity, __: int) -> None:
+    return
+
+
+async def _not_synced(self: LogCopy) -> int:
+    return self.end
+
+
+def _no_sync(_: CommitLog) -> None:
+    return
+
+
+_CONFIRM = Replica._confirm
+_ATTACH = ReplicaLog._attach
+
+_MADE: dict[str, Callable[[], list[Change]]] = {
+    "3015": lambda: [(Replica, "_confirm", _whatever_was_said)],
+    "4771": lambda: [(Replica, "_may_stand", _anybody), (Replica, "_check_leader", _nothing_checked)],
+    "5663": lambda: [(Replica, "_pending", _nothing_pending)],
+    "6662": lambda: [(Replica, "_commit_pairs", _local_set), (Replica, "_meets_floor", _any_size)],
+    "7017": lambda: [(Replica, "_commit_pairs", _alone), (Replica, "_meets_floor", _any_size)],
+    "7689": lambda: [(ReplicaLog, "_attach", _seen_when_written)],
+    "7790": lambda: [(Journal, "record_encoded", _kept_beside), (Journal, "record", _recorded)],
+    "R3 lower epochs": lambda: [(Replica, "_is_over", _never_over)],
+    "R3 synced epoch": lambda: [(ReplicaIdentity, "persist_epoch", _forgets_epoch)],
+    "R4 cut": lambda: [(Replica, "_cut_end", _cut_at_committed)],
+    "R5 confirmed": lambda: [(Replica, "_confirmed_end", _written)],
+    "R8 admission": lambda: [(Replica, "_is_admissible", _admits)],
+    "R10 store id": lambda: [(identity, "keeps_identity", lambda *_, **__: True)],
+    "R12 receives": lambda: [(MessageTaker, "_safe", _at_once)],
+    "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
+}
+
+PLANTS = {
+    "3015": "whatever a follower says confirms all that its leader has",
+    "4771": "a copy that is not in sync may be elected",
+    "5663": "while the in-sync set changes, only the old one is asked",
+    "6662": "a leader cut off from the record counts those that it hears",
+    "7017": "a leader that is cut off acknowledges alone",
+    "7689": "messages are consumable when they are written, and may vanish and come as others",
+    "7790": "acknowledgements are kept beside the log",
+    "R3 lower epochs": "what is said in lower epochs is heeded",
+    "R3 synced epoch": "the highest epoch is not on disk",
+    "R4 cut": "a log is cut at what is committed, not where epochs part",
+    "R5 confirmed": "what is written is confirmed before it is synced",
+    "R8 admission": "whoever was heard of becomes in sync",
+    "R10 store id": "a store that lost its page cache keeps its name",
+    "R12 receives": "a leader hands messages out before their delivery is committed",
+    "fsync": "nothing of a log is synced",
+}
+"""Name of a plant and what it does."""
+
+
+def planted(plant: str) -> list[Change]:
+    """What to replace (owner, name, value); nothing for an empty name."""
+    return _MADE[plant]() if plant else []

@@ -1,0 +1,99 @@
+"""Where the brokers of a simulated group keep their record: one step for all, but late, away, or with lost answers.
+
+A write whose caller was told that nobody knows may still come about seconds later, as the interface of coordinators
+allows; its token keeps it harmless. Every election is noted with the moment at which it was written.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import random
+from collections.abc import AsyncIterator, Callable
+
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
+from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
+from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
+from evenq_proofs.sim import ProcessClock, SimProcess, VirtualLoop
+
+__all__ = ["GroupPlace", "SimCoordinator"]
+
+GIVES_UP_MS = 1_000
+
+
+class GroupPlace:
+    """The record, and how well it can be reached."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
+        self.shared = SharedRecord()
+        self.loop, self.rng = loop, rng
+        self.away = False
+        """For everybody."""
+        self.unclear = 0.0
+        """Part of the writes whose answer is lost, or that come late."""
+        self.elections: list[tuple[int, int, int]] = []
+        """Epoch, leader, world time in ms."""
+
+    @property
+    def record(self) -> GroupRecord | None:
+        """As it is now."""
+        return None if self.shared.seen is None else self.shared.seen.record
+
+    def note(self, record: GroupRecord) -> None:
+        """A record was written."""
+        if record.leader != NO_LEADER and (not self.elections or record.epoch > self.elections[-1][0]):
+            self.elections.append((record.epoch, record.leader, int(self.loop.now_ms)))
+
+
+class SimCoordinator:
+    """One broker's way to the place."""
+
+    def __init__(self, place: GroupPlace, process: SimProcess, clock: ProcessClock, cut: Callable[[], bool]) -> None:
+        self._place, self._process, self._clock, self._cut = place, process, clock, cut
+        self._inner = MemoryCoordinator(place.shared)
+
+    async def read(self) -> Seen | None:
+        """See Coordinator."""
+        await self._way()
+        seen = await self._inner.read()
+        await self._way()
+        return seen
+
+    async def compare_and_set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
+        """See Coordinator."""
+        await self._way()
+        place = self._place
+        if place.rng.random() < place.unclear:
+            if place.rng.random() < 0.5:
+                late_ms = place.rng.uniform(0, 3_000)
+                late = self._late(late_ms, expected, proposed)  # also if its process ends meanwhile
+                place.loop.create_task(late, name="late write of the record", context=contextvars.Context())
+            else:
+                await self._set(expected, proposed)
+            await self._clock.sleep_ms(place.rng.choice((20, GIVES_UP_MS)))
+            raise CoordinatorUnknown("nobody knows whether the record was written")
+        seen = await self._set(expected, proposed)
+        await self._way()
+        return seen
+
+    async def watch(self) -> AsyncIterator[Seen]:
+        """See Coordinator."""
+        await self._way()
+        async for seen in self._inner.watch():
+            await self._way()
+            yield seen
+
+    async def _set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
+        seen = await self._inner.compare_and_set(expected, proposed)
+        if seen is not None:
+            self._place.note(seen.record)
+        return seen
+
+    async def _late(self, late_ms: float, expected: Seen | None, proposed: GroupRecord) -> None:
+        await ProcessClock(self._place.loop).sleep_ms(late_ms)
+        await self._set(expected, proposed)
+
+    async def _way(self) -> None:
+        await self._clock.sleep_ms(self._place.rng.uniform(0.5, 4))
+        if self._place.away or self._cut():
+            await self._clock.sleep_ms(GIVES_UP_MS)
+            raise CoordinatorUnknown("the record cannot be reached")

@@ -1,0 +1,82 @@
+"""What a seed stands for: how the group is set, and what is done to it when. Made before the world starts.
+
+Each seed draws a few kinds of faults and plays only these (a swarm): some need that others are absent.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+__all__ = ["KINDS", "GroupPlan", "GroupStep", "group_plan"]
+
+NODES = {
+    "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
+}  # fmt: skip
+NETS = {
+    "isolate": 3, "one way in": 3, "one way out": 3, "pair": 3, "clients": 1, "lossy": 2, "slow": 2, "breaking": 2,
+    "record away": 2, "record cut": 3, "record unclear": 3, "leader and record": 2, "clock": 1,
+}  # fmt: skip
+KINDS = tuple({**NODES, **NETS})
+WEIGHTS = {**NODES, **NETS}
+TARGETS = ("leader", "leader", "follower", "any")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStep:
+    """One thing done to the group."""
+
+    at_ms: int
+    what: str
+    target: str
+    """Which copy, as it is at the moment."""
+    lasts_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """All that a seed decides before the start."""
+
+    seed: int
+    mode: str
+    clocks_off: bool
+    """Clocks are wrong by up to an hour, and run up to 1 in 500 too fast or slow."""
+    device_ms: tuple[float, float]
+    """Shortest and longest time of one job of a disk."""
+    segment_bytes: int
+    snapshot_log_bytes: int
+    steps: tuple[GroupStep, ...]
+    heal_ms: int
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{step.what} {step.target} at {step.at_ms} for {step.lasts_ms}" for step in self.steps)
+        clocks = "wrong" if self.clocks_off else "right"
+        return (
+            f"{self.mode} mode, {clocks} clocks, disks {self.device_ms[0]} to {self.device_ms[1]} ms, log files of "
+            f"{self.segment_bytes}, a snapshot each {self.snapshot_log_bytes} bytes, {len(self.steps)} steps until "
+            f"{self.heal_ms} ms: {steps}"
+        )
+
+
+def group_plan(seed: int) -> GroupPlan:
+    """The plan of one seed."""
+    rng = random.Random(f"group plan {seed}")
+    names = list(WEIGHTS)
+    weights = [WEIGHTS[name] for name in names]
+    kinds = [rng.choices(names, weights)[0] for _ in range(rng.randint(2, 6))]
+    steps: list[GroupStep] = []
+    at_ms = 4_000
+    for _ in range(rng.randint(10, 16)):
+        at_ms += rng.choice((0, 5, 50, 300, 1_000, 2_500, 4_000)) + rng.randint(0, 300)
+        lasts_ms = rng.choice((100, 300, 1_000, 2_500, 4_500))
+        steps.append(GroupStep(at_ms, rng.choice(kinds), rng.choice(TARGETS), lasts_ms))
+    return GroupPlan(
+        seed=seed,
+        mode="sync" if rng.random() < 0.7 else "memory",
+        clocks_off=rng.random() < 0.3,
+        device_ms=rng.choice(((0.0, 0.2), (0.1, 3.0), (0.1, 30.0))),
+        segment_bytes=rng.choice((1 << 16, 1 << 18)),
+        snapshot_log_bytes=rng.choice((1 << 14, 1 << 16, 1 << 24)),
+        steps=tuple(steps),
+        heal_ms=max(step.at_ms + step.lasts_ms for step in steps) + 500,
+    )

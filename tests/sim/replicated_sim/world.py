@@ -1,0 +1,404 @@
+"""One world of a replicated group: three real brokers, a nameserver, clients at each of them, and faults by plan.
+
+Real: `ReplicatedApp` with its core, driver, links, log, replay, and the `BrokerApp` of each term; the store, its files
+and their recovery; every byte between them. Given by the world: time, network, disks, threads, the record's place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from evenq_broker.core.replication.record import Pair
+from evenq_broker.core.replication.rules import InvariantBroken, Role
+from evenq_broker.replicated_app import ReplicaMachine, ReplicatedApp
+from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
+from evenq_nameserver.app import Nameserver
+from evenq_nameserver.settings import NameserverSettings
+from evenq_proofs.group_faults.clients import Acknowledged
+from evenq_proofs.kill_loop.clients import BROKER, GROUPS, QUEUES, TOPIC
+from evenq_proofs.sim import ProcessClock, ProcessNet, SimNet, SimProcess
+from evenq_proofs.sim.threads import ThreadedLoop, thread_stand_ins
+from evenq_sim.edges import edges_of, replaced
+
+from evenq.errors import Error, StoreCorrupted
+from evenq.model import MessageType
+from evenq.testing.history import HistoryAction, Op
+from replicated_sim.clients import MemoryRecorder, SimClients, drain
+from replicated_sim.disks import Keep, SimDisk
+from replicated_sim.faults import GroupFaults
+from replicated_sim.judging import GroupOutcome, judged
+from replicated_sim.plants import planted
+from replicated_sim.record_place import GroupPlace, SimCoordinator
+from replicated_sim.scenario import GroupPlan, group_plan
+
+__all__ = ["Copy", "GroupWorld", "run_group"]
+
+COPIES = range(3)
+BOUND_MS = 60_000
+"""After the last fault the group is whole, and everything is read, within this."""
+RESTART_MS = 1_000
+_NOBODY = contextvars.Context()
+"""Of tasks of the world that are begun by a callback of a process."""
+
+
+class Copy:
+    """One broker's place, over all its starts."""
+
+    def __init__(self, number: int, clock: ProcessClock) -> None:
+        self.number, self.clock = number, clock
+        self.name = f"b{number}"
+        self.disk = SimDisk()
+        self.boots = 1
+        self.starts = 0
+        self.process: SimProcess | None = None
+        self.app: ReplicatedApp | None = None
+        self.busy = False
+        """A step is at work on it."""
+        self.flipped = ""
+        """Where its disk was damaged; it is replaced as soon as its broker says so."""
+        self.record_cut = False
+
+    @property
+    def alive(self) -> bool:
+        """A process runs, or is paused."""
+        return self.process is not None and self.process.alive
+
+    @property
+    def pair(self) -> Pair | None:
+        """What it stands for in the record; None: nothing, or not now."""
+        identity = getattr(self.app, "_identity", None)
+        return None if identity is None or not self.alive else Pair(self.number, identity.store_id)
+
+    @property
+    def role(self) -> Role | None:
+        """Of its replica; None without one."""
+        driver = getattr(self.app, "_driver", None)
+        return driver.replica.role if driver is not None and self.alive else None
+
+
+class GroupWorld:
+    """The group and what is done to it."""
+
+    def __init__(self, plan: GroupPlan) -> None:
+        self.plan = plan
+        self.rng = random.Random(f"group world {plan.seed}")
+        device = random.Random(f"device {plan.seed}")
+        self.loop = ThreadedLoop(lambda: device.uniform(*plan.device_ms))
+        self.clock = ProcessClock(self.loop)
+        self.recorder = MemoryRecorder(self.clock)
+        self.net = SimNet(self.loop, random.Random(f"net {plan.seed}"), seen=lambda *_: None)
+        self.place = GroupPlace(self.loop, random.Random(f"place {plan.seed}"))
+        self.copies = [Copy(number, self._new_clock()) for number in COPIES]
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        """What was done and what came of it, for people."""
+        self.store_ids = 0
+        self.acknowledged: list[Acknowledged] = []
+        self.drained = False
+        """Everything was received, pulled and scanned, and all brokers were stopped in order."""
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def _new_clock(self) -> ProcessClock:
+        rate, skew_ms = 1.0, 0
+        if self.plan.clocks_off:
+            rate, skew_ms = 1 + self.rng.uniform(-0.002, 0.002), self.rng.randint(-3_600_000, 3_600_000)
+        return ProcessClock(self.loop, skew_ms=skew_ms, rate=rate, since_ms=self.rng.randint(0, 1_000_000))
+
+    def note(self, text: str) -> None:
+        """A line for the story."""
+        self.notes.append(f"{self.loop.now_ms:11.3f} ms  {text}")
+
+    # ------------------------------------------------------------------------------------------------ the play
+
+    def play(self) -> GroupOutcome:
+        """From the start to the verdict."""
+        asyncio.set_event_loop(None)
+        try:
+            self.loop.run_until_complete(self._play())
+        finally:
+            self.loop.finish()
+        return judged(self)
+
+    async def _play(self) -> None:
+        nameserver = SimProcess("ns1", self.loop)
+        settings = NameserverSettings(
+            host="ns1", port=9876, heartbeat_interval_ms=1_000, expiry_ms=4_000, register_from="*"
+        )
+        clock = ProcessClock(self.loop)
+        app = Nameserver(settings, clock=clock, rng=random.Random("ns1"), edges=edges_of(nameserver, self.net, clock))
+        await asyncio.wait([nameserver.spawn(app.start(), name="start ns1")])
+        await asyncio.gather(*(self.start(copy) for copy in self.copies))
+        if not await self.whole(within_ms=30_000):
+            self.problems.append(f"not begun: the new group is not whole within 30 s ({self.state()})")
+            return
+        leader = self.leader
+        assert leader is not None
+        assert leader.app is not None
+        assert leader.process is not None
+        term = leader.app._term
+        assert term is not None
+        making = leader.process.spawn(
+            term.broker.catalog.create_topic(TOPIC, queues=QUEUES, message_type=MessageType.MIXED), name="topic"
+        )
+        await making
+        for group in GROUPS:
+            order = "none" if group == "pop" else "queue"
+            number = self.recorder.invoke(
+                Op.ADMIN, action=HistoryAction.SUBSCRIBE, group=group, topic=TOPIC, order=order
+            )
+            self.recorder.ok(number)
+        addresses = [f"{copy.name}:8081" for copy in self.copies]
+        clients = SimClients(
+            self.loop, self.net, addresses, self.recorder, self.plan.seed, delays=not self.plan.clocks_off
+        )
+        clients.start()
+        faults = GroupFaults(self)
+        await faults.play()
+        clients.check()
+        await self._settle(clients)
+
+    async def _settle(self, clients: SimClients) -> None:
+        whole = await self.whole(within_ms=BOUND_MS)
+        await self.clock.sleep_ms(1_000)
+        await clients.stop()
+        self.acknowledged = clients.answers.acknowledged
+        if not whole:
+            self.problems.append(f"not whole {BOUND_MS} ms after the last fault ({self.state()})")
+            return
+        await self.clock.sleep_ms(6_000)  # delays and invisible times end
+        await self._drain()
+        for copy in sorted(self.copies, key=lambda one: one is self.leader):
+            await self.stop(copy)
+
+    async def _drain(self) -> None:
+        until_ms = self.loop.now_ms + BOUND_MS
+        last = "nobody leads"
+        while True:
+            leader = self.leader
+            try:
+                if leader is not None:
+                    await drain(f"{leader.name}:8081", self.net, self.loop, self.recorder)
+                    self.drained = True
+                    return
+            except Error as error:
+                last = f"{type(error).__name__}: {error}"
+                if leader is not None and leader.flipped:
+                    await self.replace(leader)
+            if self.loop.now_ms > until_ms:
+                self.problems.append(f"not drained within {BOUND_MS} ms: {last} ({self.state()})")
+                return
+            await self.clock.sleep_ms(300)
+
+    # ------------------------------------------------------------------------------------------------ looks
+
+    @property
+    def leader(self) -> Copy | None:
+        """Who serves; in doubt the one of the record."""
+        ready = [copy for copy in self.copies if copy.role is Role.READY]
+        record = self.place.record
+        named = [copy for copy in ready if record is not None and copy.number == record.leader]
+        return (named or ready or [None])[0]
+
+    def is_whole(self) -> bool:
+        """One serves, all are in sync."""
+        record, leader = self.place.record, self.leader
+        if record is None or leader is None or leader.app is None or leader.app._term is None:
+            return False
+        pairs = {copy.pair for copy in self.copies}
+        return not leader.app._why_not_ready() and set(record.isr) == pairs and leader.number == record.leader
+
+    async def whole(self, *, within_ms: float) -> bool:
+        """Wait for it; False: not within this."""
+        until_ms = self.loop.now_ms + within_ms
+        while not self.is_whole():
+            if self.loop.now_ms > until_ms:
+                return False
+            await self.clock.sleep_ms(100)
+        return True
+
+    def state(self) -> str:
+        """For people."""
+        record = self.place.record
+        said = "no record"
+        if record is not None:
+            said = f"epoch {record.epoch}, leader {record.leader}, in sync {[pair.broker_id for pair in record.isr]}"
+        return f"{said}; " + ", ".join(f"{copy.name} {copy.role or 'is down'}" for copy in self.copies)
+
+    # ------------------------------------------------------------------------------------------------ processes
+
+    async def start(self, copy: Copy) -> None:
+        """Start its broker; one that cannot is tried again, as a supervisor does."""
+        while True:
+            copy.starts += 1
+            process = copy.process = SimProcess(f"{copy.name}#{copy.starts}", self.loop, host=copy.name)
+            copy.disk.on_dead = partial(self._power_gone, copy, process)
+            copy.app = None
+            task = process.spawn(self._run(copy, process), name=f"run {process.name}")
+            while copy.alive and not task.done() and not self._is_up(copy):
+                await self.clock.sleep_ms(5)
+            if not task.done():
+                self._tasks.append(self.loop.create_task(self._watch(copy, process, task), name="watch"))
+                return
+            error = self._ended(copy, process, task)
+            self._kill(process)
+            if error is None:  # it was killed, and somebody else starts it
+                return
+            copy.disk = copy.disk.crash(Keep.ALL, self.rng)
+            await self.clock.sleep_ms(RESTART_MS)
+
+    async def _run(self, copy: Copy, process: SimProcess) -> None:
+        app = copy.app = ReplicatedApp(
+            self._settings(copy),
+            clock=copy.clock,
+            rng=random.Random(f"{self.plan.seed} {process.name}"),
+            net=ProcessNet(self.net, process),
+            edges=edges_of(process, self.net, copy.clock),
+            machine=ReplicaMachine(
+                disk=copy.disk,
+                coordinator=SimCoordinator(self.place, process, copy.clock, lambda: copy.record_cut),
+                boot_id=f"boot {copy.name} {copy.boots}",
+                new_store_id=self._new_store_id,
+            ),
+        )
+        await app.start()
+        try:
+            await app.wait()
+        finally:
+            if process.alive:
+                await app.close()
+
+    def _is_up(self, copy: Copy) -> bool:
+        return copy.app is not None and copy.app._links is not None and copy.app._page is not None
+
+    async def _watch(self, copy: Copy, process: SimProcess, task: asyncio.Task[None]) -> None:
+        """A broker that ends by itself is started again."""
+        await asyncio.wait([task])
+        if copy.process is not process or not process.alive or copy.busy:
+            return
+        self._ended(copy, process, task)
+        self._kill(process)
+        copy.disk = copy.disk.crash(Keep.ALL, self.rng)
+        await self.clock.sleep_ms(RESTART_MS)
+        if copy.process is process and not copy.busy:
+            await self.start(copy)
+
+    def _ended(self, copy: Copy, process: SimProcess, task: asyncio.Task[None]) -> BaseException | None:
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return None
+        self.note(f"{process.name} ended: {type(error).__name__}: {error}")
+        if isinstance(error, StoreCorrupted) and copy.flipped:
+            self.note(f"{copy.name} gets an empty disk")
+            copy.disk, copy.flipped = SimDisk(), ""
+        elif copy.disk.dead:
+            pass
+        elif isinstance(error, InvariantBroken | StoreCorrupted) or not isinstance(error, Error):
+            self.problems.append(f"{process.name} ended: {type(error).__name__}: {error}")
+        return error
+
+    def _new_store_id(self) -> str:
+        self.store_ids += 1
+        return f"{self.store_ids:032x}"
+
+    def _kill(self, process: SimProcess) -> None:
+        process.kill()
+        self.net.died(process)
+
+    def kill(self, copy: Copy, keep: Keep) -> None:
+        """End it, and let its disk keep so much. Other than ALL is a loss of power."""
+        if copy.process is not None and copy.process.alive:
+            self._kill(copy.process)
+        copy.disk = copy.disk.crash(keep, self.rng)
+        copy.boots += keep is not Keep.ALL
+        copy.app = None
+
+    def _power_gone(self, copy: Copy, process: SimProcess) -> None:
+        """An armed crash came about: within a callback of that process."""
+        if copy.process is not process:
+            return
+        self.note(f"{process.name} lost power in the middle of a write")
+        process.kill()
+        self.loop.create_task(self._back(copy, process), name="power back", context=_NOBODY.copy())
+
+    async def _back(self, copy: Copy, process: SimProcess) -> None:
+        self.net.died(process)
+        was_busy, copy.busy = copy.busy, True
+        await self.clock.sleep_ms(self.rng.choice((10, 500, 2_500)))
+        if copy.process is process:
+            self.kill(copy, self.rng.choice((Keep.NONE, Keep.SOME)))
+            await self.start(copy)
+        copy.busy = was_busy
+
+    async def stop(self, copy: Copy) -> None:
+        """As SIGTERM does; killed after 30 s."""
+        process, app = copy.process, copy.app
+        if process is None or app is None or not process.alive:
+            return
+        closing = process.spawn(app.close(), name=f"close {process.name}")
+        limit = self.loop.create_task(self.clock.sleep_ms(30_000), name="grace")
+        await asyncio.wait([closing, limit], return_when=asyncio.FIRST_COMPLETED)
+        limit.cancel()
+        if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
+            self.note(f"{process.name} could not close: {error!r}")
+        self._kill(process)
+
+    async def replace(self, copy: Copy) -> None:
+        """An operator gives it an empty disk."""
+        self.note(f"{copy.name} gets an empty disk")
+        copy.busy = True
+        self.kill(copy, Keep.ALL)
+        copy.disk, copy.flipped = SimDisk(), ""
+        await self.start(copy)
+        copy.busy = False
+
+    def _settings(self, copy: Copy) -> BrokerSettings:
+        plan = self.plan
+        return BrokerSettings(
+            broker_name=BROKER,
+            host=copy.name,
+            advertise=f"{copy.name}:8081",
+            nameservers="ns1:9876",
+            store=StoreSettings(
+                path=Path("/simulated") / copy.name, segment_bytes=plan.segment_bytes, message_index=False,
+                snapshot_log_bytes=plan.snapshot_log_bytes, disk_free_min_bytes=0, disk_used_max_ratio=1,
+            ),
+            replication=ReplicationSettings(
+                members=",".join(f"{number}=b{number}:8083" for number in COPIES), broker_id=copy.number,
+                mode=plan.mode, record="file:nowhere", renew_ms=300, suspect_ms=1_500, lag_ms=1_000,
+            ),
+            register_interval_ms=1_000,
+            peer_timeout_ms=1_000,
+            drain_ms=3_000,
+            trace_bytes=0,
+            default_group_max_attempts=1_000,
+            default_start_from="FIRST",
+        )  # fmt: skip
+
+
+@contextmanager
+def _quiet(*, verbose: bool) -> Iterator[None]:
+    level, collects = logging.root.manager.disable, gc.isenabled()
+    logging.disable(logging.NOTSET if verbose else logging.CRITICAL)
+    gc.disable()  # a collection would end forgotten generators at another moment each time
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        if collects:
+            gc.enable()
+
+
+def run_group(seed: int, *, plant: str = "", verbose: bool = False) -> GroupOutcome:
+    """Play one seed."""
+    world = GroupWorld(group_plan(seed))
+    with _quiet(verbose=verbose), replaced([*thread_stand_ins(), *planted(plant)]):
+        return world.play()

@@ -1,0 +1,115 @@
+"""`make sim-replicated SEEDS=n`: play a group of three copies by seed, print the story of each one that breaks a promise.
+
+`--plant NAME` plants a fault on purpose and ends with the first seed that finds it. `--seed n` plays one seed and prints
+what was done to it; `--history` prints every operation besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "proofs")]
+
+from replicated_sim.plants import PLANTS  # noqa: E402 - the line above makes them importable
+from replicated_sim.world import run_group  # noqa: E402
+
+SHOWN_EACH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a process tells of a seed."""
+
+    seed: int
+    story: str
+    """Empty: no promise was broken."""
+    ended_ms: int
+    acknowledged: int
+    elections: int
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of all seeds so far."""
+
+    seeds: int = 0
+    failed: list[int] = field(default_factory=list)
+    virtual_ms: int = 0
+    acknowledged: int = 0
+    elections: int = 0
+    cpu_s: float = 0.0
+
+    def add(self, played: Played) -> None:
+        """One more."""
+        self.seeds += 1
+        self.virtual_ms += played.ended_ms
+        self.acknowledged += played.acknowledged
+        self.elections += played.elections
+        self.cpu_s += played.cpu_s
+        if played.story:
+            self.failed.append(played.seed)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seeds:,} seeds, {self.virtual_ms / 3_600_000:.1f} hours of the group, {self.acknowledged:,} answers "
+            f"with OK, {self.elections:,} elections, {self.cpu_s / max(1, self.seeds):.2f} s of the processor a seed "
+            f"({3_600 * self.seeds / max(0.001, self.cpu_s):,.0f} seeds an hour of a core): "
+            f"{len(self.failed)} failed {self.failed[:20] or ''}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=2_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--plant", default="", choices=("", *PLANTS), help="a fault to plant")
+    parser.add_argument("--seed", type=int, default=None, help="only this one")
+    parser.add_argument("--history", action="store_true", help="with --seed: every operation, too")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        outcome = run_group(asked.seed, plant=asked.plant)
+        print(f"{outcome.text()}\n" * asked.history + outcome.story())
+        return 1 if outcome.problems else 0
+    return many(asked.first, asked.seeds, asked.plant, asked.jobs)
+
+
+def many(first: int, seeds: int, plant: str, jobs: int) -> int:
+    sums = Sums()
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=100) as pool:
+        for played in pool.imap(partial(played_of, plant=plant), range(first, first + seeds), chunksize=2):
+            sums.add(played)
+            if played.story:
+                print(f"{played.story}\n", flush=True)
+                if plant:
+                    print(f"the planted fault {plant!r} was found by seed {played.seed}, the {sums.seeds}. one played")
+                    return 0
+            if sums.seeds % SHOWN_EACH == 0:
+                print(sums, flush=True)
+    print(sums)
+    return 1 if sums.failed or plant else 0
+
+
+def played_of(seed: int, *, plant: str) -> Played:
+    begun_s = time.process_time()
+    try:
+        outcome = run_group(seed, plant=plant)
+    except Exception as error:  # noqa: BLE001  # a world that cannot be played is a finding, too
+        return Played(seed, f"seed {seed}: the world ended: {error!r}", 0, 0, 0, time.process_time() - begun_s)
+    return Played(
+        seed, outcome.story() if outcome.problems else "", outcome.ended_ms, outcome.acknowledged, outcome.elections,
+        time.process_time() - begun_s,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
