@@ -196,15 +196,26 @@ def test_a_broker_that_is_killed_in_the_middle_is_asked_again_behind_what_came(t
         with evenq.Producer(endpoint=old.endpoint) as producer:
             for number in range(300):
                 producer.send(evenq.Message(topic="orders", body=f"{number}".encode() * 2_000))
-        words = ["create", "--to", str(target), "--endpoint", old.endpoint, "--max-rate", "300K", "--json"]
+        words = [
+            "create",
+            "--to",
+            str(target),
+            "--endpoint",
+            old.endpoint,
+            "--max-rate",
+            "300K",
+            "--patience",
+            "150s",
+            "--json",
+        ]
         with subprocess.Popen(
             [sys.executable, "-m", "evenq.cli", "backup", *words], stdout=subprocess.PIPE, text=True
         ) as backup:
             try:
                 eventually(lambda: bool(list(target.rglob("*.new"))), "a piece has begun")
                 old.brokers[0].kill()
-                old.brokers[0].restart()
-                out, _ = backup.communicate(timeout=150)
+                old.brokers[0].restart(timeout_ms=100_000)
+                out, _ = backup.communicate(timeout=200)
             finally:
                 backup.kill()
         assert backup.returncode == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -189,3 +189,5 @@ class _Copying:
             raise error
         self._run.pause()
         await self._clock.sleep_ms(AGAIN_MS)
+        with suppress(Error):
+            await self._source.brokers()  # finds an access point that answers

@@ -27,7 +27,7 @@ from evenq.store.backup.manifest import (
     unpack_partial,
 )
 from evenq.store.backup.reading import KEPT, LogCheck, find_manifest, piece_bytes
-from evenq.store.backup.target import BackupTarget, TargetFile, read_small, write_small
+from evenq.store.backup.target import SMALL_BYTES_MAX, BackupTarget, TargetFile, read_small, write_small
 
 __all__ = ["BackupRun"]
 
@@ -131,6 +131,11 @@ class BackupRun:
             raise PreconditionFailed(
                 f"whether {self._target.describe(self.broker_name)} is of this broker's log cannot be told: the broker "
                 "has another folder, and none of the bytes any more that the backup ends with. Give it a new target"
+            )
+        if snapshot_bytes > SMALL_BYTES_MAX:
+            raise StoreError(
+                f"the snapshot of broker {self.broker_name} has {snapshot_bytes} bytes; {SMALL_BYTES_MAX} at most can "
+                "be kept"
             )
         self._close_piece()
         self._cluster, self._store_id, self._segment_bytes = cluster, store_id, segment_bytes

@@ -28,6 +28,8 @@ from evenq.store.segment import FOLDER, path_of, segment_of
 
 __all__ = ["RestorePlan", "Restored", "plan_restore", "restore", "settle"]
 
+NOT_OURS: Final = "lost+found"
+"""What the root of a new volume has."""
 RESERVE_BYTES: Final = 64 << 20
 """Free on the volume beside the log: snapshot, and what the first start derives."""
 
@@ -161,7 +163,7 @@ def restore(target: BackupTarget, plan: RestorePlan, folder: Path, on_progress: 
 
 def _check_empty(folder: Path) -> None:
     try:
-        names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+        names = sorted(entry.name for entry in folder.iterdir() if entry.name != NOT_OURS) if folder.exists() else []
     except OSError as error:
         raise StoreError(f"{folder} cannot be used: {error.strerror or error}") from error
     if names:
@@ -246,13 +248,17 @@ async def settle(folder: Path, broker_name: str, record: bytes, *, clock: Clock)
     `MessageStore.open` does, StoreFull. Retention deletes nothing meanwhile.
     """
     options = StoreOptions(flush=FlushMode.SYNC, retention_ms=0)
-    store = await MessageStore.open(
-        folder, options, clock=clock, broker_name=broker_name, on_state=lambda *_: None, on_snapshot=lambda _: None
-    )
     try:
-        await store.append_state(record)
-    finally:
-        await store.close()
+        store = await MessageStore.open(
+            folder, options, clock=clock, broker_name=broker_name, on_state=lambda *_: None, on_snapshot=lambda _: None
+        )
+        try:
+            await store.append_state(record)
+        finally:
+            await store.close()
+    except BaseException:
+        (folder / lock.PATH).unlink(missing_ok=True)  # without the record it must not be opened
+        raise
 
 
 def _clear(folder: Path, *, made: bool) -> None:
@@ -260,6 +266,8 @@ def _clear(folder: Path, *, made: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         return
     for entry in list(folder.iterdir()) if folder.exists() else []:
+        if entry.name == NOT_OURS:
+            continue
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
         else:

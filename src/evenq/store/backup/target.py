@@ -17,7 +17,7 @@ from typing import Final, Protocol, Self
 
 from evenq.errors import StoreError, StoreFull, StoreLocked
 
-__all__ = ["BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
+__all__ = ["SMALL_BYTES_MAX", "BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
 
 READ_BYTES: Final = 1 << 20
 SMALL_BYTES_MAX: Final = 256 << 20

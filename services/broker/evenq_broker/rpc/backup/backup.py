@@ -62,6 +62,7 @@ class _Backups:
                 hold, snapshot = backup.hold, backup.snapshot
                 head = self._head(backup.log_start, backup.end)
                 head.snapshot_offset, head.snapshot_bytes = backup.snapshot_offset, len(snapshot)
+                del backup
             head.start = max(request.start, head.log_start)
             head.compared = await self._compared(request, head, reading)
             hold.log_offset = head.start

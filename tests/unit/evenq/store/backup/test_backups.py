@@ -23,6 +23,7 @@ from evenq.store.backup.verifying import verify
 from evenq.store.disk import ReadOnlyDisk
 from evenq.store.inspection.verify import verify as verify_folder
 from evenq.store.log_holds import LogHolds
+from evenq.store.log_pieces import LogPieces
 from evenq.store.messages import TimerAppend
 
 NAME = "broker-a"
@@ -106,8 +107,12 @@ def test_a_second_run_copies_what_is_new_and_a_restore_of_it_is_a_clean_folder(t
         assert states == [b"state", b"new key"]
         assert new.identity.store_id != store.identity.store_id
         await fill(new, 1)
+        end = new.stats.log_end
         await new.close()
         disk = ReadOnlyDisk(tmp_path / "new")
+        epochs = [epoch for epoch, _ in LogPieces(disk, SEGMENT).epochs(0, end) if epoch]
+        assert epochs == sorted(epochs)
+        assert (epochs[0], epochs[-2:]) == (1, [2, 2]), "the key and what comes later are of a higher epoch"
         assert [one.kind for one in verify_folder(disk, owner=disk.owner).findings.listed] in ([], ["manifest-damaged"])
 
     run(story)
