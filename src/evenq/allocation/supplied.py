@@ -107,4 +107,4 @@ def _asked(name: str, problem: str, call: Callable[[], T]) -> T:
         raise
     except Exception as error:  # a stranger's code may raise anything, and must not end a server's loop
         reason = f"{type(error).__name__}: {error}"[:200]
-        raise BadRequest(f"allocate strategy {name!r} {problem}: {reason}; mend or uninstall its package") from error
+        raise BadRequest(f"allocate strategy {name!r} {problem}: {reason}; fix or uninstall its package") from error

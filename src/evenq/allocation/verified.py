@@ -56,7 +56,7 @@ def verified(
 
 
 def _wrong(strategy: str, what: str, fix: str) -> BadRequest:
-    return BadRequest(f"allocate strategy {strategy[:SHOWN_MAX]!r} {what}; mend the strategy: {fix}")
+    return BadRequest(f"allocate strategy {strategy[:SHOWN_MAX]!r} {what}; fix the strategy: {fix}")
 
 
 def _shown(value: object) -> str:

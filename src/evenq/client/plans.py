@@ -66,8 +66,7 @@ def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, Fi
     if not isinstance(subscriptions, Mapping):
         one = subscriptions if isinstance(subscriptions, str) else "topic"
         raise BadRequest(
-            f"subscriptions is {subscriptions!r:.80}; give a dict of topics and what is wanted of them, as in "
-            f"{{{one!r}: '*'}}"
+            f"subscriptions is {subscriptions!r:.80}; give a dict from topics to filters, as in {{{one!r}: '*'}}"
         )
     result: dict[str, FilterExpression] = {}
     for topic, given in subscriptions.items():
@@ -76,7 +75,7 @@ def filters(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, Fi
             raise IllegalTopic(problem)
         if not isinstance(given, str | FilterExpression):
             raise IllegalFilterExpression(
-                f"what is wanted of topic {topic} is {given!r:.80}; give a text of tags, as in 'a || b' or '*', or "
+                f"the filter of topic {topic} is {given!r:.80}; give a text of tags, as in 'a || b' or '*', or "
                 "FilterExpression.sql(...)"
             )
         expression = FilterExpression(given or "*") if isinstance(given, str) else given

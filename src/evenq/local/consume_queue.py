@@ -186,5 +186,5 @@ def _decode(
 def _misled(queue: LocalConsumeQueue, offset: int) -> StoreCorrupted:
     return StoreCorrupted(
         f"{queue.positions.describe(offset * ENTRY_BYTES)} does not point to message {offset} of queue {queue.key}: "
-        f"close the queues, remove the folder {FOLDER}, open them again; it is made anew"
+        f"close the queues, remove the folder {FOLDER}, open them again; it is built again"
     )

@@ -185,5 +185,5 @@ class CopyReplay:
                 raise StoreCorrupted(
                     f"the leader's snapshot at {self._stop} has {span[1] if span else 0} as the next offset of queue "
                     f"{queue_id} of topic {topic_id}, the log here has {queue.max_offset}: one of them is damaged; "
-                    "stop this broker, empty its folder and let it copy the leader's log anew"
+                    "stop this broker, empty its folder and let it copy the leader's log again"
                 )

@@ -156,7 +156,7 @@ def _load(disk: Disk, path: str) -> IndexFile | None:
     if version != VERSION:
         raise StoreError(
             f"{disk.describe(path)} has format version {version}; this program reads version {VERSION}: start a newer "
-            "program, or delete the index folder to have it built anew"
+            "program, or delete the index folder to have it built again"
         )
     header = IndexFile(*fields)
     return header if size == PAGE_BYTES * (1 + header.page_count) else None

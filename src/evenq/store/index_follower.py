@@ -153,7 +153,7 @@ class IndexFollower:
             if synced:
                 raise StoreError(
                     f"the message index is {end - self._index.position} bytes behind because its files cannot be "
-                    "written: see the log, free space; it goes on by itself"
+                    "written: see the log, and free space; it then continues by itself"
                 )
             with contextlib.suppress(StoreError):
                 await self._sync()

@@ -430,7 +430,7 @@ class MessageIndex:
         if frame is None or frame.kind != MESSAGE:
             raise StoreCorrupted(
                 f"{self._disk.describe(path)} holds no message at log offset {log_offset}, where the message index has "
-                "one: stop the broker and delete its index folder to have it built anew; if it fails again, restore "
+                "one: stop the broker and delete its index folder to have it built again; if it fails again, restore "
                 "the log from a copy"
             )
         return message_of(frame)

@@ -32,7 +32,9 @@ async def expire_forever(
         await clock.sleep_ms(max(10, expiry_ms // 10))
         for change in registry.expire(clock.monotonic_ms()):
             stats.expired += 1
-            log.warning("broker silent, dropped", extra={"broker": change.removed, "version": change.version})
+            log.warning(
+                "broker %s is silent, removed from the routes", change.removed, extra={"version": change.version}
+            )
             announce(change)
         if settled_ms is not None and clock.monotonic_ms() >= settled_ms:
             settled_ms = None

@@ -82,10 +82,12 @@ class RegistryService:
         self._stats.registrations += 1
         if change is not None:
             fields = {"broker": entry.name, "address": entry.addresses[0].target, "topics": len(entry.topics)}
-            log.info("broker registered", extra={**fields, "version": change.version})
+            log.info("broker registered: %s", entry.name, extra={**fields, "version": change.version})
             if change.replaced is not None:
                 log.warning(
-                    "another incarnation held the name of the broker",
+                    "broker %s was registered by another process at %s",
+                    entry.name,
+                    change.replaced.addresses[0].target,
                     extra={
                         "broker": entry.name,
                         "address": change.replaced.addresses[0].target,
@@ -115,7 +117,7 @@ class RegistryService:
         request = registry_pb2.UnregisterRequest.FromString(data)
         change = self.registry.unregister(request.broker_name, request.incarnation)
         if change is not None:
-            log.info("broker left", extra={"broker": request.broker_name, "version": change.version})
+            log.info("broker left: %s", request.broker_name, extra={"version": change.version})
             self.announce(change)
         elif self.settling and not self.registry.knows(request.broker_name):
             # It was registered with the nameserver that was here before; watchers keep it until they hear of its end.
@@ -175,7 +177,7 @@ class RegistryService:
 
     def settled(self) -> None:
         """Everybody has had the time to register: tell all watchers the whole table, which counts from now on."""
-        log.info("nameserver settled", extra={"brokers": len(self.registry.brokers())})
+        log.info("brokers had the time to register; routes of %d brokers apply", len(self.registry.brokers()))
         self._tell(self._snapshot())
 
     def _snapshot(self) -> bytes:
@@ -188,7 +190,7 @@ class RegistryService:
 
     def _tell(self, event: bytes) -> None:
         for slow in self.watchers.tell(event):
-            log.warning("slow watcher cut off", extra={"watcher": slow.name})
+            log.warning("watch of routes by %s ended, it reads too slowly", slow.name, extra={"watcher": slow.name})
         self._wake()
 
     def close(self) -> None:

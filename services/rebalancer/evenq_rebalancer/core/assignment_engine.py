@@ -213,9 +213,9 @@ class AssignmentEngine:
         ones.
         """
         if not self.facts.group_version(group):
-            raise GroupNotFound(f"no broker tells of the consumer group {group!r}; is any of its members running?")
+            raise GroupNotFound(f"no broker reports the consumer group {group!r}; is any of its members running?")
         if topic and not self.facts.topic_version(topic):
-            raise TopicNotFound(f"no broker tells of the topic {topic!r}; create it first")
+            raise TopicNotFound(f"no broker reports the topic {topic!r}; create it first")
         if not self.warm(now_ms):
             return []
         self._heed_epochs()
@@ -413,7 +413,7 @@ class AssignmentEngine:
             else:  # the topic is gone, or not yet there: the assignment waits for it
                 assignment.decision, assignment.problem, assignment.seen = (
                     None,
-                    f"no broker tells of the topic {topic!r}",
+                    f"no broker reports the topic {topic!r}",
                     seen,
                 )
             return None
@@ -451,9 +451,9 @@ class AssignmentEngine:
         self._see(question.group, now_ms, wall_ms)
         member_history = self._member_histories.get(question.group)
         if member_history is None:
-            return f"no broker tells of the consumer group {question.group!r}"
+            return f"no broker reports the consumer group {question.group!r}"
         if not self.facts.topic_version(question.topic):
-            return f"no broker tells of the topic {question.topic!r}"
+            return f"no broker reports the topic {question.topic!r}"
         if question.client_id not in member_history.members:
             return f"no broker tells of the member {question.client_id!r} in group {question.group!r} yet"
         return ""

@@ -25,8 +25,8 @@ def lease_of(settings: RebalancerSettings) -> Lease | None:
         return None
     if not settings.advertise and settings.host in EVERYWHERE:
         raise SettingsError(
-            f"lease = {settings.lease!r} with host = {settings.host!r}: others must be told where this rebalancer is; "
-            "set advertise to its host:port"
+            f"lease = {settings.lease!r} with host = {settings.host!r}: brokers need an address at which they "
+            "reach this rebalancer; set advertise to its host:port"
         )
     if kind == "file":
         return FileLease(Path(name))

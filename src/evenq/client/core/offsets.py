@@ -90,11 +90,14 @@ def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, QueueOffs
         saved = json.loads(content)
         if saved["format"] != FORMAT:
             raise StoreCorrupted(
-                f"{name} has format {saved['format']}, this version reads {FORMAT}; move the file away to start anew"
+                f"{name} has format {saved['format']}, this version reads {FORMAT}; move the file away to start "
+                f"without stored offsets"
             )
         return {
             MessageQueue(str(row["topic"]), str(row["broker"]), int(row["queue"])): QueueOffset(int(row["offset"]))
             for row in saved["offsets"]
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorrupted(f"{name} is no offsets file ({error}); move it away to start anew") from error
+        raise StoreCorrupted(
+            f"{name} is no offsets file ({error}); move it away to start without stored offsets"
+        ) from error

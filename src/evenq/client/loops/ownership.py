@@ -172,7 +172,9 @@ class Ownership:
         """Read an owned queue from `offset` on; what is in hand is forgotten. Raises PreconditionFailed."""
         pulling = self._pulls.get(queue)
         if pulling is None or pulling.process.dropped:
-            raise PreconditionFailed(f"queue {queue} is not ours now; seek only in what `queues` tells")
+            raise PreconditionFailed(
+                f"queue {queue} is not owned by this consumer now; seek only in the queues that `queues` returns"
+            )
         paused = pulling.process.paused
         self._pull_tasks.pop(queue).cancel()
         pulling.process.drop()

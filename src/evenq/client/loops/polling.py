@@ -308,7 +308,9 @@ class Polling:
     def _owned(self, queue: MessageQueue) -> ProcessQueue:
         process = self._member.ownership.process(queue)
         if process is None:
-            raise PreconditionFailed(f"queue {queue} is not ours now; `queues` tells which are")
+            raise PreconditionFailed(
+                f"queue {queue} is not owned by this consumer now; `queues` returns those that are"
+            )
         return process
 
     async def _range(self, queue: MessageQueue, timestamp_ms: int = 0) -> QueueRange:

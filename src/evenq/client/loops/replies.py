@@ -128,7 +128,7 @@ class Replies:
         await asyncio.gather(*tasks, return_exceptions=True)
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ConnectionFailed("the producer was closed before the reply came"))
+                future.set_exception(ConnectionFailed("the producer was closed before the reply arrived"))
 
     async def _started(self) -> None:
         starting = self._starting

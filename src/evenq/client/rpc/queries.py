@@ -182,7 +182,7 @@ class QueryCalls(Calls):
             if not last:
                 raise silence(error) from error
             raise ConnectionFailed(
-                f"{error}; what was replayed until now is marked: start it again to go on"
+                f"{error}; dead letters replayed until now are marked: start the replay again to continue"
             ) from error
         return [last[name] for name in sorted(last)]
 

@@ -93,7 +93,7 @@ def test_a_strategy_that_knows_contexts_gets_one(install) -> None:
     [
         ("MISNAMED", "Misnamed", "'MISNAMED' .* has the name 'REVERSED'; both must be the same"),
         ("NOTHING", "Nothing", "'NOTHING' .* has no method allocate"),
-        ("UNMADE", "unmade", "'UNMADE' could not be made: RuntimeError: no luck; mend or uninstall"),
+        ("UNMADE", "unmade", "'UNMADE' could not be made: RuntimeError: no luck; fix or uninstall"),
         ("ABSENT", "Absent", "'ABSENT' could not be loaded: AttributeError"),
     ],
 )

@@ -22,14 +22,14 @@ def test_what_is_right_comes_back_for_all_members_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("shares", "told"),
     [
-        ({"x": []}, r"'MINE' gave queues to 'x', no member; mend the strategy: give only to the ids"),
+        ({"x": []}, r"'MINE' gave queues to 'x', no member; fix the strategy: give only to the ids"),
         ({"a": [MessageQueue("T", "b", 9)]}, r"'MINE' gave T@b:9 to 'a', which is not among the 3 queues"),
         ({"a": ["T@b:0"]}, r"'MINE' gave 'T@b:0' to 'a', which is not among"),
-        ({"a": [QUEUES[0]], "b": [QUEUES[0]]}, r"'MINE' gave queue T@b:0 twice, to 'a' and 'b'; mend"),
+        ({"a": [QUEUES[0]], "b": [QUEUES[0]]}, r"'MINE' gave queue T@b:0 twice, to 'a' and 'b'; fix"),
         ({"a": [QUEUES[0], QUEUES[0]]}, r"'MINE' gave queue T@b:0 twice, to 'a' and 'a'"),
-        ({"a": None}, r"'MINE' gave 'a' a NoneType; mend the strategy: give a list"),
+        ({"a": None}, r"'MINE' gave 'a' a NoneType; fix the strategy: give a list"),
         ({"a": "T@b:0"}, r"'MINE' gave 'a' a str"),
-        ([QUEUES], r"'MINE' gave a list; mend the strategy: give a dict"),
+        ([QUEUES], r"'MINE' gave a list; fix the strategy: give a dict"),
         ({"x" * 500: []}, "…, no member"),
     ],
 )

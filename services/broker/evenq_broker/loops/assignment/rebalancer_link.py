@@ -93,7 +93,9 @@ class RebalancerLink:
                 at_once = self._search.redirected(await self._follow(target, backoff))
             except Error as error:
                 if not self._warned:
-                    log.warning("rebalancer does not answer", extra={"rebalancer": target, "error": str(error)})
+                    log.warning(
+                        "rebalancer %s does not answer: %s", target, error.message, extra={"rebalancer": target}
+                    )
                 self._warned = True
                 self._search.failed()
             finally:
@@ -170,7 +172,7 @@ class RebalancerLink:
         raise ConnectionFailed(f"rebalancer {target} ended the report stream; opening it again")
 
     def _leader_found(self, leader: str) -> None:
-        log.info("rebalancer leads", extra={"rebalancer": leader})
+        log.info("reporting to rebalancer %s, which leads", leader, extra={"rebalancer": leader})
         self._search.found()
         self._leader, self._ever_led = leader, True
         self.found_ms = self._runtime.clock.now_ms()

@@ -62,8 +62,14 @@ class ConnectedClients:
         while True:
             await self._runtime.clock.sleep_ms(SWEEP_MS)
             for client_id in self.table.expire(self._runtime.now_ms(), settings.client_silence_ms):
-                log.info("client silent", extra={"client_id": client_id, "silence_ms": settings.client_silence_ms})
+                silent_ms = settings.client_silence_ms
+                log.info(
+                    "client %s made no call for %d ms, removed", client_id, silent_ms, extra={"client_id": client_id}
+                )
                 self.end(client_id, delay_ms=0)
             for client_id in self.table.give_up(self._runtime.now_ms(), settings.client_lost_ms):
-                log.info("client lost", extra={"client_id": client_id, "silence_ms": settings.client_lost_ms})
+                lost_ms = settings.client_lost_ms
+                log.info(
+                    "client %s lost its stream for %d ms, removed", client_id, lost_ms, extra={"client_id": client_id}
+                )
                 self.end(client_id, delay_ms=0)

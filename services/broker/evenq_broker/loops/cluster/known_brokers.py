@@ -64,7 +64,7 @@ class BrokerMemory:
                 self.on_forgotten(op.name)
             if isinstance(op, BrokerKnown) and op.gone_ms:
                 log.warning(
-                    "broker %s is gone; what it holds is out of reach until it comes back",
+                    "broker %s is missing: its messages cannot be read until it is back",
                     op.name,
                     extra={"missing": op.name, "unread": op.unread, "dead_letters": op.dead_letters},
                 )
@@ -104,7 +104,7 @@ class BrokerMemory:
             async with asyncio.timeout(GOODBYE_MS / 1000):
                 await self._peers.ask_peers(FORGET, request)
         except (TimeoutError, Error) as error:
-            log.info("not all brokers were told of our end: %s", error or "no answer in time")
+            log.info("not all brokers were told that this drained broker stops: %s", error or "no answer in time")
 
 
 def _read_queues(view: RegisteredBroker) -> dict[str, int]:

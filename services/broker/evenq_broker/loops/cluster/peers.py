@@ -61,7 +61,7 @@ class Peers:
         view = self._routes.broker(broker_name)
         if view is None:
             raise ConnectionFailed(
-                f"broker {broker_name!r} is not alive: no nameserver tells of it; ask for the route again"
+                f"broker {broker_name!r} is not alive: no nameserver knows it; ask for the route again"
             )
         address = self.address_of(view)
         try:
@@ -83,5 +83,5 @@ class Peers:
         try:
             return await self.ask(peer.name, method, request, metadata=metadata, repeatable=True)
         except Error as error:
-            log.warning("peer does not answer", extra={"peer": peer.name, "method": method, "error": str(error)})
+            log.warning("broker %s does not answer %s: %s", peer.name, method, error.message, extra={"peer": peer.name})
             return error

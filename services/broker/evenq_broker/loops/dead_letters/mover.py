@@ -104,8 +104,9 @@ class DeadLetterMover:
         except Error as error:
             self._try_again(queue, offset)
             log.warning(
-                "dead letter not stored", extra={"group": position[0], "topic": position[1], "error": str(error)}
-            )
+                "a dead letter of group %s, topic %s was not stored, trying again: %s", *position[:2], error.message,
+                extra={"group": position[0], "topic": position[1]},
+            )  # fmt: skip
         finally:
             del self._waiting[position]
 

@@ -189,7 +189,7 @@ class Replay:
         offset = message.queue_offset
         name = self._to_topic or origin_topic(message)
         if not name:
-            raise TopicNotFound("the letter does not tell where it came from; name a topic with --to")
+            raise TopicNotFound("the dead letter has no original topic; name a topic with --to")
         target = await self._cluster_catalog.ensure_topic(name)
         if not target.permission.writable or name.startswith(DLQ_PREFIX):
             raise Forbidden(f"topic {name} takes no messages; name another one with --to")

@@ -58,7 +58,7 @@ class Ending:
         if held:
             log.warning("%d messages were not acknowledged within %d ms and are delivered again", held, limit_ms)
         elif first:
-            log.info("consumers acknowledged the %d messages that they had in hand", first)
+            log.info("consumers acknowledged all %d messages that were delivered to them", first)
         return held
 
     def _in_hand(self) -> int:

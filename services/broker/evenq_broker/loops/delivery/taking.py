@@ -295,7 +295,7 @@ class MessageTaker:
         except StoreCorrupted as error:
             if not frames:
                 raise
-            log.error("a record cannot be read", extra={"topic": wish.topic.name, "error": str(error)})  # noqa: TRY400
+            log.error("a record of topic %s cannot be read: %s", wish.topic.name, error.message)  # noqa: TRY400
             if len(batch.frames) == frames:
                 lost = Batch()
                 lost.held, batch.held[held:] = batch.held[held:], []

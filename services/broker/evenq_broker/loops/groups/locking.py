@@ -197,7 +197,8 @@ class Locking:
         """Raise ConnectionFailed while the broker is closing."""
         if self.leaving:
             raise ConnectionFailed(
-                f"broker {self._runtime.settings.broker_name} is closing; go on where it comes back, or at another one"
+                f"broker {self._runtime.settings.broker_name} is shutting down; connect to it again when it is back, "
+                f"or to another broker"
             )
 
     def must_be_member(self, group: str, client_id: str) -> None:
@@ -264,8 +265,12 @@ class Locking:
             if now_ms - since_ms >= self._runtime.settings.revoke_ms:
                 holder = self._membership.locks.holder(group, queue)
                 log.warning(
-                    "a queue was taken from its holder",
-                    extra={"group": group, "queue": str(queue), "client_id": holder, "waited_ms": now_ms - since_ms},
+                    "group %s: queue %s was revoked from member %s, which did not release it for %d ms",
+                    group,
+                    queue,
+                    holder,
+                    now_ms - since_ms,
+                    extra={"group": group, "queue": str(queue), "client_id": holder},
                 )
                 deliveries.vanished(self._catalog, self._ledger, group, [queue])
                 self._granted(self._membership.locks.release(group, holder, queue))

@@ -101,7 +101,7 @@ class Sessions:
         if self.fences and (missed := self.fences.of(group, member.client_id)):
             session.offsets_reset(missed, now_ms)
         if changed:
-            log.info("member joined", extra={"group": group, "client_id": member.client_id})
+            log.info("member joined group %s: %s", group, member.client_id, extra={"group": group})
             self._tell_group(group, but=member.client_id)
         return session
 
@@ -289,9 +289,9 @@ class Sessions:
         left = await self.locking.let_go(notified, limit_ms)
         fields = {"members": len(notified), "still_holding": left}
         if left:
-            log.warning("members were not done with their queues in time", extra=fields | {"drain_ms": limit_ms})
+            log.warning("%d members did not release their queues within %d ms", left, limit_ms, extra=fields)
         elif notified:
-            log.info("members let go of their queues", extra=fields)
+            log.info("%d members released their queues", len(notified), extra=fields)
 
     def close(self) -> None:
         """End all streams and waits."""
@@ -335,7 +335,7 @@ class Sessions:
                 self._after(group, client_id, why)
 
     def _after(self, group: str, client_id: str, why: str) -> None:
-        log.info("member gone", extra={"group": group, "client_id": client_id, "why": why})
+        log.info("member gone from group %s: %s (%s)", group, client_id, why, extra={"group": group})
         session = self._forget(group, client_id)
         if session is not None:
             session.end()
@@ -354,12 +354,17 @@ class Sessions:
         here = "an unknown host" if known is None else known.address or "an unknown host"
         self.duplicates[group] = self.duplicates.get(group, 0) + 1
         log.warning(
-            "duplicate client id",
-            extra={"group": group, "client_id": member.client_id, "first_at": here, "second_at": member.address},
+            "group %s: client id %s is used by two members, at %s and at %s",
+            group,
+            member.client_id,
+            here,
+            member.address,
+            extra={"group": group},
         )
         raise DuplicateClientId(
-            f"client id {member.client_id!r} is taken in group {group}: another living member at {here} has it, heard "
-            f"of {silent_ms} ms ago; give each consumer an id of its own, or none"
+            f"client id {member.client_id!r} is taken in group {group}: another connected member at {here} has it, "
+            f"heard "
+            f"of {silent_ms} ms ago; give each consumer a different client id, or none"
         )
 
     def _forget(self, group: str, client_id: str) -> Session | None:

@@ -115,7 +115,7 @@ class GroupSettings:
             await self._hear(peer, back=back)
         except Error as error:  # an older one, or gone again
             if self._silent.get(peer.name) != peer.incarnation:
-                log.info("a peer tells no group settings", extra={"peer": peer.name, "error": str(error)})
+                log.info("broker %s sent no group settings: %s", peer.name, error.message, extra={"peer": peer.name})
             self._silent[peer.name] = peer.incarnation
             if error.retryable:
                 self._queried.pop(peer.name, None)
@@ -134,14 +134,17 @@ class GroupSettings:
             after = page.groups[-1].group
         if changed:
             fields = {"peer": peer.name, "groups": len(changed), "names": changed[:NAMED_MAX]}
-            log.info("newer group settings taken over", extra=fields)
+            log.info("newer group settings taken over from broker %s: %s", peer.name, fields["names"], extra=fields)
 
     async def _take(self, peer: RegisteredBroker, settings: PeerSettings) -> bool:
         try:
             return await self.adopt(settings, create=peer.start_ms < self._runtime.started_ms)
         except Error as error:  # a strategy that is not installed here, or the table is full
             log.warning(
-                "group settings of a peer not taken over",
-                extra={"peer": peer.name, "group": settings.group, "error": str(error)},
+                "settings of group %s of broker %s not taken over: %s",
+                settings.group,
+                peer.name,
+                error.message,
+                extra={"peer": peer.name, "group": settings.group},
             )
             return False

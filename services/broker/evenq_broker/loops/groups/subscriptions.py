@@ -52,7 +52,7 @@ class SubscriptionReports:
         differing = different_filters(wanted_of(members))
         for key in [key for key in self._warned_ms if key[0] == group and key[1] not in differing]:
             del self._warned_ms[key]
-            log.info("the group's members filter alike again", extra={"group": group, "topic": key[1]})
+            log.info("group %s: all members use the same filter for topic %s again", *key, extra={"group": group})
         now_ms = self._clock.monotonic_ms()
         for topic, filters in differing.items():
             last_ms = self._warned_ms.get((group, topic))
@@ -61,7 +61,9 @@ class SubscriptionReports:
             self._warned_ms[group, topic] = now_ms
             shown = {one.expression: clients[:_CLIENTS_SHOWN] for one, clients in filters.items()}
             log.warning(
-                "members of one group filter a topic differently: what one leaves out is passed over for all; "
-                "give them one filter, or groups of their own",
+                "group %s: members filter topic %s differently; messages that one filter excludes are skipped for the "
+                "whole group. Use one filter, or separate groups",
+                group,
+                topic,
                 extra={"group": group, "topic": topic, "filters": shown},
             )

@@ -230,7 +230,7 @@ class Lites:
         try:
             sets = lite_sets_of(await self._cluster.peers.ask(peer, LEARN_METHOD, ASK_LITE_SETS))
         except Error as error:  # an older one, or gone again
-            log.info("a peer tells no lite subscriptions", extra={"peer": peer, "error": str(error)})
+            log.info("broker %s sent no lite subscriptions: %s", peer, error.message, extra={"peer": peer})
             return
         now_ms = self._runtime.now_ms()
         for who, names, age_ms in sets:
@@ -315,7 +315,7 @@ class Lites:
                 self.topics.closed(lite.topic_id, lite.queue_id)
                 self._ledger.progress.forget_queue(lite.topic_id, lite.queue_id)
                 self._ledger.journal.record(LiteClosed(lite.topic_id, lite.queue_id))
-                log.info("idle lite topic expired", extra={"topic": parent.name, "lite_topic": lite.name})
+                log.info("idle lite topic %s of %s expired", lite.name, parent.name, extra={"topic": parent.name})
 
 
 def is_lite(topic: TopicConfig) -> bool:

@@ -396,10 +396,10 @@ class ClusterPolls:
             try:
                 await self._talk(line, backoff)
             except Unsupported:
-                log.info("peer has no group-wide polls", extra={"peer": line.name})
+                log.info("broker %s does not support group-wide polls", line.name, extra={"peer": line.name})
                 pause_ms = UNKNOWN_RETRY_MS
             except Error as error:
-                log.info("line to peer broke", extra={"peer": line.name, "error": str(error)})
+                log.info("polls at broker %s are interrupted: %s", line.name, error.message, extra={"peer": line.name})
             line.end()
             await self._runtime.clock.sleep_ms(pause_ms or backoff.next_ms())
 
@@ -444,4 +444,6 @@ class ClusterPolls:
             try:
                 await self.told(listener, want, count)
             except Error as error:  # no such group, or no room for it: nobody can wait for it here
-                log.info("a peer's poll cannot wait here", extra={"peer": listener.peer, "error": str(error)})
+                log.info(
+                    "a poll of broker %s is refused: %s", listener.peer, error.message, extra={"peer": listener.peer}
+                )

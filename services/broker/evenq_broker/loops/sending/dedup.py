@@ -176,7 +176,7 @@ class Deduplicator:
         try:
             await store.append_state(encode([]))  # whatever was queued before it has its outcome afterwards
         except Error as error:
-            log.info("a state record failed", extra={"error": str(error)})
+            log.info("a state record was not written: %s", error.message)
         for key, stored in claims:
             if isinstance(stored, Append) and await self._is_there(stored):
                 self.kept(key, pack_place(stored.queue_id, stored.queue_offset))
@@ -229,7 +229,7 @@ class Deduplicator:
                 continue
             for queue_id in range(topic.queues_ever):
                 if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
-                    log.info("not all message ids of before the restart are known", extra={"known": len(self.recent)})
+                    log.info("only %d message ids from before the restart were restored", len(self.recent))
                     return
                 left -= await self._restore_queue(topic, queue_id, since_ms, left)
 
@@ -249,7 +249,7 @@ class Deduplicator:
                     break
                 at = batch.next_offset
         except StoreCorrupted as error:
-            log.warning("a queue cannot be read back", extra={"topic": topic.name, "error": str(error)})
+            log.warning("message ids of topic %s were not restored: %s", topic.name, error.message)
             return 0
         return at - first
 

@@ -292,7 +292,7 @@ class Deciding:
     async def _roll_there(self, name: str, query_id: str, batch_id: int, winners: Sequence[str]) -> None:
         view = self._catalog.routes.broker(name)
         if view is None:
-            raise ConnectionFailed(f"broker {name!r} is not alive: no nameserver tells of it")
+            raise ConnectionFailed(f"broker {name!r} is not alive: no nameserver knows it")
         request = roll_forward(query_id, batch_id, self.own, winners)
         address = self._cluster.peers.address_of(view)
         check_rolled_forward(await self._runtime.net.unary(address, ROLL_FORWARD, request, timeout_ms=ROLL_MS))

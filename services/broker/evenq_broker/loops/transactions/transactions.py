@@ -132,8 +132,11 @@ class Transactions:
                 self.stats.conflicts += verdict is DecisionStatus.OTHER
                 was = self.table.outcome(number)
                 log.info(
-                    "a decision came too late",
-                    extra={"number": number, "wanted": outcome.name, "was": "unknown" if was is None else was.name},
+                    "transaction %d: decision %s came too late, it is %s already",
+                    number,
+                    outcome.name,
+                    "unknown" if was is None else was.name,
+                    extra={"number": number},
                 )
             case DecisionStatus.SAME:
                 pass
@@ -246,7 +249,7 @@ class Transactions:
             return self._again(number, timer, header, wait_ms)
         self.stats.given_up += 1
         log.warning(
-            "transaction given up",
+            "transaction of topic %s given up after %d checks", topic.name, header.checks,
             extra={
                 "topic": topic.name, "number": number, "checks": header.checks, "begun_ms": header.first_ms,
                 "client_id": header.client_id,
@@ -259,7 +262,7 @@ class Transactions:
         try:
             await self._catalog.create_topic(GIVEN_UP_TOPIC, queues=1, system=True)
         except Error as error:
-            log.warning("no topic for given-up transactions yet", extra={"error": str(error)})
+            log.warning("topic %s for given-up transactions not created yet: %s", GIVEN_UP_TOPIC, error.message)
 
     # ------------------------------------------------------------------------------------------------ checks
 
@@ -327,7 +330,7 @@ class Transactions:
                 sent = was_sent(await self._cluster.peers.ask(peer.name, RELAY, request))
             except Error as error:
                 level = logging.DEBUG if isinstance(error, ConnectionFailed) else logging.WARNING
-                log.log(level, "a check was not relayed", extra={"broker": peer.name, "error": str(error)})
+                log.log(level, "a transaction check was not relayed by broker %s: %s", peer.name, error.message)
                 continue
             if sent:
                 self.stats.relayed += 1

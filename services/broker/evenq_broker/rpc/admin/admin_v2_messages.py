@@ -79,7 +79,7 @@ class _MessageAdmin:
         if not 0 < size <= COUNT_MAX or skipped + size > COUNT_MAX:
             raise BadRequest(
                 f"page {max(1, request.page_num)} of {size} messages is beyond the first {COUNT_MAX}; "
-                "go on with scroll_id, or search a shorter time"
+                "continue with scroll_id, or search a shorter time"
             )
         search = evenq_pb2.FindMessagesRequest(
             topic=request.topic.name,

@@ -90,7 +90,7 @@ class Groups:
             if old is not None and old.revised_ms > request.settings.revised_ms:
                 own = self._runtime.settings.broker_name
                 raise PreconditionFailed(
-                    f"group {request.group} was changed later at {own}, which tells it to the others"
+                    f"group {request.group} was changed later at {own}, which sends it to the other brokers"
                 )
             await self._group_settings.adopt(PeerSettings(request.group, request.settings))
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()

@@ -68,4 +68,4 @@ class Clients:
             try:
                 await forward(self._runtime, address, data, context)
             except Error as error:
-                log.info("termination not passed on", extra={"broker": peer.name, "error": str(error)})
+                log.info("end of a client not forwarded to broker %s: %s", peer.name, error.message)

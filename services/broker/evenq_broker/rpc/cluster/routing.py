@@ -394,11 +394,11 @@ def _share(name: str) -> tuple[Share | None, str]:
     try:
         strategy = stand_in(by_name(name))
     except BadRequest:
-        log.warning("strategy is not known here, AVG instead", extra={"strategy": name})
+        log.warning("strategy %s is not installed here, using AVG instead", name, extra={"strategy": name})
     if name in {"CONFIG", "MACHINE_ROOM"}:
         log.warning(
-            "strategy %s gives nobody a queue here: a broker knows neither lists nor rooms; give the groups that have "
-            "it another one, see `evenq group list`",
+            "strategy %s assigns no queues here, as a broker has neither lists nor rooms; use another strategy for "
+            "the groups that have it, see `evenq group list`",
             name,
             extra={"strategy": name},
         )

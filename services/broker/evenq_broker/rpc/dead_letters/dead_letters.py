@@ -176,7 +176,10 @@ class _Letters:
         if not request.group:
             raise BadRequest("the request names no group; say whose dead letters are meant")
         if not 0 <= request.per_second <= 1e6 or request.max < 0:
-            raise BadRequest(f"a rate of {request.per_second} a second or a maximum of {request.max} makes no sense")
+            raise BadRequest(
+                f"a rate of {request.per_second} a second or a maximum of {request.max} is not possible; give a rate "
+                f"of 0 to 1000000 and a maximum of 0 or more"
+            )
         self._must_not_run(request.group)
         if not request.local:
             await self._must_be_known(request.group)

@@ -222,7 +222,8 @@ class _Data:
         uid = self._catalog.queue_uid(topic)
         if request.uid not in {"", uid}:
             raise PreconditionFailed(
-                f"queue {queue} was made anew: the range was planned with uid {request.uid}, it has {uid} now; ask for "
+                f"queue {queue} was deleted and created again: the range was planned with uid {request.uid}, it has "
+                f"{uid} now; ask for "
                 "its offsets again"
             )
         wanted = _filter_of(request.filter)

@@ -159,7 +159,7 @@ def _must_make_sense(request: admin_pb2.ResetOffsetsRequest) -> None:
     if not request.group:
         raise BadRequest("the request names no consumer group; give one")
     if request.queues and not request.topic:
-        raise BadRequest("queues are told without their topic; name the topic too")
+        raise BadRequest("queues are given without their topic; name the topic too")
     if request.to not in admin_pb2.OffsetTarget.values():
         raise BadRequest(f"target {request.to} is unknown; give one of {', '.join(admin_pb2.OffsetTarget.keys())}")
     if request.value < 0:
@@ -379,8 +379,12 @@ def _move(
     if ledger.progress.commit(*queue_key, move.after, allow_backward=True):
         record = ledger.journal.record(Committed(*queue_key, move.after, reset=True))
         log.warning(
-            "group moved",
-            extra={"group": group.name, "queue": str(queue), "from_offset": move.before, "to_offset": move.after},
+            "group %s: an operator moved queue %s from offset %d to %d",
+            group.name,
+            queue,
+            move.before,
+            move.after,
+            extra={"group": group.name, "queue": str(queue)},
         )
         stuck_queues.meant(queue_key, move.after, now_ms=runtime.clock.monotonic_ms())
     long_polls.ready(*queue_key)

@@ -113,7 +113,7 @@ class LiteSyncing:
             reply = await forward(self._runtime, address, request, context)
             check(service_pb2.SyncLiteSubscriptionResponse.FromString(reply).status)
         except Error as error:
-            log.warning("lite subscription not passed on", extra={"peer": peer, "error": str(error)})
+            log.warning("lite subscription not forwarded to broker %s: %s", peer, error.message, extra={"peer": peer})
             return error
         return None
 
@@ -308,7 +308,7 @@ class LiteReceiving:
             )
             check(response.status)
         except Error as error:
-            log.info("a peer tells nothing of lite topics", extra={"peer": peer, "error": str(error)})
+            log.info("broker %s sent no lite topics: %s", peer, error.message, extra={"peer": peer})
             return False
         return response.ready
 

@@ -102,7 +102,7 @@ class _PeerFetch:
                 if frames[0] != OK_STATUS:
                     return []
         except Error as error:
-            log.info("fetch broke", extra={"peer": source, "frames": len(frames), "error": str(error)})
+            log.info("fetch of messages at broker %s failed: %s", source, error.message, extra={"peer": source})
         if len(frames) < 2:
             return []
         if frames[-1][0] != _TIME_TAG:  # cut off: a batch without its end would be lost by some SDKs
@@ -137,5 +137,5 @@ class _PeerFetch:
                     metadata={MARK: "1"},
                 )
             except Error as error:  # the messages come again when their time is over
-                log.info("messages not given back", extra={"peer": self._address, "error": str(error)})
+                log.info("messages not returned to broker %s: %s", self._address, error.message)
                 return

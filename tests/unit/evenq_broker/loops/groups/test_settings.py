@@ -96,7 +96,7 @@ def test_a_change_reaches_all_brokers_complete_and_the_newest_stands(run: Run) -
         assert (b.catalog.groups.get("g").strategy, b.catalog.groups.get("g").max_attempts) == ("STICKY", 3)
         later_ms = stage.clock.now_ms() + 60_000
         await stage.during(b.catalog.create_group("g", strategy="AVG", revised_ms=later_ms))
-        with pytest.raises(ConnectionFailed, match="was changed later at b, which tells it to the others"):
+        with pytest.raises(ConnectionFailed, match="was changed later at b, which sends it to the other brokers"):
             await change(stage, "a", "g", strategy="NONE")
         await stage.until(lambda: same(a.catalog.groups.get("g"), b.catalog.groups.get("g")))
         assert a.catalog.groups.get("g").strategy == "AVG"
