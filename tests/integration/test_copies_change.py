@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from evenq_proofs.replicated_group import added_copy, figure, group, in_sync
+from evenq_proofs.replicated_group import FAST, added_copy, figure, group, in_sync
 
 import evenq
 from evenq.cli.__main__ import main
@@ -20,7 +21,7 @@ from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
 TOPIC, NAME = "flights", "broker-a"
-LONG_S = 60.0
+LONG_S = 100.0
 
 
 class Traffic:
@@ -123,7 +124,7 @@ def all_in_sync(admin: evenq.Admin, *numbers: int) -> None:
     until(so, lambda: shown(admin))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.slow  # several takeovers and catch-ups, one after the other
 def test_copies_are_removed_and_added_under_a_sender_and_nothing_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -180,3 +181,71 @@ def test_copies_are_removed_and_added_under_a_sender_and_nothing_is_lost(
 def _address_of(node: Node, number: int) -> str:
     parts = node.environment["EVENQ_BROKER_REPLICATION__MEMBERS"].split(",")
     return next(part.partition("=")[2] for part in parts if part.startswith(f"{number}="))
+
+
+def received(endpoints: str, count: int) -> list[str]:
+    """So many messages, each acknowledged."""
+    bodies: list[str] = []
+    with evenq.SimpleConsumer(
+        group="readers", subscriptions={TOPIC: "*"}, endpoint=endpoints, start_from="FIRST"
+    ) as consumer:
+        end = time.monotonic() + LONG_S
+        while len(bodies) < count:
+            assert time.monotonic() < end, f"{len(bodies)} of {count}"
+            for message in consumer.receive(min(32, count - len(bodies)), wait_ms=1_000):
+                bodies.append(message.body.decode())
+                consumer.ack(message)
+    return bodies
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow  # three starts of brokers, one after the other, and a takeover
+def test_the_data_of_a_broker_that_was_alone_gets_copies_and_survives_the_loss_of_its_disk(tmp_path: Path) -> None:
+    settings = {**FAST, "STORE__SEGMENT_BYTES": "1048576"}
+    with LocalCluster(rebalancer=False, folder=tmp_path, broker_settings=settings, ready_ms_max=120_000) as cluster:
+        first = cluster.brokers[0]
+        bodies = [f"message {number}" for number in range(300)]
+        with evenq.Producer(endpoint=cluster.endpoint) as producer:
+            for body in bodies:
+                producer.send(evenq.Message(topic=TOPIC, body=body.encode().ljust(8_000)))
+        read = received(cluster.endpoint, 100)
+        address = f"127.0.0.1:{cluster._ports.take()}"
+        first.stop()
+        first.environment.update({
+            "EVENQ_BROKER_REPLICATION__MEMBERS": f"0={address}",
+            "EVENQ_BROKER_REPLICATION__MIN_IN_SYNC": "1",
+            "EVENQ_BROKER_REPLICATION__FROM_ONE_COPY": "true",
+            "EVENQ_BROKER_REPLICATION__RECORD": f"file:{tmp_path / 'broker-a.group'}",
+        })  # fmt: skip
+        record = tmp_path / "broker-a.group"
+        others = {"version": 1, "epoch": 1, "leader": 0, "isr": {"0": "a" * 32}, "min_isr": 1, "members": [0]}
+        record.write_text(json.dumps({"token": "1", **others}))
+        first.start()
+        until(lambda: not first.alive, first.log_text)
+        assert "holds the record of one already, whose copies are 0" in first.log_text(), (
+            "it joins no other group (R19)"
+        )
+        assert not (tmp_path / "broker-a" / "replica").exists(), "it is still the folder of a broker that is alone"
+        record.unlink()
+        first.start()
+        first.wait_ready(timeout_ms=120_000)
+        nodes = [added_copy(cluster, number, STORE__SEGMENT_BYTES="1048576") for number in (1, 2)]
+        with evenq.Admin(endpoint=cluster.endpoints, timeout_ms=5_000) as admin:
+            assert (shown(admin).mode, shown(admin).in_sync_min, shown(admin).served) == ("sync", 1, True)
+            for number, (node, where) in enumerate(nodes, start=1):
+                node.start()
+                admin.add_copy(NAME, number, where)
+            all_in_sync(admin, 0, 1, 2)
+            assert admin.set_in_sync_min(NAME, 2).in_sync_min == 2
+            read += received(cluster.endpoints, 50)
+            first.kill()
+            shutil.rmtree(tmp_path / "broker-a")
+            until(lambda: shown(admin).served and shown(admin).leader != 0, lambda: shown(admin))
+            read += received(cluster.endpoints, 150)
+            assert sorted(body.strip() for body in read) == sorted(bodies), "each once, none missing"
+            del first.environment["EVENQ_BROKER_REPLICATION__FROM_ONE_COPY"]
+            first.environment["EVENQ_BROKER_REPLICATION__MEMBERS"] = ",".join(
+                [f"0={address}", *(f"{number}={where}" for number, (_, where) in enumerate(nodes, start=1))]
+            )
+            first.start()
+            all_in_sync(admin, 0, 1, 2)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evenq.errors import NotFound
+from evenq.errors import NotFound, StoreError
 from evenq.model import Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -36,7 +36,7 @@ from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
 from evenq_broker.loops.coordinators.coordinator import Coordinator
-from evenq_broker.loops.coordinators.places import RecordPlace, record_place
+from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, record_place
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.peer_links import PeerLinks
@@ -89,6 +89,8 @@ class ReplicatedApp:
         self._clock, self._rng, self._net, self._edges = clock, rng, net, edges
         self._addresses = dict(settings.replication.addresses)
         """Where the copies reach each other: as the group record says, or else the settings."""
+        self._adopts = False
+        """The log was written without copies, and founds the group."""
         self._segment_bytes = settings.store.segment_bytes or SEGMENT_BYTES
         self._auth = Auth(settings.auth, clock=clock, plain=settings.tls.certificate is None)
         self._term: BrokerApp | None = None
@@ -128,6 +130,9 @@ class ReplicatedApp:
         try:
             await self._start()
         except BaseException:
+            if self._adopts and self._identity.is_new:  # it is still the folder of a broker that is alone
+                await asyncio.to_thread(self._identity.forget)
+                await asyncio.to_thread(forget_record, self._identity.folder)
             await self.close()
             raise
 
@@ -136,6 +141,7 @@ class ReplicatedApp:
         folder = settings.store.path
         assert folder is not None, "the settings ask for a folder"
         machine = self._machine
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         disk = await asyncio.to_thread(RealDisk, folder) if machine is None else machine.disk
         replica = await self._replica(disk)
         if machine is None:
@@ -143,6 +149,7 @@ class ReplicatedApp:
         else:
             place = RecordPlace(machine.coordinator)
         self._place = place
+        await self._check_adoption(place, replica)
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
         self._control = ReplicaControl(
             driver, broker_name=settings.broker_name, addresses=self._addresses,
@@ -280,6 +287,7 @@ class ReplicatedApp:
             min_isr=settings.min_in_sync,
             founds=settings.broker_id == members[0],
             restored_epoch=restored_epoch,
+            adopts=settings.from_one_copy,
             mode=mode,
             timing=Timing(
                 renew_ms=settings.renew_ms,
@@ -290,6 +298,18 @@ class ReplicatedApp:
             ),
         )
         return Replica(config, store_id=identity.store_id, epoch_seen=identity.epoch, session=self._rng.getrandbits(62))
+
+    async def _check_adoption(self, place: RecordPlace, replica: Replica) -> None:
+        """A log that was written without copies is of no group that is there. Raises StoreError, CoordinatorUnknown."""
+        self._adopts = self.settings.replication.from_one_copy and self._identity.epoch == 0
+        seen = await place.coordinator.read() if self._adopts else None
+        if seen is not None and replica.own_pair not in seen.record.isr:
+            members = ", ".join(map(str, seen.record.members))
+            raise StoreError(
+                f"replication.from_one_copy founds a group, and {self.settings.replication.record} holds the record of "
+                f"one already, whose copies are {members}: give the new group another place, or let this broker begin "
+                "as a copy of that one with an empty folder"
+            )
 
     async def _open_copy(self) -> LogCopy:
         settings = self.settings

@@ -124,6 +124,11 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         description="Where the group record is kept: `file:PATH` for brokers on one machine, "
         "`etcd:host:port[,host:port]/KEY`, or `lease:NAME` of Kubernetes.",
     )
+    from_one_copy: bool = Field(
+        default=False,
+        description="The folder of a broker that was alone becomes the first copy of a new group, with all of its "
+        "messages; `members` names this broker alone then, and `min_in_sync` is 1. For the first start.",
+    )
     etcd_user: str = Field(default="", description="Login of etcd; empty = none.")
     etcd_password: Path | None = Field(default=None, description="File that holds its password.")
     etcd_ca: Path | None = Field(default=None, description="PEM file of the authority that signed etcd's certificate.")
@@ -165,6 +170,11 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
             return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
         if self.min_in_sync > len(addresses):
             return f"replication.min_in_sync = {self.min_in_sync} is more than the {len(addresses)} brokers of members"
+        if self.from_one_copy and (len(addresses) > 1 or self.min_in_sync > 1):
+            return (
+                "replication.from_one_copy is for the first copy of a new group while it is the only one: let members "
+                "name it alone and min_in_sync be 1, or leave from_one_copy out if the group is there already"
+            )
         if not has_folder:
             return "replication needs a data folder: set store.path"
         if not self.record.startswith(("file:", "etcd:", "lease:")):

@@ -12,7 +12,7 @@ from pathlib import Path
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-__all__ = ["added_copy", "figure", "group", "in_sync", "leader_of"]
+__all__ = ["FAST", "added_copy", "figure", "group", "in_sync", "leader_of"]
 
 FAST = {
     "REPLICATION__RENEW_MS": "200",

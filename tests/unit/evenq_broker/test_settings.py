@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from evenq_broker.loops.state.ledger import store_options
-from evenq_broker.settings import BODY_BYTES_MAX, BrokerSettings, StoreSettings
+from evenq_broker.settings import BODY_BYTES_MAX, BrokerSettings, ReplicationSettings, StoreSettings
 
 from evenq.errors import SettingsError
 from evenq.serving.settings import load, settings_of
@@ -102,3 +102,13 @@ def test_what_the_store_declares_is_not_said_again_by_the_settings() -> None:
                 assert rule.ge >= one.metadata["ge"], name
             if hasattr(rule, "le"):
                 assert rule.le <= one.metadata.get("le", rule.le), name
+
+
+def test_the_first_copy_of_a_group_begins_alone() -> None:
+    ok = ReplicationSettings(members="0=db1:8083", min_in_sync=1, from_one_copy=True, record="file:/r")
+    assert ok.problem(has_folder=True) == ""
+    for change in ({"members": "0=db1:8083,1=db2:8083"}, {"min_in_sync": 2}):
+        problem = ok.model_copy(update=change).problem(has_folder=True)
+        assert problem
+    both = ok.model_copy(update={"members": "0=db1:8083,1=db2:8083"})
+    assert "leave from_one_copy out" in both.problem(has_folder=True)

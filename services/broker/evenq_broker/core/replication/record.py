@@ -127,12 +127,14 @@ class Seen:
     token: str
 
 
-def first_record(pair: Pair, *, members: tuple[int, ...], min_isr: int) -> GroupRecord:
-    """What the first broker of a new group writes if there is no record. Only its own, empty store is in sync, so
-    nothing commits before others were admitted. Raises RecordRefused.
+def first_record(pair: Pair, *, members: tuple[int, ...], min_isr: int, epoch: int = 0) -> GroupRecord:
+    """What the first broker of a new group writes if there is no record. Only its own store is in sync, so nothing
+    commits before others were admitted, unless one is enough. `epoch`: of the last record of a log that was written
+    without copies; it counts as led by this broker, in a start that is over. Raises RecordRefused.
     """
+    leader = pair.broker_id if epoch else NO_LEADER
     record = GroupRecord(
-        version=1, epoch=0, leader=NO_LEADER, isr=(pair,), min_isr=min_isr, members=tuple(sorted(members))
+        version=1, epoch=epoch, leader=leader, isr=(pair,), min_isr=min_isr, members=tuple(sorted(members))
     )
     _check(record)
     return record

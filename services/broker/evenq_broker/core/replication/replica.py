@@ -126,6 +126,11 @@ class Replica(Leader):
 
     def _observed(self, seen: Seen, now_ms: int) -> list[Action]:
         record = seen.record
+        if self._is_of_others(record):
+            raise InvariantBroken(
+                f"R19: the log is of a broker that was alone, and a group is there already: {record}; a copy of it "
+                "begins with an empty folder"
+            )
         if self._is_over(record.epoch):
             return [RecordTooOld(record.epoch, max(self.max_epoch, self.persisting))]
         if self.seen is not None and record.version <= self.seen.record.version:
@@ -144,7 +149,9 @@ class Replica(Leader):
         return self._request_epochs() if self.role is Role.TRUNCATING and self.request == 0 else []
 
     def absent(self, now_ms: int) -> list[Action]:
-        """There is no record. Whoever founds the group writes the first one, if its log never had anything."""
+        """There is no record. Whoever founds the group writes the first one, if its log never had anything, or was
+        written without copies and is to be the first of them.
+        """
         return self._guarded(lambda: self._absent(now_ms))
 
     def _absent(self, now_ms: int) -> list[Action]:
@@ -158,10 +165,11 @@ class Replica(Leader):
                     self.own_pair, members=config.members, min_isr=config.min_isr, epoch=self.attempted
                 )
             )  # fmt: skip
-        if self.max_epoch or self.end:
+        if self.max_epoch or (self.end and not config.adopts):
             return [RecordTooOld(0, self.max_epoch)]  # it was lost: an operator must say which log is the newest (D12)
         self.changed_ms = now_ms - config.timing.suspect_ms  # nobody leads: no reason to wait
-        return self._set(first_record(self.own_pair, members=config.members, min_isr=config.min_isr))
+        epoch = self.table.last_epoch
+        return self._set(first_record(self.own_pair, members=config.members, min_isr=config.min_isr, epoch=epoch))
 
     def _is_restored(self) -> bool:
         """This log came from a backup, and no group has been founded on it yet: once one was, its epoch is higher."""

@@ -113,6 +113,8 @@ class ReplicationConfig:
     """True on the one broker that may write the first record of a new group."""
     restored_epoch: int = 0
     """Over 0: the log was restored from a backup, and this is the highest epoch that any copy of it had."""
+    adopts: bool = False
+    """True: it may found it with a log that it wrote while it had no copies."""
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
 
@@ -285,6 +287,13 @@ class Rules:
         """R17: only members count, whatever they confirmed before they were removed. Without a record: all."""
         record = self.record
         return record is None or broker_id in record.members
+
+    def _is_of_others(self, record: GroupRecord) -> bool:
+        """R19: a log that was written without copies is of no group but the one that it founds: its epochs have the
+        same numbers as those of others, and other bytes.
+        """
+        never_acted = self.config.adopts and not self.max_epoch and not self.persisting
+        return never_acted and self.end > self.table.start and self.own_pair not in record.isr
 
     def _keeps_floor(self, rest: tuple[Pair, ...]) -> bool:
         """R16: enough copies in sync stay, and keep up, when a member goes."""

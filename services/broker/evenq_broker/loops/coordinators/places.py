@@ -20,7 +20,7 @@ from evenq_broker.loops.coordinators.lease import LeaseStore
 from evenq_broker.loops.coordinators.remote import RemoteCoordinator, RemoteTiming
 from evenq_broker.settings import ReplicationSettings
 
-__all__ = ["RecordPlace", "record_place"]
+__all__ = ["RecordPlace", "forget_record", "record_place"]
 
 ETCD = re.compile(r"(?P<endpoints>(?:https?://)?[^/,]+(?:,(?:https?://)?[^/,]+)*)/(?P<key>.+)")
 MARK = "group-record"
@@ -61,6 +61,13 @@ def record_place(settings: ReplicationSettings, folder: Path, *, clock: Clock, r
     etcd = EtcdStore(net, endpoints_of(parts["endpoints"]), parts["key"], user=_user(settings))
     remote = RemoteCoordinator(etcd, mark=EpochMark(mark), clock=clock, rng=rng, timing=RemoteTiming())
     return RecordPlace(remote, net)
+
+
+def forget_record(folder: Path) -> None:
+    """The data is of no group after all: what was seen of a group record says nothing about the next one. Raises
+    OSError.
+    """
+    (folder / MARK).unlink(missing_ok=True)
 
 
 def _user(settings: ReplicationSettings) -> EtcdUser | None:

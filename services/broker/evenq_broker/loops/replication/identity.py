@@ -75,6 +75,11 @@ class ReplicaIdentity:
         return identity
 
     @property
+    def folder(self) -> Path:
+        """Of the data."""
+        return self._path.parent
+
+    @property
     def store_id(self) -> str:
         """32 hexadecimal digits; another one after the store was formatted."""
         return self._fields.store_id

@@ -114,14 +114,19 @@ class ReplicaLog:
     async def open(self) -> None:
         """Open the copy and tell the core where the log ends. Raises StoreLocked, StoreCorrupted, StoreError."""
         copy = self._copy = await self._open_copy()
-        config = self._replica.config
-        founds = config.founds and config.restored_epoch
-        if self._identity.is_new and copy.end > copy.start and not founds:
+        config, holds = self._replica.config, copy.end > copy.start
+        if config.restored_epoch and self._identity.is_new and holds and not config.founds:
             self._identity.forget()  # epochs of two logs could have the same numbers
-            what = "a backup" if config.restored_epoch else "a broker that was alone"
             raise StoreError(
-                f"the data folder holds messages of {what}; the copies of a group begin with empty ones, and a backup "
+                "the data folder holds messages of a backup; the copies of a group begin with empty ones, and a backup "
                 f"is restored into the folder of copy {config.members[0]} alone"
+            )
+        was_alone = holds and self._identity.epoch == 0  # a copy syncs its epoch before it writes (R3)
+        if was_alone and not config.adopts:
+            self._identity.forget()
+            raise StoreError(
+                "the data folder holds messages of a broker that was alone; the copies of a group begin with empty "
+                "ones. To make it the first copy of a new group, set replication.from_one_copy"
             )
         entries = tuple(EpochStart(epoch, offset) for epoch, offset in copy.epochs)
         table = EpochTable(copy.start, entries)

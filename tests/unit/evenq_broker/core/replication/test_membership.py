@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
-from evenq_broker.core.replication.actions import CompareAndSet, Send, SendRecords
+from evenq_broker.core.replication.actions import CompareAndSet, Fence, Send, SendRecords
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum, is_done
 from evenq_broker.core.replication.record import Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from group import PAIRS, confirm, fetching, only, ready, seen
+from evenq_broker.core.replication.rules import ReplicationConfig, Role
+from group import PAIRS, STORES, confirm, fetching, only, ready, seen
 
 NEW = Pair(3, "d" * 32)
 
@@ -127,3 +133,47 @@ def test_a_lower_minimum_needs_nobody() -> None:
     assert not one.may_append()
     carry_out(one, SetMinimum(1))
     assert one.may_append()
+
+
+def alone(*, adopts: bool = True) -> Replica:
+    """A broker whose log [0, 30) was written without copies, in epoch 1."""
+    config = ReplicationConfig(cluster="c", broker_id=0, members=(0,), min_isr=1, founds=True, adopts=adopts)
+    one = Replica(config, store_id=STORES[0], epoch_seen=0, session=10)
+    one.recovered(EpochTable(0, (EpochStart(1, 0),)), 30, 0)
+    return one
+
+
+def test_a_log_that_was_written_without_copies_founds_a_group_and_keeps_all_of_it() -> None:
+    one = alone()
+    (call,) = only(one.absent(0), CompareAndSet)
+    first = call.proposed
+    assert (first.epoch, first.leader, first.isr, first.members) == (1, 0, PAIRS[:1], (0,))
+    one.cas_done(call.number, Seen(first, "1"), 0)
+    one.epoch_persisted(1)
+    (call,) = only(one.tick(0), CompareAndSet)
+    assert (call.proposed.epoch, call.proposed.leader) == (2, 0)
+    one.cas_done(call.number, Seen(call.proposed, "2"), 0)
+    one.epoch_persisted(2)
+    one.appended(2, 40)
+    one.synced(40)
+    assert (one.role, one.hw, one.table.entries) == (Role.READY, 40, (EpochStart(1, 0), EpochStart(2, 30)))
+
+
+def test_a_founder_that_died_before_it_led_goes_on_with_its_own_record() -> None:
+    one = alone()
+    (call,) = only(one.absent(0), CompareAndSet)
+    again = alone()
+    assert not only(again.observed(Seen(call.proposed, "1"), 0), Fence)
+    again.epoch_persisted(1)
+    assert only(again.tick(0), CompareAndSet)[0].proposed.epoch == 2
+
+
+def test_a_log_that_was_written_without_copies_is_of_no_group_that_is_there() -> None:
+    one = alone()
+    (fence,) = only(one.observed(seen(5, epoch=3, leader=1, isr=PAIRS[1:]), 0), Fence)
+    assert "R19" in str(fence.error)
+    assert "begins with an empty folder" in str(fence.error)
+
+
+def test_a_log_that_was_written_without_copies_founds_nothing_unasked() -> None:
+    assert only(alone(adopts=False).absent(0), CompareAndSet) == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
 import pytest
+from evenq_broker.core.replication.record import Pair, first_record
+from evenq_broker.loops.coordinators.coordinator import Coordinator, RecordWentBack
 from evenq_broker.loops.coordinators.file import FileCoordinator
-from evenq_broker.loops.coordinators.places import ETCD, record_place
+from evenq_broker.loops.coordinators.places import ETCD, forget_record, record_place
 from evenq_broker.loops.coordinators.remote import RemoteCoordinator
 from evenq_broker.settings import ReplicationSettings
 
@@ -15,7 +18,7 @@ from evenq.errors import SettingsError
 from evenq.runtime.clock import FakeClock
 
 
-def place_of(record: str, folder: Path, **more: object) -> object:
+def place_of(record: str, folder: Path, **more: object) -> Coordinator:
     settings = ReplicationSettings.model_validate({"record": record, **more})
     return record_place(settings, folder, clock=FakeClock(), rng=random.Random(1)).coordinator
 
@@ -50,3 +53,16 @@ def test_a_password_comes_from_its_file(tmp_path: Path) -> None:
         place_of("etcd:127.0.0.1:2379/k", tmp_path, etcd_user="evenq", etcd_password=str(tmp_path / "none"))
     (tmp_path / "password").write_text("secret\n")
     place_of("etcd:127.0.0.1:2379/k", tmp_path, etcd_user="evenq", etcd_password=str(tmp_path / "password"))
+
+
+def test_what_was_seen_of_another_groups_record_is_forgotten_with_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        others = first_record(Pair(7, "a" * 32), members=(7,), min_isr=1, epoch=3)
+        first = place_of(f"file:{tmp_path / 'first'}", tmp_path / "data")
+        assert await first.compare_and_set(None, others) is not None
+        with pytest.raises(RecordWentBack, match="has seen epoch 3"):
+            await place_of(f"file:{tmp_path / 'second'}", tmp_path / "data").read()
+        forget_record(tmp_path / "data")
+        assert await place_of(f"file:{tmp_path / 'second'}", tmp_path / "data").read() is None
+
+    asyncio.run(story())
