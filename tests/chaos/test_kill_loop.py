@@ -26,4 +26,4 @@ def test_whatever_was_acknowledged_survives_a_kill_anywhere(tmp_path: Path, flus
     assert sum(result.hits.values()) >= CYCLES // 2, "most cycles end at a failpoint"
     if CYCLES >= 60:
         assert [point for point, passed in result.passed.items() if not passed] == []
-    assert result.start_ms_max <= 10_000
+    assert result.start_ms_max <= 60_000

@@ -196,12 +196,14 @@ async def test_an_empty_poll_is_one_frame_at_the_end_of_the_poll(talk: Talk, app
     frames = await talk.frames(poll_ms=300)
     assert [frame.status.code for frame in frames] == [40401]  # 27
     assert 0.28 < time.monotonic() - started < 30
-    for _ in range(20):  # on a busy machine an answer may need the 500 ms and more
+    for _ in range(60):  # on a busy machine an answer may need the 500 ms and more
+        started = time.monotonic()
         with suppress(RequestTimeout):
             frames = await talk.frames(poll_ms=30_000, timeout_ms=1_000)
             assert [frame.status.code for frame in frames] == [40401]  # 27: deadline - 500 ms
-            return
-    raise AssertionError("no poll ended before its caller's deadline")
+            if time.monotonic() - started < 0.9:
+                return
+    raise AssertionError("no poll ended clearly before its caller's deadline")
 
 
 @served

@@ -507,7 +507,7 @@ def test_a_listener_that_exits_hangs_and_talks_nonsense_loses_nothing_and_ends_i
                 case 5:
                     return asyncio.sleep(0)  # never awaited: nothing was done
                 case 6:
-                    release.wait(60)
+                    release.wait(250)
         with lock:
             done.add(one.body)
         return object()
@@ -526,13 +526,13 @@ def test_a_listener_that_exits_hangs_and_talks_nonsense_loses_nothing_and_ends_i
             consume_threads=6, options=options,
         ).start()  # fmt: skip
         try:
-            until_ms = clock.monotonic_ms() + 60_000
+            until_ms = clock.monotonic_ms() + 120_000
             while len(done) < 24:
                 assert clock.monotonic_ms() < until_ms, sorted(done, key=int)
                 asyncio.run(clock.sleep_ms(50))
             before_ms = clock.monotonic_ms()
             consumer.close()
-            assert clock.monotonic_ms() - before_ms < 10_000, "three threads hang still"
+            assert clock.monotonic_ms() - before_ms < 60_000, "three threads hang still, for minutes"
         finally:
             release.set()
             consumer.close()

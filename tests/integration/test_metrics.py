@@ -20,6 +20,7 @@ import yaml
 from evenq_broker.replication_metrics import replication_metrics
 
 import evenq
+from evenq.model.retry import RetryKind, RetryPolicy
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
@@ -85,8 +86,9 @@ def used(cluster: LocalCluster) -> LocalCluster:
     """A group that fails every message, and one that works."""
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=2)
-        for group in ("failing", "working"):
-            admin.create_group(group, start_from="FIRST")
+        an_hour = RetryPolicy(kind=RetryKind.CUSTOMIZED, delays_ms=(3_600_000,))  # whichever test looks, and when
+        admin.create_group("failing", start_from="FIRST", retry=an_hour)
+        admin.create_group("working", start_from="FIRST")
     with evenq.Producer(endpoint=cluster.endpoint) as producer:
         for number in range(MESSAGES):
             producer.send(evenq.Message(topic="orders", body=b"x" * 2_000 * (number + 1)))

@@ -33,7 +33,7 @@ V2, DATA, ADMIN = "/apache.rocketmq.v2.MessagingService/", "/evenq.v1.Data/", "/
 OK, TOO_MANY, ILLEGAL_OFFSET = 20000, definition_pb2.TOO_MANY_REQUESTS, definition_pb2.ILLEGAL_OFFSET
 MIB = 1 << 20
 DEADLINE_S = 60
-RESUME_MS_MAX = 5_000
+RESUME_MS_MAX = 30_000
 BLOCK = b"x" * 30_000
 
 

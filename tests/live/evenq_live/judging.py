@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+from evenq_proofs.tolerance import tolerances
+
 from evenq.runtime.clock import FakeClock, SystemClock
 from evenq.testing.checker import AnomalyKind, Report, check
 from evenq.testing.history import HistoryAction, Op, Recorder, merge_histories, read_history
@@ -27,7 +29,7 @@ def judge(histories: Iterable[Path], *, folder: Path, group: str, topic: str, or
         recorder.ok(told)
     with Recorder(last, clock=SystemClock()) as recorder:
         recorder.ok(recorder.invoke(Op.ADMIN, process="judge", group=group, topic=topic, action=HistoryAction.DRAIN))
-    return check(merge_histories([read_history(path) for path in [first, *histories, last]]))
+    return check(merge_histories([read_history(path) for path in [first, *histories, last]]), limits=tolerances())
 
 
 def delivered_bodies(histories: Iterable[Path]) -> int:

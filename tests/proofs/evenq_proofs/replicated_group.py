@@ -16,7 +16,7 @@ __all__ = ["FAST", "added_copy", "figure", "group", "in_sync", "leader_of"]
 
 FAST = {
     "REPLICATION__RENEW_MS": "200",
-    "REPLICATION__SUSPECT_MS": "1000",
+    "REPLICATION__SUSPECT_MS": "2500",  # a busy machine's pauses are shorter, mostly
     "REPLICATION__LAG_MS": "1000",
     "DRAIN_MS": "2000",
     "ROUTE_SETTLE_MS": "0",  # the nameserver has just started, too; where it has run for long nobody waits

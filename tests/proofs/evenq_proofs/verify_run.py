@@ -6,9 +6,22 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
+from evenq import Admin
+from evenq.errors import Error
+from evenq.verify import Kind
+
 __all__ = ["verified_while"]
+
+
+def begun(admin: Admin) -> bool:
+    """Whether the command has made its groups: before that it would take a dead cluster for none."""
+    try:
+        return len(admin.list_groups()) == len(Kind)
+    except Error:
+        return False
 
 
 def verified_while(endpoints: str, seconds: int, kill: Callable[[Callable[[], bool]], None], *, after_s: int) -> None:
@@ -19,8 +32,12 @@ def verified_while(endpoints: str, seconds: int, kill: Callable[[Callable[[], bo
         sys.executable, "-m", "evenq.cli", "verify", "--endpoints", endpoints, "--seconds", str(seconds),
         "--rate", os.environ.get("EVENQ_TEST_RATE", "20"), "--tolerance", os.environ.get("EVENQ_TEST_TOLERANCE_MS", "60000"), "--drain", "180", "--json",
     ]  # fmt: skip
+    pause = threading.Event()
     verifying = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
+        with Admin(endpoint=endpoints) as admin:
+            while verifying.poll() is None and not begun(admin):
+                pause.wait(0.1)
         kill(lambda: verifying.poll() is None)
         printed, errors = verifying.communicate(timeout=after_s + seconds)
     finally:

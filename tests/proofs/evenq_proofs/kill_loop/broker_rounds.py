@@ -24,6 +24,7 @@ from evenq_proofs.kill_loop.campaign import Campaign, Cycle, Ending, Needs, brok
 from evenq_proofs.kill_loop.clients import BROKER, GROUPS, TOPIC, Clients
 from evenq_proofs.kill_loop.store_rounds import forget, tear
 from evenq_proofs.kill_loop.verifying import verified
+from evenq_proofs.tolerance import tolerances
 
 __all__ = ["BrokerRound"]
 
@@ -72,7 +73,7 @@ class BrokerRound:
             self._recorder.close()
             self._ports.close()
         if not self.problems:
-            report = check(read_history(self._recorder.path))
+            report = check(read_history(self._recorder.path), limits=tolerances())
             self.problems += [anomaly.text for anomaly in report.anomalies[:5]]
         if not self.problems:
             self.problems += verified(self._data)

@@ -23,6 +23,7 @@ from evenq.testing.history import Delivery, HistoryAction, Op, Recorder, read_hi
 from evenq_proofs.kill_loop.campaign import Campaign, Cycle, Ending, Needs, store_points
 from evenq_proofs.kill_loop.child import name_of
 from evenq_proofs.kill_loop.verifying import verified
+from evenq_proofs.tolerance import tolerances
 
 __all__ = ["StoreRound"]
 
@@ -67,7 +68,7 @@ class StoreRound:
                 self.problems.append("the drain did not end")
         self._recorder.close()
         if not self.problems:
-            report = check(read_history(self._recorder.path))
+            report = check(read_history(self._recorder.path), limits=tolerances())
             self.problems += [anomaly.text for anomaly in report.anomalies[:5]]
         if not self.problems:
             self.problems += verified(self.data)
