@@ -21,7 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "proofs")]
 from replicated_sim.plants import PLANTS  # noqa: E402 - the line above makes them importable
 from replicated_sim.world import run_group  # noqa: E402
 
-SHOWN_EACH = 200
+SHOWN_EACH = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ class GroupFaults:
                 await self._to_copy(what, copy, lasts_ms)
             case "power all":
                 await self._power_all(lasts_ms)
+            case "strike":
+                await self._strike(lasts_ms)
             case _:
                 await self._to_net(what, copy, lasts_ms)
 
@@ -167,6 +169,30 @@ class GroupFaults:
             copy.busy = False
 
         await asyncio.gather(*(back(copy) for copy in copies))
+
+    async def _strike(self, lasts_ms: int) -> None:
+        """A follower goes, so that the in-sync set changes, of which its leader may not know; then the leader goes."""
+        world, place = self.world, self.world.place
+        leader, before = world.leader, place.sets
+        follower = self._pick("follower")
+        if leader is None or follower is None:
+            return
+        place.unclear = world.rng.choice((0.0, 0.3, 0.6))
+        others = [one.name for one in world.copies if one is not follower]
+        cutting = world.loop.create_task(
+            self._cut([(follower.name, other) for other in others], world.rng.randint(1_200, 2_500), both=True),
+            name="go",
+        )
+        until_ms, wanted = world.loop.now_ms + 8_000, before + world.rng.choice((1, 2, 2))
+        while place.sets < wanted and world.loop.now_ms < until_ms:
+            await world.clock.sleep_ms(2)
+        await world.clock.sleep_ms(world.rng.choice((0, 10, 100, 800)))
+        if not leader.busy and leader.alive:
+            what = world.rng.choice(("kill", "power", "isolate"))
+            world.note(f"{what} of {leader.name} at the change; {world.state()}")
+            await self._do(what, leader, max(lasts_ms, 2_500))
+        await cutting
+        place.unclear = 0.0
 
     async def _hand_over(self, copy: Copy) -> None:
         world, app, process = self.world, copy.app, copy.process

@@ -30,9 +30,10 @@ Change = tuple[Any, str, Any]
 NO_FLOOR = 1
 
 
-def _local_set(self: Replica) -> tuple[Pair, ...]:
-    """Whoever answers is in sync, whatever the record says."""
-    return tuple(pair for pair in self._view() if pair == self.own_pair or pair.broker_id in self.heard)
+def _two_of_them(self: Replica) -> int:
+    """What any two copies have is committed, whoever is in sync as the record says."""
+    ends = sorted([self._confirmed_end(), *self.acks.values()])
+    return max(self.hw, ends[-2]) if len(ends) > 1 else self.hw
 
 
 def _alone(self: Replica) -> tuple[Pair, ...]:
@@ -123,7 +124,7 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
     "3015": lambda: [(Replica, "_confirm", _whatever_was_said)],
     "4771": lambda: [(Replica, "_may_stand", _anybody), (Replica, "_check_leader", _nothing_checked)],
     "5663": lambda: [(Replica, "_pending", _nothing_pending)],
-    "6662": lambda: [(Replica, "_commit_pairs", _local_set), (Replica, "_meets_floor", _any_size)],
+    "6662": lambda: [(Replica, "_commit_end", _two_of_them)],
     "7017": lambda: [(Replica, "_commit_pairs", _alone), (Replica, "_meets_floor", _any_size)],
     "7689": lambda: [(ReplicaLog, "_attach", _seen_when_written)],
     "7790": lambda: [(Journal, "record_encoded", _kept_beside), (Journal, "record", _recorded)],
@@ -141,7 +142,7 @@ PLANTS = {
     "3015": "whatever a follower says confirms all that its leader has",
     "4771": "a copy that is not in sync may be elected",
     "5663": "while the in-sync set changes, only the old one is asked",
-    "6662": "a leader cut off from the record counts those that it hears",
+    "6662": "a leader that is cut off together with a follower goes on committing",
     "7017": "a leader that is cut off acknowledges alone",
     "7689": "messages are consumable when they are written, and may vanish and come as others",
     "7790": "acknowledgements are kept beside the log",

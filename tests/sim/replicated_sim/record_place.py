@@ -10,7 +10,7 @@ import contextvars
 import random
 from collections.abc import AsyncIterator, Callable
 
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
 from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
 from evenq_proofs.sim import ProcessClock, SimProcess, VirtualLoop
@@ -18,6 +18,7 @@ from evenq_proofs.sim import ProcessClock, SimProcess, VirtualLoop
 __all__ = ["GroupPlace", "SimCoordinator"]
 
 GIVES_UP_MS = 1_000
+LATE_MS_MAX = 3_000
 
 
 class GroupPlace:
@@ -29,9 +30,12 @@ class GroupPlace:
         self.away = False
         """For everybody."""
         self.unclear = 0.0
-        """Part of the writes whose answer is lost, or that come late."""
+        """Part of the writes whose answer is lost, or that come late, of reads that fail, and of watches that are late."""
         self.elections: list[tuple[int, int, int]] = []
         """Epoch, leader, world time in ms."""
+        self.sets = 0
+        """Writes that changed the in-sync set."""
+        self._in_sync: tuple[Pair, ...] = ()
 
     @property
     def record(self) -> GroupRecord | None:
@@ -40,6 +44,8 @@ class GroupPlace:
 
     def note(self, record: GroupRecord) -> None:
         """A record was written."""
+        self.sets += record.isr != self._in_sync
+        self._in_sync = record.isr
         if record.leader != NO_LEADER and (not self.elections or record.epoch > self.elections[-1][0]):
             self.elections.append((record.epoch, record.leader, int(self.loop.now_ms)))
 
@@ -54,6 +60,8 @@ class SimCoordinator:
     async def read(self) -> Seen | None:
         """See Coordinator."""
         await self._way()
+        if self._is_unclear():
+            raise CoordinatorUnknown("the record was not read")
         seen = await self._inner.read()
         await self._way()
         return seen
@@ -62,9 +70,9 @@ class SimCoordinator:
         """See Coordinator."""
         await self._way()
         place = self._place
-        if place.rng.random() < place.unclear:
+        if self._is_unclear():
             if place.rng.random() < 0.5:
-                late_ms = place.rng.uniform(0, 3_000)
+                late_ms = place.rng.uniform(0, LATE_MS_MAX)
                 late = self._late(late_ms, expected, proposed)  # also if its process ends meanwhile
                 place.loop.create_task(late, name="late write of the record", context=contextvars.Context())
             else:
@@ -80,7 +88,12 @@ class SimCoordinator:
         await self._way()
         async for seen in self._inner.watch():
             await self._way()
+            if self._is_unclear():
+                await self._clock.sleep_ms(self._place.rng.uniform(0, LATE_MS_MAX))
             yield seen
+
+    def _is_unclear(self) -> bool:
+        return self._place.rng.random() < self._place.unclear
 
     async def _set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         seen = await self._inner.compare_and_set(expected, proposed)

@@ -12,6 +12,7 @@ __all__ = ["KINDS", "GroupPlan", "GroupStep", "group_plan"]
 
 NODES = {
     "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
+    "strike": 5,
 }  # fmt: skip
 NETS = {
     "isolate": 3, "one way in": 3, "one way out": 3, "pair": 3, "clients": 1, "lossy": 2, "slow": 2, "breaking": 2,

@@ -46,6 +46,7 @@ COPIES = range(3)
 BOUND_MS = 60_000
 """After the last fault the group is whole, and everything is read, within this."""
 RESTART_MS = 1_000
+STARTS_MAX = 100
 _NOBODY = contextvars.Context()
 """Of tasks of the world that are begun by a callback of a process."""
 
@@ -250,7 +251,12 @@ class GroupWorld:
                 return
             error = self._ended(copy, process, task)
             self._kill(process)
-            if error is None:  # it was killed, and somebody else starts it
+            if error is None or self.problems:  # it was killed, and somebody else starts it; or there is a finding
+                return
+            if copy.starts > STARTS_MAX:
+                self.problems.append(
+                    f"{copy.name} could not start {copy.starts} times: {type(error).__name__}: {error}"
+                )
                 return
             copy.disk = copy.disk.crash(Keep.ALL, self.rng)
             await self.clock.sleep_ms(RESTART_MS)
@@ -288,7 +294,7 @@ class GroupWorld:
         self._kill(process)
         copy.disk = copy.disk.crash(Keep.ALL, self.rng)
         await self.clock.sleep_ms(RESTART_MS)
-        if copy.process is process and not copy.busy:
+        if copy.process is process and not copy.busy and not self.problems:
             await self.start(copy)
 
     def _ended(self, copy: Copy, process: SimProcess, task: asyncio.Task[None]) -> BaseException | None:
