@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from evenq.cli.natural import natural
+
 __all__ = ["NO_LEADER", "add_copies"]
 
 _MOVE_LEADER = """\
@@ -61,7 +63,7 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
         _MOVE_LEADER,
     )
     move.add_argument(
-        "--to", type=_natural, metavar="COPY", help="number of the copy (default: the best of those in sync)"
+        "--to", type=natural, metavar="COPY", help="number of the copy (default: the best of those in sync)"
     )
     add = one("add-replica", "add a copy to a broker group while it runs", "add_replica", _ADD)
     _copy(add, "number of the new copy")
@@ -70,11 +72,11 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
     _copy(remove, "number of the copy")
     replace = one("replace", "put another copy in place of one, while the group runs", "replace", _REPLACE)
     _copy(replace, "number of the copy that goes")
-    replace.add_argument("--by", type=_natural, required=True, metavar="COPY", help="number of the copy that comes")
+    replace.add_argument("--by", type=natural, required=True, metavar="COPY", help="number of the copy that comes")
     _at(replace)
     replace.add_argument(
         "--wait",
-        type=_natural,
+        type=natural,
         default=600,
         metavar="SECONDS",
         help="longest wait until the new copy is in sync (default %(default)s)",
@@ -82,21 +84,14 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
     minimum = one(
         "set-min-in-sync", "set how many copies of a broker group must be in sync", "set_min_in_sync", _MINIMUM
     )
-    minimum.add_argument("copies", type=_natural, metavar="N", help="with fewer in sync nothing is taken")
+    minimum.add_argument("copies", type=natural, metavar="N", help="with fewer in sync nothing is taken")
 
 
 def _copy(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--copy", type=_natural, required=True, metavar="COPY", help=text)
+    parser.add_argument("--copy", type=natural, required=True, metavar="COPY", help=text)
 
 
 def _at(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at", required=True, metavar="HOST:PORT", help="where the other copies reach the new one, not its clients"
     )
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
-    return value

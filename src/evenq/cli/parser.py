@@ -18,6 +18,7 @@ from evenq.cli.balance_options import add_balance
 from evenq.cli.copy_options import NO_LEADER, add_copies
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.group_report_options import add_group_reports
+from evenq.cli.natural import natural
 from evenq.cli.query_options import add_queries
 from evenq.cli.resizing_options import add_draining, add_resizing
 from evenq.cli.retry_options import add_retry
@@ -389,7 +390,7 @@ def _add_produce(commands: Any) -> None:
     )
     produce.add_argument("--message-group", metavar="NAME", help="ordering key, for FIFO topics")
     produce.add_argument(
-        "--priority", type=_natural, metavar="N", help="0 or more; higher is delivered sooner; for PRIORITY topics"
+        "--priority", type=natural, metavar="N", help="0 or more; higher is delivered sooner; for PRIORITY topics"
     )
     produce.add_argument("--lite-topic", metavar="NAME", help="lite topic of the message, for LITE topics")
     produce.add_argument(
@@ -430,13 +431,6 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
     return value
 
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from evenq.cli.natural import natural
+
 __all__ = ["add_draining", "add_resizing"]
 
 _SCALE = """\
@@ -34,7 +36,7 @@ def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     scale.add_argument("name")
     scale.add_argument(
         "--queues",
-        type=_natural,
+        type=natural,
         required=True,
         metavar="N",
         help="message queues per broker, 1 to 4096; 0 with --broker removes the topic from that broker",
@@ -99,13 +101,6 @@ def _waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
         help="longest wait for groups to read the remaining messages (default %(default)s)",
     )
     parser.add_argument("--no-wait", action="store_true", help="start it, and do not wait for the end")
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
-    return value
 
 
 def _positive(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from evenq.client.core.broker_group_views import BrokerGroupView
 from evenq.client.loops.moving import MovingCalls, leader_moved
-from evenq.errors import BadRequest, ConnectionFailed, PreconditionFailed, RequestTimeout
+from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed, RequestTimeout
 from evenq.runtime.clock import Clock
 
 __all__ = ["copy_removed", "copy_replaced"]
@@ -62,6 +62,10 @@ async def copy_replaced(
             "command: start the copy with an empty folder"
         )
     deadline_ms = clock.monotonic_ms() + wait_ms
+    known = await _group(calls, broker)
+    if known is not None and all(one.copy != copy for one in known.copies):
+        numbers = ", ".join(str(one.copy) for one in known.copies)
+        raise NotFound(f"broker group {broker} has no copy {copy} to replace; its copies are {numbers}")
     group = await calls.add_copy(broker, new, address)
     while not any(one.copy == new and one.in_sync and one.may_lead for one in group.copies):
         if clock.monotonic_ms() >= deadline_ms:

@@ -99,10 +99,11 @@ def line(words: tuple[str, ...], parser: argparse.ArgumentParser) -> list[str]:
             elif wanted:
                 found += [action.option_strings[0], "1"]
         else:
-            found.append(next(iter(action.choices)) if action.choices else "x")
+            found.append(next(iter(action.choices)) if action.choices else "x" if action.type is None else "1")
     special: dict[tuple[str, ...], list[str]] = {
         ("offset", "reset"): ["--to", "latest"],
         ("group", "simulate"): ["--members", "2"],
+        ("broker", "replace"): ["--by", "2", "--wait", "0"],
         ("message", "get"): [],
         ("topic", "list"): ["--lite"],
     }
@@ -129,6 +130,7 @@ def asked_by_the_admin() -> set[str]:
     values: dict[str, Any] = {
         "topic": "t", "group": "g", "message_id": "m", "queues": 2, "broker": "b", "permission": "READ",
         "brokers": ("b",), "client_id": "c", "recall_handle": "h", "like_group": "o", "members": 2,
+        "copy": 1, "new": 2, "address": "h:1", "copies": 2,
     }  # fmt: skip
     net = Net()
 
@@ -142,6 +144,8 @@ def asked_by_the_admin() -> set[str]:
                 given = {one.name: values[one.name] for one in wanted if one.default is inspect.Parameter.empty}
                 if name == "simulate_group":
                     given["members"] = 2
+                if name == "replace_copy":
+                    given["wait_ms"] = 0
                 with contextlib.suppress(Error):  # refused after it was asked
                     await method(**given)
 

@@ -332,7 +332,8 @@ class Rules:
             return f"copy {broker_id} leads; let another copy lead first"
         least, left = record.min_isr, len(record.members) - 1
         if left < least:
-            return f"{left} copies would be left and {least} are needed; add another one first, or need fewer"
+            kept = "1 copy" if left == 1 else f"{left} copies"
+            return f"{kept} would be left and {least} are needed; add another one first, or need fewer"
         rest = tuple(pair for pair in record.isr if pair.broker_id != broker_id)
         if len(rest) < len(record.isr) and not self._keeps_floor(rest):
             return (

@@ -77,7 +77,7 @@ class ReplicaIdentity:
     @property
     def folder(self) -> Path:
         """Of the data."""
-        return self._path.parent
+        return Path(self._disk.describe(FILE)).parent
 
     @property
     def store_id(self) -> str:

@@ -15,7 +15,7 @@ from test_moving import GONE, Wire, group
 
 from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer
 from evenq.client.loops.changing_copies import copy_removed, copy_replaced
-from evenq.errors import BadRequest, PreconditionFailed, RequestTimeout
+from evenq.errors import BadRequest, NotFound, PreconditionFailed, RequestTimeout
 from evenq.runtime.clock import FakeClock
 
 
@@ -86,3 +86,10 @@ def test_a_new_copy_that_does_not_come_leaves_the_old_one_where_it_is() -> None:
     assert wire.changes == [("add", "g", 7, "h:1")]
     with pytest.raises(BadRequest, match="cannot be replaced by itself"):
         play(lambda clock: copy_replaced(wire, clock, "g", 1, new=1, address="h:1", wait_ms=1_000))
+
+
+def test_a_copy_that_the_group_does_not_have_is_not_replaced_and_nothing_is_added() -> None:
+    wire = Copies(group(0, 4))
+    with pytest.raises(NotFound, match="no copy 9 to replace; its copies are 0, 1, 2"):
+        play(lambda clock: copy_replaced(wire, clock, "g", 9, new=3, address="h:1", wait_ms=1_000))
+    assert wire.changes == []

@@ -100,7 +100,7 @@ def test_every_refusal_says_why(one: Replica, change: CopyChange, said: str) -> 
 def test_a_group_has_as_many_copies_as_are_needed_and_nine_at_most() -> None:
     one = ready()
     carry_out(one, RemoveCopy(2))
-    assert "1 copies would be left and 2 are needed" in one.why_not_changed(RemoveCopy(1))
+    assert "1 copy would be left and 2 are needed" in one.why_not_changed(RemoveCopy(1))
     for number in range(2, 9):
         carry_out(one, AddCopy(number, f"db{number}:8083"))
     assert "9 copies, the most" in one.why_not_changed(AddCopy(9, "db9:8083"))
