@@ -17,8 +17,9 @@ from evenq.store.backup import creating
 from evenq.store.backup.creating import BackupRun
 from evenq.store.backup.manifest import BackupManifest, covered_end, piece_path
 from evenq.store.backup.reading import known_manifest, piece_bytes
+from evenq.store.backup.remote_target import RemoteTarget
 from evenq.store.backup.restoring import plan_restore, restore, settle
-from evenq.store.backup.target import FolderTarget
+from evenq.store.backup.target import BackupTarget, FolderTarget
 from evenq.store.backup.verifying import verify
 from evenq.store.disk import ReadOnlyDisk
 from evenq.store.inspection.verify import verify as verify_folder
@@ -49,7 +50,7 @@ async def fill(store: MessageStore, count: int, *, each: int = 1) -> None:
 
 
 async def back_up(
-    store: MessageStore, target: FolderTarget, *, stop_at: int = 0, keep: int = 0, cluster: str = "one"
+    store: MessageStore, target: BackupTarget, *, stop_at: int = 0, keep: int = 0, cluster: str = "one"
 ) -> BackupManifest | None:
     """As the command line does it; `stop_at`: the run is cut off there."""
     with target:
@@ -77,13 +78,17 @@ async def back_up(
             progress.give_up()
 
 
-def bodies(target: FolderTarget, manifest: BackupManifest) -> bytes:
+def bodies(target: BackupTarget, manifest: BackupManifest) -> bytes:
     return b"".join(b"".join(piece_bytes(target, NAME, piece)) for piece in manifest.pieces)
 
 
-def test_a_second_run_copies_what_is_new_and_a_restore_of_it_is_a_clean_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "memory://backups", "local"])
+def test_a_second_run_copies_what_is_new_and_a_restore_of_it_is_a_clean_folder(tmp_path: Path, kind: str) -> None:
+    url = f"file://{tmp_path}/target" if kind == "local" else f"{kind}{tmp_path}"
+
     async def story() -> None:
-        store, target = await opened(tmp_path / "data"), FolderTarget(tmp_path / "target")
+        target = FolderTarget(tmp_path / "target") if kind == "folder" else RemoteTarget(url)
+        store = await opened(tmp_path / "data")
         await fill(store, 500)
         first = await back_up(store, target)
         await fill(store, 100)
