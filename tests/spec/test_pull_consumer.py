@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(play):
         one = await world.pull()
         chosen = await world.pull("two", subscriptions=None)
         await world.ready(one)
-        with pytest.raises(PreconditionFailed, match="not ours"):
+        with pytest.raises(PreconditionFailed, match="is not owned by this consumer"):
             one.seek(T1, 0)
         with pytest.raises(BadRequest, match="-1"):
             one.seek(T0, -1)

@@ -130,7 +130,7 @@ def test_arguments_that_make_no_sense_are_refused(world: Any) -> None:
             one.poll(wait_ms=-1)
         with pytest.raises(IllegalTopic):
             one.subscribe("no such/name")
-        with pytest.raises(PreconditionFailed, match="is not ours"):
+        with pytest.raises(PreconditionFailed, match="is not owned by this consumer"):
             one.seek(MessageQueue("t", "a", 7), 0)
         with pytest.raises(Unsupported, match="subscribes"):
             one.assign([QUEUE])

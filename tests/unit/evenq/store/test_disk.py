@@ -135,7 +135,7 @@ def test_memory_has_a_size_and_gives_back_what_is_removed():
     file = disk.open("f", create=True)
     file.pwrite([b"x" * 90], 0)
     file.pwrite([b"y" * 90], 5)
-    with pytest.raises(OSError, match="No space") as caught:
+    with pytest.raises(OSError, match="memory_bytes_max is reached") as caught:
         file.pwrite([b"z" * 20], 90)
     assert caught.value.errno == errno.ENOSPC
     assert disk.usage().free == 5

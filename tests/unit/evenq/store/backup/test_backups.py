@@ -348,6 +348,7 @@ def test_a_full_target_leaves_the_run_before(tmp_path: Path, monkeypatch: pytest
                 await back_up(store, target)
         assert known_manifest(target, NAME).manifest == first
         assert not list((tmp_path / "target").rglob("*.new"))
+        await store.close()
 
     run(story)
 
