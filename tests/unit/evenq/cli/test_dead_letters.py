@@ -68,7 +68,7 @@ def test_a_replay_that_failed_or_broke_off_ends_with_1(run):
     assert (code, "names no group" in err) == (1, True)
     broken = [pb.ReplayProgress(broker_name="a", replayed=1), ConnectionFailed("it is gone")]
     code, _, err, _ = run("dlq replay g --yes", Replay=broken)
-    assert (code, "start it again to continue" in err) == (1, True)
+    assert (code, "start the replay again to continue" in err) == (1, True)
     code, _, err, _ = run("dlq replay g --yes", Replay=[ConnectionFailed("nothing")])
     assert (code, "start one with `evenq up`" in err) == (1, True)
 
