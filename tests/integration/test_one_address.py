@@ -33,7 +33,7 @@ from evenq.wire.net import GrpcNet
 from evenq.wire.signed_net import SignedNet, Signer
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2, staging_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, backup_pb2, common_pb2, data_pb2, groups_pb2, staging_pb2
 
 ROOT = evenq.Credentials(access_key="root", secret_key="canary-root-4711")
 SHOP = evenq.Credentials(access_key="shop", secret_key="canary-shop-4711")
@@ -211,7 +211,7 @@ def test_pull_and_simple_consumers_and_delays_and_transactions(way: Way) -> None
 
 
 DATA, GROUPS, V2 = "/evenq.v1.Data/", "/evenq.v1.Groups/", "/apache.rocketmq.v2.MessagingService/"
-STAGING = "/evenq.v1.Staging/"
+STAGING, BACKUP = "/evenq.v1.Staging/", "/evenq.v1.Backup/"
 
 
 def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = SHOP) -> Any:
@@ -257,6 +257,7 @@ def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed
         STAGING + "Abandon": staging_pb2.AbandonRequest(**batch),
     }
     streams: dict[str, tuple[Any, Callable[[bytes], int]]] = {
+        BACKUP + "Fetch": (backup_pb2.FetchBackupRequest(broker_name="broker-b"), lambda _: 0),  # a frame is an answer
         DATA + "Scan": (
             data_pb2.ScanRequest(queue=other, end=1),
             lambda frame: data_pb2.ScanBlock.FromString(frame).status.code,
