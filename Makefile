@@ -98,7 +98,7 @@ grpcio-front: dev ## test | the way back: TLS, the SDK and the official Python S
 	EVENQ_TEST_FRONT=grpcio $(BIN)/pytest -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
 
 chaos: dev ## break things | kill -9 while the checker watches: make chaos ROUNDS=20
-	EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
+	EVENQ_TEST_RECOVERY_MS=30000 EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
 
 short-chaos: dev ## break things | two kills, 100 of the store's, and small live changes, as CI runs them
 	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/chaos tests/live
@@ -129,7 +129,7 @@ verify: dev ## break things | evenq verify while a broker is killed every 30 s: 
 	EVENQ_TEST_TOLERANCE_MS=5000 EVENQ_TEST_KILL_SECONDS=30 EVENQ_TEST_ROUNDS=$$(( 2 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_verify.py
 
 live: dev ## break things | groups grow, shrink and restart under 2,000 messages/s: make live RATE=2000 MEMBERS=8
-	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MEMBERS=$(or $(MEMBERS),8) EVENQ_TEST_REST_MS=$(or $(REST_MS),250) EVENQ_TEST_SDK_RATE=$(or $(SDK_RATE),2000) $(BIN)/pytest -q -s tests/live/test_changes.py
+	EVENQ_TEST_RECOVERY_MS=30000 EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MEMBERS=$(or $(MEMBERS),8) EVENQ_TEST_REST_MS=$(or $(REST_MS),250) EVENQ_TEST_SDK_RATE=$(or $(SDK_RATE),2000) $(BIN)/pytest -q -s tests/live/test_changes.py
 
 live-kills: dev ## break things | kill -9 members, brokers and rebalancers in turn under load: make live-kills MINUTES=10
 	EVENQ_TEST_RATE=$(or $(RATE),2000) EVENQ_TEST_MINUTES=$(or $(MINUTES),10) EVENQ_TEST_SLACK_MS=4000 $(BIN)/pytest -q -s tests/live/test_kills.py
