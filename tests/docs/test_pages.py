@@ -63,7 +63,7 @@ def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeyp
             continue
         read += 1
         try:
-            parser.parse_args(["1" if word == "N" else word for word in words[1:]])
+            parser.parse_args(["1" if word in {"N", "M"} else word for word in words[1:]])
         except ValueError as error:
             refused.append(f"{where}: {line}: {error}")
     assert refused == []
@@ -97,12 +97,12 @@ def test_every_command_that_the_programs_name_is_one(monkeypatch):
             continue
         for text in texts_of(ast.parse(path.read_text(encoding="utf-8"))):
             for line in INLINE.findall(text):
-                words = shlex.split(line.replace("%s", "1"))
+                words = shlex.split(line.replace("%s", "1").replace("%d", "1"))
                 if len(words) < 3 or "|" in line or "[" in line or "..." in line:
                     continue
                 read += 1
                 try:
-                    parser.parse_args(["1" if word == "N" else word for word in words[1:]])
+                    parser.parse_args(["1" if word in {"N", "M"} else word for word in words[1:]])
                 except ValueError as error:
                     if not re.search("are required|invalid choice: '(1|[A-Z]+)'", str(error)):  # a mention, or a value
                         refused.append(f"{path.name}: {line}: {error}")

@@ -34,14 +34,14 @@ def test_latest_is_what_it_was_before_the_driver_died_without_a_batch(
     running = driver(options, tmp_path / "checkpoint", spark_errors)
     again = None
     try:
-        assert within(90, lambda: topic.progress(kept) == [10] * 4) is not None
+        assert within(200, lambda: topic.progress(kept) == [10] * 4) is not None
         assert within(30, lambda: len(members(cluster, topic.name)) == 1) is not None
         (client_id,) = members(cluster, topic.name)
         os.kill(process_of(client_id), signal.SIGKILL)
         os.killpg(running.pid, signal.SIGKILL)
         topic.send_each(5)
         again = driver(options, tmp_path / "checkpoint", spark_errors)
-        assert within(90, lambda: topic.progress(topic.name) == [15] * 4) is not None
+        assert within(200, lambda: topic.progress(topic.name) == [15] * 4) is not None
         assert within(30, lambda: topic.progress(kept) == [-1] * 4) is not None
         starts = json.loads((tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1])["from"]
         assert {offset for brokers in starts[topic.name].values() for offset in brokers.values()} == {10}

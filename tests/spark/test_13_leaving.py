@@ -17,6 +17,8 @@ import pytest
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.members import driver, members, process_of, within
 
+pytestmark = pytest.mark.timeout(900)  # a process of Spark of its own takes a minute to start beside other work
+
 
 @pytest.fixture
 def start(spark: Any, topic: Any, tmp_path: Path) -> Any:
@@ -107,7 +109,7 @@ def test_a_query_that_is_killed_is_gone_in_5_s_and_its_restart_goes_on(
     running = driver(options, tmp_path / "checkpoint", spark_errors)
     again = None
     try:
-        assert within(90, lambda: topic.progress(topic.name) == [10] * 4) is not None
+        assert within(200, lambda: topic.progress(topic.name) == [10] * 4) is not None
         (client_id,) = members(cluster, topic.name)
         runner = process_of(client_id)
         if victim == "runner":
@@ -118,7 +120,7 @@ def test_a_query_that_is_killed_is_gone_in_5_s_and_its_restart_goes_on(
         running.kill()
         topic.send_each(5)
         again = driver(options, tmp_path / "checkpoint", spark_errors)
-        assert within(90, lambda: topic.progress(topic.name) == [15] * 4) is not None
+        assert within(200, lambda: topic.progress(topic.name) == [15] * 4) is not None
     finally:
         for process in (running, again):
             if process is not None:
