@@ -196,17 +196,15 @@ class LocalCluster:
         """The settings of each copy of a group beside those of every broker; one without any: there is one copy."""
         if replicas == 1:
             return [{}]
-        ports = [self._ports.take() for _ in range(replicas)]
-        members = ",".join(f"{number}=127.0.0.1:{port}" for number, port in enumerate(ports))
+        members = ",".join(f"{number}=127.0.0.1:{self._ports.take()}" for number in range(replicas))
         return [
             {
                 "REPLICATION__MEMBERS": members,
                 "REPLICATION__BROKER_ID": str(number),
-                "REPLICATION__PORT": str(port),
                 "REPLICATION__MIN_IN_SYNC": str(replicas // 2 + 1),
                 "REPLICATION__RECORD": f"file:{self.folder / f'broker-{letter}.group'}",
             }
-            for number, port in enumerate(ports)
+            for number in range(replicas)
         ]
 
     def _broker(self, letter: str, port: int, settings: Mapping[str, str]) -> Node:
@@ -246,7 +244,7 @@ class LocalCluster:
             log_path=log_path,
             environment=environment,
             tls=self.authority is not None,
-            peer_port=int(settings.get("REPLICATION__PORT", 0)),
+            peer_port=_peer_port(settings),
         )
 
     def _tls_settings(self, port: int) -> dict[str, str]:
@@ -260,3 +258,10 @@ class LocalCluster:
             "TLS__PEERS": "true",
             "TLS__PEER_CA": str(self.authority.ca),
         }
+
+
+def _peer_port(settings: Mapping[str, str]) -> int:
+    """Where a copy answers the others, by its settings; 0: it is alone."""
+    members = dict(part.split("=", 1) for part in settings.get("REPLICATION__MEMBERS", "").split(",") if part)
+    own = members.get(settings.get("REPLICATION__BROKER_ID", ""), "")
+    return int(own.rpartition(":")[2] or 0)
