@@ -13,6 +13,7 @@ __all__ = ["EXTRA_OF", "is_installed", "missing", "sentence"]
 EXTRA_OF = {
     "crc32c": "server",
     "cryptography": "tls",
+    "fsspec": "backup",
     "kubernetes": "kubernetes",
     "lark": "server",
     "lz4": "compression",

@@ -38,7 +38,7 @@ class RemoteTarget:
         except ImportError as error:
             raise SettingsError(
                 f"{url} needs the package fsspec and what it uses for {url.partition(SCHEME)[0]}:// ({error}): install "
-                "them beside evenq, or back up to a folder"
+                "evenq[backup] and that, or back up to a folder"
             ) from error
         except ValueError as error:
             raise SettingsError(f"{url} is no target: {error}") from error
