@@ -518,6 +518,63 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
     assert sum(queue.max_offset - queue.min_offset for queue in queues) == 3 * COUNT
 
 
+@pytest.mark.parametrize("kind", ["NORMAL", "FIFO", "LITE"])
+def test_a_send_of_the_public_protocol_finds_a_topic_that_is_on_other_brokers(way: Way, kind: str) -> None:
+    """It names no broker, and lands at any: at one that may not make the topic, too."""
+    topic, names = f"shop-apart-{kind.lower()}", [f"name-{number}" for number in range(12)]
+    with way.admin() as admin:
+        admin.create_topic(topic, message_type=kind, brokers={"broker-b": 1, "broker-c": 1})
+        until(lambda: {at.queue.broker_name for at in admin.describe_topic(topic).queues} == {"broker-b", "broker-c"})
+
+    async def send_one(net: SignedNet, door: int, number: int) -> service_pb2.SendMessageResponse:
+        request = service_pb2.SendMessageRequest()
+        message = request.messages.add(topic=definition_pb2.Resource(name=topic), body=b"%d" % number)
+        message.system_properties.message_id = f"{topic}-{number}"
+        if kind == "FIFO":
+            message.system_properties.message_group = names[number % 12]
+        if kind == "LITE":
+            message.system_properties.lite_topic = names[number % 12]
+        sent = await net.unary(
+            f"127.0.0.1:{door}", V2 + "SendMessage", request.SerializeToString(), timeout_ms=60_000,
+            metadata={"x-mq-client-id": "apart"},
+        )  # fmt: skip
+        return service_pb2.SendMessageResponse.FromString(sent)
+
+    async def send_all(net: SignedNet) -> list[int]:
+        for door in way.doors:  # the others hear of the topic with the next routes
+            deadline = time.monotonic() + 60
+            while (await send_one(net, door, -1)).status.code == definition_pb2.TOPIC_NOT_FOUND:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+        doors = [way.doors[number % 3] for number in range(24)]
+        return [(await send_one(net, door, number)).status.code for number, door in enumerate(doors)]
+
+    assert set(asked(way, send_all, ROOT)) == {definition_pb2.OK}
+    got: list[evenq.ReceivedMessage] = []
+
+    def all_came(
+        batch: list[evenq.ReceivedMessage], ack: Callable[[evenq.ReceivedMessage], None] | None = None
+    ) -> bool:
+        for message in batch:
+            got.append(message)
+            if ack is not None:
+                ack(message)
+        return {int(message.body) for message in got} == {-1, *range(24)}
+
+    there = {"endpoint": way.endpoint, "credentials": ROOT if way.keys else None}
+    if kind == "LITE":
+        with evenq.LiteSimpleConsumer(group=topic, topic=topic, lite_topics=names, **there) as lite:
+            until(lambda: all_came(lite.receive(wait_ms=1_000), lite.ack))
+    else:
+        with evenq.PullConsumer(group=topic, subscriptions={topic: "*"}, start_from="FIRST", **there) as pull:
+            until(lambda: all_came(pull.poll(32, wait_ms=1_000)))
+    if kind != "LITE":  # whichever broker answers is said to have them
+        assert {message.queue.broker_name for message in got} == {"broker-b", "broker-c"}
+    if kind == "FIFO":
+        homes = {(message.message_group, message.queue.broker_name) for message in got}
+        assert len(homes) == len(names), "a group has one home, wherever it was sent to"
+
+
 @pytest.mark.slow  # three brokers stop in turn under load
 def test_a_broker_that_stops_and_comes_back_loses_and_repeats_nothing(tmp_path: Path) -> None:
     with outside(tmp_path, **STRICT) as running:

@@ -133,7 +133,7 @@ def _names(request: service_pb2.SyncLiteSubscriptionRequest, language: str) -> l
 def owner_elsewhere(
     runtime: Runtime,
     catalog: Catalog,
-    topic: TopicConfig,
+    topic: str,
     name: str,
     context: RpcContext,
     *,
@@ -143,7 +143,7 @@ def owner_elsewhere(
     """The other broker that a message for this lite topic belongs to; "" = it is stored here."""
     if MARK in context.headers or lite_problem(name, runtime.settings.lite_topic_size_max):
         return ""
-    owner = lite.owner(topic.name, name)
+    owner = lite.owner(topic, name)
     return "" if owner_of(runtime, catalog, owner, context, cluster=cluster) is None else owner
 
 

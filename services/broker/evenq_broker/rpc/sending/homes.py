@@ -22,8 +22,6 @@ from evenq_broker.runtime import Runtime
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from evenq.model import TopicConfig
-
 __all__ = ["Homes"]
 
 
@@ -43,12 +41,13 @@ class Homes:
         self._send = send
 
     async def elsewhere(
-        self, request: service_pb2.SendMessageRequest, topic: TopicConfig, data: bytes, context: RpcContext
+        self, request: service_pb2.SendMessageRequest, data: bytes, context: RpcContext
     ) -> bytes | None:
         """The answer, if some of the messages belong to other brokers; None: store them here."""
         if self._runtime.settings.message_group_home != "cluster":
             return None
-        names = [at.broker.name for at in self._catalog.routes.route(topic.name) if at.counts.permission.writable]
+        topic = request.messages[0].topic.name
+        names = [at.broker.name for at in self._catalog.routes.route(topic) if at.counts.permission.writable]
         if len(names) < 2:
             return None
         addresses = [

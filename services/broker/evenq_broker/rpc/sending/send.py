@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, cast
 
-from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests
+from evenq.errors import BadRequest, Error, Forbidden, MessageCorrupted, QueueClosed, TooManyRequests, TopicNotFound
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import is_system_topic
 from evenq.serving.rpc import RpcContext
@@ -31,7 +31,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
-from evenq_broker.rpc.cluster.forwarding import forward, owner_of
+from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.lite.lite import owner_elsewhere
 from evenq_broker.rpc.sending.homes import Homes
 from evenq_broker.runtime import Runtime
@@ -115,12 +115,18 @@ class SendHandler:
         request = parsed(service_pb2.SendMessageRequest, data, context)
         messages = request.messages
         try:
-            topic = await self._topic(request)
+            topic = self._topic(request)
+            if topic is None:
+                name = messages[0].topic.name
+                try:
+                    topic = await self._cluster_catalog.ensure_topic(name, message_type=type_of(messages[0]))
+                except (TopicNotFound, Forbidden):
+                    kind = self._catalog.routes.kind_of(name)
+                    if kind is None or MARK in context.headers:
+                        raise
+                    return await self._elsewhere(request, data, kind, context)
             if topic.message_type in _OWNED:
-                if topic.message_type is MessageType.LITE:
-                    response = await self._at_owners(request, data, topic, context)
-                else:
-                    response = await self._homes.elsewhere(request, topic, data, context)
+                response = await self._at_owners(request, data, topic.message_type, context)
                 if response is not None:
                     return response
             if self._catalog.draining or not topic.permission.writable:
@@ -348,9 +354,17 @@ class SendHandler:
         return stored
 
     async def _at_owners(
-        self, request: service_pb2.SendMessageRequest, data: bytes, topic: TopicConfig, context: RpcContext
+        self, request: service_pb2.SendMessageRequest, data: bytes, kind: MessageType, context: RpcContext
     ) -> bytes | None:
-        """The answer of the brokers that own the lite topics; None: they are all this one's."""
+        """The answer of the brokers that the messages belong to; None: they are all this one's, or nobody's."""
+        if kind is MessageType.LITE:
+            return await self._at_lite_owners(request, data, context)
+        return await self._homes.elsewhere(request, data, context)
+
+    async def _at_lite_owners(
+        self, request: service_pb2.SendMessageRequest, data: bytes, context: RpcContext
+    ) -> bytes | None:
+        topic = request.messages[0].topic.name
         names = (message.system_properties.lite_topic for message in request.messages)
         owners = [
             owner_elsewhere(self._runtime, self._catalog, topic, name, context, cluster=self._cluster, lite=self._lite)
@@ -376,17 +390,34 @@ class SendHandler:
         """This broker takes no messages for the topic, another one may: SDKs keep a route for half a minute, and some
         try the same broker again (TQ-14). Raises Forbidden if there is none.
         """
-        names = [at.broker.name for at in self._catalog.routes.route(topic.name) if at.counts.permission.writable]
-        self._turn += 1
-        address = (
-            owner_of(self._runtime, self._catalog, names[self._turn % len(names)], context, cluster=self._cluster)
-            if names
-            else None
-        )
+        address = self._another(topic.name, context)
         if address is not None:
             return await forward(self._runtime, address, request, context)
         must_be_writable(self._runtime, self._catalog, topic)
         raise Forbidden(f"topic {topic.name} is closed for writing; ask for the route again")
+
+    async def _elsewhere(
+        self, request: service_pb2.SendMessageRequest, data: bytes, kind: MessageType, context: RpcContext
+    ) -> bytes:
+        """The topic is on other brokers only: where one address leads to all, a send names none and may land at any.
+        Raises Forbidden if it takes no messages there.
+        """
+        response = await self._at_owners(request, data, kind, context) if kind in _OWNED else None
+        if response is not None:
+            return response
+        name = request.messages[0].topic.name
+        address = self._another(name, context)
+        if address is None:
+            raise Forbidden(f"topic {name} is closed for writing; ask for the route again")
+        return await forward(self._runtime, address, data, context)
+
+    def _another(self, topic: str, context: RpcContext) -> str | None:
+        """The address of another broker that takes messages for the topic, of several in turn."""
+        names = [at.broker.name for at in self._catalog.routes.route(topic) if at.counts.permission.writable]
+        self._turn += 1
+        if not names:
+            return None
+        return owner_of(self._runtime, self._catalog, names[self._turn % len(names)], context, cluster=self._cluster)
 
     def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
@@ -401,7 +432,8 @@ class SendHandler:
     def _plain_sends(self) -> PlainSends:
         return PlainSends(self._limits)
 
-    async def _topic(self, request: service_pb2.SendMessageRequest) -> TopicConfig:
+    def _topic(self, request: service_pb2.SendMessageRequest) -> TopicConfig | None:
+        """None: it is not here, and the request may ask for it. Raises what is wrong with the request."""
         messages = request.messages
         if not messages:
             raise MessageCorrupted("the request holds no message; send at least one")
@@ -417,8 +449,8 @@ class SendHandler:
             must_be_open(name)  # before it is made
             for message in messages:
                 _must_be_one_topic(message, resource)
-            topic = await self._cluster_catalog.ensure_topic(name, message_type=type_of(messages[0]))
-        must_be_open(topic.name)
+        else:
+            must_be_open(topic.name)
         return topic
 
     def _count(self, topic: TopicConfig, stored: Sequence[Append | TimerAppend]) -> None:
