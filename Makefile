@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# In CI a few failures of suites with real processes get a second look (tools/second_look.py).
+PYTEST = $(if $(EVENQ_TEST_ALL),$(BIN)/python tools/second_look.py )$(BIN)/pytest
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
@@ -58,7 +60,7 @@ QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
 	$(BIN)/pytest -q -n auto $(QUICK) $(UNIT)
-	$(BIN)/pytest -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
+	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
 	@test -n "$(EVENQ_TEST_ALL)" || echo "Left out: the slow ones of these (make unit integration); Spark, Kubernetes, other SDKs, kills (make help). All of it, as CI: make check"
 
 unit: dev ## test | every unit, spec, storage and simulation test, the slow ones too; four minutes
@@ -92,16 +94,16 @@ spec: dev ## test | which test proves which promise; fails if one has none
 	$(BIN)/python tools/spec_table.py
 
 compat: dev ## test with others | the official Python, Node.js, Java, Rust and Go SDKs against ours
-	$(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/compat
+	$(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/compat
 
 grpcio-front: dev ## test | the way back: TLS, the SDK and the official Python SDK on servers with front=grpcio
-	EVENQ_TEST_FRONT=grpcio $(BIN)/pytest -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
+	EVENQ_TEST_FRONT=grpcio $(PYTEST) -q -n 2 --dist loadfile tests/integration/test_sdk.py tests/integration/test_tls.py tests/integration/test_producer.py tests/compat/test_python_sdk.py
 
 chaos: dev ## break things | kill -9 while the checker watches: make chaos ROUNDS=20
 	EVENQ_TEST_RECOVERY_MS=30000 EVENQ_TEST_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest -q tests/chaos
 
 short-chaos: dev ## break things | two kills, 100 of the store's, and small live changes, as CI runs them
-	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/chaos tests/live
+	EVENQ_TEST_ROUNDS=2 EVENQ_TEST_CYCLES=100 $(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/chaos tests/live
 
 crowd: dev ## test | 10,000 clients that come at once and vanish, with the figures; two minutes
 	EVENQ_TEST_SCALE=full $(BIN)/pytest -q tests/integration/test_hostile_clients.py -k vanish_by_the_thousand
@@ -138,7 +140,7 @@ helm: dev ## test with others | the chart, rendered and validated
 	$(BIN)/pytest -q tests/helm -m "not kubernetes"
 
 kubernetes: dev ## test with others | install the chart on a real one-node Kubernetes and break a pod
-	$(BIN)/pytest -q tests/helm -m kubernetes
+	$(PYTEST) -q tests/helm -m kubernetes
 
 # Wheels of other versions, in front of those of .venv by PYTHONPATH.
 build/%/.ready:
@@ -161,13 +163,13 @@ spark-chaos: dev ## test with others | kill -9 of every part of two Spark querie
 	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) EVENQ_TEST_ONLY="$(ONLY)" $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
 
 spark: dev ## test with others | a real Spark reads a real broker
-	JAVA_HOME=$(JAVA) $(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/spark
+	JAVA_HOME=$(JAVA) $(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/spark
 
 spark-group: dev ## test with others | two Spark jobs and two consumers share a group, one comes or goes each second: make spark-group FOR=60 RATE=200
 	JAVA_HOME=$(JAVA) EVENQ_TEST_SECONDS=$(or $(FOR),60) EVENQ_TEST_RATE=$(or $(RATE),200) $(BIN)/pytest -q -s tests/spark/test_06_group.py
 
 docs: dev ## test | every command of the docs, run
-	$(BIN)/pytest -q tests/docs
+	$(PYTEST) -q tests/docs
 
 bench: dev ## measure | ours beside its floor, in one run
 	$(BIN)/python benchmarks/run.py
