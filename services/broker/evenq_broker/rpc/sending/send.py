@@ -7,7 +7,6 @@ because some SDKs read only the status of the response and others only those of 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, cast
@@ -31,19 +30,14 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.answers import OK_STATUS, code_of, is_public, parsed, several, status_frame
-from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
-from evenq_broker.rpc.lite.lite import owner_elsewhere
-from evenq_broker.rpc.sending.homes import Homes
+from evenq_broker.rpc.cluster.forwarding import MARK
+from evenq_broker.rpc.sending.elsewhere import OWNED, Elsewhere, must_be_one_topic
 from evenq_broker.runtime import Runtime
 
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Claim, Deduplicator
 
 __all__ = ["SendHandler", "limits_of", "must_be_open", "must_be_writable", "type_of"]
-
-
-_OWNED = frozenset({MessageType.FIFO, MessageType.MIXED, MessageType.LITE})
-"""Types of topics whose messages may belong to one broker of the cluster."""
 
 
 def limits_of(runtime: Runtime) -> MessageLimits:
@@ -95,10 +89,10 @@ class SendHandler:
         deduplicator: Deduplicator | None,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
-        self._cluster, self._cluster_catalog, self._lite = cluster, cluster_catalog, lite
+        self._cluster_catalog, self._lite = cluster_catalog, lite
         self._transactions = transactions
         self._once = deduplicator
-        self._homes = Homes(runtime, catalog, self.send, cluster=cluster)
+        self._elsewhere = Elsewhere(runtime, catalog, self.send, cluster=cluster, lite=lite)
         self._turn = 0
 
     def plain(self, request: bytes) -> PlainSend | None:
@@ -117,16 +111,11 @@ class SendHandler:
         try:
             topic = self._topic(request)
             if topic is None:
-                name = messages[0].topic.name
-                try:
-                    topic = await self._cluster_catalog.ensure_topic(name, message_type=type_of(messages[0]))
-                except (TopicNotFound, Forbidden):
-                    kind = self._catalog.routes.kind_of(name)
-                    if kind is None or MARK in context.headers:
-                        raise
-                    return await self._elsewhere(request, data, kind, context)
-            if topic.message_type in _OWNED:
-                response = await self._at_owners(request, data, topic.message_type, context)
+                topic = await self._made(request, context)
+                if topic is None:
+                    return await self._at_its_brokers(request, data, context)
+            if topic.message_type in OWNED:
+                response = await self._elsewhere.at_owners(request, data, topic.message_type, context)
                 if response is not None:
                     return response
             if self._catalog.draining or not topic.permission.writable:
@@ -331,7 +320,7 @@ class SendHandler:
         ids: list[bytes] = []
         verdicts: list[Append | TimerAppend | bytes] = []
         for message in request.messages:
-            _must_be_one_topic(message, first_topic)
+            must_be_one_topic(message, first_topic)
             ids.append(message.system_properties.message_id.encode())
             try:
                 stored = self.check(message, topic)
@@ -353,71 +342,36 @@ class SendHandler:
         self._choose_queue(stored, topic)
         return stored
 
-    async def _at_owners(
-        self, request: service_pb2.SendMessageRequest, data: bytes, kind: MessageType, context: RpcContext
-    ) -> bytes | None:
-        """The answer of the brokers that the messages belong to; None: they are all this one's, or nobody's."""
-        if kind is MessageType.LITE:
-            return await self._at_lite_owners(request, data, context)
-        return await self._homes.elsewhere(request, data, context)
-
-    async def _at_lite_owners(
-        self, request: service_pb2.SendMessageRequest, data: bytes, context: RpcContext
-    ) -> bytes | None:
-        topic = request.messages[0].topic.name
-        names = (message.system_properties.lite_topic for message in request.messages)
-        owners = [
-            owner_elsewhere(self._runtime, self._catalog, topic, name, context, cluster=self._cluster, lite=self._lite)
-            for name in names
-        ]
-        if not any(owners):
+    async def _made(self, request: service_pb2.SendMessageRequest, context: RpcContext) -> TopicConfig | None:
+        """The topic, made by its first message; None: that is not allowed, and other brokers have it. Raises
+        TopicNotFound, Forbidden, IllegalTopic.
+        """
+        first = request.messages[0]
+        try:
+            return await self._cluster_catalog.ensure_topic(first.topic.name, message_type=type_of(first))
+        except (TopicNotFound, Forbidden):
+            if MARK in context.headers or not self._catalog.routes.route(first.topic.name):
+                raise
             return None
-        if len(set(owners)) == 1:
-            address = owner_of(self._runtime, self._catalog, owners[0], context, cluster=self._cluster)
-            assert address is not None
-            return await forward(self._runtime, address, data, context)
-        for message in request.messages:
-            _must_be_one_topic(message, request.messages[0].topic)
-        singles = [service_pb2.SendMessageRequest(messages=[one]).SerializeToString() for one in request.messages]
-        answers = await asyncio.gather(*(self.send(single, context) for single in singles))
-        entries = [service_pb2.SendMessageResponse.FromString(part).entries[0] for part in answers]
-        codes = {entry.status.code for entry in entries}
-        response = service_pb2.SendMessageResponse(entries=entries)
-        response.status.ParseFromString(several()) if len(codes) > 1 else response.status.CopyFrom(entries[0].status)
-        return response.SerializeToString()
+
+    async def _at_its_brokers(self, request: service_pb2.SendMessageRequest, data: bytes, context: RpcContext) -> bytes:
+        name = request.messages[0].topic.name
+        kind = self._catalog.routes.kind_of(name)
+        response = await self._elsewhere.at_owners(request, data, kind, context) if kind else None
+        response = response or await self._elsewhere.at_any(name, data, context)
+        if response is None:
+            raise _closed(name)
+        return response
 
     async def _passed_on(self, request: bytes, topic: TopicConfig, context: RpcContext) -> bytes:
         """This broker takes no messages for the topic, another one may: SDKs keep a route for half a minute, and some
-        try the same broker again (TQ-14). Raises Forbidden if there is none.
+        try the same broker again (TQ-14). Raises QueueClosed, or Forbidden if there is none.
         """
-        address = self._another(topic.name, context)
-        if address is not None:
-            return await forward(self._runtime, address, request, context)
-        must_be_writable(self._runtime, self._catalog, topic)
-        raise Forbidden(f"topic {topic.name} is closed for writing; ask for the route again")
-
-    async def _elsewhere(
-        self, request: service_pb2.SendMessageRequest, data: bytes, kind: MessageType, context: RpcContext
-    ) -> bytes:
-        """The topic is on other brokers only: where one address leads to all, a send names none and may land at any.
-        Raises Forbidden if it takes no messages there.
-        """
-        response = await self._at_owners(request, data, kind, context) if kind in _OWNED else None
+        response = await self._elsewhere.at_any(topic.name, request, context)
         if response is not None:
             return response
-        name = request.messages[0].topic.name
-        address = self._another(name, context)
-        if address is None:
-            raise Forbidden(f"topic {name} is closed for writing; ask for the route again")
-        return await forward(self._runtime, address, data, context)
-
-    def _another(self, topic: str, context: RpcContext) -> str | None:
-        """The address of another broker that takes messages for the topic, of several in turn."""
-        names = [at.broker.name for at in self._catalog.routes.route(topic) if at.counts.permission.writable]
-        self._turn += 1
-        if not names:
-            return None
-        return owner_of(self._runtime, self._catalog, names[self._turn % len(names)], context, cluster=self._cluster)
+        must_be_writable(self._runtime, self._catalog, topic)
+        raise _closed(topic.name)
 
     def _choose_queue(self, stored: Append | TimerAppend, topic: TopicConfig) -> None:
         if stored.queue_id < 0:
@@ -448,7 +402,7 @@ class SendHandler:
         if topic is None:
             must_be_open(name)  # before it is made
             for message in messages:
-                _must_be_one_topic(message, resource)
+                must_be_one_topic(message, resource)
         else:
             must_be_open(topic.name)
         return topic
@@ -458,12 +412,8 @@ class SendHandler:
         self._runtime.stats.topic(topic.topic_id).came(sizes)
 
 
-def _must_be_one_topic(message: object, resource: definition_pb2.Resource) -> None:
-    topic = message.topic  # type: ignore[attr-defined]  # a v2 Message
-    if topic != resource:
-        raise MessageCorrupted(
-            f"the request holds messages of topics {resource.name!r} and {topic.name!r}; send one topic at a time"
-        )
+def _closed(topic: str) -> Forbidden:
+    return Forbidden(f"topic {topic} is closed for writing; ask for the route again")
 
 
 def type_of(message: object) -> MessageType:
