@@ -393,10 +393,9 @@ def test_open_ones_their_counts_and_decisions_survive_a_restart(run: Run, tmp_pa
         names = [await begin(stage, number) for number in range(4)]
         await end(stage, names[0], COMMIT)
         await end(stage, names[1], ROLLBACK)
-        await stage.until(lambda: len(sender.checks) >= 4)
         number = broker.ledger.transaction_ids.read(names[2]).number
+        await stage.until(lambda: len(sender.checks) >= 4 and broker.transactions.table.get(number).checks >= 2)
         checks = broker.transactions.table.get(number).checks
-        assert checks >= 2
         await sender.close()
         await stage.during(broker.close())
 
@@ -409,7 +408,7 @@ def test_open_ones_their_counts_and_decisions_survive_a_restart(run: Run, tmp_pa
         assert await end(stage, names[2], COMMIT) == OK
         assert await end(stage, names[3], ROLLBACK) == OK
         await stage.clock.advance(40_000)
-        assert again.ledger.store.timers.stats.pending == 0
+        await stage.until(lambda: again.ledger.store.timers.stats.pending == 0)
         assert sorted(message.system_properties.message_id for message in await receive(stage)) == ["id0", "id2"]
 
     run(story)
