@@ -1,6 +1,6 @@
 """`make bench-replication`: three copies of a broker beside one copy with the same flush, in one run, in turn.
 
-    python benchmarks/replication.py [--rounds 5] [--quick] [--only unary batch latency memory catch-up pauses]
+    python benchmarks/replication.py [--rounds 5] [--quick] [--only unary batch round latency memory catch-up pauses]
                                      [--modes sync memory]
 
 Mode `sync` (a copy counts once it is on its disk) stands beside `flush=sync`, `memory` (once it is written) beside
@@ -43,6 +43,10 @@ FLUSH = {"sync": "sync", "memory": "async"}
 """Of the one copy beside each mode."""
 UNARY, BATCHED, BATCH = 24_000, 64_000, 32
 """Messages of a round."""
+ALONE = 3_000
+"""Messages of a round that are sent one after the other."""
+IDLE_S = 3.0
+"""So long it is looked how much of the processor a side needs for nothing."""
 RATE, LATENCY_S = 500, 10
 BOUND = ("-timeout", "300s")
 CATCH_UP_BYTES = 400_000_000
@@ -52,7 +56,7 @@ LOOK_S = 0.1
 SENDS_S = 0.002
 """Between two sends of who measures a pause."""
 WAIT_S = 180.0
-ONLY = ("unary", "batch", "latency", "memory", "catch-up", "pauses")
+ONLY = ("unary", "batch", "round", "latency", "memory", "catch-up", "pauses")
 
 
 @dataclass
@@ -222,6 +226,37 @@ def sends(both: tuple[Side, Side], name: str, count: int, batch: int, rounds: in
     ]
 
 
+def commit_rounds(both: tuple[Side, Side], count: int, rounds: int) -> list[Line]:
+    """Sends with nothing else in flight: of three copies each is one commit round that it shares with nobody. What the
+    processes need without load is taken off, so the figures hardly depend on what else the machine does.
+    """
+    for number in range(rounds + 1):
+        for side in in_turn(both, number):
+            pids = [pid_of(side.leader), *(pid_of(node) for node in side.followers)]
+            before = [servers.cpu_s(pid) for pid in pids]
+            time.sleep(IDLE_S)
+            idle = [(servers.cpu_s(pid) - was) / IDLE_S for pid, was in zip(pids, before, strict=True)]
+            asked, before = made.sends("normal", "round", count), [servers.cpu_s(pid) for pid in pids]
+            done = side.replayed("call", asked, "-c", 1, "-conns", 1)
+            spent = [
+                (servers.cpu_s(pid) - was - of_idle * done.secs) / count * 1e6
+                for pid, was, of_idle in zip(pids, before, idle, strict=True)
+            ]
+            made.must_be_ok("SendMessage", done.answers())
+            if not number:
+                continue  # to warm up
+            side.keep("round", done.secs / count * 1e3)
+            side.keep("round cpu", spent[0])
+            if len(spent) > 1:
+                side.keep("round follower", statistics.mean(spent[1:]))
+    one, three = both
+    return [
+        Line("send, 1 in flight", "ms", one.rows["round"], three.rows["round"], by="more"),
+        Line("send, 1 in flight: CPU of who serves", "us", one.rows["round cpu"], three.rows["round cpu"], by="more"),
+        Line("send, 1 in flight: CPU of a follower", "us", [], three.rows["round follower"]),
+    ]
+
+
 def latencies(both: tuple[Side, Side], rounds: int, part: int) -> list[Line]:
     """From just before the send to the end of the answer that brings the message, 500 a second."""
     for number in range(rounds):
@@ -348,6 +383,7 @@ def measured(mode: str, asked: argparse.Namespace) -> list[Line]:
     works = {
         "unary": lambda: sends(both, "unary", UNARY // part, 1, rounds),
         "batch": lambda: sends(both, "batch", BATCHED // part // BATCH * BATCH, BATCH, rounds),
+        "round": lambda: commit_rounds(both, ALONE // part, rounds),
         "latency": lambda: latencies(both, rounds, part),
         "memory": lambda: memory(both),
         "catch-up": lambda: catch_up(both[1], part),

@@ -81,6 +81,7 @@ DOORS_OF = {  # one door each, with the reason
     "src/evenq/wire/blocking_net.py": {"threading"},  # it is there for the threads of a user's process
     "src/evenq/wire/blocking_grpc.py": {"threading"},  # the same
     "src/evenq/wire/blocking_socket.py": {"socket"},  # the sync face speaks to servers without gRPC
+    "src/evenq/wire/duplex_call.py": {"socket"},  # links between brokers, without gRPC's client
     "src/evenq/store/copy_replay.py": {"threading"},  # it and the copy's own thread change one folder in turns
     "src/evenq/store/descriptors.py": {"threading"},  # its spares are for every thread of the store
     "src/evenq/store/files.py": {"threading"},  # open files are shared by the writer and the readers' pool

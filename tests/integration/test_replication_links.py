@@ -54,14 +54,12 @@ from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings
 
-import evenq.wire.net
 from evenq.errors import NotFound
 from evenq.runtime.clock import SystemClock
 from evenq.serving.auth import Auth, AuthSettings
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.testing.free_ports import FreePorts
-from evenq.wire.addresses import Target
 from evenq.wire.net import GrpcNet
 
 CLUSTER, GROUP, MIB = "c", "broker-a", 1 << 20
@@ -236,8 +234,8 @@ def test_a_slow_reader_costs_its_sender_a_bounded_amount_of_memory() -> None:
 
 
 def sending() -> list[asyncio.Task[Any]]:
-    """What sends the requests of links."""
-    return [task for task in asyncio.all_tasks() if "consume_request" in repr(task.get_coro())]
+    """The calls of links."""
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith("replication to broker")]
 
 
 async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: Opening) -> str:
@@ -398,27 +396,6 @@ def test_a_snapshot_is_fetched_beside_the_links(front: str) -> None:
 # ------------------------------------------------------------------------------------------------------ a name moves
 
 
-class NameServer(asyncio.DatagramProtocol):
-    """Answers every question for an address with `ip`."""
-
-    def __init__(self) -> None:
-        self.ip = "127.0.0.1"
-        self.asked = 0
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def datagram_received(self, data: bytes, address: Any) -> None:
-        self.asked += 1
-        end = data.index(b"\0", 12) + 5
-        question, kind = data[12:end], data[end - 4 : end - 2]
-        answers = b""
-        if kind == b"\0\1":  # A
-            answers = b"\xc0\x0c\0\1\0\1" + struct.pack("!IH", 3_600, 4) + socket.inet_aton(self.ip)
-        flags = struct.pack("!HHHHH", 0x8580, 1, bool(answers), 0, 0)
-        self.transport.sendto(data[:2] + flags + question + answers, address)
-
-
 class Wire:
     """A port that passes bytes on until it is cut without a word: connections stay open and nothing comes any more."""
 
@@ -454,12 +431,13 @@ def test_a_peer_whose_name_leads_elsewhere_is_found_there(monkeypatch: pytest.Mo
     """Its machine vanishes without a word: no connection breaks, and its name has another address soon after."""
 
     async def story(nodes: list[Node]) -> None:
-        names, wire, port = NameServer(), Wire(), free_port()
-        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: names, ("127.0.0.1", 0))
-        resolver = transport.get_extra_info("sockname")[1]
-        monkeypatch.setattr(
-            evenq.wire.net, "target_of", lambda address: Target(f"dns://127.0.0.1:{resolver}/{address}", None)
-        )
+        wire, port, leads_to = Wire(), free_port(), ["127.0.0.1"]
+        look_up = socket.getaddrinfo
+
+        def looked_up(host: Any, *about: Any, **more: Any) -> Any:
+            return look_up(leads_to[0] if str(host).endswith(".test") else host, *about, **more)
+
+        monkeypatch.setattr(socket, "getaddrinfo", looked_up)
         members = {0: f"a.test:{free_port()}", 1: f"b.test:{port}"}
         a, b = Node(0, members), Node(1, members)
         nodes += [a, b]
@@ -473,7 +451,7 @@ def test_a_peer_whose_name_leads_elsewhere_is_found_there(monkeypatch: pytest.Mo
             moved = Node(1, members)
             nodes.append(moved)
             await moved.serve(port, "127.0.0.2")
-            names.ip = "127.0.0.2"
+            leads_to[0] = "127.0.0.2"
             await until(lambda: moved.links.incoming.senders == {0})
             await until(lambda: a.links.connected == {1})
             a.say(1, 4)
@@ -481,7 +459,6 @@ def test_a_peer_whose_name_leads_elsewhere_is_found_there(monkeypatch: pytest.Mo
             assert b.received == []
         finally:
             await wire.close()
-            transport.close()
 
     run(story)
 

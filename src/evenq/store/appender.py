@@ -25,6 +25,7 @@ from evenq.store.log_state import LogState
 from evenq.store.messages import Append, AppendBlock, OnDispatched, TimerAppend
 from evenq.store.options import FlushMode, StoreOptions
 from evenq.store.packer import Packer
+from evenq.store.recent_groups import RecentGroups
 from evenq.store.record import HEADER_BYTES
 from evenq.store.writer import WriteBatch
 
@@ -82,6 +83,8 @@ class Appender:
         self._uncommitted: deque[WriteBatch] = deque()
         """What is written and waits for its commit, in order. The bounds of what waits are its bounds."""
         self._committed_end = 0
+        self.recent = RecentGroups()
+        """Of a replicated store."""
         self._left: Error | None = None
         """Told to those whose records waited when the store closed."""
         self._kick_due = False
@@ -206,6 +209,7 @@ class Appender:
         state = self._state
         if state.failure is None and self._left is None:
             self._stats.written_end = batch.end
+            self.recent.keep(batch)
             self.on_written(batch.end)
 
     def complete(self, batch: WriteBatch, error: Exception | None) -> None:
@@ -228,6 +232,7 @@ class Appender:
 
     def _await_commit(self, batch: WriteBatch) -> None:
         """It is written: the writer goes on, the owner asks the copies."""
+        self.recent.keep(batch)
         batch.forget_bytes()
         self._uncommitted.append(batch)
         if self._packer.batch is not None:

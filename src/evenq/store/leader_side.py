@@ -58,6 +58,12 @@ class LeaderSide:
         """
         self._appender.commit(end)
 
+    def recent(self, start: int, end: int) -> bytes | None:
+        """The log from `start` up to `end`, where the newest written group ends, as it lies in the file; None: not all
+        of it is kept in memory, so read the file. Only groups that were written just now are kept, 256 KiB at most.
+        """
+        return self._appender.recent.read(start, end)
+
     async def sync_written(self) -> int:
         """Bring all that is written now to disk, committed or not. Returns the log offset behind it, at least; what
         waits for the writer is not in it. Raises StoreFull, StorePoisoned, and what `abandon` was given.

@@ -27,8 +27,9 @@ from evenq.wire.addresses import target_of
 from evenq.wire.blocking_grpc import GrpcBlockingNet
 from evenq.wire.blocking_net import BlockingNet
 from evenq.wire.call_errors import ErrorTable, call_error, grpc_call_error, shutting_down
+from evenq.wire.duplex_call import DuplexCall
 from evenq.wire.tls import CLIENT_HINTS, Tls
-from evenq.wire.tls_channels import Secure, TlsChannels
+from evenq.wire.tls_channels import Secure, SecureSocket, TlsChannels
 from evenq.wire.tls_diagnosis import explain, worth_asking
 
 __all__ = ["GrpcNet"]
@@ -175,6 +176,16 @@ class GrpcNet:
             if peer.retired:
                 await self._end(peer)
 
+    def duplex(self, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> DuplexCall:
+        """A call with messages both ways, over a connection of its own; see `evenq.runtime.duplex.Duplex`."""
+        target, scheme = target_of(address)
+        encrypted = self._encrypted if scheme is None else scheme
+        return DuplexCall(
+            target, method, metadata=dict(metadata or {}),
+            secure=(lambda: self._secure_socket(target)) if encrypted else None,
+            why=lambda: self._why_not(target, encrypted=encrypted),
+        )  # fmt: skip
+
     async def renew(self, address: str) -> None:
         """Let the next call to the address make a new connection, to what its name leads to by then; calls that run end
         on the old one. For callers that know better than gRPC that a connection is dead: a machine that vanished
@@ -250,6 +261,26 @@ class GrpcNet:
             reason = await asyncio.to_thread(explain, target, channels.files, self._hints)
             raise errors.TlsFailed(reason or f"no certificate can be fetched from {target}: {error}") from error
 
+    async def _secure_socket(self, target: str) -> SecureSocket:
+        """What a connection of a duplex call is secured with."""
+        channels = self._channels()
+        if not channels.tls.insecure:
+            return channels.secure_socket(target)
+        try:
+            return await asyncio.to_thread(channels.secure_socket, target)
+        except OSError as error:
+            reason = await self._explain(target, encrypted=True)
+            raise errors.TlsFailed(reason or f"no certificate can be fetched from {target}: {error}") from error
+
+    async def _why_not(self, target: str, *, encrypted: bool) -> str:
+        """Why a duplex call has no connection although something listens; empty if TLS is not the reason."""
+        reason = await self._explain(target, encrypted=encrypted)
+        if encrypted:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
+            channels = self._channels()
+            channels.look(_monotonic_ms())
+            channels.forget(target)
+        return reason
+
     async def _retire(self, address: str, peer: _Peer) -> None:
         """Let running calls end on the old channel; the next call makes a new one."""
         if self._peers.get(address) is peer:
@@ -269,7 +300,7 @@ class GrpcNet:
         known = grpc_call_error(error, peer.target, method, timeout_ms, table=self._error_table)
         if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", peer.target):
             return known
-        reason = await self._explain(peer)
+        reason = await self._explain(peer.target, encrypted=peer.version >= 0)
         if peer.version >= 0:  # a new authority, or a new certificate of the server that is pinned, ends the trouble
             channels = self._channels()
             channels.look(_monotonic_ms())
@@ -278,15 +309,15 @@ class GrpcNet:
                 await self._retire(address, peer)
         return errors.TlsFailed(reason) if reason else known
 
-    async def _explain(self, peer: _Peer) -> str:
+    async def _explain(self, target: str, *, encrypted: bool) -> str:
         now_ms = _monotonic_ms()
-        at_ms, asking = self._explained.get(peer.target, (0, None))
+        at_ms, asking = self._explained.get(target, (0, None))
         if asking is None or (asking.done() and now_ms - at_ms >= _EXPLAINED_MS):
             if len(self._explained) >= self._channels_max:
                 self._explained.clear()
-            files = None if peer.version < 0 else self._channels().files
-            asking = spawn(asyncio.to_thread(explain, peer.target, files, self._hints), name="TLS diagnosis")
-            self._explained[peer.target] = now_ms, asking
+            files = self._channels().files if encrypted else None
+            asking = spawn(asyncio.to_thread(explain, target, files, self._hints), name="TLS diagnosis")
+            self._explained[target] = now_ms, asking
         return await asyncio.shield(asking)
 
     def _make_room(self) -> _Peer:

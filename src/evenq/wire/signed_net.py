@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Self
 
 from evenq.runtime.clock import Clock
+from evenq.runtime.duplex import Duplex, open_duplex
 from evenq.runtime.net import BlockingCalls, Net
 from evenq.wire.credentials import Credentials
 from evenq.wire.signature import AUTHORIZATION, DATE_TIME, SESSION_TOKEN, Secret, authorization, date_time
@@ -76,6 +77,11 @@ class SignedNet:
         """A stream; signed once, when it is opened."""
         headers = {**(metadata or {}), **self._signer.headers()}
         return self._net.stream(address, method, requests, timeout_ms=timeout_ms, metadata=headers)
+
+    def duplex(self, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> Duplex:
+        """A call with messages both ways; signed once, when it is made."""
+        headers = {**(metadata or {}), **self._signer.headers()}
+        return open_duplex(self._net, address, method, metadata=headers)
 
     async def renew(self, address: str) -> None:
         """Let the next call to the address make a new connection; nothing happens in a net without connections."""

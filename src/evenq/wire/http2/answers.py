@@ -91,10 +91,10 @@ def status_of_reset(code: ErrorCode) -> Status:
 
 
 def request_headers(
-    method: str, *, scheme: str, authority: str, timeout_ms: int, metadata: Iterable[tuple[str, str]]
+    method: str, *, scheme: str, authority: str, timeout_ms: int | None, metadata: Iterable[tuple[str, str]]
 ) -> EncodedHeaders:
-    """The header block of a call, without any state: the same for all calls like this one. Raises BadRequest for
-    metadata that no header can carry.
+    """The header block of a call, without any state: the same for all calls like this one. `timeout_ms` None: the call
+    has no time limit. Raises BadRequest for metadata that no header can carry.
     """
     fields = [
         (b":method", b"POST"),
@@ -104,7 +104,7 @@ def request_headers(
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
         (b"user-agent", b"evenq"),
-        (b"grpc-timeout", _timeout(timeout_ms)),
+        *([] if timeout_ms is None else [(b"grpc-timeout", _timeout(timeout_ms))]),
         *(_field(name, value) for name, value in metadata),
     ]
     return EncodedHeaders(encode(fields))

@@ -20,6 +20,8 @@ from evenq.errors import (
     TooManyRequests,
 )
 from evenq.store import AppendBlock, FlushMode, TimerAppend, checkpoint, snapshot
+from evenq.store.disk import RealDisk
+from evenq.store.log_pieces import LogPieces
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.record import KINDS, frame_at
 
@@ -142,6 +144,37 @@ def test_the_log_reaches_the_file_before_the_commit_in_both_groups(open_store, m
         assert opened.store.stats.log_end == 0
 
     played(open_store, story, tmp_path)
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_what_was_written_just_now_is_given_out_as_it_lies_in_the_files(open_store, message, tmp_path, flush):
+    """Groups of all kinds, and over the ends of files; what is in two files is read from them."""
+
+    async def story(opened):
+        store, size = opened.store, 8_192
+        pieces = LogPieces(RealDisk(tmp_path), size)
+        places, kept = [store.stats.written_end], []
+
+        def heard(end):
+            given = store.recent(places[-1], end)
+            kept.append(given is not None)
+            assert given in {None, pieces.read(places[-1], end, 1 << 20)}
+            places.append(end)
+            if len(places) > 3 and all(kept[-3:]):
+                assert store.recent(places[-4], end) == pieces.read(places[-4], end, 1 << 20)
+            store.commit(end)
+
+        store.on_written = heard
+        for number in range(60):
+            calls = [store.append([message(bytes([number]) * 400), message(b"more")], state=b"with them")]
+            calls += [store.append_state(b"alone"), store.append([], timers=[timer(1 << 50)], state=b"x")]
+            await asyncio.gather(*calls)
+        assert places[-1] > 4 * size
+        assert kept.count(True) > 30
+        assert False in kept, "a group in two files"
+        pieces.close()
+
+    played(open_store, story, tmp_path, flush=flush, segment_bytes=8_192)
 
 
 def test_a_commit_may_end_anywhere_never_goes_back_and_never_runs_ahead(open_store, message):

@@ -124,13 +124,15 @@ class Rules:
 
     __slots__ = (
         "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms", "durable", "end",
-        "epoch_start_end", "heard", "hw", "max_epoch", "nominated", "number", "parked", "persisting", "rank", "request",
-        "retried_ms", "role", "seen", "session", "silent", "store_id", "successor", "table", "writing",
+        "epoch_start_end", "heard", "hw", "max_epoch", "nominated", "number", "own_pair", "parked", "persisting",
+        "rank", "request", "retried_ms", "role", "seen", "session", "silent", "store_id", "successor", "table",
+        "writing",
     )  # fmt: skip
 
     def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
         self.config = config
         self.store_id = store_id
+        self.own_pair = Pair(config.broker_id, store_id)
         self.session = session
         self.role = Role.OFFLINE
         self.max_epoch = epoch_seen
@@ -186,10 +188,6 @@ class Rules:
     @property
     def leads(self) -> bool:
         return self.role in LEADING
-
-    @property
-    def own_pair(self) -> Pair:
-        return Pair(self.config.broker_id, self.store_id)
 
     @property
     def record(self) -> GroupRecord | None:

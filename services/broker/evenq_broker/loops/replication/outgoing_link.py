@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 from evenq.errors import ConnectionFailed, Error, RequestTimeout
 from evenq.runtime.backoff import Backoff
+from evenq.runtime.duplex import Duplex, open_duplex
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.replication.messages import Envelope, Records
 from evenq_broker.loops.replication.outbox import Outbox
@@ -51,6 +53,11 @@ class _Attempt:
         self.heard_ms = now_ms
         self.stands = False
         self.over = False
+        self.call: Duplex | None = None
+        self.opened = False
+        """Its opening was sent."""
+        self.pieces: Iterator[bytes] | None = None
+        """What is left of the message in hand; None: nothing of it was sent."""
 
 
 class OutgoingLink:
@@ -66,7 +73,6 @@ class OutgoingLink:
         self._runtime, self._clock = runtime, runtime.clock
         self._opening = opening
         self._attempt: _Attempt | None = None
-        self._wake = asyncio.Event()
         self._interrupt = Signal()
         self._fault = ""
         self._paused_until_ms = 0
@@ -90,7 +96,7 @@ class OutgoingLink:
             self.outbox.dropped += 1
             return False
         taken = self.outbox.put(envelope)
-        self._wake.set()
+        self._send_on()
         return taken
 
     def close(self, reason: str, pause_ms: int) -> None:
@@ -137,7 +143,6 @@ class OutgoingLink:
             await asyncio.wait({talking, watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             attempt.over = True
-            self._wake.set()  # its requests end
             talking.cancel()
             watching.cancel()
             await asyncio.wait({talking, watching})
@@ -147,24 +152,26 @@ class OutgoingLink:
         return watching.result()
 
     async def _talk(self, attempt: _Attempt) -> Error:
-        requests = self._requests(attempt)
-        frames = self._runtime.net.stream(self.address, METHOD, requests, timeout_ms=None)
         try:
-            async for data in frames:
-                reason = closed_reason(data)
-                if reason:
-                    return LinkClosed(f"it closed the link: {reason}")
-                attempt.heard_ms = self._clock.monotonic_ms()
-                if not attempt.stands:
-                    attempt.stands = True
-                    self._stands()
-            return ConnectionFailed("it ended the link without a reason")
+            call = attempt.call = open_duplex(self._runtime.net, self.address, METHOD)
+            call.on_room = self._send_on
+            async with aclosing(call.answers()) as answers:
+                return await self._listen(attempt, answers)
         except Error as error:
             return error
-        finally:
-            close = getattr(frames, "aclose", None)
-            if close is not None:
-                await close()
+
+    async def _listen(self, attempt: _Attempt, answers: AsyncGenerator[bytes, None]) -> Error:
+        """Until the peer ends the call; raises what the call ends with."""
+        async for data in answers:
+            reason = closed_reason(data)
+            if reason:
+                return LinkClosed(f"it closed the link: {reason}")
+            attempt.heard_ms = self._clock.monotonic_ms()
+            if not attempt.stands:
+                attempt.stands = True
+                self._stands()
+                self._send_on()
+        return ConnectionFailed("it ended the link without a reason")
 
     async def _watch(self, attempt: _Attempt) -> Error:
         """Why the call must end although it runs."""
@@ -176,24 +183,32 @@ class OutgoingLink:
                 return RequestTimeout(f"it was silent for {SILENT_MS} ms")
             await self._interrupt.wait(self._interrupt.count, clock=self._clock, timeout_ms=left_ms)
 
-    async def _requests(self, attempt: _Attempt) -> AsyncGenerator[bytes, None]:
-        """What goes out on one call."""
-        yield opening_message(self._opening)
-        while not attempt.over:
-            envelope = self.outbox.in_hand if attempt.stands else None
-            if envelope is None:
-                self._wake.clear()
-                await self._wake.wait()
+    def _send_on(self) -> None:
+        """Hand over what waits, as far as the call takes it now."""
+        attempt = self._attempt
+        if attempt is None or attempt.call is None:
+            return
+        call, outbox = attempt.call, self.outbox
+        while call.has_room and not attempt.over:
+            if not attempt.opened:
+                attempt.opened = True
+                call.send(opening_message(self._opening))
                 continue
+            if attempt.pieces is None:
+                envelope = outbox.in_hand if attempt.stands else None
+                if envelope is None:
+                    return
+                attempt.pieces = envelope_pieces(envelope)
             try:
-                for piece in envelope_pieces(envelope):
-                    yield piece
-                    if attempt.over:
-                        return
+                piece = next(attempt.pieces, None)
             except MalformedMessage as error:  # a mistake of ours, or a log beyond what 63 bits count
                 log.warning("replication of %s: %s", self._opening.broker_name, error, extra=self._facts())
-            del envelope
-            self.outbox.sent()
+                piece = None
+            if piece is None:
+                attempt.pieces = None
+                outbox.sent()
+            else:
+                call.send(piece)
 
     async def _renew(self) -> None:
         renew = getattr(self._runtime.net, "renew", None)  # nets without connections have nothing to renew
@@ -203,7 +218,6 @@ class OutgoingLink:
     # -------------------------------------------------------------------------------------------------------- the log
 
     def _stands(self) -> None:
-        self._wake.set()
         now_ms = self._clock.monotonic_ms()
         away_ms = 0 if self._lost_ms is None else now_ms - self._lost_ms
         log.info(

@@ -93,6 +93,10 @@ class LogActions(Protocol):
         """All below is committed."""
         ...
 
+    def at_hand(self, start: int, end: int) -> bytes | None:
+        """All records between two places, if they were written just now and are in memory yet; else None."""
+        ...
+
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
         """Whole groups of records from `start`. Raises StoreError, OSError."""
         ...
@@ -270,6 +274,11 @@ class ReplicaDriver:
 
     def _feed(self, action: SendRecords) -> None:
         busy = action.to in self._feeds
+        if not busy:  # one feed for each peer
+            data = b"" if action.end == action.start else self.log.at_hand(action.start, action.end)
+            if data is not None:
+                self._send_read(action, data)
+                return
         self._feeds[action.to] = action
         if not busy:
             self._spawn(self._feed_on(action.to), name=f"records for broker {action.to}")
@@ -293,6 +302,9 @@ class ReplicaDriver:
         data = b""
         if action.end > action.start:
             data = await self.log.read(action.start, action.end, PIECE_BYTES)
+        self._send_read(action, data)
+
+    def _send_read(self, action: SendRecords, data: bytes) -> None:
         envelope = self.replica.records(action, action.start + len(data), data)
         if envelope is not None:
             self.peers.send(action.to, envelope)

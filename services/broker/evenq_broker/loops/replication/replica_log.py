@@ -191,6 +191,10 @@ class ReplicaLog:
         if self._store is not None:
             self._store.commit(min(end, self._store.stats.written_end))
 
+    def at_hand(self, start: int, end: int) -> bytes | None:
+        """See LogActions."""
+        return None if self._store is None else self._store.recent(start, end)
+
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
         """See LogActions."""
         if self._copy is not None:

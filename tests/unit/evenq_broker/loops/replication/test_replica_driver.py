@@ -74,6 +74,8 @@ class Member:
         self.stopped: list[str] = []
         self.closed_peers: list[int] = []
         self.reads = 0
+        self.remembers = False
+        """Records are in memory yet."""
         self.hold_reads = asyncio.Event()
         self.hold_reads.set()
 
@@ -123,6 +125,9 @@ class Member:
     def committed(self, end: int) -> None:
         self.end_committed = end
 
+    def at_hand(self, start: int, end: int) -> bytes | None:
+        return self.data[start:end] if self.remembers else None
+
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
         self.reads += 1
         await self.hold_reads.wait()
@@ -131,6 +136,7 @@ class Member:
     # PeerSender.
 
     def send(self, to: int, envelope: Envelope) -> None:
+        self.world.sent += 1
         if (self.id, to) not in self.world.cut:
             asyncio.get_running_loop().call_soon(self.world.members[to].driver.receive, envelope)
 
@@ -149,6 +155,8 @@ class World:
         self.shared = SharedRecord()
         self.cut: set[tuple[int, int]] = set()
         self.gone: set[int] = set()
+        self.sent = 0
+        """Messages of all."""
         self.members = [Member(self, number) for number in range(3)]
 
     def isolate(self, broker_id: int) -> None:
@@ -192,6 +200,22 @@ def test_a_new_group_founds_itself_and_commits_what_all_in_sync_have() -> None:
         leader.append(b"one")
         await world.clock.until(lambda: leader.end_committed == len(leader.data))
         await world.clock.until(lambda: all(member.end_committed == leader.end_committed for member in world.members))
+        assert {member.data for member in world.members} == {b"Eone"}
+
+    play(story)
+
+
+def test_records_that_are_in_memory_yet_are_sent_at_once_and_nothing_is_read() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
+        reads, leader.remembers = leader.reads, True
+        sent_before = world.sent
+        leader.append(b"one")
+        assert world.sent == sent_before + 2, "both followers waited, and are sent to before the turn ends"
+        await world.clock.until(lambda: leader.end_committed == len(leader.data))
+        assert leader.reads == reads
         assert {member.data for member in world.members} == {b"Eone"}
 
     play(story)

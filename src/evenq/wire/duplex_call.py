@@ -1,0 +1,339 @@
+"""A call with messages both ways over a connection of its own, on the loop: the client's end of links between brokers.
+
+`GrpcNet.duplex` makes it. Over grpc.aio each message of such a call costs a task's turns and two crossings to gRPC's
+thread (decision 70); here a message that is sent is in the kernel's buffer before the turn ends, and nobody is woken.
+Always true: nothing waits but the begin, which `OPEN_MS` bounds; what is kept of messages to send is one message and
+`WRITE_BYTES`, of messages that came `READ_BYTES` and a window; each call has a new connection, for which the name in
+the address is looked up anew; errors are those of `GrpcNet`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, cast
+
+from evenq import errors
+from evenq.runtime.clock import SystemClock
+from evenq.wire.addresses import host_and_port
+from evenq.wire.blocking_socket import CONNECT_MS, DEAD_AFTER_S, PLACES_MAX, Lost, Unreachable
+from evenq.wire.call_errors import call_error, no_answer
+from evenq.wire.http2.answers import request_headers
+from evenq.wire.http2.calling import CallLimits
+from evenq.wire.http2.codes import ConnectionFault
+from evenq.wire.http2.duplex import DuplexStreaming
+from evenq.wire.http2.frames import EncodedHeaders
+from evenq.wire.tls_channels import SecureSocket
+
+__all__ = ["DuplexCall"]
+
+OPEN_MS = 4_000
+"""For the name, the connection, TLS and the server's greeting together."""
+WRITE_BYTES = 256 << 10
+"""While more than this waits for the kernel there is no room for the next message."""
+READ_BYTES = 256 << 10
+"""Of messages that nobody took; beyond it the socket is not read."""
+MESSAGE_COST = 128
+"""What a message counts for beside its bytes."""
+JOINED_BYTES = 32 << 10
+"""Output up to here leaves as one piece; of more, the pieces are not copied."""
+LIMITS = CallLimits(answer_bytes_max=4 << 20, stream_window_bytes=1 << 20, connection_window_bytes=2 << 20)
+_monotonic_ms = SystemClock().monotonic_ms
+
+
+class DuplexCall:
+    """See the module; `evenq.runtime.duplex.Duplex` says what each part promises."""
+
+    def __init__(
+        self,
+        target: str,
+        method: str,
+        *,
+        metadata: Mapping[str, str],
+        secure: Callable[[], Awaitable[SecureSocket]] | None,
+        why: Callable[[], Awaitable[str]],
+        limits: CallLimits = LIMITS,
+    ) -> None:
+        """`target`: `host:port`. `secure`: what TLS is spoken with, asked when the call begins; None = plain text.
+        `why`: asked when something listens there and no connection came about; what it says is raised as TlsFailed.
+        """
+        self.on_room: Callable[[], None] = lambda: None
+        self._target, self._method, self._metadata = target, method, metadata
+        self._secure, self._why, self._limits = secure, why, limits
+        self._connection: _DuplexSocket | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """See Duplex."""
+        return self._connection is not None and self._connection.has_room
+
+    def send(self, message: bytes) -> None:
+        """See Duplex."""
+        assert self._connection is not None, "nothing is sent without room"
+        self._connection.send(message)
+
+    async def answers(self) -> AsyncGenerator[bytes, None]:
+        """See Duplex."""
+        headers = request_headers(
+            self._method, scheme="http" if self._secure is None else "https", authority=self._target,
+            timeout_ms=None, metadata=self._metadata.items(),
+        )  # fmt: skip
+        connection = await self._open()
+        try:
+            connection.begin(headers, self.on_room)
+            self._connection = connection
+            self.on_room()
+            while True:
+                while connection.core.messages:
+                    yield connection.next()
+                if connection.over:
+                    break
+                await connection.news()
+        finally:
+            self._connection = None
+            connection.close()
+        core = connection.core
+        if connection.lost:
+            raise no_answer(self._target, self._method, connection.lost)
+        if core.status:
+            raise call_error(
+                core.status, core.details, core.trailers, address=self._target, method=self._method, timeout_ms=None
+            )
+
+    async def _open(self) -> _DuplexSocket:
+        """A connection whose server has greeted. Raises ConnectionFailed, TlsFailed."""
+        try:
+            async with asyncio.timeout(OPEN_MS / 1000):
+                secure = None if self._secure is None else await self._secure()
+                return await _connect(self._target, secure, self._limits)
+        except TimeoutError:
+            raise no_answer(self._target, self._method, "no connection came about in time") from None
+        except Unreachable as error:
+            reason = await self._why() if error.listens else ""
+            if reason:
+                raise errors.TlsFailed(reason) from error
+            raise no_answer(self._target, self._method, str(error)) from error
+
+
+class _DuplexSocket(asyncio.Protocol):
+    """The socket and what is spoken on it."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        loop = asyncio.get_running_loop()
+        self.core = DuplexStreaming(limits)
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.lost = ""
+        """Why it ended before the call did; empty: it did not."""
+        self._begun = False
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._on_room: Callable[[], None] = lambda: None
+        self._waiter: asyncio.Future[None] | None = None
+        self._full = False
+        """The transport holds more than `WRITE_BYTES`."""
+        self._kept_bytes = 0
+        """Of messages that nobody took."""
+        self._deaf = False
+        """The socket is not read."""
+
+    # ----------------------------------------------------------------------------------------------- for the call
+
+    @property
+    def over(self) -> bool:
+        """Nothing comes any more but what is in `core.messages`."""
+        return bool(self.lost) or not self.core.running
+
+    @property
+    def has_room(self) -> bool:
+        return not self._full and not self.core.unsent_bytes and not self.over
+
+    def begin(self, headers: EncodedHeaders, on_room: Callable[[], None]) -> None:
+        self._on_room = on_room
+        if not self.lost:
+            self._begun = True
+            self.core.open(headers)
+            self._flush()
+
+    def send(self, message: bytes) -> None:
+        self.core.send(message)
+        self._flush()
+
+    def next(self) -> bytes:
+        """The oldest message that nobody took."""
+        message = bytes(self.core.messages.popleft())
+        self._kept_bytes -= len(message) + MESSAGE_COST
+        if self._deaf and self._kept_bytes <= READ_BYTES and self._transport is not None:
+            self._deaf = False
+            self._transport.resume_reading()
+        return message
+
+    async def news(self) -> None:
+        """Wait for a message, or the end."""
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def close(self) -> None:
+        """End it; what the kernel does not take at once is not sent."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        farewell = self.core.give_up()
+        if farewell and not self._full:
+            transport.write(farewell)
+            transport.close()
+        else:
+            transport.abort()
+
+    # ------------------------------------------------------------------------------------------------ of the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        core = self.core
+        stalled, had = core.unsent_bytes, len(core.messages)
+        try:
+            if core.running:
+                core.feed(data)
+            elif not core.leaving:
+                core.receive(data)
+        except ConnectionFault as fault:
+            self._lose(str(fault))
+            return
+        if core.greeted and not self.greeted.done():
+            self.greeted.set_result(None)
+        self._flush()
+        if len(core.messages) > had:
+            self._keep(had)
+        if core.messages or not core.running:
+            self._wake()
+        if stalled and self.has_room:
+            self._on_room()
+
+    def eof_received(self) -> None:
+        self._lose("the server closed the connection")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose("the server closed the connection" if exc is None else _words(exc))
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self.has_room:
+            self._on_room()
+
+    def _keep(self, had: int) -> None:
+        messages = self.core.messages
+        self._kept_bytes += sum(len(messages[at]) + MESSAGE_COST for at in range(had, len(messages)))
+        if self._kept_bytes > READ_BYTES and not self._deaf and self._transport is not None:
+            self._deaf = True
+            self._transport.pause_reading()
+
+    def _flush(self) -> None:
+        parts, transport = self.core.take_parts(), self._transport
+        if not parts or transport is None or transport.is_closing():
+            return
+        if sum(map(len, parts)) <= JOINED_BYTES:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+
+    def _lose(self, reason: str) -> None:
+        """It is of no more use."""
+        if self.core.running or not self._begun:
+            self.lost = self.lost or reason
+        if not self.greeted.done():
+            self.greeted.set_exception(Lost(reason))
+            self.greeted.exception()  # whoever waits has it
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def _connect(target: str, secure: SecureSocket | None, limits: CallLimits) -> _DuplexSocket:
+    """Raises Unreachable."""
+    loop = asyncio.get_running_loop()
+    plain = await _reach(target)
+    connection: _DuplexSocket | None = None
+    try:
+        options: dict[str, Any] = {}
+        if secure is not None:
+            options = {"ssl": secure.context, "server_hostname": secure.server_name}
+        transport, connection = await loop.create_connection(lambda: _DuplexSocket(limits), sock=plain, **options)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None and secured.selected_alpn_protocol() != "h2":
+            raise Lost("the server does not agree on HTTP/2 (ALPN)")
+        await connection.greeted
+        if connection.core.leaving:
+            raise Unreachable("the server takes no calls")
+    except (Lost, OSError, ValueError) as error:  # ValueError: of a name that cannot be one
+        _drop(connection, plain)
+        raise Unreachable(_words(error), listens=True) from error
+    except BaseException:
+        _drop(connection, plain)
+        raise
+    return connection
+
+
+def _drop(connection: _DuplexSocket | None, plain: socket.socket) -> None:
+    if connection is None:
+        plain.close()
+    else:
+        connection.close()
+
+
+async def _reach(target: str) -> socket.socket:
+    """A connection to the first of the name's addresses that takes one, within CONNECT_MS."""
+    loop = asyncio.get_running_loop()
+    host, port = host_and_port(target)
+    try:
+        places = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[:PLACES_MAX]
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
+    until_ms, reason = _monotonic_ms() + CONNECT_MS, "the name leads nowhere"
+    for number, (family, kind, protocol, _, address) in enumerate(places):
+        left_ms = max(1, until_ms - _monotonic_ms()) / (len(places) - number)
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in DEAD_AFTER_S:
+                if hasattr(socket, option):
+                    connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+            async with asyncio.timeout(left_ms / 1000):
+                await loop.sock_connect(connected, address)
+        except TimeoutError:
+            connected.close()
+            reason = f"cannot connect to {address[0]}: no answer in time"
+        except OSError as error:
+            connected.close()
+            reason = f"cannot connect to {address[0]}: {_words(error)}"
+        except BaseException:
+            connected.close()
+            raise
+        else:
+            return connected
+    raise Unreachable(reason)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
+        return str(error) or type(error).__name__
+    if error.errno is not None and error.errno > 0:  # asyncio's own words name no cause
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__
