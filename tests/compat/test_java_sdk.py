@@ -424,3 +424,13 @@ def test_4_with_its_keys_the_sdk_sends_and_receives_and_else_its_error_says_why(
     assert "response-code=40100] the call is not signed" in unsigned
     forbidden = java.refused("signed-elsewhere", "producer", **{**right, "topic": "forbidden"})
     assert "response-code=40300] user java may not describe topic forbidden" in forbidden
+
+
+def test_a_group_without_a_grant_is_an_error_of_receive_that_says_why(java: Java, signed: LocalCluster) -> None:
+    """The SDK waits for its settings when it starts, and gives up without a word about rights if none come."""
+    at = {"endpoint": signed.endpoint, "topic": "signed", "access_key": "java", "secret_key": "secret-of-java"}
+    simple = java.client("stranger-simple", "simple", group="other-group", **at)
+    refused = simple.attempt("take", count=1, empty=1)
+    assert "response-code=40300] user java may not consume group other-group" in str(refused.get("error"))
+    assert not simple.of("got")
+    simple.do("close")

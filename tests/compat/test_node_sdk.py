@@ -300,13 +300,19 @@ def test_4_with_its_keys_the_sdk_sends_and_receives_and_without_it_raises(
     pushed.do("push", endpoint=signed.endpoint, group="signed-push", topic="signed", fail="never")
     wait_for_all([pushed], set(range(20)))
 
+    without = peer("secret-of-node")
+    without.do("simple", endpoint=signed.endpoint, group="other-group", topic="signed")
+    without.tell("take", count=1, empty=1)
+    without.wait(lambda said: len([one for one in said if "done" in one]) > 1)
+    assert "may not consume group other-group" in without.of("done")[1]["error"]
+
     stranger = peer("wrong-secret")
     stranger.tell("producer", endpoint=signed.endpoint, topics=["signed"])
     stranger.wait(lambda said: any("done" in one for one in said))
     answer = stranger.of("done")[0]
     assert "Failed to fetch topic routes" in answer["error"]  # the SDK keeps the code for its log
     lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"event": "call refused' in line]
-    assert {(line["user"], line["code"]) for line in lines} == {("node", 40100)}
+    assert {(line["user"], line["code"]) for line in lines} == {("node", 40100), ("node", 40300)}
 
 
 def test_a_namespace_is_a_wall_and_its_clients_notice_nothing_of_it(

@@ -392,6 +392,10 @@ STORIES = {
         },
         [alert("InternalErrors", cluster="c1", node_type="broker", node_id="a", request_code="Pull")],
     ),
+    "stored bytes that are damaged": Story(
+        C1 | {f"evenq_store_damaged_reads_total{own('c1', 'broker', 'a')}": counting(1)},
+        [alert("StoreDamaged", cluster="c1", node_id="a")],
+    ),
     "sends refused by too many writes": Story(
         C1
         | {

@@ -33,6 +33,13 @@ def tool(*words: object, code: int = 0) -> Any:
     return ran.stderr if code and not ran.stdout else json.loads(ran.stdout)
 
 
+def assert_clean(folder: Path) -> None:
+    """A stranger looks at a folder before its first start, or between two, and must not be told of damage."""
+    command = [sys.executable, "-m", "evenq.cli", "store", "verify", str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def eventually(check: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + WAIT_S
     while not check():
@@ -123,6 +130,7 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
     folder = tmp_path / "new" / "broker-a"
     done = tool("restore", target, "--broker", "broker-a", "--data", folder)
     assert (done["until"], done["epoch"]) == (again["until"], 2)
+    assert_clean(folder)
     with LocalCluster(rebalancer=False, folder=tmp_path / "new", broker_settings=SEGMENT) as new:
         got = read(new.endpoint, "orders", "fresh", lambda bodies: set(bodies) >= set(between), ack=False)
         assert set(got) <= set(sender.acknowledged) | {f"order {len(sender.acknowledged) + 1}"}
@@ -134,6 +142,8 @@ def test_all_that_was_acknowledged_before_a_backup_under_load_is_in_a_new_cluste
             producer.send(evenq.Message(topic="orders", body=b"the first new one"))
     earlier = tmp_path / "earlier" / "broker-a"
     tool("restore", target, "--until", made["until"], "--data", earlier)
+    assert_clean(earlier)
+    assert_clean(folder)
     with LocalCluster(rebalancer=False, folder=tmp_path / "earlier", broker_settings=SEGMENT) as new:
         got = read(new.endpoint, "orders", "fresh", lambda bodies: set(bodies) >= set(before), ack=False)
         assert not set(between[-100:]) & set(got), "what was stored behind the place is not there"
@@ -161,7 +171,10 @@ def test_a_group_of_three_is_backed_up_and_begins_anew_from_one_restored_copy(tm
         send(old.endpoints, 50)
         [second] = tool("create", "--to", target, "--endpoint", old.endpoints.replace(";", ","))
         assert 0 < second["copied_bytes"] == second["until"] - first["until"], "the other copy's log is the same"
+    for node in old.brokers:
+        assert_clean(tmp_path / "old" / node.name)
     done = tool("restore", target, "--data", tmp_path / "new" / "broker-a-0")
+    assert_clean(tmp_path / "new" / "broker-a-0")
     assert done["epoch"] >= 3, "above both leaders'"
     with LocalCluster(replicas=3, rebalancer=False, folder=tmp_path / "new", broker_settings=SEGMENT) as new:
         eventually(lambda: serves(new.brokers[0].address), "the restored copy leads")

@@ -147,6 +147,19 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
         assert gap_s < 25, "before clients read their routes again by themselves"
 
 
+def test_a_producer_that_starts_while_nobody_leads_sends_once_another_copy_does(tmp_path: Path) -> None:
+    """Decision 74: it knows no route yet, and no access point answers."""
+    with group(tmp_path) as cluster:
+        with evenq.Admin(endpoint=cluster.endpoints) as admin:
+            admin.create_topic(TOPIC)
+        leader = leader_of(cluster)
+        leader.kill()
+        options = evenq.ProducerOptions(send_timeout_ms=120_000)
+        with evenq.Producer(endpoint=cluster.endpoints, options=options) as producer:
+            producer.send(evenq.Message(topic=TOPIC, body=b"first"))
+        assert leader_of(cluster) is not leader
+
+
 def test_folders_of_groups_and_of_single_brokers_are_told_apart(tmp_path: Path) -> None:
     """A log of one broker has epoch 1, as the first epoch of a group has: their bytes must never be taken for equal."""
     small = {"STORE__SEGMENT_BYTES": "1048576"}

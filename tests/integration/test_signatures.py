@@ -174,6 +174,60 @@ def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalCluster) -
     asyncio.run(test())
 
 
+def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cluster: LocalCluster) -> None:
+    """SDKs begin only with their settings. Then every call of the consumer says what is missing."""
+    resource, why = definition_pb2.Resource, "user orders may not consume group strangers"
+    group, topic = resource(name="strangers"), resource(name="orders")
+
+    async def test() -> None:
+        net = GrpcNet()
+        told = {**headers(), "x-mq-client-id": "stranger"}
+
+        async def settings() -> AsyncIterator[bytes]:
+            for _ in range(3):
+                command = service_pb2.TelemetryCommand()
+                command.settings.client_type = definition_pb2.PUSH_CONSUMER
+                command.settings.subscription.group.CopyFrom(group)
+                command.settings.subscription.subscriptions.add().topic.CopyFrom(topic)
+                yield command.SerializeToString()
+            await asyncio.Event().wait()
+
+        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=told)
+        try:
+            for _ in range(3):
+                command = service_pb2.TelemetryCommand.FromString(await anext(frames))
+                assert command.status.code == definition_pb2.OK
+                assert command.settings.subscription.group.name == "strangers"
+            queue = definition_pb2.MessageQueue(topic=topic)
+            ack = service_pb2.AckMessageRequest(group=group, topic=topic)
+            ack.entries.add(message_id="m", receipt_handle="h")
+            acting = definition_pb2.PUSH_CONSUMER
+            calls = {
+                "Heartbeat": service_pb2.HeartbeatRequest(group=group, client_type=acting),
+                "QueryAssignment": service_pb2.QueryAssignmentRequest(group=group, topic=topic),
+                "AckMessage": ack,
+                "ChangeInvisibleDuration": service_pb2.ChangeInvisibleDurationRequest(group=group, topic=topic),
+            }
+            for method, request in calls.items():
+                encoded = request.SerializeToString()  # type: ignore[attr-defined]
+                came = await net.unary(cluster.endpoint, V2 + method, encoded, timeout_ms=60_000, metadata=told)
+                status = getattr(service_pb2, f"{method}Response").FromString(came).status
+                assert (status.code, why in status.message) == (40300, True), method
+            receive = service_pb2.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=1)
+            encoded = receive.SerializeToString()
+            polls = net.stream(cluster.endpoint, V2 + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=told)
+            refused = service_pb2.ReceiveMessageResponse.FromString(await anext(polls)).status
+            assert (refused.code, why in refused.message) == (40300, True)
+            await polls.aclose()
+        finally:
+            await frames.aclose()
+            await net.close()
+
+    asyncio.run(test())
+    with evenq.Admin(endpoint=cluster.endpoint, credentials=ROOT) as admin:
+        assert "strangers" not in {view.group for view in admin.list_groups()}
+
+
 def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(cluster: LocalCluster) -> None:
     with (
         pytest.raises(Unauthorized, match="give the client an access key"),

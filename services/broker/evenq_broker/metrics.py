@@ -156,6 +156,10 @@ def _of_broker_and_store(metric: MetricMaker) -> list[Metric]:
         ),
         metric("evenq_store_cold_reads_total", counter, "reads", (), "Reads that needed the disk.", "cold_reads"),
         metric(
+            "evenq_store_damaged_reads_total", counter, "reads", (),
+            "Reads of messages that met damaged bytes; each repeat counts.", "damaged_reads",
+        ),
+        metric(
             "evenq_store_batches_total", counter, "batches", (),
             "Batches of records written to the commit log.", "batches",
         ),
@@ -324,3 +328,6 @@ class _BrokerSource:
 
     def cold_reads(self) -> Iterable[Sample]:
         return [((), self._ledger.store.stats.cold_reads)]
+
+    def damaged_reads(self) -> Iterable[Sample]:
+        return [((), self._ledger.store.stats.damaged_reads)]

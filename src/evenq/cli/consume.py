@@ -1,7 +1,7 @@
 """`evenq consume TOPIC --group G`: receive, print, acknowledge; exactly `--max` messages if asked.
 
-Each message is acknowledged after it was printed, so a broken pipe loses nothing: what was not printed comes again to
-the group.
+Messages are acknowledged after they were printed, as many together as were received together, so a broken pipe or
+Ctrl-C loses nothing: what was not printed comes again to the group.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from evenq.client.lite_consumer import LiteSimpleConsumer
     from evenq.client.simple_consumer import SimpleConsumer
 
-__all__ = ["message_as_json", "message_as_text", "run"]
+__all__ = ["message_as_json", "message_as_text", "print_and_ack", "run"]
 
 BATCH_MAX = 32
 INVISIBLE_MS = 30_000
@@ -104,12 +105,31 @@ def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
             count = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])
             wait_ms = WAIT_MS if options.idle is None else min(WAIT_MS, options.idle * 1000)
             messages = consumer.receive(count, invisible_ms=INVISIBLE_MS, wait_ms=wait_ms)
-            for message in messages:
-                sys.stdout.write(show(message) + "\n")
-                sys.stdout.flush()
-                consumer.ack(message)
-                counted["received"] += 1
             if messages:
+                print_and_ack(consumer, messages, show, counted)
                 last_ms = clock.monotonic_ms()
             elif options.idle is not None and clock.monotonic_ms() - last_ms >= options.idle * 1000:
                 break
+
+
+def print_and_ack(
+    consumer: SimpleConsumer | LiteSimpleConsumer,
+    messages: Sequence[ReceivedMessage],
+    show: Callable[[ReceivedMessage], str],
+    counted: Counter[str],
+) -> None:
+    """One call for all of them is what makes it fast. Ctrl-C leaves what was not printed to come again, a pipe that
+    breaks all of them.
+    """
+    printed: list[ReceivedMessage] = []
+    try:
+        for message in messages:
+            sys.stdout.write(show(message) + "\n")
+            sys.stdout.flush()  # each: Ctrl-C in the middle of a larger write would lose text that counts as printed
+            printed.append(message)
+        consumer.ack(*printed)
+    except KeyboardInterrupt:  # also in the middle of the call above; to acknowledge again changes nothing
+        consumer.ack(*printed)
+        raise
+    finally:
+        counted["received"] += len(printed)

@@ -221,9 +221,9 @@ class LiteSimpleConsumer(_AsyncLite, LiteSimpleClient):
         """Take up to `max_messages`, one of each lite topic; waits up to `wait_ms` for the first one."""
         return await self._running().receive(max_messages, invisible_ms, wait_ms)
 
-    async def ack(self, message: ReceivedMessage) -> None:
-        """Finish it for the group; then the next one of its lite topic comes."""
-        await self._running().receiving.ack(message)
+    async def ack(self, *messages: ReceivedMessage) -> None:
+        """Finish them for the group; then the next ones of their lite topics come."""
+        await self._running().receiving.ack(*messages)
 
     async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now. Go on with the result."""

@@ -80,9 +80,9 @@ class SimpleConsumer(AsyncFace, SimpleClient):
         """Take up to `max_messages`; waits up to `wait_ms` for the first one, else an empty list."""
         return await self._running().receive(max_messages, invisible_ms, wait_ms)
 
-    async def ack(self, message: ReceivedMessage) -> None:
-        """Finish it for the group."""
-        await self._running().ack(message)
+    async def ack(self, *messages: ReceivedMessage) -> None:
+        """Finish them for the group, those of one broker and topic in one call."""
+        await self._running().ack(*messages)
 
     async def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now. Go on with the result."""

@@ -71,11 +71,11 @@ class LiteSimpleConsumer(_SyncLite, LiteSimpleClient):
         """As `SimpleConsumer.receive`; at most one message of each lite topic."""
         return self._background.run_or_cancel(self._running().receive(max_messages, invisible_ms, wait_ms))
 
-    def ack(self, message: ReceivedMessage) -> None:
-        """Acknowledge it for the group; then the next one of its lite topic is delivered. Raises InvalidReceiptHandle
-        if its invisible time is over and it was delivered again.
+    def ack(self, *messages: ReceivedMessage) -> None:
+        """Acknowledge them for the group, as `SimpleConsumer.ack`; then the next ones of their lite topics are
+        delivered.
         """
-        self._run(self._running().receiving.ack(message))
+        self._run(self._running().receiving.ack(*messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """As `SimpleConsumer.change_invisible`; its lite topic waits."""

@@ -28,11 +28,12 @@ class SimpleConsumer(SyncFace, SimpleClient):
         """
         return self._background.run_or_cancel(self._running().receive(max_messages, invisible_ms, wait_ms))
 
-    def ack(self, message: ReceivedMessage) -> None:
-        """Acknowledge it for the group. Raises InvalidReceiptHandle if its invisible time is over and it was delivered
-        again.
+    def ack(self, *messages: ReceivedMessage) -> None:
+        """Acknowledge them for the group; those of one broker and topic take one call, which is much faster than one by
+        one. Raises InvalidReceiptHandle if the invisible time of one is over and it was delivered again; the others are
+        acknowledged.
         """
-        self._run(self._running().ack(message))
+        self._run(self._running().ack(*messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now: longer to have more time, shorter (0 = now) to return it. Use the

@@ -201,7 +201,10 @@ def producer_parts(
     calls = RpcTransactionCalls(
         context.open_net(), endpoint=context.endpoint, client_id=client_id, timeout_ms=options.timeout_ms
     )
-    sending = Sending(calls, clock=clock, rng=rng, options=options, left=left)
+    sending = Sending(
+        calls, clock=clock, rng=rng, options=options, left=left,
+        several_access_points=len(access_points(context.endpoint).targets) > 1,
+    )  # fmt: skip
     replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
     transacting = Transacting(
         calls, clock=clock, rng=rng, options=options, route=sending.route, run_checker=run_checker

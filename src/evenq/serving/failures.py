@@ -48,7 +48,10 @@ def known_error(error: Exception, rpc: Rpc) -> errors.Error:
         return errors.BadRequest(f"the request of {rpc.method} does not decode: {error}")
     incident = os.urandom(6).hex()
     log.error("call failed", exc_info=error, extra={"method": rpc.method, "incident": incident})
-    return errors.InternalError(f"internal error {incident}; the server's log has more under this id")
+    what = "internal error"
+    if isinstance(error, errors.StoreCorrupted):
+        what = "stored data is damaged and cannot be read, which a retry does not help: internal error"
+    return errors.InternalError(f"{what} {incident}; the server's log has more under this id")
 
 
 def overload(limit: int) -> errors.TooManyRequests:

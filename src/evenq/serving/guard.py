@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 """Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
+TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
+"""Its settings are answered whatever they name: SDKs wait for them before they begin, and do not say why none came.
+What is not granted is left out (`RpcContext.refused`), and the calls that follow are refused with words.
+"""
 FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
@@ -207,6 +211,14 @@ class Guard:
             if not user.may(one.kind, action, one.name):
                 raise self._forbidden(user, context, f"{action} {one.kind} {one.name}")
 
+    def _refused(
+        self, user: User, access: Access, named: Sequence[Named], context: RpcContext
+    ) -> frozenset[tuple[str, str]]:
+        missing = [one for one in named if not user.may(one.kind, one.action or access.action, one.name)]
+        if missing:
+            self._tell(user.name, context, Forbidden.code)
+        return frozenset((one.kind, one.name) for one in missing)
+
     def _forbidden(self, user: User, context: RpcContext, what: str) -> Forbidden:
         self._tell(user.name, context, Forbidden.code)
         return Forbidden(f"user {user.name} may not {what}; a grant in the users file would allow it")
@@ -243,12 +255,18 @@ class Guard:
 
     def _stream(self, rpc: Rpc, handler: Bidi, names: Names | None) -> Bidi:
         access = rpc.access
+        answers_all = rpc.method == TELEMETRY
 
         async def each(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
             async for request in requests:
                 user = self.identify_open(context)
+                context.refused = frozenset()
                 if names is not None and not user.unbound:
-                    self._check_named(user, access, names.of(request, context.decoded), context)
+                    named = names.of(request, context.decoded)
+                    if answers_all:
+                        context.refused = self._refused(user, access, named, context)
+                    else:
+                        self._check_named(user, access, named, context)
                 yield request
 
         async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:

@@ -119,7 +119,7 @@ class MoreHeaders(CallHeaders):
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("_head", "caller", "deadline_ms", "decoded", "listener", "method", "peer", "plain")
+    __slots__ = ("_head", "caller", "deadline_ms", "decoded", "listener", "method", "peer", "plain", "refused")
 
     def __init__(
         self,
@@ -142,6 +142,10 @@ class RpcContext:
         """The request, where `Rpc.plain` could read it; then `decoded` is None."""
         self.caller: Caller | None = None
         """Whose rights bind the call; None: nobody's, everything may be told."""
+        self.refused: frozenset[tuple[str, str]] = frozenset()
+        """(`topic` or `group`, full name): what the request of a stream names without a grant for it. Only telemetry's
+        requests get to their handler with such names; it answers and leaves them out.
+        """
         self.listener = listener
         """The server that the call came through: the caller can reach addresses of such servers."""
         self._head = metadata if isinstance(metadata, CallHeaders) else CallHeaders(metadata)

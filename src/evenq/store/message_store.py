@@ -406,6 +406,7 @@ class MessageStore(LeaderSide, BackupSide):
         """Counters; read them, do not keep them."""
         stats = self._state.stats
         stats.fsyncs = self._log.fsyncs
+        stats.damaged_reads = self._reader.damaged
         stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
 

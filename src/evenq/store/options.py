@@ -181,6 +181,7 @@ class StoreStats:
     index_failures: int = 0
     """Files of the message index that were damaged or could not be written, and other trouble with it."""
     cold_reads: int = 0
+    damaged_reads: int = 0
     """Reads that needed the disk."""
     recovered_records: int = 0
     """Records that recovery scanned at the start."""

@@ -110,6 +110,8 @@ class LogReader:
         self._disk = disk
         self._files = files
         self._segment_bytes = segment_bytes
+        self.damaged = 0
+        """Reads of messages that met bytes which are not as they were written, or a disk that did not give them."""
         self._buffers: list[ReadBuffer] = []
         """Those that nobody uses; at most one for each thread that reads."""
         self._rooms: deque[bytearray] = deque(maxlen=ROOMS_MAX)
@@ -349,6 +351,7 @@ class LogReader:
             path = f"{folder}/{name}"
             data = bytearray(size)
             if not self._read_each(path, [position], [(memoryview(data),)], wait=wait):
+                self.damaged += 1
                 self._corrupted(path, f"ends before queue offset {stop}")
             entry_bytes = entry_bytes + data if entry_bytes else data
         low = max(start, entries.tail_base) - entries.tail_base
@@ -472,6 +475,7 @@ class LogReader:
         return pieces, starts, used
 
     def _missing(self, entries: Entries, queue_offset: int, entry: Place) -> NoReturn:
+        self.damaged += 1
         log_offset, size, _ = entry
         start, position = segment_of(log_offset, self._segment_bytes)
         with self._files.using(path_of(start)) as file:

@@ -318,8 +318,10 @@ class SimpleCalls(RouteCalls, Protocol):
         """Take messages for a while; empty if there are none within `wait_ms`."""
         ...
 
-    async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:
-        """Finish one. Raises InvalidReceiptHandle."""
+    async def ack(self, address: str, group: str, *messages: ReceivedMessage) -> None:
+        """Finish 1 to 4,096 messages of one topic in one call. Raises the first one's error, like
+        InvalidReceiptHandle; the others are finished.
+        """
         ...
 
     async def change_invisible(

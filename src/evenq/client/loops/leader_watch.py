@@ -21,7 +21,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["LeaderWatch"]
+__all__ = ["LOOK_MAX_MS", "LeaderWatch"]
 
 SLOW_MS = 250
 """A call to a leader that takes longer may have no leader at its end any more."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -29,6 +29,8 @@ __all__ = ["Receiving", "SimplePlan"]
 
 log = logging.getLogger(__name__)
 
+ACKS_MAX = 1_000
+"""In one call; brokers take 4,096."""
 Result = TypeVar("Result")
 
 
@@ -102,9 +104,25 @@ class Receiving:
             if self._clock.monotonic_ms() - asked_ms < slice_ms // 2:  # answered early: never ask in a busy loop
                 await self._clock.sleep_ms(min(50, slice_ms))
 
-    async def ack(self, message: ReceivedMessage) -> None:
-        """Finish a message for the group."""
-        await self.settle(message, lambda address: self._calls.ack(address, self._group, message))
+    async def ack(self, *messages: ReceivedMessage) -> None:
+        """Finish messages for the group, those of one broker and topic in one call. All calls are made; then the first
+        error is raised.
+        """
+        by_place: dict[tuple[str, str], list[ReceivedMessage]] = {}
+        for message in messages:
+            by_place.setdefault((message.topic, message.queue.broker_name), []).append(message)
+        failure: Error | None = None
+        for same in by_place.values():
+            for first in range(0, len(same), ACKS_MAX):
+                try:
+                    await self._ack_together(same[first : first + ACKS_MAX])
+                except Error as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _ack_together(self, messages: Sequence[ReceivedMessage]) -> None:
+        await self.settle(messages[0], lambda address: self._calls.ack(address, self._group, *messages))
 
     async def change_invisible(
         self, message: ReceivedMessage, invisible_ms: int, *, suspend: bool = False

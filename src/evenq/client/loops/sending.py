@@ -28,6 +28,7 @@ from evenq.client.core.queue_choice import (
     queues_of_priority,
 )
 from evenq.client.core.route import Route, RouteLeader
+from evenq.client.loops.first_route import FirstRoute
 from evenq.client.loops.leader_watch import LeaderWatch
 from evenq.client.loops.outgoing import Entry, Item, SendBlock, result_of, singles_of
 from evenq.client.loops.routes import RouteBook
@@ -87,7 +88,9 @@ class Sending:
         rng: random.Random,
         options: ProducerOptions,
         left: Callable[[int, int], None],
+        several_access_points: bool = False,
     ) -> None:
+        """`several_access_points`: as `FirstRoute` has it."""
         self._calls = calls
         self._clock = clock
         self._rng = rng
@@ -95,6 +98,7 @@ class Sending:
         self._left = left
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._leaders = LeaderWatch(self._routes, clock, rng)
+        self._first_route = FirstRoute(self._routes, clock, rng, options, several=several_access_points)
         self._counters: dict[str, QueueCounter] = {}
         self._fixed: dict[str, FixedQueues] = {}
         self._faults = FaultTable() if options.latency_faults else None
@@ -173,7 +177,8 @@ class Sending:
 
     async def route(self, topic: str) -> Route:
         """The topic's route, for callers that want to know."""
-        return await self._routes.get(topic)
+        until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
+        return await self._first_route.get(topic, is_wanted=lambda: self._clock.monotonic_ms() < until_ms)
 
     async def close(self) -> None:
         """End what runs; unsettled messages fail."""
@@ -191,25 +196,19 @@ class Sending:
         self._reject(rest, ConnectionFailed("the producer was closed before the message was acknowledged"))
 
     def _wait_for_route(self, item: Entry) -> None:
-        waiting = self._homeless.setdefault(item.topic, [])
-        waiting.append(item)
-        if len(waiting) == 1:
+        waiting = self._homeless.get(item.topic)
+        if waiting is not None:
+            waiting.append(item)
+        else:
+            self._homeless[item.topic] = [item]
             self._spawn(self._find_route(item.topic), f"evenq-find-route-{item.topic}")
 
     async def _find_route(self, topic: str) -> None:
-        backoff = Backoff(self._rng, first_ms=self._options.retry_first_ms, max_ms=self._options.retry_max_ms)
         failure: Error | None = None
-        for attempt in range(self._options.max_attempts):
-            if attempt:
-                await self._clock.sleep_ms(backoff.next_ms())
-            try:
-                await self._routes.get(topic)
-                failure = None
-                break
-            except Error as error:
-                failure = error
-                if not error.retryable:
-                    break
+        try:
+            await self._first_route.get(topic, is_wanted=lambda: any(not item.done for item in self._homeless[topic]))
+        except Error as error:
+            failure = error
         waiting = [item for item in self._homeless.pop(topic, []) if not item.done]
         if failure is None:
             self.submit(waiting)
@@ -279,11 +278,14 @@ class Sending:
             while self._pending:
                 await self._clock.sleep_ms(step_ms)
                 now_ms = self._clock.monotonic_ms()
-                late = [item for items in self._homeless.values() for item in items if item.until_ms <= now_ms]
 
                 def gone(item: Entry, now_ms: int = now_ms) -> bool:
                     return item.until_ms <= now_ms
 
+                for topic, items in list(self._homeless.items()):
+                    self._reject(list(filter(gone, items)), self._first_route.late(topic))
+                    items[:] = [item for item in items if not item.done]
+                late: list[Entry] = []
                 for lane in self._lanes.values():
                     late += lane.batch.drop(gone)
                     late += [item for item in lane.flying if item.until_ms <= now_ms]

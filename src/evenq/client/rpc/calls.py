@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from evenq.client.core.access_points import access_points
 from evenq.client.core.calls import FINISHED, Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
 from evenq.client.core.route import Route
-from evenq.client.rpc.first_answer import first_answer
+from evenq.client.rpc.first_answer import first_answer, telling
 from evenq.client.rpc.messages import check_published, decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
 from evenq.errors import (
@@ -162,22 +162,24 @@ class Calls:
 
     async def at_access_point(self, method: str, request: bytes) -> bytes:
         """One call to the access point; with several, the next one is tried when one does not answer. Raises
-        AccessPointSilent.
+        AccessPointSilent, TlsFailed, RequestTimeout.
         """
-        *first, last = self._in_turn()
-        for target in first:
+        failure: ConnectionFailed | RequestTimeout | None = None
+        targets = self._in_turn()
+        for target in targets:
             try:
                 return await self.unary(target, method, request)
-            except (ConnectionFailed, RequestTimeout):
-                self._pass_over(target)
-        try:
-            return await self.unary(last, method, request)
-        except ConnectionFailed as error:
-            raise silence(error) from error
+            except (ConnectionFailed, RequestTimeout) as error:
+                failure = telling(failure, error)
+                if target != targets[-1]:
+                    self._pass_over(target)
+        assert failure is not None, "there is at least one access point"
+        raise silence(failure) if isinstance(failure, ConnectionFailed) else failure
 
     async def stream_at_access_point(self, method: str, request: bytes, *, timeout_ms: int) -> AsyncIterator[bytes]:
         """Frames from the access point; the next one is tried as long as none has sent a frame."""
         targets = self._in_turn()
+        failure: ConnectionFailed | None = None
         for target in targets:
             begun = False
             try:
@@ -186,9 +188,10 @@ class Calls:
                 ):
                     begun = True
                     yield frame
-            except ConnectionFailed:
+            except ConnectionFailed as error:
+                failure = telling(failure, error)
                 if begun or target == targets[-1]:
-                    raise
+                    raise failure from error
                 self._pass_over(target)
             else:
                 return

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
 
-from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.errors import ConnectionFailed, Error, RequestTimeout, TlsFailed
 from evenq.runtime.tasks import spawn
 
-__all__ = ["SILENT_MS", "first_answer"]
+__all__ = ["SILENT_MS", "first_answer", "telling"]
 
 SILENT_MS = 300
 """After so long without an answer the next server is asked, too."""
 
+FailureT = TypeVar("FailureT", bound=Error)
 Ask = Callable[[str], Coroutine[None, None, bytes]]
 
 
 async def first_answer(targets: Sequence[str], ask: Ask, *, passed_over: Callable[[str], None]) -> bytes:
     """The first answer; `passed_over` is told of each server before the one that gave it. Raises the last server's
-    ConnectionFailed or RequestTimeout if all fail, and any other error at once.
+    ConnectionFailed or RequestTimeout if all fail, or the one that says what is wrong with TLS, and any other error at
+    once.
     """
     left = list(targets)
     running: dict[asyncio.Task[bytes], str] = {}
@@ -40,7 +43,7 @@ async def first_answer(targets: Sequence[str], ask: Ask, *, passed_over: Callabl
                 try:
                     answer = task.result()
                 except (ConnectionFailed, RequestTimeout) as error:
-                    failure = error
+                    failure = telling(failure, error)
                     continue
                 for passed in targets[: list(targets).index(target)]:
                     passed_over(passed)
@@ -50,3 +53,10 @@ async def first_answer(targets: Sequence[str], ask: Ask, *, passed_over: Callabl
             task.cancel()
     assert failure is not None, "there is at least one server"
     raise failure
+
+
+def telling(before: FailureT | None, error: FailureT) -> FailureT:
+    """Which of two servers' failures says more: trouble with TLS, because copies of a broker that do not lead do not
+    listen at all; else the later one.
+    """
+    return before if isinstance(before, TlsFailed) else error

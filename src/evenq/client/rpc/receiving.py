@@ -66,12 +66,13 @@ class RpcSimpleCalls(Calls):
                     messages.append(decode(response.message, broker_name=queue.broker_name))
         return messages
 
-    async def ack(self, address: str, group: str, message: ReceivedMessage) -> None:
+    async def ack(self, address: str, group: str, *messages: ReceivedMessage) -> None:
         request = service_pb2.AckMessageRequest()
-        request.group.name, request.topic.name = group, message.topic
-        request.entries.add(
-            message_id=message.message_id, receipt_handle=message.receipt_handle, lite_topic=message.lite_topic
-        )
+        request.group.name, request.topic.name = group, messages[0].topic
+        for message in messages:
+            request.entries.add(
+                message_id=message.message_id, receipt_handle=message.receipt_handle, lite_topic=message.lite_topic
+            )
         data = await self.unary(address, V2 + "AckMessage", request.SerializeToString())
         response = service_pb2.AckMessageResponse.FromString(data)
         for entry in response.entries:

@@ -16,6 +16,7 @@ from evenq.store.index_file import PAGE, PAGE_BYTES, PAGE_CRC_END, PAGE_ENTRIES
 from evenq.store.inspection.findings import Harm, StoreFinding
 from evenq.store.inspection.folder import BESIDE, INDEX, TIMERS, Folder, foreign, left_over, load_snapshot
 from evenq.store.record import struct_of
+from evenq.store.snapshot_copy import TIMERS_UNKNOWN
 from evenq.store.timers import manifest, runs
 
 __all__ = ["judge_index", "judge_timers"]
@@ -83,7 +84,16 @@ def judge_timers(disk: Disk, folder: Folder) -> None:
     """The runs that the newest snapshot's manifest names, and what else lies beside them."""
     section = load_snapshot(disk, folder)
     named: dict[int, int] = {}
-    if section is not None and section.timers and folder.snapshot is not None:
+    if section is not None and section.timers == TIMERS_UNKNOWN and folder.snapshot is not None:
+        folder.findings.add(
+            StoreFinding(
+                kind="timers-unread", harm=Harm.NOTE, file=folder.snapshot.path,
+                what="the snapshot names no files of timers. That is normal for a folder that was restored from a "
+                "backup, or filled by another copy; a start reads the timers from the log. Nothing is lost.",
+                advice="nothing: the first snapshot after a start names them",
+            )
+        )  # fmt: skip
+    elif section is not None and section.timers and folder.snapshot is not None:
         try:
             named = {use.number: use.count for use in manifest.unpack(section.timers).runs}
         except StoreCorrupted as error:

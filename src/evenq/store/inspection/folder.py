@@ -26,6 +26,9 @@ LOCK: Final = "lock"
 SPARE: Final = "spare"  # see commit_log
 COPIED: Final = copied_mark.PATH
 EPOCHS: Final = epoch_file.PATH
+OWNERS: Final = frozenset({"replica", "group-record"})
+"""Files of a broker with copies: who it is in its group, and where the group's record is. Not judged here."""
+REPLACED: Final = frozenset({IDENTITY, CHECKPOINT, EPOCHS}) | OWNERS
 REPAIRS: Final = "repair-"
 """How the folders begin into which a repair moves what it takes out."""
 INDEX: Final = "index"
@@ -218,13 +221,14 @@ def _judge_names(disk: Disk, folder: Folder) -> None:
         if (
             name in FOLDERS
             or name in NOT_OURS
-            or name in {IDENTITY, CHECKPOINT, LOCK, SPARE, COPIED, EPOCHS}
+            or name in REPLACED
+            or name in {LOCK, SPARE, COPIED}
             or name.startswith(REPAIRS)
         ):
             continue
-        if name.removesuffix(BESIDE) in {IDENTITY, CHECKPOINT, EPOCHS} and not folder.running:
+        if name.removesuffix(BESIDE) in REPLACED and not folder.running:
             folder.findings.add(left_over(name))
-        elif name.removesuffix(BESIDE) not in {IDENTITY, CHECKPOINT, EPOCHS}:
+        elif name.removesuffix(BESIDE) not in REPLACED:
             folder.findings.add(foreign(name))
 
 
@@ -243,10 +247,10 @@ def _judge_checkpoint(folder: Folder) -> None:
     else:
         folder.findings.add(
             StoreFinding(
-                kind="checkpoint-missing", harm=Harm.REBUILT, file=CHECKPOINT,
-                what="there is no checkpoint. A start reads the whole log and rebuilds all consume queues; nothing "
-                "is lost.",
-                advice="start the broker",
+                kind="checkpoint-missing", harm=Harm.NOTE, file=CHECKPOINT,
+                what="there is no checkpoint. That is normal for a folder that is new, or a copy that never led; a "
+                "start reads the whole log and builds all consume queues. Nothing is lost.",
+                advice="nothing: the first start writes it",
             )
         )  # fmt: skip
 

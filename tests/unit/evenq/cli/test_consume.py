@@ -1,8 +1,13 @@
 """How `evenq consume` shows a message."""
 
 import json
+import sys
+from collections import Counter
+from dataclasses import replace
 
-from evenq.cli.consume import message_as_json, message_as_text
+import pytest
+
+from evenq.cli.consume import message_as_json, message_as_text, print_and_ack
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 
 
@@ -49,3 +54,73 @@ def test_json_holds_everything_and_bytes_in_base64():
     fields = json.loads(message_as_json(message()))
     assert (fields["body"], fields["queue"], fields["offset"], fields["keys"]) == ("hello", 3, 17, ["k1"])
     assert json.loads(message_as_json(message(body=b"\xff")))["body_base64"] == "/w=="
+
+
+class Consumer:
+    """Remembers what was acknowledged together, and what had been printed by then."""
+
+    def __init__(self, output, *, interrupt=False):
+        self.output, self.interrupt, self.acked, self.printed = output, interrupt, [], []
+
+    def ack(self, *messages):
+        self.acked.append([one.message_id for one in messages])
+        self.printed.append(self.output.flushed)
+        if self.interrupt:
+            self.interrupt = False
+            raise KeyboardInterrupt
+
+
+class Output:
+    """Standard output that fails when it is to write one line out, which is lost then."""
+
+    def __init__(self, *, at="", error=None):
+        self.waiting, self.flushed, self.at, self.error = "", "", at, error
+
+    def write(self, text):
+        self.waiting += text
+
+    def flush(self):
+        waiting, self.waiting = self.waiting, ""
+        if self.at and self.at in waiting:
+            raise self.error
+        self.flushed += waiting
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Prints three messages; gives the consumer, how many are counted, and what was raised."""
+
+    def show(output, *, interrupt=False):
+        monkeypatch.setattr(sys, "stdout", output)
+        consumer, counted, raised = Consumer(output, interrupt=interrupt), Counter(), None
+        messages = [replace(message(), message_id=name) for name in "abc"]
+        try:
+            print_and_ack(consumer, messages, lambda one: one.message_id, counted)
+        except (KeyboardInterrupt, BrokenPipeError) as error:
+            raised = type(error)
+        return consumer, counted["received"], raised
+
+    return show
+
+
+def test_what_was_received_together_is_acknowledged_in_one_call_once_it_is_printed(shown):
+    consumer, count, raised = shown(Output())
+    assert (consumer.acked, consumer.printed) == ([["a", "b", "c"]], ["a\nb\nc\n"])
+    assert (count, raised) == (3, None)
+
+
+def test_ctrl_c_acknowledges_what_was_printed_and_nothing_else(shown):
+    consumer, count, raised = shown(Output(at="c", error=KeyboardInterrupt()))
+    assert (consumer.acked, consumer.printed) == ([["a", "b"]], ["a\nb\n"])
+    assert (count, raised) == (2, KeyboardInterrupt)
+
+
+def test_ctrl_c_in_the_middle_of_the_call_acknowledges_again(shown):
+    consumer, _, raised = shown(Output(), interrupt=True)
+    assert (consumer.acked, raised) == ([["a", "b", "c"]] * 2, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("at", ["b", "c"])
+def test_a_pipe_that_breaks_acknowledges_nothing(shown, at):
+    consumer, _, raised = shown(Output(at=at, error=BrokenPipeError()))
+    assert (consumer.acked, raised) == ([], BrokenPipeError)

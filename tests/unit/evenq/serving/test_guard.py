@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from evenq_broker.rpc.access import ACCESS
@@ -18,7 +19,7 @@ from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContex
 from evenq.serving.users import Users
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
 
 FILE = """
 [users.evenq-internal]
@@ -406,7 +407,14 @@ def telemetry(
     guard: Guard, user: str, secret: str, *frames: bytes, client_id: str = ""
 ) -> tuple[Any, asyncio.Event, list[bytes]]:
     """A guarded stream whose handler echoes, as the door runs it: iterator, the end of its handler, its requests."""
-    ended, seen = asyncio.Event(), list[bytes]()
+    return watched_telemetry(guard, user, secret, *frames, client_id=client_id)[:3]
+
+
+def watched_telemetry(
+    guard: Guard, user: str, secret: str, *frames: bytes, client_id: str = ""
+) -> tuple[Any, asyncio.Event, list[bytes], list[frozenset[tuple[str, str]]]]:
+    """The same, and with each request what the handler was told not to touch."""
+    ended, seen, refused = asyncio.Event(), list[bytes](), list[frozenset[tuple[str, str]]]()
 
     async def requests() -> AsyncIterator[bytes]:
         for frame in frames:
@@ -417,6 +425,7 @@ def telemetry(
         try:
             async for request in incoming:
                 seen.append(request)
+                refused.append(context.refused)
                 yield request
         finally:
             ended.set()
@@ -430,25 +439,56 @@ def telemetry(
     )
     handler: Any = guard.guarded(row).handler
     headers = {**signed(user, secret), **({"x-mq-client-id": client_id} if client_id else {})}
-    return handler(requests(), context(headers, TELEMETRY)), ended, seen
+    return handler(requests(), context(headers, TELEMETRY)), ended, seen, refused
 
 
-def test_each_frame_of_a_stream_is_judged() -> None:
+def test_telemetry_without_a_grant_gets_to_its_handler_with_the_names_that_it_may_not_touch() -> None:
+    """An SDK that got no settings would not start, and not say why (wire contract 4)."""
+
     async def test() -> None:
         guard = Guard(users(), clock=FakeClock())
         mine, theirs = service_pb2.TelemetryCommand(), service_pb2.TelemetryCommand()
         mine.settings.publishing.topics.add().name = "orders"
         theirs.settings.publishing.topics.add().name = "other"
-        frames, ended, seen = telemetry(guard, "orders", "", mine.SerializeToString(), theirs.SerializeToString())
-        assert await anext(frames) == mine.SerializeToString()
-        with pytest.raises(Forbidden, match="publish topic other"):
-            await anext(frames)
-        assert ended.is_set()
-        assert seen == [mine.SerializeToString()]
+        theirs.settings.publishing.topics.add().name = "orders"
+        strange = service_pb2.TelemetryCommand()
+        strange.settings.subscription.group.name = "others"
+        requests = [command.SerializeToString() for command in (mine, theirs, strange, mine)]
+        frames, ended, seen, refused = watched_telemetry(guard, "orders", "", *requests)
+        assert [await anext(frames) for _ in requests] == requests == seen
+        assert refused == [set(), {("topic", "other")}, {("group", "others")}, set()]
+        assert not ended.is_set()
+        await frames.aclose()
         unsigned, ended, _ = telemetry(guard, "orders", "wrong-secret", b"")
         with pytest.raises(Unauthorized):
             await anext(unsigned)
         assert not ended.is_set()  # the handler was never asked
+
+    asyncio.run(test())
+
+
+def test_each_frame_of_every_other_stream_is_judged() -> None:
+    async def test() -> None:
+        guard, seen = Guard(users(), clock=FakeClock()), list[bytes]()
+
+        async def echo(incoming: AsyncIterator[bytes], _: RpcContext) -> AsyncIterator[bytes]:
+            async for request in incoming:
+                seen.append(request)
+                yield request
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield mine
+            yield theirs
+
+        method = "/evenq.v1.Groups/Session"
+        mine = groups_pb2.SessionRequest(join=groups_pb2.Join(group="billing")).SerializeToString()
+        theirs = groups_pb2.SessionRequest(join=groups_pb2.Join(group="others")).SerializeToString()
+        row = replace(rpc(method), kind=CallKind.BIDI, handler=echo)
+        frames: Any = cast("Any", guard.guarded(row).handler)(requests(), context(signed("orders"), method))
+        assert await anext(frames) == mine
+        with pytest.raises(Forbidden, match="consume group others"):
+            await anext(frames)
+        assert seen == [mine]
 
     asyncio.run(test())
 

@@ -100,6 +100,7 @@ def test_a_damaged_record_is_an_error_that_names_it_even_if_its_body_is_not_want
         log.write_bytes(data)
         with pytest.raises(StoreCorrupted, match="holds no message 7 of queue 0"):
             await opened.store.read_block(1, 0, 0, count_max=10, bytes_max=1 << 20, kept=kept)
+        assert opened.store.stats.damaged_reads == 1
         block = await opened.store.read_block(1, 0, 0, count_max=7, bytes_max=1 << 20, kept=kept)
         assert block.next_offset == 7
         await opened.store.close()

@@ -1,6 +1,9 @@
 """Telemetry (wire contract 4): answers every Settings with OK and Settings of the same shape, from the group's own
 configuration.
 
+A group or topic that the caller has no grant for is answered like one that does not exist, and left out of what the
+broker knows of its clients: an SDK that got no settings would not start, and not say why. Its next calls are refused.
+
 Besides, it carries what the broker sends unasked, like transaction checks (`loops.clients.streams`). Nothing else
 depends on the stream: clients whose stream broke long ago are served all the same. A stream is read only as fast as its
 client reads the answers, so a client that stops reading holds one answer and disturbs nobody.
@@ -98,10 +101,12 @@ async def _read(
         async for request in requests:
             command = parsed(service_pb2.TelemetryCommand, request, context)
             if command.HasField("settings"):
-                _remember(runtime, command.settings, context, clients=clients, sessions=sessions)
-                stream.client_type = command.settings.client_type
-                published = command.settings.publishing.topics
-                fresh = clients.streams.publish(stream, (topic.name for topic in published))
+                if not _group_refused(command.settings, context):
+                    _remember(runtime, command.settings, context, clients=clients, sessions=sessions)
+                    stream.client_type = command.settings.client_type
+                published = (topic.name for topic in command.settings.publishing.topics)
+                granted = [topic for topic in published if ("topic", topic) not in context.refused]
+                fresh = clients.streams.publish(stream, granted)
                 if fresh:
                     transactions.producer_came(fresh)
                 await stream.answer(settings_reply(runtime, catalog, command.settings, context))
@@ -135,7 +140,8 @@ def _fill_subscription(
     runtime: Runtime, catalog: Catalog, settings: definition_pb2.Settings, context: RpcContext
 ) -> None:
     subscription = settings.subscription
-    group = catalog.groups.get(subscription.group.name)
+    # Without a grant nobody learns how a group is configured.
+    group = None if _group_refused(settings, context) else catalog.groups.get(subscription.group.name)
     attempts = group.max_attempts if group is not None else runtime.settings.default_group_max_attempts
     subscription.fifo = group is not None and group.ordered
     subscription.receive_batch_size = runtime.settings.receive_batch_max
@@ -181,6 +187,10 @@ def _fill_exponential(
     set_duration_ms(policy.exponential_backoff.initial, first_ms)
     set_duration_ms(policy.exponential_backoff.max, max_ms)
     policy.exponential_backoff.multiplier = multiplier
+
+
+def _group_refused(settings: definition_pb2.Settings, context: RpcContext) -> bool:
+    return ("group", settings.subscription.group.name) in context.refused
 
 
 def _remember(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from evenq.client.core.route import Route
 from evenq.client.loops.receiving import Receiving
 from evenq.client.options import SimpleOptions
-from evenq.errors import ConnectionFailed, Error, RequestTimeout
+from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle, RequestTimeout
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import FakeClock
 
@@ -34,6 +35,8 @@ class Calls:
         self.away: dict[str, Error] = {}
         self.asked: list[str] = []
         self.settled: list[str] = []
+        self.together: list[int] = []
+        self.expired: set[str] = set()
         self.has: dict[str, ReceivedMessage] = {}
 
     async def query_route(self, topic: str) -> Route:
@@ -47,10 +50,13 @@ class Calls:
             await self.clock.sleep_ms(asked["wait_ms"])
         return [self.has[queue.broker_name]] if queue.broker_name in self.has else []
 
-    async def ack(self, address: str, group: str, got: ReceivedMessage) -> None:
+    async def ack(self, address: str, group: str, *got: ReceivedMessage) -> None:
         if address[0] in self.away:
             raise self.away[address[0]]
         self.settled.append(address)
+        self.together.append(len(got))
+        if self.expired.intersection(one.receipt_handle for one in got):
+            raise InvalidReceiptHandle("over")
 
 
 def play(story: Callable[[FakeClock, Calls, Receiving], Awaitable[None]], *, anywhere: bool) -> None:
@@ -114,3 +120,31 @@ def test_a_message_of_a_broker_that_is_gone_is_settled_elsewhere_if_any_would_do
                 await clock.during(receiving.ack(message("a")))
 
     play(story, anywhere=anywhere)
+
+
+def test_messages_of_one_broker_are_acknowledged_in_one_call() -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        await clock.during(receiving.ack(message("a"), message("b"), message("a"), message("a")))
+        assert (calls.settled, calls.together) == (["a:1", "b:1"], [3, 1])
+        await clock.during(receiving.ack(*[message("a")] * 1_001))
+        assert calls.together[2:] == [1_000, 1]
+        await clock.during(receiving.ack())
+        assert len(calls.together) == 4
+
+    play(story, anywhere=False)
+
+
+@pytest.mark.parametrize("trouble", ["expired", "away"])
+def test_an_error_of_one_broker_is_raised_after_the_others_are_acknowledged(trouble: str) -> None:
+    async def story(clock: FakeClock, calls: Calls, receiving: Receiving) -> None:
+        if trouble == "away":
+            calls.away["a"] = ConnectionFailed("gone")
+        else:
+            calls.expired = {"old"}
+        old = replace(message("a"), receipt_handle="old")
+        with pytest.raises(InvalidReceiptHandle if trouble == "expired" else ConnectionFailed):
+            await clock.during(receiving.ack(old, message("b"), message("b")))
+        assert calls.settled[-1] == "b:1"
+        assert calls.together[-1] == 2
+
+    play(story, anywhere=False)

@@ -36,6 +36,10 @@ class Brokers:
         self.has_publish = True
         self.leaders: dict[str, tuple[str, int]] = {}
         """Brokers with copies: host and epoch of the leader."""
+        self.silent: errors.Error | None = None
+        """What every access point answers with instead of a route, `silent_max` times."""
+        self.silent_max = 1_000_000
+        self.questions = 0
 
     async def unary(
         self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Mapping[str, str] | None = None
@@ -44,6 +48,9 @@ class Brokers:
         assert metadata["x-mq-client-id"]
         match method.rpartition("/")[2]:
             case "QueryRoute":
+                self.questions += 1
+                if self.silent is not None and self.questions <= self.silent_max:
+                    raise self.silent
                 return self._route(service_pb2.QueryRouteRequest.FromString(request))
             case "Publish" if self.has_publish:
                 return await self._publish(address.partition(":")[0], data_pb2.PublishRequest.FromString(request))
@@ -109,10 +116,12 @@ class Brokers:
         return [message for kept in self.stored.values() for message in kept]
 
 
-def producer(net: Brokers, **options: Any) -> aio.Producer:
+def producer(net: Brokers, *, endpoint: str = "a:1", **options: Any) -> aio.Producer:
     context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)
     return aio.Producer(
-        endpoint="a:1", context=context, options=ProducerOptions(**{"retry_first_ms": 1, "retry_max_ms": 5} | options)
+        endpoint=endpoint,
+        context=context,
+        options=ProducerOptions(**{"retry_first_ms": 1, "retry_max_ms": 5} | options),
     )
 
 
@@ -248,6 +257,60 @@ def test_a_group_that_stays_without_a_leader_is_an_error_after_the_send_timeout(
             await p.send_oneway(note("y"))
             await p.flush()
         assert len([ids for _, ids in net.tries if ids == net.tries[-1][1]]) == 1, "one-way is one attempt"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("silence", [errors.ConnectionFailed("nobody listens"), errors.RequestTimeout("hangs")])
+def test_a_producer_that_starts_while_no_copy_leads_waits_for_its_first_route(silence: errors.Error) -> None:
+    """Decision 74. Its attempts would be over after three questions."""
+
+    async def story() -> None:
+        net = Brokers()
+        net.silent, net.silent_max = silence, 30
+        async with producer(net, endpoint="a-0:1;a-1:1;a-2:1", max_attempts=1) as p:
+            await asyncio.gather(*(p.send(note(str(number))) for number in range(3)))
+        assert len(net.messages) == 3
+
+    asyncio.run(story())
+
+
+def test_a_producer_whose_copies_never_lead_is_told_after_the_send_timeout_and_sends_later_ones() -> None:
+    async def story() -> None:
+        net = Brokers()
+        net.silent = errors.ConnectionFailed("nobody listens")
+        async with producer(net, endpoint="a-0:1;a-1:1", send_timeout_ms=200) as p:
+            for batch in ([note("x")], [note("y"), note("z")]):
+                outcomes = await asyncio.gather(*map(p.send, batch), return_exceptions=True)
+                assert [type(one) for one in outcomes] == [errors.RequestTimeout] * len(batch)
+                assert "no route for topic t within 200 ms" in str(outcomes[0])
+                assert str(outcomes[0]).endswith("the message was not sent: nobody listens")
+            net.silent = None
+            await p.send(note("later"))
+        assert [message.body for message in net.messages] == [b"later"]
+
+    asyncio.run(story())
+
+
+def test_a_single_access_point_that_does_not_answer_is_an_error_after_the_attempts() -> None:
+    async def story() -> None:
+        net = Brokers()
+        net.silent = errors.ConnectionFailed("nobody listens")
+        async with producer(net, max_attempts=3, send_timeout_ms=600_000) as p:
+            with pytest.raises(errors.ConnectionFailed, match="nobody listens"):
+                await p.send(note("x"))
+        assert net.questions == 3
+
+    asyncio.run(story())
+
+
+def test_trouble_with_certificates_is_not_waited_for() -> None:
+    async def story() -> None:
+        net = Brokers()
+        net.silent = errors.TlsFailed("the certificate is another one's")
+        async with producer(net, endpoint="a-0:1;a-1:1", send_timeout_ms=600_000) as p:
+            with pytest.raises(errors.TlsFailed):
+                await p.send(note("x"))
 
     asyncio.run(story())
 

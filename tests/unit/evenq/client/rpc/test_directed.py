@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from evenq.client.rpc.calls import Calls
-from evenq.errors import ConnectionFailed
+from evenq.errors import ConnectionFailed, TlsFailed
 
 
 class Net:
@@ -64,5 +64,28 @@ def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:
         calls = Calls(Slow(), endpoint="dead:1;alive:2?one-address", client_id="c")
         await asyncio.gather(*(calls.unary("#b", "/m", b"") for _ in range(2)), return_exceptions=True)
         await calls.unary("#b", "/m", b"")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("endpoint", ["untrusted:1;dead:1", "dead:1;untrusted:1", "dead:1;untrusted:1;dead:2"])
+def test_of_several_access_points_the_one_that_says_what_is_wrong_with_tls_is_told(endpoint: str) -> None:
+    class Copies(Net):
+        async def unary(self, address: str, *arguments: Any, **more: Any) -> bytes:
+            if address.startswith("untrusted"):
+                raise TlsFailed("it wants a certificate")
+            raise ConnectionFailed("nobody answers")
+
+        async def stream(self, address: str, *_: Any, **more: Any) -> Any:
+            yield await self.unary(address)
+
+    async def story() -> None:
+        calls = Calls(Copies(), endpoint=endpoint, client_id="c")
+        with pytest.raises(TlsFailed):
+            await calls.at_access_point("/m", b"")
+        with pytest.raises(TlsFailed):
+            [frame async for frame in calls.stream_at_access_point("/m", b"", timeout_ms=1)]
+        with pytest.raises(TlsFailed):
+            await calls.query_route("t")
 
     asyncio.run(story())

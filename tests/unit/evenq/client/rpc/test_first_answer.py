@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evenq.client.rpc.first_answer import first_answer
-from evenq.errors import ConnectionFailed, Forbidden, RequestTimeout
+from evenq.errors import ConnectionFailed, Forbidden, RequestTimeout, TlsFailed
 
 
 def outcome(*targets: str, passed: list[str] | None = None) -> bytes:
@@ -21,6 +21,8 @@ def outcome(*targets: str, passed: list[str] | None = None) -> bytes:
                 raise ConnectionFailed(f"nobody listens at {target}")
             case "late":
                 raise RequestTimeout(f"no answer from {target}")
+            case "untrusted":
+                raise TlsFailed("it wants a certificate")
             case "strict":
                 raise Forbidden("not you")
         return target.encode()
@@ -50,3 +52,11 @@ def test_when_all_fail_the_last_error_is_told_and_a_refusal_ends_the_question() 
         outcome("gone1", "late", "gone2")
     with pytest.raises(Forbidden):
         outcome("gone", "strict", "good")
+
+
+def test_when_all_fail_trouble_with_tls_is_told_before_that_nobody_listens() -> None:
+    """Of the copies of a broker only the leader listens: its error is the one that helps."""
+    for order in (("untrusted", "gone", "late"), ("gone", "untrusted", "gone")):
+        with pytest.raises(TlsFailed, match="certificate"):
+            outcome(*order)
+    assert outcome("untrusted", "gone", "good") == b"good"

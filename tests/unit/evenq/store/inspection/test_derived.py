@@ -9,6 +9,7 @@ from evenq.store.index_file import PAGE_BYTES, PAGE_ENTRIES, IndexFile, pack_pag
 from evenq.store.inspection.findings import Harm
 from evenq.store.inspection.repair import plan_of
 from evenq.store.snapshot import Snapshot
+from evenq.store.snapshot_copy import TIMERS_UNKNOWN
 from evenq.store.timers import manifest, runs
 from evenq.store.timers.manifest import Manifest, RunUse
 from evenq.store.timers.runs import BLOCK_BYTES, RunWriter
@@ -90,3 +91,15 @@ def test_a_damaged_manifest_is_found_in_its_snapshot(filled, look):
     newest = int(disk.list("snapshot")[-1])
     snapshot.save(disk, Snapshot(newest, b"owner", timers=b"no manifest at all, is it?" * 3))
     assert [finding.kind for finding in look(disk).findings.listed] == ["manifest-damaged"]
+
+
+def test_a_restored_folder_whose_snapshot_names_no_timers_is_clean_and_says_why(filled, look):
+    disk = filled()
+    newest = int(disk.list("snapshot")[-1])
+    snapshot.save(disk, Snapshot(newest, b"owner", timers=TIMERS_UNKNOWN))
+    verdict = look(disk)
+    (finding,) = verdict.findings.listed
+    assert (finding.kind, finding.harm) == ("timers-unread", Harm.NOTE)
+    assert "restored from a backup" in finding.what
+    assert verdict.clean
+    assert plan_of(disk, verdict).steps == []

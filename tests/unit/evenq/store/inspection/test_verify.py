@@ -5,6 +5,8 @@ import json
 
 import pytest
 from crc32c import crc32c
+from evenq_broker.loops.coordinators import places
+from evenq_broker.loops.replication import identity
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted, StoreError
@@ -239,7 +241,18 @@ def test_a_damaged_or_missing_checkpoint_is_rebuilt(filled, look):
     assert (finding.kind, finding.harm, finding.file) == ("checkpoint-damaged", Harm.REBUILT, "checkpoint")
     disk.remove("checkpoint")
     finding = only(look(disk))
-    assert (finding.kind, finding.harm) == ("checkpoint-missing", Harm.REBUILT)
+    assert (finding.kind, finding.harm) == ("checkpoint-missing", Harm.NOTE)
+    assert "normal for a folder that is new" in finding.what
+
+
+def test_files_of_a_broker_with_copies_are_no_foreign_ones(filled, look):
+    disk = filled()
+    for name in (identity.FILE, places.MARK):
+        disk.open(name, create=True).pwrite([b"of the broker"], 0)
+    assert look(disk).findings.listed == []
+    disk.open(f"{identity.FILE}.new", create=True).pwrite([b"of the broker"], 0)
+    finding = only(look(disk))
+    assert (finding.kind, finding.harm) == ("left-over", Harm.NOTE)
 
 
 def test_a_damaged_snapshot_is_found_and_an_older_one_covers_it(filled, look):

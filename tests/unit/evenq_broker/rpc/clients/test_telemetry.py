@@ -196,6 +196,61 @@ def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(run: Run, 
     run(story)
 
 
+def test_a_group_that_is_not_granted_is_answered_and_leaves_no_trace(run: Run) -> None:
+    """No group, no member, no client, and nothing is told of the group."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        await stage.during(broker.catalog.create_group("ordered", ordered=True, max_attempts=4))
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
+        context = RpcContext("m", [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", None)
+
+        async def told() -> Any:
+            for group in ("ordered", "new"):
+                context.refused = frozenset({("group", group)})
+                yield service_pb2.TelemetryCommand(settings=consumer(group=group)).SerializeToString()
+            await asyncio.Event().wait()
+
+        answers = handler(told(), context)
+        for group in ("ordered", "new"):
+            command = service_pb2.TelemetryCommand.FromString(await stage.during(anext(answers)))
+            assert command.status.code == definition_pb2.OK
+            assert command.settings.subscription.group.name == group
+            assert not command.settings.subscription.fifo
+            assert command.settings.backoff_policy.max_attempts == 17
+        assert broker.clients.table.get("c") is None
+        assert [broker.membership.members.members(group) for group in ("ordered", "new")] == [[], []]
+        assert broker.catalog.groups.get("new") is None
+        await answers.aclose()
+        assert len(broker.clients.streams) == 0
+
+    run(story)
+
+
+def test_a_producer_is_not_asked_about_half_messages_of_a_topic_that_is_not_granted(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
+        context = RpcContext("m", [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", None)
+        context.refused = frozenset({("topic", "theirs")})
+        publisher = definition_pb2.Settings(client_type=definition_pb2.PRODUCER)
+        for name in ("mine", "theirs"):
+            publisher.publishing.topics.add().name = name
+
+        async def told() -> Any:
+            yield service_pb2.TelemetryCommand(settings=publisher).SerializeToString()
+            await asyncio.Event().wait()
+
+        answers = handler(told(), context)
+        command = service_pb2.TelemetryCommand.FromString(await stage.during(anext(answers)))
+        assert [topic.name for topic in command.settings.publishing.topics] == ["mine", "theirs"]
+        assert len(broker.clients.streams.producers("mine")) == 1
+        assert broker.clients.streams.producers("theirs") == []
+        await answers.aclose()
+
+    run(story)
+
+
 def test_a_full_table_of_clients_is_no_reason_to_leave_one_without_settings(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(clients_max=1)
