@@ -9,7 +9,7 @@ PYTEST = $(if $(EVENQ_TEST_ALL),$(BIN)/python tools/second_look.py )$(BIN)/pytes
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills bench-replication grpcio-front replication-model replication-model-search shuffled
+.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills bench-replication grpcio-front replication-model replication-model-search shuffled
 
 # Behind ## stand what one wants to do and what the target does; the groups come in the order of their first target.
 help: ## start | list the targets
@@ -77,6 +77,9 @@ sim: dev ## test | play the cluster in virtual time: make sim SEEDS=10000 FIRST=
 
 sim-replicated: dev ## test | three copies in virtual time, disks and links that fail: make sim-replicated SEEDS=2000 FIRST=0, or PLANT=5663
 	$(BIN)/python tests/sim/run_replicated.py --seeds $(or $(SEEDS),2000) --first $(or $(FIRST),0) $(if $(PLANT),--plant "$(PLANT)")
+
+sim-mutants: dev ## test | is that simulation awake? plants every fault in turn, historic and rule by rule, and fails if one is not found
+	$(BIN)/python tests/sim/run_replicated.py --mutants $(if $(SEEDS),--seeds $(SEEDS))
 
 replication-model: dev ## test | random walks of the replication model: make replication-model WALKS=100000 SEED=0
 	$(BIN)/python tests/sim/run_replication.py --walks $(or $(WALKS),100000) --seed $(or $(SEED),0)

@@ -1,7 +1,7 @@
 """`make replication-model WALKS=100000 SEED=0`: random walks of the replication model.
 
 `--mutant-walks n` looks for mutants of its rules by walks too (tests/sim/test_replication_model.py kills all of them).
-`--members` plays those in which copies come and go. `--search` plays the exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks
+`--members` plays those in which copies come and go, `--founding` those from before the first record on. `--search` plays the exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks
 an invariant, a mutant survives, or a scope was not finished.
 """
 
@@ -18,12 +18,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from replication_model.mutants import MEMBER_MUTANTS, MUTANTS  # noqa: E402 - the line above makes it importable
+from replication_model.founding import Founding  # noqa: E402 - the line above makes it importable
+from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS  # noqa: E402
 from replication_model.search import SCOPES, Search  # noqa: E402
-from replication_model.walks import ChangingCopies, Outcome, Walk, play  # noqa: E402
+from replication_model.walks import ChangingCopies, Outcome, Walk  # noqa: E402
 from replication_model.world import Rules, Violation  # noqa: E402
 
 CHUNK = 50
+KINDS: dict[str, type[Walk]] = {"": Walk, "members": ChangingCopies, "founding": Founding}
+ALL_MUTANTS = {**MUTANTS, **MEMBER_MUTANTS, **FOUNDING_MUTANTS}
 
 
 def main() -> int:
@@ -36,22 +39,24 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name begins so")
     parser.add_argument("--walk", type=int, default=None, help="only this one, with its story")
     parser.add_argument("--members", action="store_true", help="walks in which copies are added and removed")
+    parser.add_argument("--founding", action="store_true", help="walks that begin without a record")
     parser.add_argument("--search", action="store_true", help="the exhaustive scopes")
     parser.add_argument("--states", type=int, default=20_000_000, help="of one scope, at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args()
+    kind = "members" if options.members else "founding" if options.founding else ""
     if options.walk is not None:
-        return one(options.walk, members=options.members)
+        return one(options.walk, kind)
     if options.search:
         return search(options.states)
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        failed = walks(pool, options.seed, options.walks, members=options.members) if options.walks else 0
+        failed = walks(pool, options.seed, options.walks, kind) if options.walks else 0
         survived = mutants(pool, options.mutant_walks, options.only) if options.mutant_walks else 0
     return 1 if failed or survived else 0
 
 
-def one(seed: int, *, members: bool) -> int:
-    walk = (ChangingCopies if members else Walk)(seed, Rules())
+def one(seed: int, kind: str) -> int:
+    walk = KINDS[kind](seed, Rules())
     walk.world.story = []
     outcome = walk.play()
     print("\n".join(walk.world.story))
@@ -59,11 +64,9 @@ def one(seed: int, *, members: bool) -> int:
     return 1 if outcome.problem else 0
 
 
-def walks(pool: multiprocessing.pool.Pool, first: int, count: int, *, members: bool) -> int:
+def walks(pool: multiprocessing.pool.Pool, first: int, count: int, kind: str) -> int:
     started, events, epochs, committed, healed, rounds, failed = time.monotonic(), 0, 0, 0, 0, 0, 0
-    played = pool.imap_unordered(
-        partial(played_of, name="", members=members), range(first, first + count), chunksize=CHUNK
-    )
+    played = pool.imap_unordered(partial(played_of, name="", kind=kind), range(first, first + count), chunksize=CHUNK)
     for done, outcome in enumerate(played, start=1):
         events += outcome.events
         epochs += outcome.epochs
@@ -82,11 +85,11 @@ def walks(pool: multiprocessing.pool.Pool, first: int, count: int, *, members: b
 
 def mutants(pool: multiprocessing.pool.Pool, walks_max: int, only: str) -> int:
     survived = 0
-    names = [name for name in {**MUTANTS, **MEMBER_MUTANTS} if name.startswith(only)]
+    names = [name for name in ALL_MUTANTS if name.startswith(only)]
     for name in names:
         started = time.monotonic()
         for done, outcome in enumerate(
-            pool.imap(partial(played_of, name=name, members=name in MEMBER_MUTANTS), range(walks_max), chunksize=10),
+            pool.imap(partial(played_of, name=name, kind=kind_of(name)), range(walks_max), chunksize=10),
             start=1,
         ):
             if outcome.problem:
@@ -100,9 +103,12 @@ def mutants(pool: multiprocessing.pool.Pool, walks_max: int, only: str) -> int:
     return survived
 
 
-def played_of(seed: int, *, name: str, members: bool) -> Outcome:
-    rules = {**MUTANTS, **MEMBER_MUTANTS}[name] if name else Rules()
-    return ChangingCopies(seed, rules).play() if members else play(seed, rules)
+def kind_of(mutant: str) -> str:
+    return "members" if mutant in MEMBER_MUTANTS else "founding" if mutant in FOUNDING_MUTANTS else ""
+
+
+def played_of(seed: int, *, name: str, kind: str) -> Outcome:
+    return KINDS[kind](seed, ALL_MUTANTS[name] if name else Rules()).play()
 
 
 def search(states_max: int) -> int:

@@ -5,6 +5,7 @@ Failures print what was done to the group. More seeds: `make sim-replicated SEED
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from replicated_sim.plants import PLANTS
+from replicated_sim.plants import FOUND_BY, PLANTS
 from replicated_sim.scenario import KINDS, group_plan
 from replicated_sim.world import run_group
 
@@ -21,21 +22,25 @@ pytestmark = pytest.mark.timeout(300)
 HERE = Path(__file__).resolve().parent
 PROOFS = HERE.parent / "proofs"
 BLOCK = 4
-SEEDS = (*range(28), 29, 42)
-"""With the first ones that meet the two rarest faults."""
+SEEDS = (*range(28), 29, 42, 46)
+"""With the first ones that meet the three rarest faults."""
 QUICK = 2 * BLOCK
 """Of `make test`; those from here on are slow."""
-FOUND_BY: dict[str, tuple[int, ...]] = {"6662": (2, 8), "7689": (2, 4), "7790": (1, 2), "fsync": (14, 66)}
-"""Seeds that find a planted fault, several in case a change of the programs makes one blind."""
 SAME_TWICE = (3, 11)
 
 
-def played(seed: int) -> None:
+@functools.cache
+def problems_of(seed: int) -> str:
+    """Why a seed fails as it should not, empty: it does not. Several planted faults are found by one seed."""
     outcome = run_group(seed)
     if outcome.problems:
-        again = f"again: .venv/bin/python tests/sim/run_replicated.py --seed {seed}"
-        pytest.fail(f"{outcome.story()}\n\n{again}", pytrace=False)
-    assert outcome.acknowledged > 50, "a group that answers nothing proves nothing"
+        return f"{outcome.story()}\n\nagain: .venv/bin/python tests/sim/run_replicated.py --seed {seed}"
+    return "" if outcome.acknowledged > 50 else f"seed {seed}: a group that answers nothing proves nothing"
+
+
+def played(seed: int) -> None:
+    if problems_of(seed):
+        pytest.fail(problems_of(seed), pytrace=False)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +79,4 @@ def test_the_seeds_of_ci_meet_every_fault() -> None:
     assert {step.what for plan in plans for step in plan.steps} == set(KINDS)
     assert {plan.mode for plan in plans} == {"sync", "memory"}
     assert all(len(plan.steps) >= 10 for plan in plans)
-    assert set(FOUND_BY) <= set(PLANTS)
+    assert list(FOUND_BY) == list(PLANTS)

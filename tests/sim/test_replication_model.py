@@ -11,13 +11,16 @@ from collections.abc import Callable
 import pytest
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import Role, Timing
-from replication_model.mutants import MEMBER_MUTANTS, MUTANTS
+from replication_model.founding import Founding, FoundingWorld
+from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS
 from replication_model.search import Scope, Search
 from replication_model.walks import ChangingCopies, HandingOver, play
 from replication_model.world import Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
 WALKS = 400
+FOUNDERS_WITHOUT_POWER = (1_951, 3_104)
+"""Walks in which a founder loses power before it hears that its record was written, where memory counts."""
 
 
 def test_walks_break_no_invariant_and_heal() -> None:
@@ -44,6 +47,17 @@ def test_copies_that_come_and_go_break_no_invariant_and_heal() -> None:
     assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
     assert sum(outcome.committed for outcome in outcomes) > WALKS // 2
     assert sum(walk.changes for walk in walks) > WALKS // 4
+
+
+def test_groups_that_are_founded_on_nothing_or_on_one_copy_break_no_invariant_and_heal() -> None:
+    walks = [Founding(seed, Rules()) for seed in (*range(WALKS), *FOUNDERS_WITHOUT_POWER)]
+    outcomes = [walk.play() for walk in walks]
+    assert [(outcome.seed, outcome.problem) for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
+    assert sum(outcome.committed for outcome in outcomes) > WALKS
+    worlds = [walk.world for walk in walks]
+    assert sum(bool(world.alone) for world in worlds if isinstance(world, FoundingWorld)) > WALKS // 2
+    assert sum(world.refused for world in worlds if isinstance(world, FoundingWorld)) > WALKS // 8, "R19"
 
 
 def test_a_walk_is_the_same_twice() -> None:
@@ -87,6 +101,11 @@ MEMBERS_QUICKLY = {
 @pytest.mark.parametrize("name", MEMBERS_QUICKLY)
 def test_walks_with_changes_of_the_copies_kill_the_mutant(name: str) -> None:
     assert any(ChangingCopies(seed, MEMBER_MUTANTS[name]).play().problem for seed in range(MEMBERS_QUICKLY[name]))
+
+
+@pytest.mark.parametrize("name", FOUNDING_MUTANTS)
+def test_walks_from_before_the_first_record_kill_the_mutant(name: str) -> None:
+    assert any(Founding(seed, FOUNDING_MUTANTS[name]).play().problem for seed in range(200))
 
 
 def group(rules: Rules) -> World:

@@ -144,18 +144,34 @@ class Writer:
         return True
 
     def _execute(self, batch: WriteBatch) -> Exception | None:
-        passing("group.taken")
-        try:
+        return self._write(batch) or self._sync()
+
+    def _write(self, batch: WriteBatch) -> Exception | None:
+        """The group is in the files, and copies may have it; what went wrong, if something did."""
+
+        def write() -> None:
             self._log.write(batch.runs)
             passing("group.written")
             if self._written is not None:
                 self._on_loop(self._written, batch)
-            if self._sync_each:
-                self._log.sync()
-        except (OSError, StoreFull) as error:
-            return error
-        except Exception as error:  # a mistake of ours must poison the store, not hang every sender
-            log.exception("the store's writer failed")
-            return error
-        passing("group.safe")
-        return None
+
+        passing("group.taken")
+        return _outcome(write)
+
+    def _sync(self) -> Exception | None:
+        """All that was written is on disk, where each group must be; what went wrong, if something did."""
+        error = _outcome(self._log.sync) if self._sync_each else None
+        if error is None:
+            passing("group.safe")
+        return error
+
+
+def _outcome(step: Callable[[], None]) -> Exception | None:
+    try:
+        step()
+    except (OSError, StoreFull) as error:
+        return error
+    except Exception as error:  # a mistake of ours must poison the store, not hang every sender
+        log.exception("the store's writer failed")
+        return error
+    return None

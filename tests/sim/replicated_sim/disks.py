@@ -20,14 +20,26 @@ class SimDisk(FaultDisk):
     def __init__(self, bytes_max: int = 1 << 40) -> None:
         super().__init__(bytes_max)
         self.on_dead: Callable[[], None] = lambda: None
+        self._at_sync = False
 
     def arm(self, rng: random.Random) -> None:
-        """The machine ends within the next few changes, a write perhaps in its middle."""
+        """The machine ends within the next few changes, a write perhaps in its middle, or instead of the next sync."""
+        self._at_sync = rng.random() < 0.3
         self.cut = (self.operations + rng.randint(0, 30), rng.choice((0, 1, 40, 500, 4_096)))
+
+    def arm_sync(self) -> None:
+        """The machine ends instead of the next sync: what is written may be on other machines, and is lost here."""
+        self._at_sync = True
+
+    def disarm(self) -> None:
+        """It lives on."""
+        self.cut, self._at_sync = None, False
 
     def step(self, kind: str) -> int | None:
         """See FaultDisk."""
         was_dead = self.dead
+        if self._at_sync and kind == "sync":
+            self.cut, self._at_sync = (self.operations, 0), False
         try:
             return super().step(kind)
         finally:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from replicated_sim.disks import Keep, SimDisk
+from replicated_sim.moments import MOMENTS, NOT_NOW, Moments
 from replicated_sim.scenario import GroupStep
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ SAFE_MS = 4_000
 HEAL_MS = 60_000
 LATER_MS = 3_000
 """A leader that could not renew may lose its place so long after the fault."""
-NOT_NOW = "not now"
 
 
 class GroupFaults:
@@ -34,6 +34,7 @@ class GroupFaults:
         self._destroyed_ms = -SAFE_MS
         self._cuts: list[list[tuple[str, str]]] = []
         self._healing: list[asyncio.Task[None]] = []
+        self._moments = Moments(self)
 
     async def play(self) -> None:
         """All steps, then everything is made whole."""
@@ -46,8 +47,9 @@ class GroupFaults:
         self._join_links()
         fault = world.net.fault
         fault.loss, fault.breaks, fault.spike = 0.0, 0.0, 0.0
+        world.place.stale = world.place.unclear = 0.0
         for copy in world.copies:
-            copy.disk.cut = None
+            copy.disk.disarm()
         world.note("everything is well again")
 
     async def _step(self, step: GroupStep) -> None:
@@ -60,7 +62,7 @@ class GroupFaults:
         number = f"{step.at_ms}"
         world.recorder.fault(f"{step.what} {number}")
         try:
-            await self._do(step.what, copy, step.lasts_ms)
+            await self.do(step.what, copy, step.lasts_ms)
         finally:
             world.note(f"over: {name}")
             self._healing.append(world.loop.create_task(self._heal(f"{step.what} {number}"), name="heal"))
@@ -83,7 +85,8 @@ class GroupFaults:
             case _:
                 return world.rng.choice(world.copies)
 
-    async def _do(self, what: str, copy: Copy, lasts_ms: int) -> None:
+    async def do(self, what: str, copy: Copy, lasts_ms: int) -> None:
+        """One fault, from its begin to its end."""
         match what:
             case "kill" | "power" | "wipe" | "flip" | "cut power" | "pause" | "roll" | "hand over":
                 if copy.busy or not copy.alive:
@@ -91,14 +94,14 @@ class GroupFaults:
                 await self._to_copy(what, copy, lasts_ms)
             case "power all":
                 await self._power_all(lasts_ms)
-            case "strike":
-                await self._strike(lasts_ms)
+            case _ if what in MOMENTS:
+                await self._moments.play(what, lasts_ms)
             case _:
                 await self._to_net(what, copy, lasts_ms)
 
     # ------------------------------------------------------------------------------------------------ copies
 
-    def _may_destroy(self, copy: Copy) -> bool:
+    def may_destroy(self, copy: Copy) -> bool:
         """Nothing committed would be lost, whatever became of the newest write of the record."""
         world, record = self.world, self.world.place.record
         if record is None or world.loop.now_ms - self._destroyed_ms < SAFE_MS:
@@ -115,13 +118,13 @@ class GroupFaults:
         assert process is not None
         assert copy.app is not None
         loses = what in ("wipe", "flip") or (what in ("power", "cut power") and world.plan.mode == "memory")
-        if loses and not self._may_destroy(copy):
+        if loses and not self.may_destroy(copy):
             world.note(NOT_NOW)
             return
         if what == "cut power":
             copy.disk.arm(world.rng)
             await world.clock.sleep_ms(lasts_ms)
-            copy.disk.cut = None
+            copy.disk.disarm()
             return
         copy.busy = True
         match what:
@@ -170,30 +173,6 @@ class GroupFaults:
 
         await asyncio.gather(*(back(copy) for copy in copies))
 
-    async def _strike(self, lasts_ms: int) -> None:
-        """A follower goes, so that the in-sync set changes, of which its leader may not know; then the leader goes."""
-        world, place = self.world, self.world.place
-        leader, before = world.leader, place.sets
-        follower = self._pick("follower")
-        if leader is None or follower is None:
-            return
-        place.unclear = world.rng.choice((0.0, 0.3, 0.6))
-        others = [one.name for one in world.copies if one is not follower]
-        cutting = world.loop.create_task(
-            self._cut([(follower.name, other) for other in others], world.rng.randint(1_200, 2_500), both=True),
-            name="go",
-        )
-        until_ms, wanted = world.loop.now_ms + 8_000, before + world.rng.choice((1, 2, 2))
-        while place.sets < wanted and world.loop.now_ms < until_ms:
-            await world.clock.sleep_ms(2)
-        await world.clock.sleep_ms(world.rng.choice((0, 10, 100, 800)))
-        if not leader.busy and leader.alive:
-            what = world.rng.choice(("kill", "power", "isolate"))
-            world.note(f"{what} of {leader.name} at the change; {world.state()}")
-            await self._do(what, leader, max(lasts_ms, 2_500))
-        await cutting
-        place.unclear = 0.0
-
     async def _hand_over(self, copy: Copy) -> None:
         world, app, process = self.world, copy.app, copy.process
         if app is None or process is None or not app._driver or not app.driver.leads:
@@ -236,6 +215,8 @@ class GroupFaults:
                 await self._for(lasts_ms, lambda on: setattr(world.place, "away", on))
             case "record cut":
                 await self._for(lasts_ms, lambda on: setattr(copy, "record_cut", on))
+            case "record stale":
+                await self._for(lasts_ms, lambda on: setattr(world.place, "stale", 0.5 if on else 0.0))
             case "record unclear":
                 await self._for(lasts_ms, lambda on: setattr(world.place, "unclear", 0.5 if on else 0.0))
             case "clock":
@@ -245,11 +226,19 @@ class GroupFaults:
                 raise ValueError(f"no step {what!r}")
 
     async def _cut(self, pairs: list[tuple[str, str]], lasts_ms: int, *, both: bool = False) -> None:
-        cut = [*pairs, *((two, one) for one, two in pairs if both)]
-        self._cuts.append(cut)
-        self.world.net.cut(cut)
+        cut = self.cut([*pairs, *((two, one) for one, two in pairs if both)])
         await self.world.clock.sleep_ms(lasts_ms)
-        self._cuts.remove(cut)
+        self.join(cut)
+
+    def cut(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Cut these links, from the first of each pair to the second, until `join` is given what this gives."""
+        self._cuts.append(pairs)
+        self.world.net.cut(pairs)
+        return pairs
+
+    def join(self, cut: list[tuple[str, str]]) -> None:
+        """Whole again, but for what others hold cut."""
+        self._cuts = [held for held in self._cuts if held is not cut]
         self._join_links()
 
     def _join_links(self) -> None:

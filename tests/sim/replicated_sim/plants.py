@@ -10,21 +10,23 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from evenq_broker.core.replication.actions import Action
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.record import GroupRecord, Pair
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.state.records import Op, encode_op
+from evenq_broker.core.state.records import Op, TopicPut, encode_op
 from evenq_broker.loops.delivery.taking import MessageTaker
-from evenq_broker.loops.replication import identity
+from evenq_broker.loops.replication import identity, replica_log
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.state.journal import Journal
 
 from evenq.store import MessageStore
 from evenq.store.commit_log import CommitLog
+from evenq.store.disk import Disk
 from evenq.store.log_copy import LogCopy
 
-__all__ = ["PLANTS", "planted"]
+__all__ = ["FOUND_BY", "PLANTS", "planted"]
 
 Change = tuple[Any, str, Any]
 NO_FLOOR = 1
@@ -73,12 +75,18 @@ def _recorded(self: Journal, *ops: Op) -> asyncio.Future[None]:
     return self._gathering()
 
 
+def _without_topics(self: Journal, *ops: Op) -> asyncio.Future[None]:
+    """What topics there are reaches the other copies by another way, some day."""
+    return self.record_encoded(encode_op(op) for op in ops if not isinstance(op, TopicPut))
+
+
 async def _at_once(_: MessageTaker, __: Any) -> None:
     return
 
 
-def _anybody(_: Replica, __: GroupRecord) -> bool:
-    return True
+def _anybody(self: Replica, record: GroupRecord) -> bool:
+    """Once there are copies; a group that was just founded has one."""
+    return _MAY_STAND(self, record) or len(record.isr) > 1
 
 
 def _nothing_checked(_: Replica) -> None:
@@ -105,8 +113,40 @@ def _admits(_: Replica, __: Pair) -> bool:
     return True
 
 
-def _forgets_epoch(_: ReplicaIdentity, __: int) -> None:
-    return
+def _another(self: Replica, record: GroupRecord) -> bool:
+    """An epoch is entered from a higher one, too."""
+    return record.epoch != max(self.max_epoch, self.persisting)
+
+
+def _entered(self: Replica, epoch: int) -> list[Action]:
+    self.max_epoch = epoch
+    return _PERSISTED(self, epoch)
+
+
+def _forgets_epochs(self: ReplicaIdentity, epoch: int) -> None:
+    if not self.epoch:  # a folder without any is taken for that of a broker that was alone
+        _PERSIST(self, epoch)
+
+
+def _as_before(
+    disk: Disk, *, broker_id: int, new_store_id: Callable[[], str] | None = None, **more: Any
+) -> ReplicaIdentity:
+    """A disk that was replaced has the name of the old one."""
+    del new_store_id
+    identity: ReplicaIdentity = _LOAD(disk, broker_id=broker_id, new_store_id=lambda: f"{broker_id:032x}", **more)
+    return identity
+
+
+def _said_to_be_safe(self: Journal, ops: Iterable[bytes]) -> asyncio.Future[None]:
+    """Whether the copies have it is not waited for."""
+    _RECORD(self, ops)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+def _nothing_open(_: Journal) -> None:
+    return None
 
 
 async def _not_synced(self: LogCopy) -> int:
@@ -118,22 +158,34 @@ def _no_sync(_: CommitLog) -> None:
 
 
 _CONFIRM = Replica._confirm
+_MAY_STAND = Replica._may_stand
+_PERSISTED = Replica._persisted
+_PERSIST = ReplicaIdentity.persist_epoch
+_LOAD = ReplicaIdentity.load
+_RECORD = Journal.record_encoded
 _ATTACH = ReplicaLog._attach
 
 _MADE: dict[str, Callable[[], list[Change]]] = {
     "3015": lambda: [(Replica, "_confirm", _whatever_was_said)],
     "4771": lambda: [(Replica, "_may_stand", _anybody), (Replica, "_check_leader", _nothing_checked)],
+    "4806": lambda: [(Journal, "record_encoded", _said_to_be_safe), (Journal, "safe", _nothing_open)],
     "5663": lambda: [(Replica, "_pending", _nothing_pending)],
     "6662": lambda: [(Replica, "_commit_end", _two_of_them)],
     "7017": lambda: [(Replica, "_commit_pairs", _alone), (Replica, "_meets_floor", _any_size)],
     "7689": lambda: [(ReplicaLog, "_attach", _seen_when_written)],
     "7790": lambda: [(Journal, "record_encoded", _kept_beside), (Journal, "record", _recorded)],
-    "R3 lower epochs": lambda: [(Replica, "_is_over", _never_over)],
-    "R3 synced epoch": lambda: [(ReplicaIdentity, "persist_epoch", _forgets_epoch)],
+    "9804": lambda: [(Journal, "record", _without_topics)],
+    "R3 lower epochs": lambda: [
+        (Replica, "_is_over", _never_over),
+        (Replica, "_begins_epoch", _another),
+        (Replica, "_persisted", _entered),
+    ],
+    "R3 synced epoch": lambda: [(ReplicaIdentity, "persist_epoch", _forgets_epochs)],
     "R4 cut": lambda: [(Replica, "_cut_end", _cut_at_committed)],
-    "R5 confirmed": lambda: [(Replica, "_confirmed_end", _written)],
+    "R5 confirmed": lambda: [(Replica, "_confirmed_end", _written), (replica_log, "AT_ONCE_BYTES", 0)],
     "R8 admission": lambda: [(Replica, "_is_admissible", _admits)],
     "R10 store id": lambda: [(identity, "keeps_identity", lambda *_, **__: True)],
+    "R10 replaced disk": lambda: [(ReplicaIdentity, "load", _as_before)],
     "R12 receives": lambda: [(MessageTaker, "_safe", _at_once)],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }
@@ -141,21 +193,32 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
 PLANTS = {
     "3015": "whatever a follower says confirms all that its leader has",
     "4771": "a copy that is not in sync may be elected",
+    "4806": "an acknowledgement counts although no copy has confirmed it",
     "5663": "while the in-sync set changes, only the old one is asked",
     "6662": "a leader that is cut off together with a follower goes on committing",
     "7017": "a leader that is cut off acknowledges alone",
     "7689": "messages are consumable when they are written, and may vanish and come as others",
     "7790": "acknowledgements are kept beside the log",
-    "R3 lower epochs": "what is said in lower epochs is heeded",
+    "9804": "topics are kept beside the log",
+    "R3 lower epochs": "what is said in lower epochs is heeded, and lower epochs are entered",
     "R3 synced epoch": "the highest epoch is not on disk",
     "R4 cut": "a log is cut at what is committed, not where epochs part",
     "R5 confirmed": "what is written is confirmed before it is synced",
     "R8 admission": "whoever was heard of becomes in sync",
     "R10 store id": "a store that lost its page cache keeps its name",
+    "R10 replaced disk": "an empty disk passes for the one that it replaces",
     "R12 receives": "a leader hands messages out before their delivery is committed",
     "fsync": "nothing of a log is synced",
 }
 """Name of a plant and what it does."""
+
+FOUND_BY: dict[str, tuple[int, ...]] = {
+    "3015": (1, 2), "4771": (2, 6), "4806": (0, 1), "5663": (22, 90), "6662": (0,), "7017": (0, 1), "7689": (0, 1),
+    "7790": (0, 1), "9804": (2, 3), "R3 lower epochs": (19, 81), "R3 synced epoch": (19, 81),
+    "R4 cut": (7, 10), "R5 confirmed": (0, 10), "R8 admission": (5, 22), "R10 store id": (18, 24),
+    "R10 replaced disk": (18, 24), "R12 receives": (47,), "fsync": (0, 4),
+}  # fmt: skip
+"""Seeds that find a planted fault, several in case a change of the programs makes one blind."""
 
 
 def planted(plant: str) -> list[Change]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
@@ -19,6 +20,8 @@ __all__ = ["GroupPlace", "SimCoordinator"]
 
 GIVES_UP_MS = 1_000
 LATE_MS_MAX = 3_000
+STALE_MAX = 16
+"""A read is late by less than so many versions, as a cache of the place may be."""
 
 
 class GroupPlace:
@@ -31,6 +34,11 @@ class GroupPlace:
         """For everybody."""
         self.unclear = 0.0
         """Part of the writes whose answer is lost, or that come late, of reads that fail, and of watches that are late."""
+        self.stale = 0.0
+        """Part of the reads, and of what watches tell, that give the record as it was some versions before."""
+        self.on_set: list[Callable[[GroupRecord, tuple[Pair, ...]], None]] = []
+        """Called when a record is written, with the in-sync set of the one before."""
+        self.history: deque[Seen] = deque(maxlen=STALE_MAX)
         self.elections: list[tuple[int, int, int]] = []
         """Epoch, leader, world time in ms."""
         self.sets = 0
@@ -42,8 +50,12 @@ class GroupPlace:
         """As it is now."""
         return None if self.shared.seen is None else self.shared.seen.record
 
-    def note(self, record: GroupRecord) -> None:
+    def note(self, seen: Seen) -> None:
         """A record was written."""
+        record = seen.record
+        self.history.append(seen)
+        for call in self.on_set:
+            call(record, self._in_sync)
         self.sets += record.isr != self._in_sync
         self._in_sync = record.isr
         if record.leader != NO_LEADER and (not self.elections or record.epoch > self.elections[-1][0]):
@@ -64,7 +76,7 @@ class SimCoordinator:
             raise CoordinatorUnknown("the record was not read")
         seen = await self._inner.read()
         await self._way()
-        return seen
+        return self._perhaps_stale(seen)
 
     async def compare_and_set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         """See Coordinator."""
@@ -90,7 +102,11 @@ class SimCoordinator:
             await self._way()
             if self._is_unclear():
                 await self._clock.sleep_ms(self._place.rng.uniform(0, LATE_MS_MAX))
-            yield seen
+            yield self._perhaps_stale(seen) or seen
+
+    def _perhaps_stale(self, seen: Seen | None) -> Seen | None:
+        place = self._place
+        return place.rng.choice(place.history) if place.history and place.rng.random() < place.stale else seen
 
     def _is_unclear(self) -> bool:
         return self._place.rng.random() < self._place.unclear
@@ -98,7 +114,7 @@ class SimCoordinator:
     async def _set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         seen = await self._inner.compare_and_set(expected, proposed)
         if seen is not None:
-            self._place.note(seen.record)
+            self._place.note(seen)
         return seen
 
     async def _late(self, late_ms: float, expected: Seen | None, proposed: GroupRecord) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "GroupPlan", "GroupStep", "group_plan"]
+__all__ = ["KINDS", "SLOW_MS", "GroupPlan", "GroupStep", "group_plan"]
 
 NODES = {
     "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
-    "strike": 5,
+    "strike": 4, "admission": 4, "floor": 3, "succession": 3, "late reader": 3, "unsynced": 3,
 }  # fmt: skip
 NETS = {
     "isolate": 3, "one way in": 3, "one way out": 3, "pair": 3, "clients": 1, "lossy": 2, "slow": 2, "breaking": 2,
-    "record away": 2, "record cut": 3, "record unclear": 3, "leader and record": 2, "clock": 1,
+    "record away": 2, "record cut": 3, "record unclear": 3, "record stale": 1, "leader and record": 2, "clock": 1,
 }  # fmt: skip
 KINDS = tuple({**NODES, **NETS})
 WEIGHTS = {**NODES, **NETS}
+SLOW_MS = (5.0, 60.0)
 TARGETS = ("leader", "leader", "follower", "any")
 
 
@@ -44,6 +45,8 @@ class GroupPlan:
     """Clocks are wrong by up to an hour, and run up to 1 in 500 too fast or slow."""
     device_ms: tuple[float, float]
     """Shortest and longest time of one job of a disk."""
+    slow_disk: int | None
+    """The copy whose disk takes SLOW_MS for each; None: all are alike."""
     segment_bytes: int
     snapshot_log_bytes: int
     steps: tuple[GroupStep, ...]
@@ -52,8 +55,9 @@ class GroupPlan:
     def __str__(self) -> str:
         steps = ", ".join(f"{step.what} {step.target} at {step.at_ms} for {step.lasts_ms}" for step in self.steps)
         clocks = "wrong" if self.clocks_off else "right"
+        slow = "" if self.slow_disk is None else f" (b{self.slow_disk} {SLOW_MS[0]} to {SLOW_MS[1]})"
         return (
-            f"{self.mode} mode, {clocks} clocks, disks {self.device_ms[0]} to {self.device_ms[1]} ms, log files of "
+            f"{self.mode} mode, {clocks} clocks, disks {self.device_ms[0]} to {self.device_ms[1]} ms{slow}, log files of "
             f"{self.segment_bytes}, a snapshot each {self.snapshot_log_bytes} bytes, {len(self.steps)} steps until "
             f"{self.heal_ms} ms: {steps}"
         )
@@ -76,6 +80,7 @@ def group_plan(seed: int) -> GroupPlan:
         mode="sync" if rng.random() < 0.7 else "memory",
         clocks_off=rng.random() < 0.3,
         device_ms=rng.choice(((0.0, 0.2), (0.1, 3.0), (0.1, 30.0))),
+        slow_disk=rng.choice((0, 1, 2, None, None, None)),
         segment_bytes=rng.choice((1 << 16, 1 << 18)),
         snapshot_log_bytes=rng.choice((1 << 14, 1 << 16, 1 << 24)),
         steps=tuple(steps),

@@ -25,7 +25,7 @@ from evenq_nameserver.app import Nameserver
 from evenq_nameserver.settings import NameserverSettings
 from evenq_proofs.group_faults.clients import Acknowledged
 from evenq_proofs.kill_loop.clients import BROKER, GROUPS, QUEUES, TOPIC
-from evenq_proofs.sim import ProcessClock, ProcessNet, SimNet, SimProcess
+from evenq_proofs.sim import PROCESS, ProcessClock, ProcessNet, SimNet, SimProcess
 from evenq_proofs.sim.threads import ThreadedLoop, thread_stand_ins
 from evenq_sim.edges import edges_of, replaced
 
@@ -38,7 +38,7 @@ from replicated_sim.faults import GroupFaults
 from replicated_sim.judging import GroupOutcome, judged
 from replicated_sim.plants import planted
 from replicated_sim.record_place import GroupPlace, SimCoordinator
-from replicated_sim.scenario import GroupPlan, group_plan
+from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
 
 __all__ = ["Copy", "GroupWorld", "run_group"]
 
@@ -85,6 +85,12 @@ class Copy:
         driver = getattr(self.app, "_driver", None)
         return driver.replica.role if driver is not None and self.alive else None
 
+    @property
+    def epoch(self) -> int:
+        """Of its replica; -1 without one."""
+        driver = getattr(self.app, "_driver", None)
+        return driver.replica.max_epoch if driver is not None and self.alive else -1
+
 
 class GroupWorld:
     """The group and what is done to it."""
@@ -92,8 +98,8 @@ class GroupWorld:
     def __init__(self, plan: GroupPlan) -> None:
         self.plan = plan
         self.rng = random.Random(f"group world {plan.seed}")
-        device = random.Random(f"device {plan.seed}")
-        self.loop = ThreadedLoop(lambda: device.uniform(*plan.device_ms))
+        self._device = random.Random(f"device {plan.seed}")
+        self.loop = ThreadedLoop(self._busy_ms)
         self.clock = ProcessClock(self.loop)
         self.recorder = MemoryRecorder(self.clock)
         self.net = SimNet(self.loop, random.Random(f"net {plan.seed}"), seen=lambda *_: None)
@@ -107,6 +113,12 @@ class GroupWorld:
         self.drained = False
         """Everything was received, pulled and scanned, and all brokers were stopped in order."""
         self._tasks: list[asyncio.Task[Any]] = []
+
+    def _busy_ms(self) -> float:
+        """Of one job of the process that runs now."""
+        process, slow = PROCESS.get(), self.plan.slow_disk
+        is_slow = process is not None and slow is not None and process.host == f"b{slow}"
+        return self._device.uniform(*(SLOW_MS if is_slow else self.plan.device_ms))
 
     def _new_clock(self) -> ProcessClock:
         rate, skew_ms = 1.0, 0
@@ -338,7 +350,7 @@ class GroupWorld:
     async def _back(self, copy: Copy, process: SimProcess) -> None:
         self.net.died(process)
         was_busy, copy.busy = copy.busy, True
-        await self.clock.sleep_ms(self.rng.choice((10, 500, 2_500)))
+        await self.clock.sleep_ms(self.rng.choice((10, 50, 500, 2_500)))
         if copy.process is process:
             self.kill(copy, self.rng.choice((Keep.NONE, Keep.SOME)))
             await self.start(copy)

@@ -7,14 +7,16 @@ keep what the rule forbids. A model that does not kill all of them proves nothin
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenq_broker.core.replication.epoch_table import EpochTable
-from evenq_broker.core.replication.record import GroupRecord, Pair
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 
 from replication_model.world import Rules
 
-__all__ = ["MEMBER_MUTANTS", "MUTANTS"]
+__all__ = ["FOUNDING_MUTANTS", "MEMBER_MUTANTS", "MUTANTS"]
 
 
 class _NoAdmission(Replica):
@@ -148,6 +150,26 @@ class _RemembersStrangers(Replica):
         return True
 
 
+class _JoinsWithItsLog(Replica):
+    """R19: a log that was written without copies passes for one of the group's."""
+
+    __slots__ = ()
+
+    def _is_of_others(self, record: GroupRecord) -> bool:
+        return False
+
+
+class _FoundsInNoEpoch(Replica):
+    """R19, R2: the first record does not say in which epoch the founder's log is, so the group's first has its number."""
+
+    __slots__ = ()
+
+    def _set(self, proposed: GroupRecord) -> list:  # type: ignore[type-arg]
+        if self.seen is None:
+            proposed = replace(proposed, epoch=0, leader=NO_LEADER)
+        return super()._set(proposed)
+
+
 class _NeedsMoreThanThereAre(Replica):
     """R18: the minimum rises over what is in sync."""
 
@@ -180,3 +202,9 @@ MEMBER_MUTANTS = {
     "R18 minimum of what is in sync": Rules(_NeedsMoreThanThereAre),
 }
 """The same of the rules about changes of the copies; `ChangingCopies` walks find them."""
+
+FOUNDING_MUTANTS = {
+    "R19 joins with its log": Rules(_JoinsWithItsLog),
+    "R19 epoch of the founder's log": Rules(_FoundsInNoEpoch),
+}
+"""The same of the founding of a group; `Founding` walks find them."""

@@ -41,7 +41,7 @@ class Walk:
         self.rng = rng = random.Random(seed)
         self.seed = seed
         mode = Mode.REPL_MEMORY if rng.random() < 0.25 else Mode.REPL_SYNC
-        self.world = World(rules, mode=mode, timing=QUICK, spares=self.spares)
+        self.world = self.made(rules, mode, QUICK)
         chance = rng.random
         self.loss = chance() ** 3 * 0.4
         self.again = chance() ** 2 * 0.3
@@ -92,6 +92,10 @@ class Walk:
             total += weight
             self.bounds.append(total)
         self.total = total
+
+    def made(self, rules: Rules, mode: Mode, timing: Timing) -> World:
+        """The world to walk in."""
+        return World(rules, mode=mode, timing=timing, spares=self.spares)
 
     def begin(self) -> None:
         """A calm start: somebody leads, the others follow."""

@@ -154,8 +154,12 @@ class World:
         self.events = 0
         self.dirty = False
         self.story: list[str] | None = None
+        self.prepare()
         for id_ in self.brokers:
             self.start(id_)
+
+    def prepare(self) -> None:
+        """What is there before the first process starts."""
 
     @property
     def record(self) -> GroupRecord:
@@ -192,7 +196,8 @@ class World:
         node = self.nodes[id_]
         del node.log[node.synced + kept :]
         self.dirty = True
-        if not keeps_identity(self.mode, LastStop(clean=False, boot_id="before"), boot_id="after"):
+        stop = LastStop(clean=False, boot_id="before", acted=node.epoch_seen > 0)
+        if not keeps_identity(self.mode, stop, boot_id="after"):
             self._new_store(node)
             self.lost_stores += id_ in self.record.members
 
@@ -285,7 +290,8 @@ class World:
         """A compare-and-set arrives at the coordinator; `answer`: known, unknown or lost."""
         id_, session, call = self.calls.pop(index)
         expected = call.expected
-        done = expected is not None and expected.token == self.history[-1].token
+        token = self.history[-1].token if self.history else None
+        done = (None if expected is None else expected.token) == token
         if done:
             try:
                 record_of(record_fields(call.proposed))  # no coordinator writes what could not be read again
@@ -381,10 +387,14 @@ class World:
             elif isinstance(action, StopServing):
                 node.waits.stop()
             elif isinstance(action, Fence):
-                raise Violation(f"broker {node.id} fenced itself: {action.error}")
+                self.fenced(node, action)
         if self.in_order:
             while node.queue and node.replica is not None:
                 self.write(node.id)
+
+    def fenced(self, node: Node, action: Fence) -> None:
+        """A replica wants its process to end."""
+        raise Violation(f"broker {node.id} fenced itself: {action.error}")
 
     def _post(self, from_: int, to: int, envelope: Envelope) -> None:
         if (from_, to) in self.cut:
@@ -442,7 +452,7 @@ class World:
         if not count:
             return
         copies = 0
-        record = self.history[-1].record
+        record = self.record
         for node in self.nodes:
             end = node.synced if sync else len(node.log)
             whole = end >= count and node.log[:count] == committed

@@ -90,29 +90,50 @@ class VirtualPool:
 
 
 class VirtualWriter(Writer):
-    """The store's writer: a group is written, and told, some time after it was handed over."""
+    """The store's writer: a group is written some time after it was handed over, and synced some time after that. In
+    between the copies may have confirmed it.
+    """
 
     def __init__(self, *args: Any, threaded: bool, **kwargs: Any) -> None:
         super().__init__(*args, threaded=False, **kwargs)
         assert threaded, "the disk blocks"
-        self._under_way: WriteBatch | None = None
+        self._next: Callable[[], None] | None = None
+        """What is left to do with the group that is under way."""
 
     def submit(self, batch: WriteBatch) -> None:
-        self._under_way = batch
-        assert isinstance(self._loop, ThreadedLoop)
-        self._loop.later(self._write, batch)
+        self._later(lambda: self._begin(batch))
 
     def close(self) -> None:
-        """What was submitted is written, and told after this."""
+        """What was submitted is written and synced, and told after this."""
         super().close()
-        batch, self._under_way = self._under_way, None
-        if batch is not None:
-            self._loop.call_soon(self._done, batch, self._execute(batch))
+        while self._next is not None:
+            step, self._next = self._next, None
+            step()
 
-    def _write(self, batch: WriteBatch) -> None:
-        if self._under_way is batch:
-            self._under_way = None
-            self._done(batch, self._execute(batch))
+    def _later(self, step: Callable[[], None]) -> None:
+        self._next = step
+        assert isinstance(self._loop, ThreadedLoop)
+        self._loop.later(self._do, step)
+
+    def _do(self, step: Callable[[], None]) -> None:
+        if self._next is step:  # else `close` did it
+            self._next = None
+            step()
+
+    def _begin(self, batch: WriteBatch) -> None:
+        error = self._write(batch)
+        if error is not None or not self._sync_each:
+            self._tell(batch, error or self._sync())
+        elif self._closed:
+            self._tell(batch, self._sync())
+        else:
+            self._later(lambda: self._tell(batch, self._sync()))
+
+    def _tell(self, batch: WriteBatch, error: Exception | None) -> None:
+        if self._closed:
+            self._loop.call_soon(self._done, batch, error)
+        else:
+            self._done(batch, error)
 
 
 def thread_stand_ins() -> list[tuple[Any, str, Any]]:

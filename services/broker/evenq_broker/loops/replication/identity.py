@@ -66,7 +66,9 @@ class ReplicaIdentity:
                 "begins with an empty one"
             )
         is_new = known is None
-        stop = None if known is None else LastStop(clean=known.clean, boot_id=known.boot_id)
+        stop = None
+        if known is not None:
+            stop = LastStop(clean=known.clean, boot_id=known.boot_id, acted=known.epoch > restored_epoch)
         if known is None or not keeps_identity(mode, stop, boot_id=boot_id):
             epoch = restored_epoch if known is None else known.epoch
             known = _Fields(cluster, broker_id, (new_store_id or _new_store_id)(), epoch, boot_id, clean=False)

@@ -1,4 +1,4 @@
-"""A store that may have lost confirmed records is a new store (R10)."""
+"""A store that may have lost confirmed records is a new store (R10); one that never entered an epoch has confirmed none."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from evenq_broker.core.replication.store_identity import LastStop, keeps_identit
         (Mode.REPL_MEMORY, LastStop(clean=True, boot_id="x"), True),
         (Mode.REPL_MEMORY, LastStop(clean=False, boot_id="now"), True),
         (Mode.REPL_MEMORY, LastStop(clean=False, boot_id="x"), False),
+        (Mode.REPL_MEMORY, LastStop(clean=False, boot_id="x", acted=False), True),
     ],
 )
 def test_an_unclean_stop_of_the_machine_makes_a_new_store_where_memory_counts(

@@ -51,6 +51,23 @@ def test_in_memory_mode_an_unclean_stop_of_the_machine_makes_another_store(
     assert loaded(tmp_path, Mode.REPL_MEMORY).store_id != again.store_id, "the clean mark holds for one start"
 
 
+@pytest.mark.parametrize(("floor", "epoch", "same"), [(0, 0, True), (0, 1, False), (7, 7, True), (7, 8, False)])
+def test_in_memory_mode_a_store_that_never_acted_stays_the_one_that_the_record_may_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, floor: int, epoch: int, same: bool
+) -> None:
+    """A founder that loses power before it knows of its own record would else be of no group, with the only copy."""
+
+    def started(boot: str) -> ReplicaIdentity:
+        monkeypatch.setattr(identity, "_boot_id", lambda: boot)
+        return ReplicaIdentity.load(
+            RealDisk(tmp_path), cluster="c", broker_id=1, mode=Mode.REPL_MEMORY, restored_epoch=floor
+        )
+
+    first = started("now")
+    first.persist_epoch(epoch)
+    assert (started("later").store_id == first.store_id) is same
+
+
 @pytest.mark.parametrize(("cluster", "broker_id"), [("other", 1), ("c", 2)])
 def test_a_folder_of_another_cluster_or_broker_is_refused(tmp_path: Path, cluster: str, broker_id: int) -> None:
     loaded(tmp_path)
