@@ -9,6 +9,7 @@ import yaml
 from evenq_broker.settings import BrokerSettings
 from evenq_helm.chart import CHART, environment, find, pods, refusal, render
 
+from evenq.cli.parser import make_parser
 from evenq.serving.settings import load
 
 pytestmark = pytest.mark.timeout(1_600)  # the first run on a new machine may build helm
@@ -182,8 +183,19 @@ def test_links_and_the_kubernetes_api_are_open_to_copies_only(helm: str) -> None
         (["broker.groups=1", "broker.replicas=2", "broker.replication.minInSync=3"], "no more than 2 can be in sync"),
         (["broker.groups=1", "broker.replicas=3", "broker.replication.port=8081"], "another port of the broker"),
         (
-            ["broker.groups=1", "broker.replicas=3", "external.enabled=true", "external.host=mq.example.org"],
-            "only the leader of a group serves clients",
+            [
+                "broker.groups=1",
+                "broker.replicas=3",
+                "external.enabled=true",
+                "external.host=h",
+                "external.doorPort=8084",
+            ],
+            "external.doorPort 8084 is broker.replication.port as well",
+        ),
+        (["broker.replication.fromOneCopy=true"], "it needs broker.replicas 2 or 3"),
+        (
+            ["broker.groups=1", "broker.replicas=3", "broker.replication.fromOneCopy=true"],
+            "-n default exec evenq-broker-0 -- cat /data/store/identity",
         ),
         (
             ["broker.groups=1", "broker.replicas=3", "broker.settings.EVENQ_BROKER_REPLICATION__MODE=memory"],
@@ -194,6 +206,108 @@ def test_links_and_the_kubernetes_api_are_open_to_copies_only(helm: str) -> None
 )
 def test_what_cannot_be_is_refused_in_words(helm: str, values: list[str], words: str) -> None:
     assert words in refusal(helm, *values)
+
+
+SEGMENT = "broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES=536870912"
+GROWN = [*COPIES, "--set", "broker.replication.fromOneCopy=true", "--set-string", SEGMENT]
+
+
+def test_brokers_of_one_copy_that_grow_keep_their_statefulset_with_its_pods_and_volumes(helm: str) -> None:
+    """Of a StatefulSet and of a Service these fields cannot be changed, and a pod finds its volume by name."""
+    before, after = render(helm, "--set", "broker.groups=2"), render(helm, *GROWN)
+    old, new = (find(documents, "StatefulSet", "evenq-broker") for documents in (before, after))
+    for field in ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates", "replicas"):
+        assert old["spec"][field] == new["spec"][field], field
+    assert "clusterIP" not in find(after, "Service", "evenq")["spec"]
+    assert set(new["spec"]["selector"]["matchLabels"].items()) <= set(
+        new["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+def test_the_program_takes_what_the_chart_tells_copies_that_join_one(helm: str) -> None:
+    documents = render(helm, *GROWN)
+    for index in range(2):
+        name = f"evenq-broker-{index}"
+        members = {0: f"{name}.{DOMAIN}:8084", 1: f"{name}-1.{DOMAIN}:8084", 2: f"{name}-2.{DOMAIN}:8084"}
+        (first,) = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"]
+        told = {**environment(first), "EVENQ_BROKER_BROKER_NAME": name, "POD_NAME": name}
+        order = list(told)
+        assert order.index("EVENQ_BROKER_BROKER_NAME") < order.index("EVENQ_BROKER_REPLICATION__MEMBERS")
+        expanded = {
+            key: value.replace("$(EVENQ_BROKER_BROKER_NAME)", name).replace("$(POD_NAME)", name)
+            for key, value in told.items() if value is not None
+        }  # fmt: skip
+        settings = load(BrokerSettings, "broker", [], expanded)
+        assert settings.replication.addresses == members
+        assert (settings.replication.broker_id, settings.replication.from_one_copy) == (0, True)
+        assert settings.replication.record == f"lease:{name}"
+        assert settings.store.segment_bytes == 536870912
+        spec = find(documents, "StatefulSet", name)["spec"]
+        assert (spec["replicas"], spec["ordinals"]) == (2, {"start": 1})
+        other = {key: value for key, value in environment(broker(documents, index)).items() if value is not None}
+        settings = load(BrokerSettings, "broker", [], {**other, "EVENQ_BROKER_REPLICATION__BROKER_ID": "2"})
+        assert settings.replication.addresses == members
+        assert (settings.replication.from_one_copy, settings.replication.forward_clients) == (False, True)
+        assert settings.store.segment_bytes == 536870912
+
+
+def test_copies_that_join_one_are_kept_apart_and_drained_one_by_one(helm: str) -> None:
+    documents = render(helm, *GROWN)
+    pods_of_group = ["evenq-broker-1", "evenq-broker-1-1", "evenq-broker-1-2"]
+    own = {"key": "statefulset.kubernetes.io/pod-name", "operator": "In", "values": pods_of_group}
+    budget = find(documents, "PodDisruptionBudget", "evenq-broker-1")["spec"]
+    assert budget == {"minAvailable": 2, "selector": {"matchExpressions": [own]}}
+    template = find(documents, "StatefulSet", "evenq-broker-1")["spec"]["template"]["spec"]
+    (term,) = template["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"] == {"matchExpressions": [own]}
+    first = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]
+    assert "requiredDuringSchedulingIgnoredDuringExecution" not in first["affinity"]["podAntiAffinity"]
+    alone = find(render(helm, *GROWN, "--set", "broker.spread=none"), "StatefulSet", "evenq-broker")["spec"]
+    assert "affinity" not in alone["template"]["spec"]
+
+
+def test_a_job_adds_the_copies_of_each_group_and_has_no_rights_of_its_own(helm: str) -> None:
+    (job,) = [one for one in render(helm, *GROWN) if one["kind"] == "Job" and "hook" not in str(one["metadata"])]
+    spec = job["spec"]["template"]["spec"]
+    command = spec["containers"][0]["command"]
+    assert command[4::2] == ["evenq-broker-0", "evenq-broker-1"]
+    assert command[5].split(",")[1] == f"1=evenq-broker-0-1.{DOMAIN}:8084"
+    assert "--min-in-sync 2" in command[2]
+    assert spec["automountServiceAccountToken"] is False
+    parsed = make_parser().parse_args(["broker", "grow", command[4], "--members", command[5], "--wait", "1"])
+    assert parsed.members[2] == f"evenq-broker-0-2.{DOMAIN}:8084"
+    other = render(helm, *GROWN, "--set", "image.tag=new")
+    assert job["metadata"]["name"] not in {one["metadata"]["name"] for one in other}, "a Job cannot be changed"
+    assert not [one for one in render(helm, *COPIES) if one["kind"] == "Job" and "grow" in one["metadata"]["name"]]
+
+
+OUTSIDE = "external.enabled=true,external.host=mq.example.org"
+
+
+def test_clients_outside_come_in_through_any_copy(helm: str) -> None:
+    documents = render(helm, *COPIES, "--set", OUTSIDE)
+    service = find(documents, "Service", "evenq-external")["spec"]
+    assert "evenq.io/broker-group" not in service["selector"], "of any group, too: the address is shared"
+    assert "publishNotReadyAddresses" not in service
+    told = environment(broker(documents))
+    assert told["EVENQ_BROKER_REPLICATION__FORWARD_CLIENTS"] == "true"
+    assert "external=mq.example.org:30081" in told["EVENQ_BROKER_ADVERTISE"]
+    policy = find(documents, "NetworkPolicy", "evenq-broker")["spec"]
+    (entry,) = [rule for rule in policy["ingress"] if {"port": "external"} in rule["ports"]]
+    assert any("podSelector" in peer for peer in entry["from"]), "copies that follow"
+    assert [rule for rule in policy["egress"] if {"port": 8091} in rule["ports"]]
+
+
+@pytest.mark.parametrize("values", [COPIES, GROWN], ids=["installed", "grown"])
+def test_each_group_may_have_an_address_of_its_own_outside(helm: str, values: list[str]) -> None:
+    documents = render(helm, *values, "--set", f"{OUTSIDE},external.ports={{30091,30092}}")
+    for index in range(2):
+        service = find(documents, "Service", f"evenq-external-{index}")["spec"]
+        assert service["selector"][GROUP] == f"evenq-broker-{index}"
+        assert "statefulset.kubernetes.io/pod-name" not in service["selector"]
+        assert "publishNotReadyAddresses" not in service, "a copy that is behind knows no leader, perhaps"
+        labels = find(documents, "StatefulSet", f"evenq-broker-{index}")["spec"]["template"]["metadata"]["labels"]
+        assert service["selector"].items() <= labels.items()
 
 
 def test_values_of_an_earlier_chart_are_never_taken_for_copies() -> None:

@@ -1,21 +1,23 @@
 """One group of three copies on a real one-node Kubernetes: its leader's pod and volume are deleted, then all its pods are replaced,
-while a producer sends. `test_kubernetes.py` says how the cluster and its pods come about.
+while a producer sends and clients outside come in through any copy. `test_kubernetes.py` says how the cluster and its pods come about.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from evenq_helm.kubernetes import CHART, Kubernetes, values, wait_until
-from evenq_helm.stream import Stream, make_producer
+from evenq_helm.copies import Copies, installed_copies
+from evenq_helm.kubernetes import NODE, Kubernetes, wait_until
+from evenq_helm.outside import Outside
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2_400)]
 
 SPACE = "copies"
+OUTSIDE = f"{NODE}:30071"
 WISH = ("broker.groups=1", "broker.replicas=3", "broker.spread=none", "rebalancer.enabled=false")
+WISH += ("external.enabled=true", f"external.host={NODE}", "external.ports={30071}")
 FAILOVER_S = 20.0
 """Longest pause of a sender while the leader is killed: `suspect_ms` is 6 s, and the machine may be busy."""
 HAND_OVER_S = 10.0
@@ -24,75 +26,47 @@ built beside it."""
 
 
 @pytest.fixture(scope="module")
-def copies(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
-    kubernetes.run("kubectl", "create", "namespace", SPACE)
-    try:
-        wish = ("--wait", "--timeout", "3m", *values(*WISH))
-        kubernetes.run("helm", "-n", SPACE, "install", "evenq", str(CHART), *wish, timeout=240)
-        make_producer(kubernetes, SPACE)
-        yield kubernetes
-    finally:
-        kubernetes.run("helm", "-n", SPACE, "uninstall", "evenq", check=False)
-        kubernetes.run("kubectl", "-n", SPACE, "delete", "pods", "--all", "--force", "--grace-period=0", check=False)
-        kubernetes.run("kubectl", "delete", "namespace", SPACE, "--timeout=60s", check=False)
+def copies(kubernetes: Kubernetes) -> Iterator[Copies]:
+    with installed_copies(kubernetes, SPACE, *WISH) as copies:
+        yield copies
 
 
-def record(kubernetes: Kubernetes) -> dict[str, Any]:
-    """The group record, as its Lease has it."""
-    lease = json.loads(kubernetes.run("kubectl", "-n", SPACE, "get", "lease", "evenq-broker-0", "-o", "json"))
-    return dict(json.loads(lease["metadata"]["annotations"]["evenq.io/group-record"]))
+@pytest.fixture(scope="module")
+def outside(copies: Copies) -> Outside:
+    keys = copies.kubernetes.secret("evenq-user-demo", SPACE)
+    return Outside(copies.kubernetes, keys["access_key"], keys["secret_key"])
 
 
-def ready(kubernetes: Kubernetes) -> dict[str, str]:
-    """Copies that are ready: pod -> its identity."""
-    pods = kubernetes.listed("pods", SPACE, "-l", "app.kubernetes.io/component=broker")
-    return {
-        pod["metadata"]["name"]: pod["metadata"]["uid"]
-        for pod in pods
-        if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
-    }
-
-
-def claim(kubernetes: Kubernetes, pod: str) -> str:
-    """Identity of the pod's volume claim; empty while there is none."""
-    claims = kubernetes.listed("pvc", SPACE)
-    return next((one["metadata"]["uid"] for one in claims if one["metadata"]["name"] == f"data-{pod}"), "")
-
-
-def stream(kubernetes: Kubernetes, topic: str) -> Stream:
-    kubernetes.run("kubectl", "-n", SPACE, "exec", "evenq-broker-0-0", "--", "evenq", "topic", "create", topic)
-    made = Stream(kubernetes, SPACE, topic)
-    made.start()
-    made.wait_for(100)
-    return made
-
-
-def test_a_group_of_three_copies_is_ready_passes_its_test_and_stays_as_it_was_founded(copies: Kubernetes) -> None:
-    assert len(ready(copies)) == 3, "ready means in sync"
-    assert len(record(copies)["isr"]) == 3
-    assert "Succeeded" in copies.run("helm", "-n", SPACE, "test", "evenq", "--timeout", "3m", timeout=240)
+def test_a_group_of_three_copies_is_ready_passes_its_test_and_stays_as_it_was_founded(copies: Copies) -> None:
+    assert len(copies.ready()) == 3, "ready means in sync"
+    assert len(copies.record()["isr"]) == 3
+    shown = copies.kubernetes.run("helm", "-n", SPACE, "test", "evenq", "--timeout", "3m", timeout=240)
+    assert "Succeeded" in shown
     for change, words in (
         ("broker.replicas=2", "founded with 3"),
         ("broker.replicas=1", "founded with 3"),
         ("broker.replication.minInSync=1", "founded with 2"),
+        ("broker.replication.fromOneCopy=true", "fromOneCopy"),
     ):
-        refused = copies.tried("helm", "-n", SPACE, "upgrade", "evenq", str(CHART), *values(*WISH, change))
-        assert refused.returncode != 0, change
-        assert words in refused.stderr
+        assert words in copies.refused(*WISH, change)
 
 
-def test_the_leaders_pod_and_its_volume_are_deleted_and_everything_acknowledged_is_there(copies: Kubernetes) -> None:
-    sender = stream(copies, "wiped")
-    before = record(copies)
+def test_the_leaders_pod_and_its_volume_are_deleted_and_everything_acknowledged_is_there(
+    copies: Copies, outside: Outside
+) -> None:
+    """Also for clients outside, who come in through any copy, before and after."""
+    sender = copies.stream("wiped")
+    outside.send_and_read("outside-before", OUTSIDE)
+    assert outside.told("outside-before", OUTSIDE) == [OUTSIDE]
+    before = copies.record()
     leader = f"evenq-broker-0-{before['leader']}"
-    volume = claim(copies, leader)
-    copies.run("kubectl", "-n", SPACE, "delete", "pvc", f"data-{leader}", "--wait=false")
-    copies.tool("crash", leader, "-n", SPACE)  # a deletion alone, even by force, leaves it two seconds to hand over
-    copies.run("kubectl", "-n", SPACE, "delete", "pod", leader, "--force", "--grace-period=0", "--wait=false")
-    wait_until(lambda: record(copies)["leader"] not in {before["leader"], -1}, 60, "another copy leads")
+    volume = copies.claim(leader)
+    copies.lose(leader)
+    wait_until(lambda: copies.record()["leader"] not in {before["leader"], -1}, 60, "another copy leads")
+    outside.send_and_read("outside-after", OUTSIDE)
     sender.wait_for(200)
-    wait_until(lambda: claim(copies, leader) not in {"", volume}, 60, "it has another volume")
-    wait_until(lambda: len(ready(copies)) == 3 and len(record(copies)["isr"]) == 3, 120, "the new copy is in sync")
+    wait_until(lambda: copies.claim(leader) not in {"", volume}, 60, "it has another volume")
+    wait_until(lambda: len(copies.ready()) == 3 and len(copies.record()["isr"]) == 3, 120, "the new copy is in sync")
     sender.wait_for(100)
     outcome = sender.end()
     print(f"\nleader's pod and volume deleted: {outcome}")
@@ -100,16 +74,15 @@ def test_the_leaders_pod_and_its_volume_are_deleted_and_everything_acknowledged_
     assert outcome.gaps_s[0] < FAILOVER_S
 
 
-def test_a_rolling_upgrade_hands_over_and_repeats_nothing(copies: Kubernetes) -> None:
-    sender = stream(copies, "rolled")
-    before = ready(copies)
+def test_a_rolling_upgrade_hands_over_and_repeats_nothing(copies: Copies) -> None:
+    sender = copies.stream("rolled")
+    before = copies.ready()
     verify = ("evenq", "verify", "--seconds", "30", "--kinds", "normal,fifo", "--rate", "20", "--json")
     endpoint = ("--endpoint", f"evenq.{SPACE}.svc.cluster.local:8081")
-    verifier = copies.start("kubectl", "-n", SPACE, "exec", "producer", "--", *verify, *endpoint)
-    wish = ("--wait", "--timeout", "5m", *values(*WISH, "podAnnotations.round=second"))
-    copies.run("helm", "-n", SPACE, "upgrade", "evenq", str(CHART), *wish, timeout=330)
-    wait_until(lambda: len(ready(copies)) == 3, 60, "all copies are in sync")
-    assert not set(before.values()) & set(ready(copies).values()), "every copy is another pod"
+    verifier = copies.kubernetes.start("kubectl", "-n", SPACE, "exec", "producer", "--", *verify, *endpoint)
+    copies.helm("upgrade", *WISH, "podAnnotations.round=second")
+    wait_until(lambda: len(copies.ready()) == 3, 60, "all copies are in sync")
+    assert not set(before.values()) & set(copies.ready().values()), "every copy is another pod"
     sender.wait_for(100)
     outcome = sender.end()
     print(f"\nall copies replaced: {outcome}")

@@ -209,11 +209,12 @@ def test_the_data_of_a_broker_that_was_alone_gets_copies_and_survives_the_loss_o
             for body in bodies:
                 producer.send(evenq.Message(topic=TOPIC, body=body.encode().ljust(8_000)))
         read = received(cluster.endpoint, 100)
-        address = f"127.0.0.1:{cluster._ports.take()}"
+        address, *others_at = (f"127.0.0.1:{cluster._ports.take()}" for _ in range(3))
+        members = dict(enumerate((address, *others_at)))
         first.stop()
         first.environment.update({
-            "EVENQ_BROKER_REPLICATION__MEMBERS": f"0={address}",
-            "EVENQ_BROKER_REPLICATION__MIN_IN_SYNC": "1",
+            "EVENQ_BROKER_REPLICATION__MEMBERS": ",".join(f"{number}={where}" for number, where in members.items()),
+            "EVENQ_BROKER_REPLICATION__MIN_IN_SYNC": "2",
             "EVENQ_BROKER_REPLICATION__FROM_ONE_COPY": "true",
             "EVENQ_BROKER_REPLICATION__RECORD": f"file:{tmp_path / 'broker-a.group'}",
         })  # fmt: skip
@@ -229,23 +230,22 @@ def test_the_data_of_a_broker_that_was_alone_gets_copies_and_survives_the_loss_o
         record.unlink()
         first.start()
         first.wait_ready(timeout_ms=120_000)
-        nodes = [added_copy(cluster, number, STORE__SEGMENT_BYTES="1048576") for number in (1, 2)]
+        told = {
+            "STORE__SEGMENT_BYTES": "1048576",
+            "REPLICATION__MEMBERS": first.environment["EVENQ_BROKER_REPLICATION__MEMBERS"],
+        }
+        nodes = [added_copy(cluster, number, **told)[0] for number in (1, 2)]
         with evenq.Admin(endpoint=cluster.endpoints, timeout_ms=5_000) as admin:
             assert (shown(admin).mode, shown(admin).in_sync_min, shown(admin).served) == ("sync", 1, True)
-            for number, (node, where) in enumerate(nodes, start=1):
+            for node in nodes:
                 node.start()
-                admin.add_copy(NAME, number, where)
+            assert admin.grow_copies(NAME, members, in_sync_min=2, wait_ms=100_000).in_sync_min == 2
             all_in_sync(admin, 0, 1, 2)
-            assert admin.set_in_sync_min(NAME, 2).in_sync_min == 2
             read += received(cluster.endpoints, 50)
             first.kill()
             shutil.rmtree(tmp_path / "broker-a")
             until(lambda: shown(admin).served and shown(admin).leader != 0, lambda: shown(admin))
             read += received(cluster.endpoints, 150)
             assert sorted(body.strip() for body in read) == sorted(bodies), "each once, none missing"
-            del first.environment["EVENQ_BROKER_REPLICATION__FROM_ONE_COPY"]
-            first.environment["EVENQ_BROKER_REPLICATION__MEMBERS"] = ",".join(
-                [f"0={address}", *(f"{number}={where}" for number, (_, where) in enumerate(nodes, start=1))]
-            )
-            first.start()
+            first.start()  # with the settings of before: an empty folder is a new copy
             all_in_sync(admin, 0, 1, 2)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 
 REFUSED = ": brokers may not call this nameserver from 127.0.0.1: register_from allows"
 
 
+@pytest.mark.slow  # a broker without topics that no nameserver takes is ready after 30 s
 def test_a_broker_from_elsewhere_is_refused_and_its_log_says_what_to_change() -> None:
     with LocalCluster(
         brokers=1, rebalancer=False, nameserver_settings={"REGISTER_FROM": "192.0.2.0/24,198.51.100.7"}

@@ -47,19 +47,28 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- $broker.replicas | default 1 }}
 {{- end }}
 
-{{/* Names of the StatefulSets of brokers: one that holds all groups, or with copies one for each group. */}}
-{{- define "evenq.brokerSets" -}}
-{{- $name := printf "%s-broker" (include "evenq.name" .) }}
-{{- $sets := list }}
-{{- if eq (include "evenq.copies" .) "1" }}{{ $sets = append $sets $name }}
-{{- else }}{{ range $group := until (int (include "evenq.groups" .)) }}{{ $sets = append $sets (printf "%s-%d" $name $group) }}{{ end }}
+{{/* Copies that joined a broker of one copy: copy 0 keeps its StatefulSet and volume, the others have one for each group. */}}
+{{- define "evenq.grown" -}}
+{{- if and .Values.broker.replication.fromOneCopy (ne (include "evenq.copies" .) "1") }}yes{{ end }}
 {{- end }}
-{{- join " " $sets }}
+
+{{/* Names of the broker groups that have copies, which are the brokers' names. */}}
+{{- define "evenq.brokerGroups" -}}
+{{- $name := printf "%s-broker" (include "evenq.name" .) }}
+{{- $groups := list }}
+{{- range $group := until (int (include "evenq.groups" .)) }}{{ $groups = append $groups (printf "%s-%d" $name $group) }}{{ end }}
+{{- join " " $groups }}
+{{- end }}
+
+{{/* Pods of the copies of a group, in their order. Call with root, group. */}}
+{{- define "evenq.copyPods" -}}
+{{- $grown := include "evenq.grown" .root }}
+{{- range $copy := until (int (include "evenq.copies" .root)) }}{{ if $copy }} {{ end }}{{ $.group }}{{ if or $copy (not $grown) }}-{{ $copy }}{{ end }}{{ end }}
 {{- end }}
 
 {{/* A pod of a broker, for commands in texts. */}}
 {{- define "evenq.brokerPod" -}}
-{{ include "evenq.name" . }}-broker-0{{ if ne (include "evenq.copies" .) "1" }}-0{{ end }}
+{{ include "evenq.name" . }}-broker-0{{ if and (ne (include "evenq.copies" .) "1") (not (include "evenq.grown" .)) }}-0{{ end }}
 {{- end }}
 
 {{/* The port that clients use. */}}
@@ -108,7 +117,8 @@ imagePullSecrets:
 {{- end }}
 
 {{/* Where pods of a service run: its own values, else those of the chart, else apart from each other. Call with root, service, values,
-and for copies their group: those of one group stand apart, whatever other groups do. */}}
+and for copies their group: those of one group stand apart, whatever other groups do. `peers`: the pods that stand apart, where no
+label is all theirs. */}}
 {{- define "evenq.placement" -}}
 {{- $spread := .values.spread | default (empty .group | ternary "soft" "host") }}
 {{- $hard := dict "topology.kubernetes.io/zone" (eq $spread "hard") "kubernetes.io/hostname" (has $spread (list "host" "hard")) }}
@@ -129,8 +139,7 @@ topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: {{ $key }}
     whenUnsatisfiable: {{ get $hard $key | ternary "DoNotSchedule" "ScheduleAnyway" }}
-    labelSelector:
-      matchLabels: {{- include "evenq.selector" $ | nindent 8 }}
+    labelSelector: {{- include "evenq.apart" $ | nindent 6 }}
   {{- end }}
 {{- end }}
 {{- with .values.affinity | default .root.Values.affinity }}
@@ -142,17 +151,24 @@ affinity:
     {{- if get $hard "kubernetes.io/hostname" }}
     requiredDuringSchedulingIgnoredDuringExecution:
       - topologyKey: kubernetes.io/hostname
-        labelSelector:
-          matchLabels: {{- include "evenq.selector" . | nindent 12 }}
+        labelSelector: {{- include "evenq.apart" . | nindent 10 }}
     {{- else }}
     preferredDuringSchedulingIgnoredDuringExecution:
       - weight: 100
         podAffinityTerm:
           topologyKey: kubernetes.io/hostname
-          labelSelector:
-            matchLabels: {{- include "evenq.selector" . | nindent 14 }}
+          labelSelector: {{- include "evenq.apart" . | nindent 12 }}
     {{- end }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A selector of pods that stand apart. Call as evenq.placement. */}}
+{{- define "evenq.apart" -}}
+{{- if .peers -}}
+matchExpressions: [{key: statefulset.kubernetes.io/pod-name, operator: In, values: {{ toJson .peers }}}]
+{{- else -}}
+matchLabels: {{- include "evenq.selector" . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -34,13 +34,19 @@ from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.runtime import ONE_COPY, Leadership
 from evenq_broker.settings import BrokerSettings
 
-__all__ = ["BrokerApp"]
+__all__ = ["BrokerApp", "client_addresses"]
 
 log = logging.getLogger(__name__)
 
 LAST_CALLS_MS = 1_000
 REQUEST_ROOM = 4 << 20
 """Bytes a request may have beyond one largest body: properties, and the other messages of a batch."""
+
+
+def client_addresses(settings: BrokerSettings) -> list[ListenAddress]:
+    """Where a broker serves its clients."""
+    addresses = usual_addresses(settings.host, settings.port, settings.tls)
+    return addresses + [ListenAddress(*spot) for spot in parse_listeners(settings.listeners)]
 
 
 class BrokerApp:
@@ -108,12 +114,12 @@ class BrokerApp:
             receive_bytes_max=settings.body_bytes_max + REQUEST_ROOM,
             running_max=settings.calls_max,
         )
-        places = usual_addresses(settings.host, settings.port, settings.tls)
-        places += [ListenAddress(*spot) for spot in parse_listeners(settings.listeners)]
+        places = client_addresses(settings)
         servers = await open_grpc_servers(
             rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
         )
         self._servers = servers
+        self._tell_health()  # they answer from now on, and nobody should come yet
         hosts = {address.listener.name: address.host for address in places}
         addresses = advertised(
             settings.advertise, servers.ports, hosts=hosts, peers_tls=settings.tls.peers,

@@ -21,6 +21,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
+from evenq.serving.connection_forwarder import ConnectionForwarder
 from evenq.serving.edges import EDGES, Edges
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers
@@ -31,7 +32,7 @@ from evenq.store.disk import Disk, RealDisk
 from evenq.store.jobs import Jobs
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
-from evenq_broker.app import BrokerApp
+from evenq_broker.app import BrokerApp, client_addresses
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
@@ -101,6 +102,10 @@ class ReplicatedApp:
         self._driver: ReplicaDriver | None = None
         self._log: ReplicaLog | None = None
         self._links: PeerLinks | None = None
+        self._forwarder = (
+            ConnectionForwarder(client_addresses(settings)) if settings.replication.forward_clients else None
+        )
+        """While the broker follows, its ports for clients lead to the leader; None: nobody listens there."""
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
         self._pieces: _Pieces | None = None
@@ -149,7 +154,7 @@ class ReplicatedApp:
         else:
             place = RecordPlace(machine.coordinator)
         self._place = place
-        await self._check_adoption(place, replica)
+        self._adopts = settings.replication.from_one_copy and self._identity.epoch == 0
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
         self._control = ReplicaControl(
             driver, broker_name=settings.broker_name, addresses=self._addresses,
@@ -167,9 +172,13 @@ class ReplicatedApp:
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
             growth_bytes=settings.store.snapshot_log_bytes,
         )  # fmt: skip
-        driver.on_change = self._log.look
+        driver.on_change = self._replica_changed
         await self._log.open()
+        self._adopts = self._adopts and self._log.holds_records
+        await self._check_adoption(place, replica)
         await self._listen(links)
+        if self._forwarder is not None:
+            await self._forwarder.open()
         self._page = await self._edges.open_page(
             host=settings.host,
             port=settings.metrics_port,
@@ -208,6 +217,8 @@ class ReplicatedApp:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
         if driver is not None:
             await driver.close()
+        if self._forwarder is not None:
+            self._forwarder.close()
         if self._links is not None:  # the next leader waits for who is in sync and does not know that it ends
             await self._links.close()
         for task in self._tasks:
@@ -229,6 +240,8 @@ class ReplicatedApp:
 
     async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
         """See LeaderTerm."""
+        if self._forwarder is not None:
+            self._forwarder.close()  # the term listens there
         term = self._term = BrokerApp(
             self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
             disk=None if self._machine is None else self._machine.disk,
@@ -257,6 +270,8 @@ class ReplicatedApp:
             self._ending = spawn(term.close(drain_ms=0), name="end of a term")
         await asyncio.shield(self._ending)
         self._term = self._ending = None
+        if self._forwarder is not None and not self._closed:
+            await self._forwarder.open()
 
     async def _watch(self, term: BrokerApp) -> None:
         """A loop of the broker failed. If its term is over it may: its store appends nothing any more."""
@@ -301,7 +316,6 @@ class ReplicatedApp:
 
     async def _check_adoption(self, place: RecordPlace, replica: Replica) -> None:
         """A log that was written without copies is of no group that is there. Raises StoreError, CoordinatorUnknown."""
-        self._adopts = self.settings.replication.from_one_copy and self._identity.epoch == 0
         seen = await place.coordinator.read() if self._adopts else None
         if seen is not None and replica.own_pair not in seen.record.isr:
             members = ", ".join(map(str, seen.record.members))
@@ -321,6 +335,14 @@ class ReplicatedApp:
             clock=self._clock,
             disk=None if self._machine is None else self._machine.disk,
         )
+
+    def _replica_changed(self) -> None:
+        assert self._log is not None
+        self._log.look()
+        if self._forwarder is not None:
+            leader = self.driver.replica.leader_id()
+            is_other = leader != self.settings.replication.broker_id
+            self._forwarder.lead_to(self._addresses.get(leader, "").rpartition(":")[0].strip("[]") if is_other else "")
 
     def _copies_changed(self, record: GroupRecord) -> None:
         """Links follow the group record. A copy that is no member of its group opens none."""

@@ -126,8 +126,15 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
     )
     from_one_copy: bool = Field(
         default=False,
-        description="The folder of a broker that was alone becomes the first copy of a new group, with all of its "
-        "messages; `members` names this broker alone then, and `min_in_sync` is 1. For the first start.",
+        description="A folder of a broker that was alone becomes the first copy of a new group, with all of its "
+        "messages; the other `members` are added while it serves (`grow` of `evenq broker`). Any other folder is as "
+        "without it, so it may stay.",
+    )
+    forward_clients: bool = Field(
+        default=False,
+        description="While this copy follows, it listens at its ports for clients, and connections lead on to the same "
+        "ports of the leader's host in `members`: a load balancer may choose any copy. All copies have the same ports "
+        "then.",
     )
     etcd_user: str = Field(default="", description="Login of etcd; empty = none.")
     etcd_password: Path | None = Field(default=None, description="File that holds its password.")
@@ -170,10 +177,10 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
             return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
         if self.min_in_sync > len(addresses):
             return f"replication.min_in_sync = {self.min_in_sync} is more than the {len(addresses)} brokers of members"
-        if self.from_one_copy and (len(addresses) > 1 or self.min_in_sync > 1):
+        if self.from_one_copy and self.broker_id != min(addresses):
             return (
-                "replication.from_one_copy is for the first copy of a new group while it is the only one: let members "
-                "name it alone and min_in_sync be 1, or leave from_one_copy out if the group is there already"
+                f"replication.from_one_copy is for the copy that founds the group, the lowest of members: broker "
+                f"{min(addresses)}, not {self.broker_id}"
             )
         if not has_folder:
             return "replication needs a data folder: set store.path"
@@ -468,6 +475,11 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         problem = self.replication.problem(has_folder=self.store.path is not None)
         if problem:
             raise ValueError(problem)
+        if self.replication.forward_clients and 0 in {self.port, self.tls.port, *(spot.port for spot in spots)}:
+            raise ValueError(
+                "replication.forward_clients: port 0 is another one at each copy; give port, tls.port and listeners "
+                "the same numbers at all copies"
+            )
         if self.tls.certificate is None and any(spot.listener.tls for spot in spots):
             raise ValueError("listeners has one with TLS, without tls.certificate and tls.key; give both PEM files")
         if self.port < 0 and self.tls.port < 0 and not spots:

@@ -16,6 +16,7 @@ __all__ = [
     "add_replica",
     "copies_listing",
     "groups_listing",
+    "grow",
     "move_leader",
     "remove_replica",
     "replace",
@@ -166,6 +167,18 @@ def replace(options: argparse.Namespace) -> None:
         ),
         f"Copy {options.by} is in sync, and copy {options.copy} is no copy of broker group {options.name} any more. "
         "Stop its process.",
+    )
+
+
+def grow(options: argparse.Namespace) -> None:
+    """`evenq broker grow NAME --members N=HOST:PORT,... --min-in-sync N`."""
+    _change(
+        options,
+        lambda admin: admin.grow_copies(
+            options.name, options.members, in_sync_min=options.min_in_sync, wait_ms=options.wait * 1_000
+        ),
+        f"Copies {', '.join(map(str, sorted(options.members)))} of broker group {options.name} are in sync, and it "
+        f"takes messages while at least {options.min_in_sync} are.",
     )
 
 

@@ -40,6 +40,13 @@ example:
 Adds copy 3, waits until it is in sync, then removes copy 0: at no time there are fewer copies than before. A disk that
 was lost needs no command: start the copy with an empty folder.
 """
+_GROW = """\
+example:
+  evenq broker grow broker-a --members 0=db1:8083,1=db2:8083,2=db3:8083 --min-in-sync 2
+
+Adds the copies that the group lacks, waits until all are in sync, and only then raises how many must be. Nothing is
+removed or lowered; a group that has all of it is left alone.
+"""
 _MINIMUM = """\
 examples:
   evenq broker set-min-in-sync broker-a 2
@@ -74,13 +81,19 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
     _copy(replace, "number of the copy that goes")
     replace.add_argument("--by", type=natural, required=True, metavar="COPY", help="number of the copy that comes")
     _at(replace)
-    replace.add_argument(
-        "--wait",
-        type=natural,
-        default=600,
-        metavar="SECONDS",
-        help="longest wait until the new copy is in sync (default %(default)s)",
+    _wait(replace, "longest wait until the new copy is in sync (default %(default)s)")
+    grow = one("grow", "let a broker group have the copies that are named, while it runs", "grow", _GROW)
+    grow.add_argument(
+        "--members",
+        type=_members,
+        required=True,
+        metavar="N=HOST:PORT,...",
+        help="all its copies, as in replication.members",
     )
+    grow.add_argument(
+        "--min-in-sync", type=natural, default=2, metavar="N", help="with fewer nothing is taken (default %(default)s)"
+    )
+    _wait(grow, "longest wait until all are in sync (default %(default)s)")
     minimum = one(
         "set-min-in-sync", "set how many copies of a broker group must be in sync", "set_min_in_sync", _MINIMUM
     )
@@ -95,3 +108,18 @@ def _at(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at", required=True, metavar="HOST:PORT", help="where the other copies reach the new one, not its clients"
     )
+
+
+def _wait(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--wait", type=natural, default=600, metavar="SECONDS", help=text)
+
+
+def _members(text: str) -> dict[int, str]:
+    """Copy -> address. Raises ArgumentTypeError, which argparse shows with the option's name."""
+    members: dict[int, str] = {}
+    for part in text.split(","):
+        number, found, address = part.strip().partition("=")
+        if not found or not number.isdecimal() or not address.rpartition(":")[2].isdecimal():
+            raise argparse.ArgumentTypeError(f"{part!r} is no copy; write N=HOST:PORT, as in 1=db2:8083")
+        members[int(number)] = address
+    return members

@@ -31,7 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import SyncFace
-from evenq.client.loops.changing_copies import copy_removed, copy_replaced
+from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced
 from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
@@ -341,6 +341,17 @@ class Admin(Queries, SyncFace, AdminClient):
         """
         return self._run(
             copy_replaced(self._calls, self._context.clock, broker, copy, new=new, address=address, wait_ms=wait_ms)
+        )
+
+    def grow_copies(
+        self, broker: str, members: Mapping[int, str], *, in_sync_min: int, wait_ms: int = 600_000
+    ) -> BrokerGroupView:
+        """Add those of `members` (copy -> address) that a broker group lacks, wait until all are in sync, `wait_ms` at
+        most, then let `in_sync_min` of them be needed. A group that has all that is left alone. Raises BadRequest, and
+        RequestTimeout with what is missing: a repeat goes on.
+        """
+        return self._run(
+            copies_grown(self._calls, self._context.clock, broker, members, in_sync_min=in_sync_min, wait_ms=wait_ms)
         )
 
     def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:

@@ -31,7 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.changing_copies import copy_removed, copy_replaced
+from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced
 from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
@@ -276,6 +276,13 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         """Add one copy, then remove another one; see `evenq.Admin.replace_copy`."""
         clock = self._context.clock
         return await copy_replaced(self._calls, clock, broker, copy, new=new, address=address, wait_ms=wait_ms)
+
+    async def grow_copies(
+        self, broker: str, members: Mapping[int, str], *, in_sync_min: int, wait_ms: int = 600_000
+    ) -> BrokerGroupView:
+        """Add the copies that a broker group lacks; see `evenq.Admin.grow_copies`."""
+        clock = self._context.clock
+        return await copies_grown(self._calls, clock, broker, members, in_sync_min=in_sync_min, wait_ms=wait_ms)
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
         """So many copies must be in sync; see `evenq.Admin.set_in_sync_min`."""

@@ -106,7 +106,7 @@ def values(*more: str) -> list[str]:
     # Volumes of the test cluster are folders of the machine's disk, whose room is not ours to judge.
     free = ["DISK_USED_MAX_RATIO=0.99", "DISK_FREE_MIN_BYTES=67108864"]
     return [
-        *(part for value in sets for part in ("--set", value)),
+        *(part for value in sets for part in ("--set-string" if ".settings." in value else "--set", value)),
         *(part for value in free for part in ("--set-string", f"broker.settings.EVENQ_BROKER_STORE__{value}")),
         "--set-json",
         f"auth.users.demo={json.dumps(DEMO_USER)}",

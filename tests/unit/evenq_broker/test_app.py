@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 from evenq_broker.app import BrokerApp
 from evenq_broker.settings import BrokerSettings, StoreSettings
+from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import PortInUse, StoreCorrupted, StoreLocked
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.tasks import spawn
 from evenq.serving.fields import write_bytes
+from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.tls import TlsSettings
 from evenq.wire.net import GrpcNet
@@ -107,6 +111,32 @@ def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
             assert await fetched(one.metrics_port, "/readyz") == "ready\n"
         finally:
             await secure.close()
+            await one.close()
+
+    played(story)
+
+
+def test_probes_hear_that_a_new_broker_waits_for_its_nameserver() -> None:
+    async def story(net: GrpcNet) -> None:
+        held = socket.create_server(("127.0.0.1", 0))  # so that nobody else takes the port meanwhile
+        port = held.getsockname()[1]
+        one = app(net, nameservers=f"127.0.0.1:{port}")
+        ready = spawn(one.start(), name="start")
+        try:
+            async with asyncio.timeout(60):
+                while not one.port:
+                    await SystemClock().sleep_ms(10)
+            assert [await health(net, one.port, name) for name in ("readiness", "liveness")] == [NOT_SERVING, SERVING]
+            assert not ready.done()
+            held.close()
+            nameserver = await open_grpc_server(FakeRegistry().rpcs(), host="127.0.0.1", port=port, clock=SystemClock())
+            await asyncio.wait_for(ready, 60)
+            assert await health(net, one.port, "readiness") == SERVING
+            await one.close()
+            await nameserver.stop()
+        finally:
+            held.close()
+            ready.cancel()
             await one.close()
 
     played(story)

@@ -1,6 +1,6 @@
-{{/* Where the copies of a group reach each other: id=host:port, with commas. Call with set, copies, domain, port. */}}
+{{/* Where the copies of a group reach each other: id=host:port, with commas. Call with root, group, domain, port. */}}
 {{- define "evenq.members" -}}
-{{- range $copy := until .copies }}{{ if $copy }},{{ end }}{{ $copy }}={{ $.set }}-{{ $copy }}.{{ $.domain }}:{{ int $.port }}{{ end }}
+{{- range $copy, $pod := splitList " " (include "evenq.copyPods" .) }}{{ if $copy }},{{ end }}{{ $copy }}={{ $pod }}.{{ $.domain }}:{{ int $.port }}{{ end }}
 {{- end }}
 
 {{/* Refuses what cannot be, or what a release that runs cannot become; renders nothing. */}}
@@ -21,17 +21,23 @@
 {{- if has (int $replication.port) (list (int $broker.port) (int .Values.tls.port) (int .Values.metrics.port)) }}
 {{- fail (printf "broker.replication.port %d is another port of the broker; choose a free one" (int $replication.port)) }}
 {{- end }}
-{{- if .Values.external.enabled }}
-{{- fail "external.enabled with broker.replicas above 1: only the leader of a group serves clients, and a Service cannot tell which pod that is. Clients outside the cluster need broker.replicas=1, or a network that reaches pods by name" }}
+{{- if and .Values.external.enabled (eq (int $replication.port) (int .Values.external.doorPort)) }}
+{{- fail (printf "external.doorPort %d is broker.replication.port as well; choose a free one" (int $replication.port)) }}
+{{- end }}
+{{- if and $replication.fromOneCopy (not (hasKey $broker.settings "EVENQ_BROKER_STORE__SEGMENT_BYTES")) }}
+{{- fail (printf "broker.replication.fromOneCopy needs --set-string broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES=N: the files of the log have one size at all copies, and the first copy's were made already. `kubectl -n %s exec %s-broker-0 -- cat /data/store/identity` shows it as segment_bytes (of each broker: it must be the same)" .Release.Namespace (include "evenq.name" .)) }}
 {{- end }}
 {{- if not (semverCompare ">=1.28.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "broker.replicas above 1 needs Kubernetes 1.28, whose pods have their number as a label; this is %s" .Capabilities.KubeVersion.Version) }}
 {{- end }}
-{{- range $key := list "BROKER_NAME" "REPLICATION__BROKER_ID" "REPLICATION__MEMBERS" "REPLICATION__RECORD" "REPLICATION__MODE" "REPLICATION__MIN_IN_SYNC" "REPLICATION__PORT" }}
+{{- range $key := list "BROKER_NAME" "REPLICATION__BROKER_ID" "REPLICATION__MEMBERS" "REPLICATION__RECORD" "REPLICATION__MODE" "REPLICATION__MIN_IN_SYNC" "REPLICATION__PORT" "REPLICATION__FROM_ONE_COPY" "REPLICATION__FORWARD_CLIENTS" }}
 {{- if hasKey $broker.settings (printf "EVENQ_BROKER_%s" $key) }}
 {{- fail (printf "broker.settings.EVENQ_BROKER_%s: the chart says it itself for copies; use broker.groups, broker.replicas and broker.replication" $key) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if and (eq $copies 1) $broker.replication.fromOneCopy }}
+{{- fail "broker.replication.fromOneCopy says that brokers of one copy get more: it needs broker.replicas 2 or 3" }}
 {{- end }}
 {{- include "evenq.checkFounded" . }}
 {{- end }}
@@ -43,8 +49,13 @@
 {{- $new := "Install another release beside this one, let producers go there, and uninstall this one when it is read empty" }}
 {{- $one := lookup "apps/v1" "StatefulSet" .Release.Namespace $name }}
 {{- $group := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-0" $name) }}
-{{- if and $one (gt $copies 1) }}
-{{- fail (printf "this release has brokers of one copy (StatefulSet %s); broker.replicas=%d would leave their data behind: copies cannot be added to them. %s" $name $copies $new) }}
+{{- $grows := .Values.broker.replication.fromOneCopy }}
+{{- if and $one $group (not $grows) }}
+{{- fail (printf "the copies of this release joined brokers of one copy, whose data are still in StatefulSet %s: keep broker.replication.fromOneCopy=true. Nothing was changed" $name) }}
+{{- else if and $one (gt $copies 1) (not $grows) }}
+{{- fail (printf "this release has brokers of one copy (StatefulSet %s). To give them %d copies, with all they hold: --set broker.replication.fromOneCopy=true, from now on, see docs/operating/kubernetes.md#from-one-copy-to-three. Nothing was changed" $name $copies) }}
+{{- else if and $group $grows (not $one) }}
+{{- fail "broker.replication.fromOneCopy is for a release that had brokers of one copy, and this one was installed with copies: leave it out. Nothing was changed" }}
 {{- end }}
 {{- if $group }}
 {{- $founded := dig "metadata" "annotations" dict $group }}

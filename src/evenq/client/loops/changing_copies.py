@@ -1,19 +1,28 @@
 """Changing the copies of a broker group, from a program: what takes more than one call. Used by both admins.
 
 A copy that leads is not removed before another one leads. A replacement adds the new copy, waits until it is in sync,
-and only then removes the old one, so at no time has a record fewer copies than before.
+and only then removes the old one, so at no time has a record fewer copies than before. A group that grows needs more
+copies only once they are in sync.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from evenq.client.core.broker_group_views import BrokerGroupView
 from evenq.client.loops.moving import MovingCalls, leader_moved
-from evenq.errors import BadRequest, ConnectionFailed, NotFound, PreconditionFailed, RequestTimeout
+from evenq.errors import (
+    BadRequest,
+    ConnectionFailed,
+    HaNotAvailable,
+    NotFound,
+    PreconditionFailed,
+    RequestTimeout,
+)
 from evenq.runtime.clock import Clock
 
-__all__ = ["copy_removed", "copy_replaced"]
+__all__ = ["copies_grown", "copy_removed", "copy_replaced"]
 
 LOOK_MS = 250
 LEAD_MS = 10_000
@@ -25,6 +34,10 @@ class CopyCalls(MovingCalls, Protocol):
 
     async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
         """One copy more."""
+        ...
+
+    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
+        """So many copies are needed."""
         ...
 
     async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
@@ -76,6 +89,51 @@ async def copy_replaced(
         await clock.sleep_ms(LOOK_MS)
         group = await _group(calls, broker) or group
     return await copy_removed(calls, clock, broker, copy)
+
+
+async def copies_grown(
+    calls: CopyCalls, clock: Clock, broker: str, members: Mapping[int, str], *, in_sync_min: int, wait_ms: int
+) -> BrokerGroupView:
+    """Add the `members` (copy -> address) that the group lacks, wait until all are in sync, then need `in_sync_min` of
+    them; a group that has all that is left alone. Goes on after calls that fail while brokers restart.
+
+    Raises BadRequest for fewer members than are to be in sync, and RequestTimeout after `wait_ms`, with what is
+    missing: what was done stays, and a repeat goes on.
+    """
+    if in_sync_min > len(members):
+        raise BadRequest(f"{in_sync_min} copies cannot be in sync of the {len(members)} that the group is to have")
+    deadline_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        missing = f"nobody who answers knows broker group {broker}"
+        try:
+            group = await _group(calls, broker)
+            if group is not None:
+                missing = await _grow(calls, group, members, in_sync_min)
+                if not missing:
+                    return group
+        except (ConnectionFailed, RequestTimeout, HaNotAvailable, NotFound, PreconditionFailed) as error:
+            missing = error.message
+        if clock.monotonic_ms() >= deadline_ms:
+            raise RequestTimeout(f"not done within {wait_ms:,} ms: {missing}. Do the same again to go on")
+        await clock.sleep_ms(LOOK_MS)
+
+
+async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, str], in_sync_min: int) -> str:
+    """Do the next step; what is missing, in words. Empty: nothing is."""
+    broker = group.broker_name
+    if not group.mode:
+        return f"broker {broker} is alone: it was not restarted with its replication settings yet"
+    present = {one.copy for one in group.copies}
+    absent = sorted(members.keys() - present)
+    for copy in absent:
+        await calls.add_copy(broker, copy, members[copy])
+    behind = [one.copy for one in group.copies if one.copy in members and not (one.in_sync and one.may_lead)]
+    if absent or behind:
+        return f"copies {', '.join(map(str, sorted([*absent, *behind])))} of broker group {broker} are not in sync"
+    if group.in_sync_min < in_sync_min:
+        await calls.set_in_sync_min(broker, in_sync_min)
+        return f"broker group {broker} needs {group.in_sync_min} copies in sync, not {in_sync_min}"
+    return ""
 
 
 async def _group(calls: CopyCalls, broker: str) -> BrokerGroupView | None:

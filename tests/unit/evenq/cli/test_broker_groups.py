@@ -217,3 +217,22 @@ def test_set_min_in_sync(run: Any) -> None:
     code, out, _, asked = run("broker set-min-in-sync broker-a 2", ChangeCopies=changed())
     assert (code, request_of(asked).in_sync_min) == (0, 2)
     assert "takes messages while 2 of its copies are in sync" in one_line(out)
+
+
+def test_grow_adds_what_is_missing_and_raises_the_minimum_last(run: Any) -> None:
+    few, whole = cluster(), cluster()
+    few.broker_groups[0].in_sync_min = 1
+    del few.broker_groups[0].copies[2]
+    level = cluster()
+    level.broker_groups[0].in_sync_min = 1
+    members = "0=db0:8083,1=db1:8083,2=db2:8083"
+    code, out, _, asked = run(
+        f"broker grow broker-a --members {members} --min-in-sync 2",
+        DescribeCluster=[few, level, whole], ChangeCopies=changed(),
+    )  # fmt: skip
+    assert code == 0
+    assert "Copies 0, 1, 2 of broker group broker-a are in sync" in one_line(out)
+    changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in asked if name == "ChangeCopies"]
+    assert [(one.add.copy, one.add.address, one.in_sync_min) for one in changes] == [(2, "db2:8083", 0), (0, "", 2)]
+    with pytest.raises(SystemExit):
+        run("broker grow broker-a --members 0:db0")

@@ -96,13 +96,14 @@ def line(words: tuple[str, ...], parser: argparse.ArgumentParser) -> list[str]:
             wanted = action.required or action.dest == "yes"
             if wanted and action.nargs == 0:
                 found.append(action.option_strings[-1])
-            elif wanted:
+            elif wanted and words != ("broker", "grow"):  # its members are no number
                 found += [action.option_strings[0], "1"]
         else:
             found.append(next(iter(action.choices)) if action.choices else "x" if action.type is None else "1")
     special: dict[tuple[str, ...], list[str]] = {
         ("offset", "reset"): ["--to", "latest"],
         ("group", "simulate"): ["--members", "2"],
+        ("broker", "grow"): ["--members", "0=h:1,1=h:2", "--wait", "0"],
         ("broker", "replace"): ["--by", "2", "--wait", "0"],
         ("message", "get"): [],
         ("topic", "list"): ["--lite"],
@@ -130,7 +131,7 @@ def asked_by_the_admin() -> set[str]:
     values: dict[str, Any] = {
         "topic": "t", "group": "g", "message_id": "m", "queues": 2, "broker": "b", "permission": "READ",
         "brokers": ("b",), "client_id": "c", "recall_handle": "h", "like_group": "o", "members": 2,
-        "copy": 1, "new": 2, "address": "h:1", "copies": 2,
+        "copy": 1, "new": 2, "address": "h:1", "copies": 2, "in_sync_min": 2,
     }  # fmt: skip
     net = Net()
 
@@ -144,8 +145,10 @@ def asked_by_the_admin() -> set[str]:
                 given = {one.name: values[one.name] for one in wanted if one.default is inspect.Parameter.empty}
                 if name == "simulate_group":
                     given["members"] = 2
-                if name == "replace_copy":
+                if name in {"replace_copy", "grow_copies"}:
                     given["wait_ms"] = 0
+                if name == "grow_copies":
+                    given.update(members={0: "h:1", 1: "h:2"}, in_sync_min=2)
                 with contextlib.suppress(Error):  # refused after it was asked
                     await method(**given)
 

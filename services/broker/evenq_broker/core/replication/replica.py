@@ -169,7 +169,9 @@ class Replica(Leader):
             return [RecordTooOld(0, self.max_epoch)]  # it was lost: an operator must say which log is the newest (D12)
         self.changed_ms = now_ms - config.timing.suspect_ms  # nobody leads: no reason to wait
         epoch = self.table.last_epoch
-        return self._set(first_record(self.own_pair, members=config.members, min_isr=config.min_isr, epoch=epoch))
+        alone = self.end > self.table.start  # what it has, no other copy has
+        members, min_isr = ((config.broker_id,), 1) if alone else (config.members, config.min_isr)
+        return self._set(first_record(self.own_pair, members=members, min_isr=min_isr, epoch=epoch))
 
     def _is_restored(self) -> bool:
         """This log came from a backup, and no group has been founded on it yet: once one was, its epoch is higher."""

@@ -114,7 +114,9 @@ class ReplicationConfig:
     restored_epoch: int = 0
     """Over 0: the log was restored from a backup, and this is the highest epoch that any copy of it had."""
     adopts: bool = False
-    """True: it may found it with a log that it wrote while it had no copies."""
+    """True: it may found it with a log that it wrote while it had no copies, as its only copy; `members` and `min_isr`
+    are then what the group is to become.
+    """
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from evenq.serving.rpc import RpcContext
 from evenq.wire.addresses import BROKER_HEADER, split_addresses
@@ -16,9 +17,16 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.state.signals import Signal, done_within
 from evenq_broker.runtime import Runtime
 
-__all__ = ["ROUTE_WAIT_MS", "ClusterLink"]
+__all__ = ["ROUTE_WAIT_MS", "WELCOME_WAIT_MS", "ClusterLink"]
+
+log = logging.getLogger(__name__)
 
 ROUTE_WAIT_MS = 1_000
+WELCOME_WAIT_MS = 30_000
+"""So long a broker without topics waits for a first nameserver. When both are started together, the broker may ask for
+the nameserver's name before there is one, and that answer is remembered: 30 s at most by CoreDNS, the name server of
+Kubernetes, and by gRPC's resolver. Longer, a cluster whose nameservers are really away would not start.
+"""
 
 
 class ClusterLink:
@@ -35,7 +43,8 @@ class ClusterLink:
         self._topic_changes = Signal()
         self._topics_version = -1
         self._registrations = [
-            Registration(runtime, self.own, address, self._topic_changes) for address in self.nameservers
+            Registration(runtime, self.own, address, self._topic_changes, on_answer=self._look_for_welcome)
+            for address in self.nameservers
         ]
         self._watches = [RouteWatch(runtime, catalog.routes, self, address) for address in self.nameservers]
         self.started = False
@@ -43,17 +52,20 @@ class ClusterLink:
         self._unsure_until_ms = -1
         """Monotonic ms until which peers may be missing in the routes; -1: none are."""
         self._heard_routes = False
+        self._is_new = False
+        """Without topics at its start."""
+        self._welcome = asyncio.Event()
+        """Set once a nameserver had the registration and had told its routes."""
         catalog.changes.on_facts(self._facts_changed)
 
     # ------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the loops; the broker's addresses are known by now. Waits a second at most for the nameservers' first
-        word, so that a broker that says it is ready knows its peers.
-        """
+        """Start the loops; the broker's addresses are known by now."""
         self.started = True
         runtime = self._runtime
-        if self.nameservers and self._catalog.topics.all():  # a restart; an empty broker has no peers to miss
+        self._is_new = not self._catalog.topics.all()
+        if self.nameservers and not self._is_new:  # a restart; an empty broker has no peers to miss
             wait_ms = runtime.settings.route_settle_ms
             self._unsure_until_ms = runtime.clock.monotonic_ms() + wait_ms if wait_ms else -1
         self._changes.facts_changed()
@@ -65,9 +77,23 @@ class ClusterLink:
     async def first_word(self) -> None:
         """Wait a second at most for the nameservers' first word, so that a broker that says it is ready knows its
         peers.
+
+        A broker without topics waits longer, `WELCOME_WAIT_MS` at most, until a nameserver has its registration and
+        told it the routes: before, a topic would be created at some brokers of a new cluster only. One that has topics
+        serves them, whether nameservers are there or not.
         """
+        clock = self._runtime.clock
         first = asyncio.ensure_future(self._first_word())
-        await done_within(first, ROUTE_WAIT_MS, clock=self._runtime.clock)
+        await done_within(first, ROUTE_WAIT_MS, clock=clock)
+        if not self._is_new or not self.nameservers or self._welcome.is_set():
+            return
+        log.info("waiting for a nameserver: this broker has no topics yet, and its cluster may be starting")
+        if not await done_within(asyncio.ensure_future(self._welcome.wait()), WELCOME_WAIT_MS, clock=clock):
+            log.warning(
+                "no nameserver answered in %d s: topics that are created now may be missing at other brokers",
+                WELCOME_WAIT_MS // 1_000,
+                extra={"nameservers": self.nameservers},
+            )
 
     async def goodbye(self) -> None:
         """Leave the routes: first of all at a shutdown, while the broker still answers. Idempotent."""
@@ -95,6 +121,7 @@ class ClusterLink:
         if self._unsure_until_ms >= 0 and not self._heard_routes:
             self._unsure_until_ms = self._runtime.clock.monotonic_ms() + self._runtime.settings.route_settle_ms
         self._heard_routes = True
+        self._look_for_welcome()
 
     def register_now(self) -> None:
         """A nameserver does not know us: tell all of them that we live."""
@@ -134,6 +161,11 @@ class ClusterLink:
             await self._changes.routes.wait(
                 self._changes.routes.count, clock=self._runtime.clock, timeout_ms=ROUTE_WAIT_MS
             )
+
+    def _look_for_welcome(self) -> None:
+        lines = zip(self._registrations, self._watches, strict=True)
+        if any(registration.answers and watch.connected for registration, watch in lines):
+            self._welcome.set()
 
     async def _first_word(self) -> bool:
         for tried in [line.tried for line in self._registrations] + [line.tried for line in self._watches]:

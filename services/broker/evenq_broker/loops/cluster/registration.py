@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from evenq.errors import Error
 from evenq.runtime.backoff import Backoff
@@ -34,7 +35,11 @@ UNREGISTER_TIMEOUT_MS = 1_000
 class Registration:
     """The broker's line to one nameserver."""
 
-    def __init__(self, runtime: Runtime, own: OwnView, address: str, changes: Signal) -> None:
+    def __init__(
+        self, runtime: Runtime, own: OwnView, address: str, changes: Signal, *, on_answer: Callable[[], None]
+    ) -> None:
+        """`on_answer` is called when the nameserver begins to answer."""
+        self._on_answer = on_answer
         self._runtime, self._own = runtime, own
         self._address = address
         self._changes = changes
@@ -106,7 +111,8 @@ class Registration:
     def _heard(self) -> None:
         if not self.answers:
             log.info("registered at nameserver %s", self._address, extra={"nameserver": self._address})
-        self.answers = True
+            self.answers = True
+            self._on_answer()
 
     def _lost(self, error: Error) -> None:
         if self.answers or not self.tried.is_set():

@@ -93,6 +93,8 @@ class ReplicaLog:
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
         self._clock, self._tell, self._fetch = clock, tell, fetch
         self._copy: LogCopy | None = None
+        self.holds_records = False
+        """When it was opened."""
         self._store: MessageStore | None = None
         """Of the term; None before it is open and after it was abandoned."""
         self._beginning: asyncio.Task[None] | None = None
@@ -114,7 +116,8 @@ class ReplicaLog:
     async def open(self) -> None:
         """Open the copy and tell the core where the log ends. Raises StoreLocked, StoreCorrupted, StoreError."""
         copy = self._copy = await self._open_copy()
-        config, holds = self._replica.config, copy.end > copy.start
+        config = self._replica.config
+        holds = self.holds_records = copy.end > copy.start
         if config.restored_epoch and self._identity.is_new and holds and not config.founds:
             self._identity.forget()  # epochs of two logs could have the same numbers
             raise StoreError(

@@ -1,10 +1,11 @@
-"""Removing a copy that leads, and replacing one: what is asked in which order, and what is refused before anything."""
+"""Removing a copy that leads, replacing one, and growing: what is asked in which order, and what is refused before anything."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from test_moving import GONE, Wire, group
 
 from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer
-from evenq.client.loops.changing_copies import copy_removed, copy_replaced
+from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced
 from evenq.errors import BadRequest, NotFound, PreconditionFailed, RequestTimeout
 from evenq.runtime.clock import FakeClock
 
@@ -29,6 +30,10 @@ class Copies(Wire):
     async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
         self.changes.append(("add", broker, copy, address))
         return group(0, 4, state="STARTING")
+
+    async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
+        self.changes.append(("need", broker, copies))
+        return group(0, 4)
 
     async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
         self.changes.append(("remove", broker, copy, *self.asked))
@@ -93,3 +98,39 @@ def test_a_copy_that_the_group_does_not_have_is_not_replaced_and_nothing_is_adde
     with pytest.raises(NotFound, match="no copy 9 to replace; its copies are 0, 1, 2"):
         play(lambda clock: copy_replaced(wire, clock, "g", 9, new=3, address="h:1", wait_ms=1_000))
     assert wire.changes == []
+
+
+MEMBERS = {0: "h:0", 1: "h:1", 2: "h:2"}
+
+
+def grown(*seen: Any, wait_ms: int = 60_000) -> list[tuple[object, ...]]:
+    wire = Copies(*seen)
+    play(lambda clock: copies_grown(wire, clock, "g", MEMBERS, in_sync_min=2, wait_ms=wait_ms))
+    return wire.changes
+
+
+def needing(one: BrokerGroupView, in_sync_min: int, *, copies: int = 3) -> BrokerGroupView:
+    return replace(one, in_sync_min=in_sync_min, copies=one.copies[:copies])
+
+
+def test_a_group_grows_in_the_order_that_never_needs_a_copy_that_has_not_everything() -> None:
+    whole = group(0, 4)
+    behind = replace(whole, copies=(*whole.copies[:2], replace(whole.copies[2], state="CATCHING_UP", may_lead=False)))
+    alone = replace(whole, mode="", copies=whole.copies[:1])
+    changes = grown(
+        GONE, None, alone, needing(whole, 1, copies=1), needing(behind, 1), GONE, needing(whole, 1), needing(whole, 2)
+    )
+    assert changes == [("add", "g", 1, "h:1"), ("add", "g", 2, "h:2"), ("need", "g", 2)]
+
+
+def test_a_group_that_has_all_of_it_is_left_alone_and_a_higher_minimum_stays() -> None:
+    assert grown(needing(group(0, 4), 2)) == []
+    assert grown(needing(group(0, 4), 3)) == []
+
+
+def test_growing_says_what_is_missing_when_its_time_is_over() -> None:
+    alone = replace(group(0, 4), mode="")
+    with pytest.raises(RequestTimeout, match="it was not restarted with its replication settings yet"):
+        grown(alone, wait_ms=500)
+    with pytest.raises(BadRequest, match="2 copies cannot be in sync of the 1"):
+        play(lambda clock: copies_grown(Copies(), clock, "g", {0: "h:0"}, in_sync_min=2, wait_ms=500))

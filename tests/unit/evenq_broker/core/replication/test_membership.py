@@ -136,8 +136,8 @@ def test_a_lower_minimum_needs_nobody() -> None:
 
 
 def alone(*, adopts: bool = True) -> Replica:
-    """A broker whose log [0, 30) was written without copies, in epoch 1."""
-    config = ReplicationConfig(cluster="c", broker_id=0, members=(0,), min_isr=1, founds=True, adopts=adopts)
+    """A broker whose log [0, 30) was written without copies, in epoch 1. Its settings name the copies that come later."""
+    config = ReplicationConfig(cluster="c", broker_id=0, members=(0, 1, 2), min_isr=2, founds=True, adopts=adopts)
     one = Replica(config, store_id=STORES[0], epoch_seen=0, session=10)
     one.recovered(EpochTable(0, (EpochStart(1, 0),)), 30, 0)
     return one
@@ -148,6 +148,7 @@ def test_a_log_that_was_written_without_copies_founds_a_group_and_keeps_all_of_i
     (call,) = only(one.absent(0), CompareAndSet)
     first = call.proposed
     assert (first.epoch, first.leader, first.isr, first.members) == (1, 0, PAIRS[:1], (0,))
+    assert first.min_isr == 1, "no other copy has anything"
     one.cas_done(call.number, Seen(first, "1"), 0)
     one.epoch_persisted(1)
     (call,) = only(one.tick(0), CompareAndSet)
@@ -173,6 +174,14 @@ def test_a_log_that_was_written_without_copies_is_of_no_group_that_is_there() ->
     (fence,) = only(one.observed(seen(5, epoch=3, leader=1, isr=PAIRS[1:]), 0), Fence)
     assert "R19" in str(fence.error)
     assert "begins with an empty folder" in str(fence.error)
+
+
+def test_a_folder_without_records_founds_the_group_as_it_is_to_be() -> None:
+    config = ReplicationConfig(cluster="c", broker_id=0, members=(0, 1, 2), min_isr=2, founds=True, adopts=True)
+    one = Replica(config, store_id=STORES[0], epoch_seen=0, session=10)
+    one.recovered(EpochTable(0, ()), 0, 0)
+    (call,) = only(one.absent(0), CompareAndSet)
+    assert (call.proposed.members, call.proposed.min_isr) == ((0, 1, 2), 2)
 
 
 def test_a_log_that_was_written_without_copies_founds_nothing_unasked() -> None:

@@ -1,0 +1,88 @@
+"""The copies of the broker group `evenq-broker-0` of a release: who leads, who is ready, and how one is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from evenq_helm.kubernetes import CHART, Kubernetes, values
+from evenq_helm.stream import Stream, make_producer
+
+__all__ = ["Copies", "installed_copies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Of one release."""
+
+    kubernetes: Kubernetes
+    namespace: str
+
+    def helm(self, action: str, *wish: str) -> None:
+        """`helm install` or `upgrade`, until all pods are ready."""
+        arguments = ("--wait", "--timeout", "5m", *values(*wish))
+        self.kubernetes.run("helm", "-n", self.namespace, action, "evenq", str(CHART), *arguments, timeout=330)
+
+    def refused(self, *wish: str) -> str:
+        """What helm says to an upgrade that must be refused."""
+        done = self.kubernetes.tried("helm", "-n", self.namespace, "upgrade", "evenq", str(CHART), *values(*wish))
+        assert done.returncode != 0, wish
+        return done.stderr
+
+    def exec(self, pod: str, *command: str) -> str:
+        """What a command in a pod prints."""
+        return self.kubernetes.run("kubectl", "-n", self.namespace, "exec", pod, "--", *command)
+
+    def record(self) -> dict[str, Any]:
+        """The group record, as its Lease has it."""
+        lease = self.kubernetes.run("kubectl", "-n", self.namespace, "get", "lease", "evenq-broker-0", "-o", "json")
+        return dict(json.loads(json.loads(lease)["metadata"]["annotations"]["evenq.io/group-record"]))
+
+    def ready(self) -> dict[str, str]:
+        """Copies that are ready: pod -> its identity."""
+        pods = self.kubernetes.listed("pods", self.namespace, "-l", "app.kubernetes.io/component=broker")
+        return {
+            pod["metadata"]["name"]: pod["metadata"]["uid"]
+            for pod in pods
+            if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+        }
+
+    def claim(self, pod: str) -> str:
+        """Identity of the pod's volume claim; empty while there is none."""
+        claims = self.kubernetes.listed("pvc", self.namespace)
+        return next((one["metadata"]["uid"] for one in claims if one["metadata"]["name"] == f"data-{pod}"), "")
+
+    def lose(self, pod: str) -> None:
+        """Kill the pod's process with SIGKILL and delete the pod and its volume."""
+        run, here = self.kubernetes.run, ("-n", self.namespace)
+        run("kubectl", *here, "delete", "pvc", f"data-{pod}", "--wait=false")
+        self.kubernetes.tool("crash", pod, *here)  # a deletion alone, even by force, leaves it two seconds to hand over
+        run("kubectl", *here, "delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+
+    def stream(self, topic: str, *, by: str = "evenq-broker-0-0") -> Stream:
+        """A sender to a new topic, which is made by a command in the pod `by`."""
+        self.exec(by, "evenq", "topic", "create", topic)
+        made = Stream(self.kubernetes, self.namespace, topic)
+        made.start()
+        made.wait_for(100)
+        return made
+
+
+@contextmanager
+def installed_copies(kubernetes: Kubernetes, namespace: str, *wish: str) -> Iterator[Copies]:
+    """A release in a namespace of its own, with a producer's pod; removed at the end."""
+    copies = Copies(kubernetes, namespace)
+    kubernetes.run("kubectl", "create", "namespace", namespace)
+    try:
+        copies.helm("install", *wish)
+        make_producer(kubernetes, namespace)
+        yield copies
+    finally:
+        kubernetes.run("helm", "-n", namespace, "uninstall", "evenq", check=False)
+        kubernetes.run(
+            "kubectl", "-n", namespace, "delete", "pods", "--all", "--force", "--grace-period=0", check=False
+        )
+        kubernetes.run("kubectl", "delete", "namespace", namespace, "--timeout=60s", check=False)

@@ -1,0 +1,45 @@
+"""A release of one copy gets three by `helm upgrade` on a real one-node Kubernetes, while a producer sends; then the first copy, which
+brought the data, is lost with its volume.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evenq_helm.copies import installed_copies
+from evenq_helm.kubernetes import Kubernetes, wait_until
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(1_200)]
+
+ONE = ("broker.groups=1", "broker.spread=none", "rebalancer.enabled=false", "nameserver.replicas=1")
+THREE = (*ONE, "broker.replicas=3")
+FIRST = "evenq-broker-0"
+
+
+def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(kubernetes: Kubernetes) -> None:
+    with installed_copies(kubernetes, "grown", *ONE) as copies:
+        sender = copies.stream("grown", by=FIRST)
+        volume = copies.claim(FIRST)
+        assert "--set broker.replication.fromOneCopy=true" in copies.refused(*THREE)
+        grown = (*THREE, "broker.replication.fromOneCopy=true")
+        assert f"exec {FIRST} -- cat /data/store/identity" in copies.refused(*grown)
+        size = json.loads(copies.exec(FIRST, "cat", "/data/store/identity"))["segment_bytes"]
+        grown += (f"broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES={size}",)
+        copies.helm("upgrade", *grown)
+        assert sorted(copies.ready()) == [FIRST, f"{FIRST}-1", f"{FIRST}-2"]
+        wait_until(lambda: copies.record()["min_isr"] == 2, 60, "two copies are needed")
+        assert copies.claim(FIRST) == volume, "copy 0 is the broker of before, with its volume"
+        assert "keep broker.replication.fromOneCopy=true" in copies.refused(*THREE)
+        sender.wait_for(100)
+
+        copies.lose(FIRST)
+        wait_until(lambda: copies.record()["leader"] in {1, 2}, 60, "another copy leads")
+        sender.wait_for(200)
+        wait_until(
+            lambda: len(copies.ready()) == 3 and len(copies.record()["isr"]) == 3, 120, "copy 0 is in sync again"
+        )
+        assert copies.claim(FIRST) not in {"", volume}
+        outcome = sender.end()
+        print(f"\none copy grew to three, and copy 0 was lost with its volume: {outcome}")
+        assert (outcome.lost, outcome.repeated) == (0, 0)
