@@ -6,7 +6,8 @@ A store writes messages in calls of 32 to eight queues, each call followed by th
 one acknowledgement of all 32. Snapshots are taken as a broker's leader takes them. A `LogCopy` copies the log, and
 replays it at the leader's last snapshot, `--since` records before the end. Then the broker's ledger (store and state)
 opens both folders: the replayed one, and the log alone. Prints seconds and processor time of each, the records that
-were read, and processor time a record of copying, of replaying, and of the leader's store alone.
+were read, and processor time a record of copying, of replaying, and of the leader's store alone; and what the first
+reader of a follower waits for, the view of what was committed since the replay.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from evenq_broker.core.state.copied_names import CopiedNames, names_something
 from evenq_broker.core.state.records import Acked, Delivered, encode
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
@@ -27,6 +29,7 @@ from evenq_broker.settings import BrokerSettings, StoreSettings
 
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, StoreOptions, snapshot
+from evenq.store.committed_view import CommittedView
 from evenq.store.disk import ReadOnlyDisk, read_whole
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
@@ -79,8 +82,8 @@ async def write(folder: Path, messages: int, body: int, since: int) -> tuple[int
     return end, spent
 
 
-async def copy(leader: Path, folder: Path, end: int) -> tuple[float, float, float]:
-    """Processor time of copying, then of replaying, and the seconds that the latter took."""
+async def copy(leader: Path, folder: Path, end: int) -> tuple[float, float, float, float, float]:
+    """Processor time of copying, then of replaying, and the seconds that the latter took; both of a reader's view."""
     disk = ReadOnlyDisk(leader)
     pieces = LogPieces(disk, SEGMENT_BYTES)
     log = await LogCopy.open(folder, StoreOptions(), broker_name="bench", segment_bytes=SEGMENT_BYTES)
@@ -95,9 +98,17 @@ async def copy(leader: Path, folder: Path, end: int) -> tuple[float, float, floa
     begun, begun_wall = time.process_time(), time.perf_counter()
     assert await log.replay(data, committed=end, origin="the leader")
     spent = time.process_time() - begun, time.perf_counter() - begun_wall
+    names = CopiedNames()
+    begun, begun_wall = time.process_time(), time.perf_counter()
+    view = await CommittedView.open(
+        log.replays, until=end, log_bytes_max=1 << 62, on_snapshot=names.apply, on_state=names.apply,
+        wanted=names_something,
+    )  # fmt: skip
+    viewing = time.process_time() - begun, time.perf_counter() - begun_wall
+    view.close()
     await log.close()
     pieces.close()
-    return copying, *spent
+    return copying, *spent, *viewing
 
 
 async def lead(folder: Path) -> tuple[float, float, int]:
@@ -119,7 +130,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="evenq-promotion-", dir=options.folder))
     try:
         end, appending = asyncio.run(write(folder / "leader", options.messages, options.body, options.since))
-        copying, replaying, seconds = asyncio.run(copy(folder / "leader", folder / "warm", end))
+        copying, replaying, seconds, viewing, waiting = asyncio.run(copy(folder / "leader", folder / "warm", end))
         cold = folder / "cold"
         cold.mkdir()
         (folder / "warm" / "commitlog").rename(cold / "commitlog")  # one log for both, one after the other
@@ -129,6 +140,7 @@ def main() -> None:
         print(f"leader's store {appending / records * 1e6:.2f} us a record, of the processor")
         print(f"copying        {copying / records * 1e6:.2f} us")
         print(f"replaying      {replaying / (records - options.since) * 1e6:.2f} us, in {seconds:.1f} s")
+        print(f"view of {options.since} records: {viewing / options.since * 1e6:.2f} us a record, in {waiting:.2f} s")
         for name, place in (("cold", cold), ("warm", folder / "warm")):
             if name == "warm":
                 (cold / "commitlog").rename(folder / "warm" / "commitlog")

@@ -38,6 +38,7 @@ from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, record_place
+from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.peer_links import PeerLinks
@@ -49,6 +50,7 @@ from evenq_broker.loops.state.ledger import store_options
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
 from evenq_broker.replication_metrics import replication_metrics
+from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
@@ -170,13 +172,13 @@ class ReplicatedApp:
         self._log = driver.log = ReplicaLog(
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
-            growth_bytes=settings.store.snapshot_log_bytes,
+            growth_bytes=settings.store.snapshot_log_bytes, refusal=self._no_reads,
         )  # fmt: skip
         driver.on_change = self._replica_changed
         await self._log.open()
         self._adopts = self._adopts and self._log.holds_records
         await self._check_adoption(place, replica)
-        await self._listen(links)
+        await self._listen(links, self._log.reads)
         if self._forwarder is not None:
             await self._forwarder.open()
         self._page = await self._edges.open_page(
@@ -245,13 +247,24 @@ class ReplicatedApp:
         term = self._term = BrokerApp(
             self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
             disk=None if self._machine is None else self._machine.disk,
-            leadership=Leadership(epoch, attach, self._control, copies=len(self.settings.replication.addresses)),
+            leadership=Leadership(
+                epoch, attach, self._control, copies=len(self.settings.replication.addresses),
+                followers=self._followers,
+            ),
         )  # fmt: skip
         await term.start()
         self._is_open = True
         watch = spawn(self._watch(term), name="term of leadership")
         watch.add_done_callback(self._ended)
         self._tasks.append(watch)
+
+    def _followers(self) -> tuple[str, ...]:
+        """Where the other copies answer reads, as routes tell it."""
+        settings = self.settings
+        if not settings.replication.follower_reads:
+            return ()
+        own, scheme = settings.replication.broker_id, "evenqs://" if settings.tls.peers else ""
+        return tuple(scheme + address for number, address in sorted(self._addresses.items()) if number != own)
 
     def _term_settings(self) -> BrokerSettings:
         """With copies that count once they are synced, the leader's own counts like that, too: each group is synced."""
@@ -353,12 +366,19 @@ class ReplicatedApp:
         )
         assert self._links is not None
         self._links.set_members(self._addresses if self.driver.is_member else {})
+        if self._term is not None and self._is_open:
+            self._term.broker.cluster.followers_changed()
 
     def _metrics(self) -> bytes:
         of_term = self._term.metrics() if self._term is not None and self._is_open else []
         assert self._log is not None
         replica_log = self._log
-        own = replication_metrics(self.driver.replica, self._control.view, replay_lag=lambda: replica_log.replay_lag)
+        own = replication_metrics(
+            self.driver.replica,
+            self._control.view,
+            replay_lag=lambda: replica_log.replay_lag,
+            messages_out=lambda: replica_log.reads.messages_out,
+        )
         return exposition([*of_term, *own], constant_labels(self._runtime))
 
     def _queue_metrics(self) -> Callable[[], bytes]:
@@ -393,14 +413,26 @@ class ReplicatedApp:
             return "it is no copy of its group: it was removed, or not added yet"
         return "" if self.driver.in_sync else "it is not in sync with its group"
 
-    async def _listen(self, links: PeerLinks) -> None:
+    def _no_reads(self) -> str:
+        """Why readers that take any copy are not served here; empty: they are."""
+        if not self.settings.replication.follower_reads:
+            return "replication.follower_reads is off"
+        return "" if self.driver.is_member else "it is no copy of its group"
+
+    async def _listen(self, links: PeerLinks, reads: FollowerReads) -> None:
         settings = self.settings
         own = settings.replication.addresses[settings.replication.broker_id]
         port = settings.replication.port or int(own.rpartition(":")[2])
         encrypted = settings.tls.peers
         self._auth.start()
         self._servers = await open_grpc_servers(
-            self._auth.rpcs([*replication_rpcs(links), *copy_rpcs(self._runtime, self._control)]),
+            self._auth.rpcs(
+                [
+                    *replication_rpcs(links),
+                    *copy_rpcs(self._runtime, self._control),
+                    *follower_rpcs(self._runtime, reads),
+                ]
+            ),
             [ListenAddress(Listener("replication", tls=encrypted), settings.replication.host or settings.host, port)],
             settings.tls, clock=self._clock, options=GrpcServerOptions(receive_bytes_max=REQUEST_BYTES_MAX),
             edges=self._edges,

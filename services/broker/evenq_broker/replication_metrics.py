@@ -13,10 +13,14 @@ __all__ = ["replication_metrics"]
 
 
 def replication_metrics(
-    replica: Replica, view: Callable[[], ReplicaGroupView], *, replay_lag: Callable[[], int] = lambda: 0
+    replica: Replica,
+    view: Callable[[], ReplicaGroupView],
+    *,
+    replay_lag: Callable[[], int] = lambda: 0,
+    messages_out: Callable[[], int] = lambda: 0,
 ) -> list[Metric]:
     """What an operator of a replicated group looks at. `view`: the group as this copy knows it now; `replay_lag`: of
-    `FollowerReplay`.
+    `FollowerReplay`; `messages_out`: of `FollowerReads`.
     """
     gauge = MetricKind.GAUGE
     return [
@@ -74,10 +78,21 @@ def replication_metrics(
                 if one.lag_ms >= 0 and one.state is not CopyState.AWAY
             ],
         ),
+        *_of_follower(replay_lag, messages_out),
+    ]  # fmt: skip
+
+
+def _of_follower(replay_lag: Callable[[], int], messages_out: Callable[[], int]) -> list[Metric]:
+    return [
         Metric(
-            name="evenq_broker_replica_replay_lag", kind=gauge, unit="bytes", labels=(),
+            name="evenq_broker_replica_replay_lag", kind=MetricKind.GAUGE, unit="bytes", labels=(),
             help="At a follower: committed bytes of the log that it would read before it could serve as the leader.",
             read=lambda: [((), replay_lag())],
+        ),
+        Metric(
+            name="evenq_broker_replica_messages_out_total", kind=MetricKind.COUNTER, unit="messages", labels=(),
+            help="Messages that this copy gave to readers that take any copy, while it followed.",
+            read=lambda: [((), messages_out())],
         ),
     ]  # fmt: skip
 

@@ -56,6 +56,8 @@ class Leadership:
     """The other copies, for operators; None: there is one copy."""
     copies: int = 1
     """Of the log, this one included; in routes."""
+    followers: Callable[[], tuple[str, ...]] = tuple
+    """Where the others answer reads now; in routes."""
 
 
 ONE_COPY = Leadership()

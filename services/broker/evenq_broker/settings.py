@@ -6,6 +6,7 @@ Nothing else in the program reads the environment.
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
@@ -101,7 +102,7 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
     members: str = Field(
         default="",
         description="`id=host:port`, comma-separated, of all brokers of the group, this one too: where they reach each "
-        "other, never clients; empty = one copy.",
+        "other, and where readers that take any copy reach followers; empty = one copy.",
     )
     broker_id: int = Field(default=0, ge=0, le=999_999_999, description="Number of this broker among `members`.")
     host: str = Field(default="", description="Address to bind for the other copies; empty = that of `host`.")
@@ -154,6 +155,22 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         le=600_000,
         description="Time after which a copy that is silent or behind counts no more, ms.",
     )
+
+    follower_reads: bool = Field(
+        default=True,
+        description="While this broker follows it answers readers that take committed messages from any copy, at its "
+        "address in `members`.",
+    )
+    far_behind_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="A reader that takes messages from any copy and is further behind the end of the log is told to "
+        "read from a follower, bytes; 0 = 40 % of the machine's memory.",  # HA-9, LQ-69
+    )
+
+    def behind_bytes_max(self) -> int:
+        """`far_behind_bytes`, or what it is by the machine."""
+        return self.far_behind_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
     @property
     def addresses(self) -> dict[int, str]:

@@ -220,6 +220,10 @@ class PullOptions:
     auto_commit: bool = True
     """True: messages that a `poll` returned count as consumed at the next one, and progress is reported every
     `commit_interval_ms`. False: apart from the group's start offset, progress is stored only by `commit`."""
+    read_from: str = "leader"
+    """`leader`, or `any`: where a broker has copies on several machines, messages come from a follower while its leader
+    is away or says that the reader is far behind. Only for queues chosen with `assign`; progress stays with the
+    leader. HA-9."""
     pull_batch: int = 512
     """Messages per pull."""
     pull_bytes: int = 1 << 20
@@ -258,11 +262,14 @@ class PullOptions:
     """As in PushOptions."""
 
     def __post_init__(self) -> None:
+        if self.read_from not in {"leader", "any"}:
+            raise BadRequest(f"PullOptions.read_from is {self.read_from!r}, it is 'leader' or 'any'")
         self.engine()
 
     def engine(self) -> PushOptions:
         """What the shared parts of push and pull consumers need (RB-1); checks the bounds."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "auto_commit"}
+        own = {"auto_commit", "read_from"}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in own}
         return PushOptions(**values)
 
 

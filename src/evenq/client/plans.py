@@ -143,6 +143,11 @@ def pull_plan(
     """Without subscriptions the user will choose queues. Raises IllegalGroup, IllegalTopic, BadRequest."""
     _check(group, assignment, model)
     options = options_of(PullOptions, options)
+    if options.read_from == "any" and subscriptions:
+        raise BadRequest(
+            "read_from='any' is for a consumer that chooses its queues with assign; who shares a group's queues reads "
+            "from leaders, which know who holds which queue"
+        )
     return MemberPlan(
         group=group,
         subscriptions=filters(subscriptions),
@@ -154,6 +159,7 @@ def pull_plan(
         options=placed(options.engine()),
         auto_commit=options.auto_commit,
         chosen=not subscriptions,
+        any_copy=options.read_from == "any",
     )
 
 

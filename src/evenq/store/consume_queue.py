@@ -200,6 +200,23 @@ def drop_before(disk: Disk, topic_id: int, queue_id: int, min_offset: int) -> li
     return old
 
 
+def holds_entries(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> bool:
+    """Whether the files hold all entries min..max; changes nothing."""
+    folder = folder_of(topic_id, queue_id)
+    names = disk.list(folder)
+    for start, stop in spans(min_offset, max_offset):
+        name, _ = file_at(start)
+        if name not in names:
+            return False
+        file = disk.open(f"{folder}/{name}")
+        try:
+            if file.size() < file_at(stop - 1)[1] + ENTRY_BYTES:
+                return False
+        finally:
+            file.close()
+    return True
+
+
 def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> bool:
     """Whether the files hold all entries min..max; cuts what they hold behind max. On recovery's thread."""
     folder = folder_of(topic_id, queue_id)

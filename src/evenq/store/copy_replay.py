@@ -64,20 +64,20 @@ class Replays:
         self, disk: Disk, segment_bytes: int, clock: Clock, guarded: Callable[[Callable[[], bool]], bool]
     ) -> None:
         """`guarded` calls a step and makes an error of the disk final for the copy."""
-        self._disk = disk
-        self._segment_bytes = segment_bytes
+        self.disk = disk
+        self.segment_bytes = segment_bytes
         self._clock = clock
         self._guarded = guarded
         self._jobs = Jobs(threads=1, name="evenq-copy-replay", threaded=disk.blocks)
         self._alone = threading.RLock()
-        self._changes = 0
+        self.changes = 0
         """Times that the log or its derived files were changed by others; the replay that runs is of one number."""
         self._closed = False
 
     def give_way(self, change: Callable[[], T]) -> T:
         """Do what changes what a replay reads or writes; the one under way is given up."""
         with self._alone:
-            self._changes += 1
+            self.changes += 1
             return change()
 
     def waiting(self, change: Callable[[], T]) -> T:
@@ -89,8 +89,8 @@ class Replays:
         """Replay up to a leader's snapshot. False: given up, because the log changed or the copy was closed. Raises as
         `CopyReplay.steps`, but StorePoisoned for OSError.
         """
-        changes = self._changes
-        replay = CopyReplay(self._disk, self._segment_bytes, taken, log_start=log_start)
+        changes = self.changes
+        replay = CopyReplay(self.disk, self.segment_bytes, taken, log_start=log_start)
         steps = replay.steps()
         while not self._closed:
             begun_ms = self._clock.monotonic_ms()
@@ -109,7 +109,7 @@ class Replays:
     def _step(self, steps: Iterator[None], changes: int) -> bool:
         """Whether there is more to do."""
         with self._alone:
-            return changes == self._changes and next(steps, self) is not self
+            return changes == self.changes and next(steps, self) is not self
 
 
 class CopyReplay:

@@ -85,7 +85,8 @@ class LogCopy:
         self._changing = False
         """Whether folder and mark say that the log may change."""
         self._mark_synced_ms = clock.monotonic_ms()
-        self._replays = Replays(disk, identity.segment_bytes, clock, self._guarded)
+        self.replays = Replays(disk, identity.segment_bytes, clock, self._guarded)
+        """Derives what a store reads at its start; `committed_view` reads beside it."""
         self._replayed_end = found.replayed_end
         self._failure: StorePoisoned | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -218,7 +219,7 @@ class LogCopy:
             return False
         if self._failure is not None:
             raise self._failure
-        if not await self._replays.run(taken, log_start=self.start):
+        if not await self.replays.run(taken, log_start=self.start):
             return False
         await self._run(lambda: self._replayed(taken.log_offset))
         return True
@@ -234,7 +235,7 @@ class LogCopy:
             await asyncio.shield(self._closing)
             return
         self._closing = asyncio.get_running_loop().create_future()
-        self._replays.close()
+        self.replays.close()
         try:
             if self._failure is None:
                 await self._jobs.run(lambda: self._guarded(self._mark_clean))
@@ -258,7 +259,7 @@ class LogCopy:
         return await self._jobs.run(lambda: self._guarded(job))
 
     async def _change(self, job: Callable[[], T]) -> T:
-        return await self._run(lambda: self._replays.give_way(job))
+        return await self._run(lambda: self.replays.give_way(job))
 
     def _guarded(self, job: Callable[[], T]) -> T:
         """Any error that is not raised on purpose is final: what is on disk is unknown then."""
@@ -433,7 +434,7 @@ class LogCopy:
         if self._changing:
             return
         try:
-            crc = self._replays.waiting(lambda: unclean_checkpoint(self._disk))
+            crc = self.replays.waiting(lambda: unclean_checkpoint(self._disk))
             self._put_mark(replace(self._mark, clean=False, checkpoint_crc=crc), durable=True)
         except OSError as error:
             self._refuse_if_full(error)

@@ -24,8 +24,10 @@ __all__ = [
     "KINDS",
     "ByteField",
     "Frame",
+    "Header",
     "TimerFields",
     "frame_at",
+    "is_message",
     "kind_at",
     "message_at",
     "message_of",
@@ -98,6 +100,10 @@ MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 _SIZE_AND_MAGIC: Final = struct.Struct(">II")
 _UNSIGNED: Final = (1 << 64) - 1
 _SIGN: Final = 1 << 63
+
+
+Header = tuple[int, ...]
+"""The fields of a frame (`FRAME_FIELDS`), as `HEADER` unpacks them."""
 
 
 class Frame:
@@ -255,6 +261,20 @@ def message_at(data: bytes, position: int, log_offset: int) -> StoredMessage | N
         return None
     return StoredMessage(
         topic_id, queue_id, queue_offset, own_offset, born_ms, store_ms, tag_hash, data[head:system], data[system:end]
+    )
+
+
+def is_message(header: Header, data: memoryview, position: int, base: int) -> bool:
+    """Whether that is the header of a whole message in its place. Any other frame, and any doubt, is `_frame`'s."""
+    size = header[0]
+    return (
+        header[4] == MESSAGE
+        and header[1] == MAGIC
+        and header[10] == base + position
+        and header[3] == VERSION
+        and HEADER_BYTES + header[15] + header[16] == size
+        and position + size <= len(data)
+        and crc32c(data[position + PREFIX_BYTES : position + size]) == header[2]
     )
 
 

@@ -14,8 +14,6 @@ import logging
 from collections.abc import Generator
 from typing import Final
 
-from crc32c import crc32c
-
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
 from evenq.store import consume_queue, log_tail, segment, snapshot
@@ -27,13 +25,11 @@ from evenq.store.record import (
     HEADER,
     HEADER_BYTES,
     KINDS,
-    MAGIC,
-    MESSAGE,
     PADDING,
-    PREFIX_BYTES,
     STATE,
-    VERSION,
     Frame,
+    Header,
+    is_message,
     size_at,
 )
 from evenq.store.snapshot import Snapshot
@@ -47,8 +43,6 @@ PIECE_BYTES: Final = 4 << 20
 FILING_ENTRIES: Final = 500_000  # rebuilt entries kept in memory before they go to files
 
 State = tuple[int, bytes]
-Header = tuple[int, ...]
-"""The fields of a frame (`record.FRAME_FIELDS`) of a message."""
 
 
 class Recovery:
@@ -218,7 +212,7 @@ class Recovery:
         while True:
             if position <= last:
                 header = unpack(data, position)
-                if _is_message(header, data, position, base):
+                if is_message(header, data, position, base):
                     position += header[0]
                     if self._group or header[5] & FLAG_MORE:
                         self._gather(header, header[5], states)
@@ -356,17 +350,3 @@ class Recovery:
 
     def _end_of_files(self) -> int:
         return log_tail.end_of_files(self._disk, self._starts)
-
-
-def _is_message(header: Header, data: memoryview, position: int, base: int) -> bool:
-    """Whether that is the header of a whole message in its place. Any other frame, and any doubt, is `_frame`'s."""
-    size = header[0]
-    return (
-        header[4] == MESSAGE
-        and header[1] == MAGIC
-        and header[10] == base + position
-        and header[3] == VERSION
-        and HEADER_BYTES + header[15] + header[16] == size
-        and position + size <= len(data)
-        and crc32c(data[position + PREFIX_BYTES : position + size]) == header[2]
-    )

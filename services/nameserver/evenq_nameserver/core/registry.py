@@ -52,6 +52,8 @@ class BrokerEntry:
     """Of the software, for people."""
     copies: int = 1
     """Of its log in the broker group that it leads; 0 or 1: it is alone."""
+    followers: tuple[str, ...] = ()
+    """Where the other copies answer reads."""
     addresses: tuple[BrokerAddress, ...]
     """At least one; the first is the default (RT-1)."""
     data_version: int

@@ -50,11 +50,21 @@ def entry_of(state: registry_pb2.BrokerState, *, topics_max: int) -> BrokerEntry
         incarnation=info.incarnation,
         start_ms=info.start_ms,
         copies=info.copies,
+        followers=_followers(info),
         version=info.version,
         addresses=tuple(_address(listener, info.name) for listener in info.listeners),
         data_version=state.data_version,
         topics={topic.name: _topic(topic, info.name) for topic in state.topics},
     )
+
+
+def _followers(info: registry_pb2.BrokerInfo) -> tuple[str, ...]:
+    if len(info.followers) > LISTENERS_MAX or any(not 1 <= len(one) <= TEXT_MAX for one in info.followers):
+        raise BadRequest(
+            f"broker {info.name!r} names {len(info.followers)} followers; the limit is {LISTENERS_MAX}, of 1 to "
+            f"{TEXT_MAX} characters each"
+        )
+    return tuple(info.followers)
 
 
 def _address(listener: registry_pb2.Listener, broker: str) -> BrokerAddress:
@@ -96,6 +106,7 @@ def info_of(entry: BrokerEntry, message: registry_pb2.BrokerInfo) -> None:
     message.version = entry.version
     message.start_ms = entry.start_ms
     message.copies = entry.copies
+    message.followers.extend(entry.followers)
     for address in entry.addresses:
         message.listeners.add(name=address.listener, host=address.host, port=address.port, tls=address.tls)
 

@@ -74,6 +74,8 @@ class Pulled:
 
     messages: Sequence[ReceivedMessage]
     next_offset: int
+    far_behind: bool = False
+    """The leader had rather see a follower read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +222,10 @@ class ReadingCalls(Protocol):
         generation: Generation,
         committed: int,
         owner: bool = False,
+        any_copy: bool = False,
     ) -> Pulled:
-        """Read one queue; as its `owner`, only while we hold its lock. Raises IllegalOffset (carries the range),
-        PreconditionFailed (fenced).
+        """Read one queue; as its `owner`, only while we hold its lock; with `any_copy` also at a follower. Raises
+        IllegalOffset (carries the range), PreconditionFailed (fenced).
         """
         ...
 

@@ -42,6 +42,9 @@ class Route:
     answers for the broker, at another address and with a higher epoch.
     """
 
+    followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Broker name to where the other copies of its log answer readers that take any copy, as in `addresses`."""
+
     def leader_of(self, broker_name: str) -> RouteLeader:
         """Who answers for the broker."""
         return RouteLeader(self.addresses.get(broker_name, ""), self.epochs.get(broker_name, 0))

@@ -80,6 +80,8 @@ class MemberPlan:
     auto_commit: bool = True
     chosen: bool = False
     """True: the user chooses queues with `assign`; no member of the group, no locks."""
+    any_copy: bool = False
+    """True: chosen queues are read from any copy of their broker's log."""
     fetches: bool = True
     """False: the member holds its queues and pulls nothing; its user reads them by other means."""
     finish: Finish | None = None
@@ -188,6 +190,7 @@ class Membership:
             ordered=plan.ordered,
             attempts_max=self.max_attempts if plan.counts_deliveries and self.clustering else None,
             auto_commit=plan.auto_commit,
+            any_copy=plan.any_copy and plan.chosen,
             finish=plan.finish,
         )
 

@@ -78,6 +78,7 @@ class Ownership:
         self._group, self._options, self._subscriptions = read_plan.group, read_plan.options, read_plan.subscriptions
         self._clustering, self._ordered = read_plan.clustering, read_plan.ordered
         self._auto_commit = read_plan.auto_commit
+        self._any_copy = read_plan.any_copy
         self._starting = Starting(
             read_plan,
             calls=calls,
@@ -388,6 +389,7 @@ class Ownership:
             fenced=lambda: self.relock(queue.broker_name),
             owner=self._clustering,
             troubles=self._troubles,
+            any_copy=self._any_copy,
         )
 
     async def _begin(self, pulling: Pulling, *, first: bool) -> None:

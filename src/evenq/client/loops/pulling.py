@@ -11,13 +11,14 @@ import logging
 import random
 from collections.abc import Callable
 
-from evenq.client.core.calls import ConsumerCalls
+from evenq.client.core.calls import ConsumerCalls, Pulled
 from evenq.client.core.process_queue import ProcessQueue
+from evenq.client.core.read_places import ReadPlaces
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
-from evenq.errors import Error, IllegalOffset, PreconditionFailed
+from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed
 from evenq.model import FilterExpression, Generation, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -28,6 +29,12 @@ log = logging.getLogger(__name__)
 
 FAST_MS = 20
 PAUSE_MS = 100
+ANY_WAIT_MS = 2_000
+"""Longest long poll at a leader by a reader of any copy: one whose machine is gone is noticed so much later."""
+FOLLOWER_WAIT_MS = 500
+"""The same at a follower: its leader may be there again."""
+RENEW_MS = 1_000
+"""Between two questions for the route while a follower is read because the leader is away."""
 LEADERLESS_MAX_MS = 500
 """Longest pause before a broker group that fails is asked again: another copy answers for it within seconds."""
 
@@ -53,8 +60,11 @@ class Pulling:
         fenced: Callable[[], None],
         owner: bool,
         troubles: Troubles,
+        any_copy: bool = False,
     ) -> None:
-        """`owner`: the queue is read by the holder of its lock, and by nobody else."""
+        """`owner`: the queue is read by the holder of its lock, and by nobody else. `any_copy`: it is read from any
+        copy of its broker's log.
+        """
         self.process = process
         self._calls = calls
         self._routes = routes
@@ -70,6 +80,8 @@ class Pulling:
         self._fenced = fenced
         self._owner = owner
         self._troubles = troubles
+        self._places = ReadPlaces() if any_copy else None
+        self._renewed_ms = 0
         self._room = asyncio.Event()
         self.quiet = asyncio.Event()
         """Set whenever a chunk ended; `ownership` waits for it while it drains."""
@@ -96,20 +108,7 @@ class Pulling:
         process, queue = self.process, self.process.queue
         started_ms = self._clock.monotonic_ms()
         try:
-            route = await self._routes.get(queue.topic)
-            pulled = await self._calls.pull(
-                route.address_of(queue.broker_name),
-                self._group,
-                queue,
-                process.next,
-                batch_max=self._options.pull_batch,
-                bytes_max=self._options.pull_bytes,
-                wait_ms=self._options.pull_wait_ms,
-                expression=self._expression,
-                generation=self._generation(),
-                committed=self._committed(),
-                owner=self._owner,
-            )
+            pulled = await (self._pull_any(self._places) if self._places is not None else self._pull_leader())
         except IllegalOffset as error:
             return self._moved(error)
         except PreconditionFailed as error:
@@ -122,7 +121,8 @@ class Pulling:
             self._troubles.failed_at(queue.topic, queue.broker_name, error)
             return self._after_failure()
         self._backoff.reset()
-        self._troubles.well_at(queue.topic, queue.broker_name)
+        if self._places is None or not self._places.leader_is_away:
+            self._troubles.well_at(queue.topic, queue.broker_name)
         if process.paused:  # while this pull was parked; it is asked again after the pause
             return 0
         before = process.next
@@ -131,6 +131,61 @@ class Pulling:
         self._arrived(process)
         idle = not pulled.messages and process.next == before
         return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0
+
+    async def _pull_leader(self) -> Pulled:
+        queue = self.process.queue
+        route = await self._routes.get(queue.topic)
+        return await self._pull(route.address_of(queue.broker_name), wait_ms=self._options.pull_wait_ms)
+
+    async def _pull(self, address: str, *, wait_ms: int) -> Pulled:
+        return await self._calls.pull(
+            address,
+            self._group,
+            self.process.queue,
+            self.process.next,
+            batch_max=self._options.pull_batch,
+            bytes_max=self._options.pull_bytes,
+            wait_ms=wait_ms,
+            expression=self._expression,
+            generation=self._generation(),
+            committed=self._committed(),
+            owner=self._owner,
+            any_copy=self._places is not None,
+        )
+
+    async def _pull_any(self, places: ReadPlaces) -> Pulled:
+        """From whom it is best to read now. Raises what the leader raises, or ConnectionFailed if nobody answers: a
+        follower's error only sends us on, as it knows less than its leader.
+        """
+        queue = self.process.queue
+        while True:
+            route, now_ms = await self._routes.get(queue.topic), self._clock.monotonic_ms()
+            leader, followers = route.addresses.get(queue.broker_name, ""), self._routes.followers(queue.broker_name)
+            if places.leader_is_away and now_ms - self._renewed_ms >= RENEW_MS:
+                self._renewed_ms = now_ms
+                self._routes.renew(queue.topic)
+            place = places.next(leader, followers, now_ms)
+            if place is None:
+                raise ConnectionFailed(f"neither the leader of broker {queue.broker_name} nor a follower answers now")
+            longest_ms = ANY_WAIT_MS if place.leads else FOLLOWER_WAIT_MS
+            try:
+                pulled = await self._pull(place.address, wait_ms=min(self._options.pull_wait_ms, longest_ms))
+            except Error as error:
+                if place.leads and (not error.retryable or isinstance(error, IllegalOffset | PreconditionFailed)):
+                    raise
+                places.failed(place, self._clock.monotonic_ms())
+                if not place.leads:
+                    log.debug("queue %s is not read from follower %s now: %s", queue, place.address, error.message)
+                    continue
+                if places.next(leader, followers, self._clock.monotonic_ms()) == place:
+                    raise
+                self._routes.renew(queue.topic)
+                self._troubles.failed_at(queue.topic, queue.broker_name, error)
+                continue
+            places.answered(
+                place, empty=not pulled.messages, far_behind=pulled.far_behind, now_ms=self._clock.monotonic_ms()
+            )
+            return pulled
 
     def _after_failure(self) -> int:
         pause_ms = self._backoff.next_ms()

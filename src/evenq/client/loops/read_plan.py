@@ -31,6 +31,8 @@ class ReadPlan:
     """Deliveries that a message may have; None: its user does not say what fails, and nothing is counted."""
     auto_commit: bool
     """False: progress moves only where the user commits."""
+    any_copy: bool = False
+    """True: committed messages are taken from followers, too; only without owners of queues."""
     finish: Finish | None = None
     """Awaited when a queue that is still ours leaves, before its progress is stored and its lock let go: for a user
     that works on it elsewhere. It sets no bound; the broker does (`revoke_ms`)."""

@@ -47,6 +47,8 @@ class RouteBook:
         self._fetches: dict[str, asyncio.Task[Route]] = {}
         self._led_ms: dict[str, int] = {}
         """When a topic's route last named the newest leaders that we know."""
+        self._followers: dict[str, tuple[str, ...]] = {}
+        """By broker, as the last route that named it told: a route may lose a broker whose leader is gone."""
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
     def peek(self, topic: str) -> Route | None:
@@ -96,6 +98,10 @@ class RouteBook:
     def met(self, broker_name: str) -> str:
         """Where a broker is or was last, by any route; empty if none ever named it."""
         return self._met.get(broker_name, "")
+
+    def followers(self, broker_name: str) -> tuple[str, ...]:
+        """Where the other copies of a broker's log answer, by the last route that named it; none: it has no copies."""
+        return self._followers.get(broker_name, ())
 
     async def fresh(self, topic: str) -> Route:
         """Ask now. A failure gives the cached route, if there is one."""
@@ -164,6 +170,7 @@ class RouteBook:
             return
         route = self._routes[topic] = task.result()
         self._met.update(route.addresses)
+        self._followers.update(route.followers)
         self._fetched_ms[topic] = self._clock.monotonic_ms()
 
     def _newer(self, route: Route) -> Route:

@@ -284,6 +284,7 @@ class Calls:
         generation: Generation,
         committed: int,
         owner: bool = False,
+        any_copy: bool = False,
     ) -> Pulled:
         request = data_pb2.PullRequest(
             group=group,
@@ -297,6 +298,7 @@ class Calls:
             generation=wire_generation(generation),
             committed=committed,
             owner=owner,
+            any_copy=any_copy,
         )
         data = await self.unary(address, DATA + "Pull", request.SerializeToString(), wait_ms=wait_ms)
         response = data_pb2.PullResponse.FromString(data)
@@ -306,7 +308,9 @@ class Calls:
             return Pulled((), response.next_offset)
         check(response.status)
         return Pulled(
-            [decode(message, broker_name=queue.broker_name) for message in response.messages], response.next_offset
+            [decode(message, broker_name=queue.broker_name) for message in response.messages],
+            response.next_offset,
+            far_behind=response.far_behind,
         )
 
     async def commit(

@@ -73,7 +73,11 @@ def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route
     writable.sort(key=_place)
     readable.sort(key=_place)
     epochs = {leader.broker_name: leader.epoch for leader in schemes.leaders if leader.broker_name in addresses}
-    return Route(topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses, epochs=epochs)
+    followers = {} if one_address or any_broker else {one.broker_name: tuple(one.followers) for one in schemes.leaders}
+    return Route(
+        topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses, epochs=epochs,
+        followers=followers,
+    )  # fmt: skip
 
 
 def _place(queue: MessageQueue) -> tuple[str, str, int]:

@@ -116,6 +116,18 @@ def test_a_pull_consumer_without_subscriptions_reads_chosen_queues() -> None:
     assert pull_plan(**(told | {"subscriptions": {}}), options=None).chosen
 
 
+def test_only_chosen_queues_are_read_from_any_copy() -> None:
+    """HA-10: who shares a group's queues holds locks, which only their leader knows."""
+    told = {key: value for key, value in GOOD.items() if key not in {"consume_threads", "options"}}
+    anywhere = PullOptions(read_from="any")
+    assert pull_plan(**(told | {"subscriptions": {}}), options=anywhere).any_copy
+    assert not pull_plan(**(told | {"subscriptions": {}}), options=PullOptions()).any_copy
+    with pytest.raises(BadRequest, match="assign"):
+        pull_plan(**told, options=anywhere)
+    with pytest.raises(BadRequest, match="'leader' or 'any'"):
+        PullOptions(read_from="follower")
+
+
 def test_a_start_time_may_be_a_text() -> None:
     """RB-45."""
     plan = push_plan(**(GOOD | {"start_from": "CONSUME_FROM_TIMESTAMP", "start_timestamp_ms": "20240229143000"}))

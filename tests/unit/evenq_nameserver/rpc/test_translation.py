@@ -15,6 +15,7 @@ def state() -> registry_pb2.BrokerState:
     made.broker.name, made.broker.incarnation, made.broker.cluster = "a", "i", "evenq"
     made.broker.epoch, made.broker.start_ms, made.broker.version = 2, 9, "1.0"
     made.broker.copies = 3
+    made.broker.followers[:] = ["db2:8083", "evenqs://db3:8083"]
     made.broker.listeners.add(name="default", host="here", port=8081)
     made.topics.add(name="t", message_type=1, read_queues=4, write_queues=2, permission=4, uid="u")  # type: ignore[arg-type]  # numbers
     return made
@@ -45,6 +46,8 @@ BAD: dict[str, tuple[Callable[[registry_pb2.BrokerState], object], type[Exceptio
     "epoch": (lambda told: setattr(told.broker, "epoch", -1), BadRequest, "not be negative"),
     "no listener": (lambda told: told.broker.ClearField("listeners"), BadRequest, "has 0 listeners"),
     "listeners": (_listeners, BadRequest, f"has {LISTENERS_MAX + 1} listeners"),
+    "followers": (lambda told: told.broker.followers.extend(["f:1"] * LISTENERS_MAX), BadRequest, "names 18 followers"),
+    "follower": (lambda told: told.broker.followers.append("x" * 256), BadRequest, "1 to 255 characters"),
     "port": (lambda told: setattr(told.broker.listeners[0], "port", 0), BadRequest, "port of 1 to 65535"),
     "host": (lambda told: setattr(told.broker.listeners[0], "host", ""), BadRequest, "give a host"),
     "topic": (lambda told: told.topics.add(name="a/b"), IllegalTopic, "topic name 'a/b'"),

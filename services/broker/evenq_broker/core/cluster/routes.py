@@ -38,6 +38,8 @@ class RegisteredBroker:
     start_ms: int = 0
     copies: int = 1
     """Of its log in the broker group that it leads."""
+    followers: tuple[str, ...] = ()
+    """Where the other copies answer reads: `host:port`, with `evenqs://` in front where TLS is spoken."""
     data_version: int = 0
     topics: Mapping[str, QueueCounts] = field(default_factory=dict)
 

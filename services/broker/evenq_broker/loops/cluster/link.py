@@ -116,6 +116,13 @@ class ClusterLink:
             self.routes_changed()
         self._changes.facts.notify()
 
+    def followers_changed(self) -> None:
+        """The group that this broker leads has other copies: routes name them."""
+        if self.started:
+            self._topic_changes.notify()
+            self._catalog.routes.set_own(self.own.now(), self._runtime.clock.monotonic_ms())
+            self.routes_changed()
+
     def routes_told(self) -> None:
         """A nameserver told its table. If it is the first one, its other brokers get the time to come from now on."""
         if self._unsure_until_ms >= 0 and not self._heard_routes:

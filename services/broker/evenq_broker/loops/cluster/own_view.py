@@ -23,8 +23,9 @@ class OwnView:
     def now(self) -> RegisteredBroker:
         """What it says as of now; one object until something changes."""
         runtime, topics = self._runtime, self._catalog.topics
-        view = self._view
-        if view is None or view.data_version != topics.version or view.addresses is not runtime.addresses:
+        view, followers = self._view, runtime.leadership.followers()
+        same = view is not None and view.data_version == topics.version and view.followers == followers
+        if view is None or not same or view.addresses is not runtime.addresses:
             name, draining = runtime.settings.broker_name, self._catalog.draining
             view = self._view = RegisteredBroker(
                 name=name,
@@ -35,6 +36,7 @@ class OwnView:
                 version=software_version(),
                 start_ms=runtime.started_ms,
                 copies=runtime.leadership.copies,
+                followers=followers,
                 data_version=topics.version,
                 topics={topic.name: counts_of(name, topic, draining=draining) for topic in topics.all()},
             )

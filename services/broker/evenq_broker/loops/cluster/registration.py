@@ -44,7 +44,7 @@ class Registration:
         self._address = address
         self._changes = changes
         self._interval_ms = runtime.settings.register_interval_ms
-        self._registered: tuple[str, int] | None = None
+        self._registered: tuple[str, int, tuple[str, ...]] | None = None
         """Incarnation and data version this nameserver has; None: it must be told everything."""
         self._talking = asyncio.Lock()
         self._left = False
@@ -91,7 +91,7 @@ class Registration:
         if self._left:
             return
         own = self._own.now()
-        if self._registered != (own.incarnation, own.data_version):
+        if self._registered != (own.incarnation, own.data_version, own.followers):
             await self._register(own)
             return
         if wants_everything(await self._call("Heartbeat", heartbeat(own))):
@@ -102,7 +102,7 @@ class Registration:
         wanted_ms = heartbeat_interval_ms(await self._call("Register", register(own)))
         if wanted_ms:
             self._interval_ms = min(wanted_ms, self._runtime.settings.register_interval_ms)
-        self._registered = (own.incarnation, own.data_version)
+        self._registered = (own.incarnation, own.data_version, own.followers)
 
     async def _call(self, rpc: str, request: bytes, timeout_ms: int | None = None) -> bytes:
         limit_ms = timeout_ms or self._runtime.settings.peer_timeout_ms

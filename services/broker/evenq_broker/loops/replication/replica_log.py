@@ -32,6 +32,7 @@ from evenq_broker.core.replication.actions import (
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode
+from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 
@@ -84,10 +85,11 @@ class ReplicaLog:
     def __init__(
         self, replica: Replica, identity: ReplicaIdentity, *, open_copy: Callable[[], Awaitable[LogCopy]],
         pieces: Pieces, term: LeaderTerm, clock: Clock, tell: Callable[[list[Action]], None],
-        fetch: FetchSnapshot, growth_bytes: int,
+        fetch: FetchSnapshot, growth_bytes: int, refusal: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         """`open_copy` opens the folder to follow; `tell` carries out actions; `fetch` asks the leader. `growth_bytes`:
-        after so much more log a leader takes a snapshot.
+        after so much more log a leader takes a snapshot. `refusal`: why readers are shown nothing here; empty:
+        nothing hinders.
         """
         self._replica, self._identity = replica, identity
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
@@ -107,6 +109,10 @@ class ReplicaLog:
             replica, copy=lambda: self._copy, fetch=fetch, trim=lambda start: self._add(lambda: self._trim(start)),
             clock=clock, growth_bytes=growth_bytes,
         )  # fmt: skip
+        self.reads = FollowerReads(
+            replica, copy=lambda: self._copy, refusal=refusal, clock=clock, growth_bytes=growth_bytes
+        )
+        """What readers are shown while the broker follows."""
 
     @property
     def replay_lag(self) -> int:
@@ -160,6 +166,7 @@ class ReplicaLog:
         await self._term.end()
         if self._copy is None and clean:
             self._copy = await self._open_copy()  # an abandoned store leaves records behind its last sync
+        self.reads.close()
         if self._copy is not None:
             await self._copy.close()
             self._copy = None
@@ -205,7 +212,8 @@ class ReplicaLog:
         return await self._pieces.read(start, end, bytes_max)
 
     def look(self) -> None:
-        """Refuse appends, or take them again, as the core says now."""
+        """Refuse appends, or take them again, as the core says now; readers look what is committed."""
+        self.reads.changed()
         store, replica = self._store, self._replica
         if store is None:
             return
@@ -295,8 +303,9 @@ class ReplicaLog:
         if self._cut_off:
             return []
         assert self._copy is not None
-        await self._copy.close()
-        self._copy = None
+        copy, self._copy = self._copy, None
+        self.reads.close()
+        await copy.close()
         passing("replica.term_opening")
         self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
         try:
@@ -354,5 +363,5 @@ class ReplicaLog:
 
     def spawned(self) -> list[Coroutine[Any, Any, None]]:
         """The loops to run."""
-        loops = [self.run(), self.look_after_start(), self._replay.run()]
+        loops = [self.run(), self.look_after_start(), self._replay.run(), self.reads.run()]
         return loops if self._sync_each else [*loops, self.sync_often()]

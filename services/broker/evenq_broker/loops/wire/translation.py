@@ -174,6 +174,7 @@ def broker_info(view: RegisteredBroker) -> registry_pb2.BrokerInfo:
         version=view.version,
         start_ms=view.start_ms,
         copies=view.copies,
+        followers=view.followers,
     )
 
 
@@ -203,6 +204,7 @@ def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
         version=broker.version,
         start_ms=broker.start_ms,
         copies=max(1, broker.copies),
+        followers=tuple(broker.followers),
         data_version=state.data_version,
         topics={entry.name: counts_of_entry(broker.name, entry) for entry in state.topics},
     )

@@ -192,7 +192,11 @@ class _Routing:
         names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
         any_broker = self._cluster.leads_anywhere(context)
         leaders = [
-            routes_pb2.GroupLeader(broker_name=at.broker.name, epoch=at.broker.epoch)
+            routes_pb2.GroupLeader(
+                broker_name=at.broker.name,
+                epoch=at.broker.epoch,
+                followers=() if any_broker else at.broker.followers,
+            )
             for at in places
             if at.broker.copies > 1
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from evenq.errors import (
     BadRequest,
     GroupNotFound,
@@ -11,17 +13,29 @@ from evenq.errors import (
 from evenq.model import GroupConfig, MessageQueue, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.evenq.v1 import common_pb2
-from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.core.state.name_table import NameTable
 from evenq_broker.rpc.sending.publishing import must_be_here
 from evenq_broker.runtime import Runtime
 
 __all__ = ["NamedQueues", "out_of_range"]
 
 
+class KnownNames(Protocol):
+    """A `Catalog`, or the `CopiedNames` of a follower."""
+
+    @property
+    def topics(self) -> NameTable[TopicConfig]:
+        """All topics here."""
+
+    @property
+    def groups(self) -> NameTable[GroupConfig]:
+        """All groups here."""
+
+
 class NamedQueues:
     """Reads the names of one broker's calls."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog) -> None:
+    def __init__(self, runtime: Runtime, catalog: KnownNames) -> None:
         self._runtime, self._catalog = runtime, catalog
 
     def group(self, name: str) -> GroupConfig:

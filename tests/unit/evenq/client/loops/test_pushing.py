@@ -186,6 +186,7 @@ class Calls:
         generation: Generation,
         committed: int,
         owner: bool = False,
+        any_copy: bool = False,
     ) -> Pulled:
         assert owner, "a member of a group reads what it holds, and nothing else"
         self.broker.pulls.append((self.client_id, queue, offset, generation))

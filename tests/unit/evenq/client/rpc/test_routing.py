@@ -69,3 +69,10 @@ def test_addresses_that_lead_to_any_broker_name_the_one_that_is_meant() -> None:
     assert route_of("t", shared).addresses == {"a": "host-a:8081#a", "b": "evenqs://host-b:8081#b"}
     assert route_of("t", shared, one_address=True).addresses == {"a": "#a", "b": "#b"}
     assert route_of("t", told, one_address=True).addresses == {"a": "#a", "b": "#b"}
+
+
+def test_followers_are_known_where_they_can_be_reached() -> None:
+    leader = routes_pb2.GroupLeader(broker_name="a", epoch=3, followers=["b:8083", "c:8083"])
+    told = answer(("a", 0, v2.READ_WRITE)) + routes_pb2.RouteSchemes(leaders=[leader]).SerializeToString()
+    assert route_of("t", told).followers == {"a": ("b:8083", "c:8083")}
+    assert route_of("t", told, one_address=True).followers == {}, "only the access point is"

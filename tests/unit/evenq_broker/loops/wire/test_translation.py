@@ -43,6 +43,8 @@ def test_a_broker_comes_back_as_it_went(kind: MessageType) -> None:
         addresses=(BrokerAddress("default", "h", 1), BrokerAddress("external", "e", 2)),
         version="1",
         start_ms=5,
+        copies=2,
+        followers=("b:8083",),
         data_version=6,
         topics={"t": counts},
     )

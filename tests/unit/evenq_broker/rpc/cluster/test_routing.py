@@ -218,7 +218,10 @@ def test_our_own_sdk_is_told_which_brokers_speak_tls_or_have_copies_and_others_g
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         await broker.catalog.create_topic("t", queues=1)
-        secure = replace(other(1, 1), addresses=(BrokerAddress("tls", "b", 8443, tls=True),), copies=3, epoch=7)
+        secure = replace(
+            other(1, 1), addresses=(BrokerAddress("tls", "b", 8443, tls=True),), copies=3, epoch=7,
+            followers=("evenqs://c:8083", "evenqs://d:8083"),
+        )  # fmt: skip
         broker.catalog.routes.snapshot("n", "x", [secure], 0)
         resource = definition_pb2.Resource(name="t")
         request = service_pb2.QueryRouteRequest(topic=resource, endpoints=POINT).SerializeToString()
@@ -234,6 +237,7 @@ def test_our_own_sdk_is_told_which_brokers_speak_tls_or_have_copies_and_others_g
         assert found.addresses["b"] == "evenqs://b:8443"
         assert "://" not in found.addresses[broker.runtime.settings.broker_name]
         assert found.epochs == {"b": 7}, "only brokers with copies have a leader that may be another one"
+        assert found.followers == {"b": ("evenqs://c:8083", "evenqs://d:8083")}
         assert route_of("t", public).addresses["b"] == "b:8443"
 
     run(story)

@@ -78,6 +78,7 @@ class PullRequest(_Message):
     def generation(self) -> _evenq_v1_common.Generation: ...
     committed: builtins.int
     owner: builtins.bool
+    any_copy: builtins.bool
 
     def __init__(
         self,
@@ -93,9 +94,10 @@ class PullRequest(_Message):
         generation: _evenq_v1_common.Generation | None = ...,
         committed: builtins.int | None = ...,
         owner: builtins.bool | None = ...,
+        any_copy: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "filter", "generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "client_id", "queue", "offset", "batch_max", "bytes_max", "wait_ms", "filter", "generation", "committed", "owner"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "queue", "offset", "batch_max", "bytes_max", "wait_ms", "filter", "generation", "committed", "owner", "any_copy"]) -> None: ...
 
 class PullResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -107,6 +109,7 @@ class PullResponse(_Message):
     max_offset: builtins.int
     @builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_apache_rocketmq_v2_definition.Message]: ...
+    far_behind: builtins.bool
 
     def __init__(
         self,
@@ -116,9 +119,10 @@ class PullResponse(_Message):
         min_offset: builtins.int | None = ...,
         max_offset: builtins.int | None = ...,
         messages: Iterable[_apache_rocketmq_v2_definition.Message] | None = ...,
+        far_behind: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "next_offset", "min_offset", "max_offset", "messages"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "next_offset", "min_offset", "max_offset", "messages", "far_behind"]) -> None: ...
 
 class ScanRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -134,6 +138,7 @@ class ScanRequest(_Message):
     uid: builtins.str
     @builtins.property
     def records(self) -> RecordsWanted: ...
+    any_copy: builtins.bool
 
     def __init__(
         self,
@@ -146,9 +151,10 @@ class ScanRequest(_Message):
         group: builtins.str | None = ...,
         uid: builtins.str | None = ...,
         records: RecordsWanted | None = ...,
+        any_copy: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "filter", "records"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group", "uid", "records"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "start", "end", "block_bytes", "filter", "group", "uid", "records", "any_copy"]) -> None: ...
 
 class RecordsWanted(_Message):
     DESCRIPTOR: Descriptor
@@ -225,6 +231,7 @@ class QueryOffsetsRequest(_Message):
     def known_max(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @builtins.property
     def mark_at(self) -> _containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    any_copy: builtins.bool
 
     def __init__(
         self,
@@ -236,8 +243,9 @@ class QueryOffsetsRequest(_Message):
         wait_ms: builtins.int | None = ...,
         known_max: Iterable[builtins.int] | None = ...,
         mark_at: Iterable[builtins.int] | None = ...,
+        any_copy: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["group", "queues", "topic", "timestamp_ms", "wait_ms", "known_max", "mark_at"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "queues", "topic", "timestamp_ms", "wait_ms", "known_max", "mark_at", "any_copy"]) -> None: ...
 
 class QueueOffsets(_Message):
     DESCRIPTOR: Descriptor

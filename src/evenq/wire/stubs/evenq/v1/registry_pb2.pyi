@@ -45,6 +45,8 @@ class BrokerInfo(_Message):
     version: builtins.str
     start_ms: builtins.int
     copies: builtins.int
+    @builtins.property
+    def followers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -58,8 +60,9 @@ class BrokerInfo(_Message):
         version: builtins.str | None = ...,
         start_ms: builtins.int | None = ...,
         copies: builtins.int | None = ...,
+        followers: Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["name", "id", "cluster", "epoch", "incarnation", "listeners", "version", "start_ms", "copies"]) -> None: ...
+    def ClearField(self, field_name: Literal["name", "id", "cluster", "epoch", "incarnation", "listeners", "version", "start_ms", "copies", "followers"]) -> None: ...
 
 class TopicEntry(_Message):
     DESCRIPTOR: Descriptor

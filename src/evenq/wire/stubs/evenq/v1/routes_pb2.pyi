@@ -57,14 +57,17 @@ class GroupLeader(_Message):
 
     broker_name: builtins.str
     epoch: builtins.int
+    @builtins.property
+    def followers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
         *,
         broker_name: builtins.str | None = ...,
         epoch: builtins.int | None = ...,
+        followers: Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "epoch"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "epoch", "followers"]) -> None: ...
 
 class AwayBroker(_Message):
     DESCRIPTOR: Descriptor

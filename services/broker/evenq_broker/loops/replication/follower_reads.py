@@ -1,0 +1,145 @@
+"""What a follower shows to readers that take committed messages from any copy (HA-9, decision 71).
+
+A `CommittedView` of the copied log, and the topics that its state records name. It is opened with the first read, moved
+on to what is known to be committed with each further one, and closed when nobody reads: a group that does not use it
+pays nothing. `rpc.delivery.follower_data` answers with it. Belongs to one loop.
+Always true: what is shown is below the committed end that the core of this replica knows, which never falls and is
+never cut; while the copy leads, or its folder changes hands, nothing is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from evenq.errors import Error, HaNotAvailable
+from evenq.runtime.clock import Clock
+from evenq.store.committed_view import CommittedView
+from evenq.store.log_copy import LogCopy
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.state.copied_names import CopiedNames, names_something
+from evenq_broker.loops.state.signals import Signal
+
+__all__ = ["FollowerReads", "FollowerView"]
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES_MIN = 1 << 30
+"""At least so much of the log may lie behind the last replay: its entries are read and kept in memory for readers."""
+IDLE_MS = 60_000
+"""So long after the last read the view is closed."""
+TICK_MS = 1_000
+LOOK_MS = 250
+"""Who waits for more looks at least so often: not every step of the committed end is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerView:
+    """One moment of what may be read here."""
+
+    log: CommittedView
+    names: CopiedNames
+
+
+class FollowerReads:
+    """See the module."""
+
+    def __init__(
+        self, replica: Replica, *, copy: Callable[[], LogCopy | None], refusal: Callable[[], str], clock: Clock,
+        growth_bytes: int,
+    ) -> None:  # fmt: skip
+        """`copy`: the log's copy, None while the broker leads. `refusal`: why nothing is shown now; empty: nothing
+        hinders. `growth_bytes`: after so much more log a leader takes a snapshot.
+        """
+        self._replica, self._copy, self._refusal, self._clock = replica, copy, refusal, clock
+        self._log_bytes_max = max(LOG_BYTES_MIN, 4 * growth_bytes)
+        self.messages_out = 0
+        """Given to readers so far."""
+        self._view: FollowerView | None = None
+        self._of: LogCopy | None = None
+        """What the view is of."""
+        self._replayed = 0
+        """Where the copy was replayed up to when the view gave memory back last."""
+        self._used_ms = 0
+        self._opening = asyncio.Lock()
+        self._moved = Signal()
+
+    async def view(self) -> FollowerView:
+        """All that is known to be committed now. Raises HaNotAvailable: ask another copy, or the leader."""
+        refusal = self._refusal()
+        if refusal:
+            raise HaNotAvailable(f"this copy serves no reads: {refusal}; ask another one")
+        until = self._committed_end()
+        self._used_ms = self._clock.monotonic_ms()
+        view = self._current()
+        if view is None:
+            async with self._opening:
+                view = self._current() or await self._open(self._committed_end())
+        if view.log.end < until:
+            await view.log.advance(until)
+        return view
+
+    async def grown(self, end: int, wait_ms: int) -> None:
+        """Wait until more of the log than `end` is known to be committed, or for `wait_ms`. Raises HaNotAvailable."""
+        until_ms = self._clock.monotonic_ms() + wait_ms
+        while self._committed_end() <= end:
+            seen = self._moved.count
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            await self._moved.wait(seen, clock=self._clock, timeout_ms=min(left_ms, LOOK_MS))
+
+    def changed(self) -> None:
+        """Something happened to the replica: who waits looks again."""
+        self._moved.notify()
+
+    async def run(self) -> None:
+        """Give back what nobody needs, for ever."""
+        while True:
+            await self._clock.sleep_ms(TICK_MS)
+            view = self._view
+            if view is None:
+                continue
+            if self._current() is None or self._clock.monotonic_ms() - self._used_ms > IDLE_MS:
+                self.close()
+            elif self._of is not None and self._of.replayed_end != self._replayed:
+                self._replayed = self._of.replayed_end
+                try:
+                    await view.log.let_filed_go()
+                except Error as error:
+                    log.info("readers of this copy begin anew: %s", error.message)
+                    self.close()
+
+    def close(self) -> None:
+        """The folder changes its owner, or nobody reads: let go of its files. The next read opens a view again."""
+        view, self._view, self._of = self._view, None, None
+        if view is not None:
+            view.log.close()
+
+    def _committed_end(self) -> int:
+        copy = self._copy()
+        if copy is None:
+            raise HaNotAvailable("this copy leads, or is about to: read where the route says that its leader is")
+        return min(self._replica.hw, copy.end)
+
+    def _current(self) -> FollowerView | None:
+        view = self._view
+        return view if view is not None and view.log.is_current and self._of is self._copy() else None
+
+    async def _open(self, until: int) -> FollowerView:
+        self.close()
+        copy, names = self._copy(), CopiedNames()
+        assert copy is not None, "looked at in the same turn"
+        self._replayed = copy.replayed_end
+        shown = await CommittedView.open(
+            copy.replays, until=until, log_bytes_max=self._log_bytes_max, on_snapshot=names.apply, on_state=names.apply,
+            wanted=names_something,
+        )  # fmt: skip
+        if self._copy() is not copy:
+            shown.close()
+            raise HaNotAvailable("this copy begins to lead; ask another one")
+        self._of = copy
+        self._view = FollowerView(shown, names)
+        return self._view
