@@ -62,7 +62,9 @@ class QueryCheckpoint:
             try:
                 result.append(self._is_last(start, end))
             except Exception as error:  # noqa: BLE001  a stop goes on; then the batch counts as not done
-                log.warning("the checkpoint at %s does not say if its last batch is done: %s", self.location, error)
+                log.warning(
+                    "cannot read from the checkpoint at %s whether its last batch is complete: %s", self.location, error
+                )
 
         asking = threading.Thread(target=ask, name="evenq-checkpoint", daemon=True)
         asking.start()

@@ -305,7 +305,7 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> S
         pause = backoff.next_ms() / 1000
         if not (silent or (unavailable and wait_for_away)) or time.monotonic() + pause > give_up:
             return Survey(located=where, states=states, unavailable=unavailable)
-        log.warning("trying again: %s", "; ".join(dict.fromkeys(unavailable.values())))
+        log.warning("a call to a broker failed, trying again: %s", "; ".join(dict.fromkeys(unavailable.values())))
         time.sleep(pause)
 
 

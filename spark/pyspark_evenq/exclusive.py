@@ -193,7 +193,7 @@ class ExclusiveQueues:
         route = self._watch.route()
         unplaced = [queue for queue in positions if queue not in route]
         if unplaced:
-            log.warning("no broker known for %s, its progress stays in the checkpoint only", unplaced[0])
+            log.warning("no broker of %s is known, its progress is only in the checkpoint", unplaced[0])
         self.member.sent(positions)
         for address, queues in cluster.by_address(
             {queue: route[queue] for queue in positions if queue in route}
@@ -220,7 +220,7 @@ def differ(on_conflict: OnConflict, group: str, progress: Positions, checkpoint:
         case OnConflict.FAIL:
             raise OffsetConflict(f"{said}; set onOffsetConflict to checkpoint or broker to say which one counts")
         case OnConflict.BROKER:
-            log.warning("%s; going on at the group's progress", said)
+            log.warning("%s; continuing at the offsets of the group", said)
             return True
-    log.warning("%s; going on at the checkpoint (onOffsetConflict)", said)
+    log.warning("%s; continuing at the checkpoint (onOffsetConflict)", said)
     return False

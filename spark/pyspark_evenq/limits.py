@@ -1,4 +1,4 @@
-"""How much one micro-batch takes: at most so many messages and bytes, and not before there are enough of them.
+"""How much one micro-batch takes: a maximum of messages and bytes, and not before there are enough of them.
 
 Called by the stream reader's runner at each trigger. What a batch reads is in its logged offsets, so nothing in here
 has to survive the process: after a restart the first batch does not wait, as in Spark's Kafka source.
@@ -31,7 +31,7 @@ class Limiter:
         self._last: float | None = None
 
     def is_due(self, backlog: int, *, first: bool) -> bool:
-        """Whether a batch may be made of so many messages. `first`: it does not wait (the first one of a query, and
+        """Whether a batch may be made of `backlog` messages. `first`: it does not wait (the first one of a query, and
         `availableNow`).
         """
         if first or self._last is None or backlog >= self._limits.offsets_min:

@@ -219,7 +219,7 @@ def _tell(name: str, change: Change) -> None:
     if change.resets:
         log.warning("query %s follows a reset of its group", name)
     if change.left:
-        log.warning("query %s has given up %s", name, named(change.left))
+        log.warning("query %s released %s", name, named(change.left))
     if change.gained:
         log.info("query %s got %s", name, named(change.gained))
 

@@ -55,7 +55,7 @@ class MadeGroup:
         try:
             delete_group(self.options.endpoints, group)
         except errors.Error as failure:
-            log.warning("group %s stays; delete it with `evenq group delete %s`: %s", group, group, failure)
+            log.warning("group %s was not deleted; delete it with `evenq group delete %s`: %s", group, group, failure)
 
 
 def _create(endpoints: Sequence[str], group: str) -> None:

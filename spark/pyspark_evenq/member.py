@@ -109,7 +109,7 @@ class StreamMember:
         try:
             self._background.run(self._life.leave(timeout_ms), timeout_ms=timeout_ms + 200)
         except (errors.Error, TimeoutError) as late:
-            log.warning("no goodbye to group %s, brokers will miss this member: %s", self._options.group, late)
+            log.warning("group %s could not be left, brokers drop this member later: %s", self._options.group, late)
         self._background.close()
 
     def _begun(self) -> tuple[Background, _MemberLoop]:
@@ -190,11 +190,13 @@ class _MemberLoop:
                     expression=FilterExpression(), generation=NO_GENERATION, committed=-1,
                 )  # fmt: skip
         except errors.Error as failure:  # asked again with the next batch
-            log.warning("broker %s was not told that %s is at %d: %s", queue.broker_name, queue, offset, failure)
+            log.warning(
+                "the offset of %s could not be set to %d at broker %s: %s", queue, offset, queue.broker_name, failure
+            )
             return
         if self.resets.get(queue) == number:
             del self.resets[queue]
-            log.warning("group %s was moved on %s: the query goes on at %d", self._group, queue, offset)
+            log.warning("the offset of group %s on %s was reset: the query continues at %d", self._group, queue, offset)
 
     async def leave(self, timeout_ms: int) -> None:
         for task in self._asking.values():
@@ -256,8 +258,12 @@ class _MemberLoop:
         match event:
             case Welcome():
                 self._ask(broker_name)
-            case OffsetsReset(queues) if not self._options.membership.follows_resets:  # of a broker of before
-                log.error("group %s was moved on %d queues; the query does not follow", self._group, len(queues))
+            case OffsetsReset(queues) if not self._options.membership.follows_resets:  # of an older broker
+                log.error(
+                    "the offsets of group %s were reset on %d queues; the query does not follow (honorOffsetReset)",
+                    self._group,
+                    len(queues),
+                )
             case OffsetsReset(queues):
                 self._moves += 1
                 self.resets |= dict.fromkeys(queues, self._moves)
@@ -316,11 +322,14 @@ class _MemberLoop:
                 response = groups_pb2.ListMembersResponse.FromString(content)
                 check(response.status)
             except (errors.Unsupported, errors.NotImplementedYet):
-                log.warning("%s knows no members of groups: this query is none there, and holds no queues", address)
+                log.warning(
+                    "%s does not support members of groups: this query is not a member there and locks no queues",
+                    address,
+                )
                 self._strangers |= {queue.broker_name for queue in queues}
                 continue
             except errors.Error as failure:
-                log.warning("who is in group %s was not told by %s: %s", self._group, address, failure)
+                log.warning("the members of group %s could not be read from %s: %s", self._group, address, failure)
                 continue
             for member in response.members:
                 read = {subscription.topic for subscription in member.subscriptions}
@@ -356,7 +365,7 @@ class _MemberLoop:
                     )
                 ]
             except errors.Error as failure:  # the session will tell when it is back
-                log.warning("no locks of group %s from broker %s: %s", self._group, name, failure)
+                log.warning("the queues of group %s could not be locked at broker %s: %s", self._group, name, failure)
                 return
             for lock in locks:
                 if lock.granted:
@@ -409,9 +418,9 @@ class _MemberLoop:
                     self._addresses[name], self._group, of_topic, wait_ms=0, generation=self._generation()
                 )
             except errors.Error as failure:
-                log.warning("whose queues of %s at broker %s are was not told: %s", topic, name, failure)
+                log.warning("the owners of the queues of %s could not be read from broker %s: %s", topic, name, failure)
                 return
-            for lock in sorted(locks, key=lambda lock: lock.granted):  # whoever holds one is told first
+            for lock in sorted(locks, key=lambda lock: lock.granted):  # holders are told first
                 if not lock.granted:
                     self._lose(lock.queue, f"{lock.holder or 'nobody yet'} has it")
                 elif lock.queue not in self.resets and lock.committed > self._reached.get(lock.queue, -1):

@@ -69,7 +69,7 @@ class Limits:
     bytes_max: int = 0
     """Of bodies, about: the rows are counted by the size of the next ones."""
     offsets_min: int = 0
-    """A batch waits until so many messages are there, for `delay_ms` at most."""
+    """A batch waits for this number of messages, for `delay_ms` at most."""
     delay_ms: int = 900_000
 
     @property
@@ -106,7 +106,7 @@ class ReadOptions:
     """0 = no limit."""
     max_records_per_partition: int = 0
     min_records_per_partition: int = 0
-    """Ranges of one broker are put in one task until it has so many messages; 0 = a task per range."""
+    """Ranges of one broker are put in one task until it has this many messages; 0 = a task per range."""
     tags: str = ""
     sql_filter: str = ""
     """Brokers send only messages with properties that fit. Not beside `tags`."""

@@ -50,7 +50,7 @@ class PinnedStart:
         kept = self._kept({queue: route[queue] for queue in states if queue in route})
         if not kept or any(states[queue].committed > kept[queue] for queue in kept):
             return dict(starts)
-        log.warning("group %s: beginning where the last run began, which logged no batch", self._options.group)
+        log.warning("group %s: starting where the last run started, because it completed no batch", self._options.group)
         return {
             queue: kept.get(queue, state.committed if state.committed >= 0 else state.bounds.low)
             for queue, state in states.items()
@@ -66,7 +66,9 @@ class PinnedStart:
             try:
                 cluster.commit(address, self._group, positions, client_id=self._client_id)
             except errors.Error as failure:
-                log.warning("the start is not kept at %s, latest may mean later after a crash: %s", address, failure)
+                log.warning(
+                    "the start could not be saved at %s, so after a crash `latest` may be later: %s", address, failure
+                )
 
     def drop(self) -> None:
         """Spark has a batch: the checkpoint says where the query began. The first call counts."""
@@ -78,7 +80,7 @@ class PinnedStart:
         except errors.GroupNotFound:
             pass  # deleted by an earlier run
         except errors.Error as failure:
-            log.warning("group %s stays; delete it with `evenq group delete %s`: %s", group, group, failure)
+            log.warning("group %s was not deleted; delete it with `evenq group delete %s`: %s", group, group, failure)
 
     def _kept(self, route: cluster.Route) -> dict[MessageQueue, int]:
         if not self._group:
@@ -92,7 +94,7 @@ class PinnedStart:
                     timeout_ms=self._options.read_timeout_ms,
                 )
             except (errors.Forbidden, errors.GroupNotFound) as refused:
-                log.warning("no start is kept for group %s: %s", self._options.group, refused)
+                log.warning("the start of group %s could not be saved: %s", self._options.group, refused)
                 return {}
             committed |= {queue: state.committed for queue, state in states.items() if state.committed >= 0}
         return committed

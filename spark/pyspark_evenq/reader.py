@@ -72,7 +72,7 @@ class BatchReader(DataSourceReader):
             try:
                 marks |= cluster.marks(address, [(queue, ends[queue]) for queue in queues])
             except errors.Error as failure:
-                log.warning("no marks from %s, the ends of its ranges are not compared: %s", address, failure)
+                log.warning("no marks from %s, the ends of its ranges are not checked: %s", address, failure)
         return marks
 
     def _narrowed(self, ranges: list[OffsetRange], route: cluster.Route) -> list[OffsetRange]:  # noqa: ARG002

@@ -189,4 +189,4 @@ class SharedQueues:
             try:
                 cluster.persist("where the group begins", store, timeout_ms=self._options.read_timeout_ms)
             except errors.PreconditionFailed:  # others are there already, and begin before they read
-                log.info("group %s begins on %s where others say", self._options.group, named(queues))
+                log.info("group %s starts on %s at the offsets of other members", self._options.group, named(queues))

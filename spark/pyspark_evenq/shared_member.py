@@ -106,7 +106,7 @@ class SharedMember:
         return background.run(life.planned(tenures))
 
     def until_changed(self, timeout_ms: int) -> None:
-        """Wait until the query gets or gives up a queue, at most so long."""
+        """Wait until the query gets or gives up a queue, up to a limit."""
         background, life = self._begun()
         background.run(life.until_changed(timeout_ms))
 
@@ -129,7 +129,7 @@ class SharedMember:
         try:
             self._background.run(self._life.leave(), timeout_ms=timeout_ms)
         except (errors.Error, TimeoutError) as late:
-            log.warning("no goodbye to group %s, brokers will miss this member: %s", self._options.group, late)
+            log.warning("group %s could not be left, brokers drop this member later: %s", self._options.group, late)
         self._background.close()
 
     def _begun(self) -> tuple[Background, _SharedMemberLoop]:

@@ -203,7 +203,7 @@ def _numbers() -> dict[str, int]:
 
 
 def _field_head(number: int, size: int) -> bytes:
-    """What stands before so many bytes of a field of bytes, or of an embedded message."""
+    """What stands before the bytes of a field of bytes, or of an embedded message."""
     return _varint(number << 3 | 2) + _varint(size)
 
 

@@ -43,7 +43,7 @@ class WriteOptions:
     """How long a broker that does not answer is tried before the task or the commit fails."""
     block_rows: int = 1_000
     block_bytes: int = 1 << 20
-    """A block is sent when it has so many rows or bytes."""
+    """A block is sent when it has this many rows or bytes."""
     in_flight: int = 4
     """Blocks of one task that may be on their way at once."""
     gc_freeze: bool = True

@@ -107,7 +107,11 @@ def abort(options: WriteOptions, batch_id: int, messages: list[WriterCommitMessa
             staged[0].address, done[0].query_id, batch_id, topics, [one.token for one in staged if one.brokers]
         )
     except errors.Error as error:
-        log.warning("rows of batch %d stay staged until their time is over: %s", batch_id, error.message)
+        log.warning(
+            "rows of batch %d could not be dropped and stay staged until staging.timeout_ms: %s",
+            batch_id,
+            error.message,
+        )
 
 
 def _connect(options: WriteOptions) -> None:

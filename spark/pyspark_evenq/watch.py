@@ -29,7 +29,7 @@ ROUTE_S = 30.0  # how long a new queue may stay unseen
 ROUTE_AWAY_S = 3.0  # the same while some queues have no broker
 LOOK_S = 6.0  # a broker that hangs is cut off before
 POLL_MS = 3_000  # a question stays parked over the triggers that find nothing: so few calls while a query is idle
-GRACE_S = 0.02  # brokers that told of growth before the trigger have so long to tell the newest
+GRACE_S = 0.02  # time for brokers that reported growth before the trigger to report the newest
 BROKERS_MAX = 64
 Answer = dict[MessageQueue, QueueState]
 
@@ -204,7 +204,7 @@ class QueueWatch:
             except errors.Error as failure:
                 failed = True
                 if address not in self._silent:
-                    log.warning("no offsets from %s, its queues stand still: %s", address, failure)
+                    log.warning("no offsets from %s, its queues are not read now: %s", address, failure)
                 self._silent[address] = f"{address} does not answer: {failure.message}"
                 if not failure.retryable:
                     self._routed_at = min(self._routed_at, self._now() - ROUTE_S)  # it does not have them (any more)

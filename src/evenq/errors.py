@@ -234,7 +234,7 @@ class BodyEmpty(BadRequest):
 
 
 class PreconditionFailed(Error):
-    """The state that the call names is not the present one: an old generation, a lock that somebody else holds."""
+    """The state that the call names is not the present one: an old generation, a lock that another member holds."""
 
     code = 42800
     refresh_route = True

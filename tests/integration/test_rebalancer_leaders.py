@@ -164,6 +164,6 @@ def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() ->
             eventually(lambda: not leads(first), seconds=60, what="it noticed")
             assert leads(second)
             events = [json.loads(line)["event"] for line in first.log_text().splitlines() if line.startswith("{")]
-            assert sum(event.startswith("no longer leading") for event in events) == 1
+            assert sum(event.startswith("rebalancer is no longer the leader") for event in events) == 1
         finally:
             desk.close()

@@ -157,7 +157,7 @@ def test_of_6_two_groups_on_one_machine_are_kept_apart_and_a_lost_file_starts_by
         caplog.clear()
         await world.push("three", group="g1", **rest)
         await world.slow_until(lambda: world.saw() == ["old", "old"])
-        assert "yet, the start policy decides" in caplog.text
+        assert "reading begins by the start policy" in caplog.text
 
     play(story)
 

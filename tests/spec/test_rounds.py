@@ -87,7 +87,7 @@ def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_rea
         one = await world.push(model=model, options=options, on_rebalance=lambda *change: told.append(change))
         await world.slow_until(lambda: sum(len(gained) for gained, _ in told) == 2)
         assert len(one.queues) == 2
-        assert not said(caplog, "is not divided now: it has no readable queue")
+        assert not said(caplog, "no assignment for topic t now: it has no readable queue")
         before = len(told)
         assignment = member_of(one).ownership._assignment
         routes = assignment._routes
@@ -100,7 +100,7 @@ def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_rea
         assert len(one.queues) == 2, "nothing is changed"
         assert len(told) == before, "and nobody is told"
         assert not one.balanced
-        assert said(caplog, "topic t is not divided now: it has no readable queue")
+        assert said(caplog, "no assignment for topic t now: it has no readable queue")
 
     play(story)
 
@@ -189,7 +189,7 @@ def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broke
         (lost,) = set(mine) - set(one.queues)
         assert told == [([], [lost])]
         assert len(said(caplog, f"group g: queue {lost} handed over at offset 0")) == 1
-        assert len(said(caplog, "group g: 1 queues of topic t are ours now")) == 2, "both shares"
+        assert len(said(caplog, "group g: 1 queues of topic t assigned to this member")) == 2, "both shares"
         assert all("one" in heard for heard in beats.values()), beats
 
     play(story)
@@ -220,11 +220,11 @@ def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minu
         await world.until(lambda: world.saw() == ["a", "b"])
         await world.clock.advance(118_000)
         assert member_of(one).ownership.processes() == [first]
-        assert not said(caplog, "queue t@a:0 was not pulled for 120000 ms and is taken anew")
+        assert not said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
         hangs = False
         await world.publish("c")
         await world.clock.advance(30_000)
-        (record,) = said(caplog, "queue t@a:0 was not pulled for 120000 ms and is taken anew")
+        (record,) = said(caplog, "queue t@a:0 was not pulled for 120000 ms, it is locked anew")
         assert record.levelno == logging.ERROR
         (second,) = member_of(one).ownership.processes()
         assert second is not first
@@ -251,7 +251,9 @@ def test_al_14_better_two_lists_that_name_one_queue_are_warned_of_once_and_only_
         await world.clock.advance(115_000)
         assert not said(caplog, "another member has held it")
         await world.clock.advance(15_000)
-        (record,) = said(caplog, "queue t@a:0 is in our share", "CONFIG, client two", "another member has held it for")
+        (record,) = said(
+            caplog, "queue t@a:0 is assigned to this member", "CONFIG, client two", "another member has held it for"
+        )
         assert record.levelno == logging.WARNING
         await world.clock.advance(130_000)
         assert len(said(caplog, "another member has held it")) == 1
@@ -311,7 +313,7 @@ def test_rb_25_a_listener_that_never_ends_gives_its_queue_up_after_the_drain_tim
         two = await world.push("aaa", ordered=True, options=options)
         await world.until(lambda: two.queues == [T0])
         assert 2_000 <= world.clock.monotonic_ms() - began_ms <= 5_000
-        assert said(caplog, "messages in hand of t@a:0 were not finished within 2000 ms")
+        assert said(caplog, "messages of t@a:0 were not finished within 2000 ms")
         await world.until(lambda: world.saw() == ["x", "x"])
 
     play(story)

@@ -177,7 +177,7 @@ def test_rb_12_a_strategy_that_refuses_is_named_with_its_reason_and_leaves_the_q
         member_of(one).ownership.wake()
         await world.until(lambda: not one.balanced)
         assert len(one.queues) == 1
-        assert "topic t is refused, trying again until it is not: allocate strategy 'ODD': no room" in caplog.text
+        assert "topic t is refused, trying again until it is allowed: allocate strategy 'ODD': no room" in caplog.text
 
     play(story)
 
@@ -317,7 +317,7 @@ def test_rb_10_without_a_member_list_nothing_changes_it_is_not_balanced_and_warn
             await world.clock.advance(100)
         warned = [record for record in caplog.records if "no broker tells who is in the group" in record.message]
         assert [(record.levelno, record.message) for record in warned] == [
-            (logging.WARNING, "group g: topic t is not divided now: no broker tells who is in the group")
+            (logging.WARNING, "group g: no assignment for topic t now: no broker tells who is in the group")
         ]
         del sessions.members
         member_of(one).ownership.wake()
@@ -363,15 +363,15 @@ def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(play
         await world.clock.advance(100)
         assert sorted(name for gained, _ in told for name in gained) == ["a", "b"]
         assert beats >= 1
-        logged = [record for record in caplog.records if "are ours now" in record.message]
+        logged = [record for record in caplog.records if "assigned to this member" in record.message]
         assert {record.message for record in logged} == {
-            "group g: 2 queues of topic t are ours now: a/0, b/0 (2 queues among 1 members, strategy AVG, client me)"
+            "group g: 2 queues of topic t assigned to this member: a/0, b/0 (2 queues among 1 members, strategy AVG, client me)"
         }
         quiet = (len(told), beats, len(logged))
         for _ in range(3):
             member_of(one).ownership.wake()
             await world.clock.advance(100)
-        logged = [record for record in caplog.records if "are ours now" in record.message]
+        logged = [record for record in caplog.records if "assigned to this member" in record.message]
         assert (len(told), beats, len(logged)) == quiet
 
     play(story)

@@ -6,11 +6,7 @@ Nothing else in the program reads the environment.
 
 from __future__ import annotations
 
-import os
-from dataclasses import fields
-from enum import Enum
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -20,253 +16,78 @@ from evenq.model.names import broker_problem
 from evenq.serving.auth import AuthSettings
 from evenq.serving.front_limits import FrontLimits
 from evenq.serving.tls import TlsSettings
-from evenq.store import StoreOptions
 from evenq_broker.core.cluster.listeners import check_shared, parse_listeners
+from evenq_broker.replication_settings import ReplicationSettings
+from evenq_broker.store_settings import StagingSettings, StoreSettings
 
-__all__ = ["BODY_BYTES_MAX", "BrokerSettings", "StagingSettings", "StoreSettings"]
+__all__ = ["BODY_BYTES_MAX", "BrokerSettings", "ReplicationSettings", "StagingSettings", "StoreSettings"]
 
 BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust read at most 4 MiB with properties
-
-
-_STORE = {one.name: one for one in fields(StoreOptions)}
-
-
-def _of_store(name: str, **bounds: float) -> Any:
-    """A setting that the store declares: its default, text and bounds, of which a server may have narrower ones."""
-    one = _STORE[name]
-    default = one.default.value if isinstance(one.default, Enum) else one.default
-    made: Any = Field(default=default, **{**one.metadata, **bounds})
-    return made
-
-
-class StoreSettings(BaseModel, frozen=True, extra="forbid"):
-    """The commit log and its files. What a setting means, and its default, is said by `evenq.store.StoreOptions`."""
-
-    path: Path | None = Field(default=None, description="Data folder; empty = keep everything in memory.")
-    segment_bytes: int | None = _of_store("segment_bytes", ge=1 << 16)
-    flush: Literal["async", "sync"] = _of_store("flush")
-    flush_interval_ms: int = _of_store("flush_interval_ms", le=60_000)
-    flush_bytes: int = _of_store("flush_bytes")
-    cache_bytes: int = _of_store("cache_bytes")
-    disk_free_min_bytes: int | None = _of_store("disk_free_min_bytes")
-    disk_used_max_ratio: float = _of_store("disk_used_max_ratio")
-    snapshot_log_bytes: int = _of_store("snapshot_log_bytes", ge=1 << 10)
-    snapshot_records: int = _of_store("snapshot_records", ge=1_000)
-    snapshot_interval_ms: int = _of_store("snapshot_interval_ms", ge=1_000)
-    message_index: bool = Field(default=True, description="Keep an index by key and message id.")
-    retention_ms: int = _of_store("retention_ms")
-    retention_hour: int = _of_store("retention_hour")
-    disk_clean_ratio: float = _of_store("disk_clean_ratio")
-    disk_force_ratio: float = _of_store("disk_force_ratio")
-    memory_bytes_max: int = _of_store("memory_bytes_max", ge=1 << 20)
-
-
-class StagingSettings(BaseModel, frozen=True, extra="forbid"):
-    """Rows that wait for the decision of their batch (Spark's sink)."""
-
-    bytes_max: int = Field(default=4 << 30, ge=1 << 10, description="Most staged bytes of all queries.")
-    query_bytes_max: int = Field(
-        default=2 << 30, ge=1 << 10, description="Most staged bytes of one query at this broker: bounds its batches."
-    )
-    timeout_ms: int = Field(
-        default=3_600_000,
-        ge=1_000,
-        description="Time after which staged rows without a decision are dropped, ms (1 h); longer than a batch takes.",
-    )
-    ask_interval_ms: int = Field(
-        default=5_000,
-        ge=10,
-        description="Time between two looks at decisions that are not carried out everywhere, and the silence after "
-        "which a broker asks what became of staged rows, ms.",
-    )
-    group_bytes: int = Field(
-        default=64 << 20,
-        ge=1,
-        description="Most bytes of a batch that are published in one step; a larger batch comes step by step.",
-    )
-    decisions_max: int = Field(
-        default=10_000, ge=1, description="Most decided batches that may wait for brokers that are away."
-    )
-    queries_max: int = Field(default=100_000, ge=1, description="Most queries that are remembered.")
-    memory_ms: int = Field(
-        default=30 * 86_400_000,
-        ge=1_000,
-        description="How long a query that writes nothing is remembered, ms (30 days): a stream that goes on later may "
-        "repeat its last batch. Batch jobs are remembered for twice timeout_ms.",
-    )
-
-
-class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
-    """Further copies of the broker's log on other machines. Brokers with one `broker_name` are one group."""
-
-    members: str = Field(
-        default="",
-        description="`id=host:port`, comma-separated, of all brokers of the group, this one too: where they reach each "
-        "other, and where readers that take any copy reach followers; empty = one copy.",
-    )
-    broker_id: int = Field(default=0, ge=0, le=999_999_999, description="Number of this broker among `members`.")
-    host: str = Field(default="", description="Address to bind for the other copies; empty = that of `host`.")
-    port: int = Field(
-        default=0,
-        ge=0,
-        le=65_535,
-        description="Port to bind for the other copies; 0 = that of its own entry in `members`.",
-    )
-    mode: Literal["sync", "memory"] = Field(
-        default="sync",
-        description="What a copy has before a record counts as committed: sync = it is synced to disk, memory = it is "
-        "written (lost if all copies lose power at once).",
-    )
-    min_in_sync: int = Field(
-        default=2, ge=1, le=9, description="Fewest copies in sync; with fewer nothing is taken. Of a new group only."
-    )
-    record: str = Field(
-        default="",
-        description="Where the group record is kept: `file:PATH` for brokers on one machine, "
-        "`etcd:host:port[,host:port]/KEY`, or `lease:NAME` of Kubernetes.",
-    )
-    from_one_copy: bool = Field(
-        default=False,
-        description="A folder of a broker that was alone becomes the first copy of a new group, with all of its "
-        "messages; the other `members` are added while it serves (`grow` of `evenq broker`). Any other folder is as "
-        "without it, so it may stay.",
-    )
-    forward_clients: bool = Field(
-        default=False,
-        description="While this copy follows, it listens at its ports for clients, and connections lead on to the same "
-        "ports of the leader's host in `members`: a load balancer may choose any copy. All copies have the same ports "
-        "then.",
-    )
-    etcd_user: str = Field(default="", description="Login of etcd; empty = none.")
-    etcd_password: Path | None = Field(default=None, description="File that holds its password.")
-    etcd_ca: Path | None = Field(default=None, description="PEM file of the authority that signed etcd's certificate.")
-    renew_ms: int = Field(
-        default=2_000, ge=10, le=60_000, description="Time between two signs of life of a leader, ms."
-    )
-    suspect_ms: int = Field(
-        default=6_000,
-        ge=20,
-        le=600_000,
-        description="Time without a sign of life after which another broker leads, ms; more than renew_ms.",
-    )
-    lag_ms: int = Field(
-        default=3_000,
-        ge=10,
-        le=600_000,
-        description="Time after which a copy that is silent or behind counts no more, ms.",
-    )
-
-    follower_reads: bool = Field(
-        default=True,
-        description="While this broker follows it answers readers that take committed messages from any copy, at its "
-        "address in `members`.",
-    )
-    far_behind_bytes: int = Field(
-        default=0,
-        ge=0,
-        description="A reader that takes messages from any copy and is further behind the end of the log is told to "
-        "read from a follower, bytes; 0 = 40 % of the machine's memory.",  # HA-9, LQ-69
-    )
-
-    def behind_bytes_max(self) -> int:
-        """`far_behind_bytes`, or what it is by the machine."""
-        return self.far_behind_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
-
-    @property
-    def addresses(self) -> dict[int, str]:
-        """Broker id -> where the others reach it. Raises ValueError."""
-        addresses: dict[int, str] = {}
-        for part in filter(None, (part.strip() for part in self.members.split(","))):
-            number, found, address = part.partition("=")
-            if not found or not number.strip().isdecimal() or not address.rpartition(":")[2].isdecimal():
-                raise ValueError(f"replication.members holds {part!r}; write id=host:port, as in 0=broker-0:8083")
-            if int(number) in addresses:
-                raise ValueError(f"replication.members names broker {int(number)} twice; each id is one broker")
-            addresses[int(number)] = address.strip()
-        return addresses
-
-    def problem(self, *, has_folder: bool) -> str:
-        """What is wrong with settings that only together are; empty: nothing. Raises ValueError."""
-        addresses = self.addresses
-        if not addresses:
-            return ""
-        if self.broker_id not in addresses:
-            return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
-        if self.min_in_sync > len(addresses):
-            return f"replication.min_in_sync = {self.min_in_sync} is more than the {len(addresses)} brokers of members"
-        if self.from_one_copy and self.broker_id != min(addresses):
-            return (
-                f"replication.from_one_copy is for the copy that founds the group, the lowest of members: broker "
-                f"{min(addresses)}, not {self.broker_id}"
-            )
-        if not has_folder:
-            return "replication needs a data folder: set store.path"
-        if not self.record.startswith(("file:", "etcd:", "lease:")):
-            places = "file:PATH, etcd:host:port/KEY or lease:NAME"
-            return f"replication.record must say where the group record is kept: {places}"
-        if not self.renew_ms < self.suspect_ms:
-            return (
-                f"replication.suspect_ms = {self.suspect_ms} must be more than replication.renew_ms = {self.renew_ms}"
-            )
-        return ""
 
 
 class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     """The broker's settings."""
 
-    broker_name: str = Field(default="broker-a", description="Identity of the broker; never its address.")
-    cluster: str = Field(
-        default="evenq", min_length=1, max_length=127, description="Name of the cluster it belongs to."
+    broker_name: str = Field(
+        default="broker-a",
+        description="Identity of the broker, independent of its address. All copies of a broker have the same name.",
     )
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
+    cluster: str = Field(
+        default="evenq", min_length=1, max_length=127, description="Name of the cluster that the broker belongs to."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=8081, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
     front: Literal["grpcio", "http2"] = Field(
-        default="http2", description="Who serves gRPC: evenq's own server on HTTP/2, or that of grpcio."
+        default="http2", description="Server for gRPC: `http2` = evenq's own, `grpcio` = that of the grpcio library."
     )
-    front_limits: FrontLimits = Field(default=FrontLimits(), description="Bounds of what clients can make it hold.")
+    front_limits: FrontLimits = Field(
+        default=FrontLimits(), description="Limits on what clients can make the server hold."
+    )
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
     listeners: str = Field(
         default="",
-        description="Further addresses to listen at, `name=host:port`, or `name+tls=host:port` for TLS, "
-        "comma-separated; a client is answered with the addresses of the listener it came through.",
+        description="More addresses to listen on, as `name=host:port`, or `name+tls=host:port` with TLS, "
+        "comma-separated. A client is given the addresses of the listener that it connected to.",
     )
     metrics_port: int = Field(default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; -1 = off.")
     advertise: str = Field(
         default="",
-        description="`[broker/][listener=]host:port`, comma-separated, that clients of each listener are told: "
-        "`default` (plain text), `tls`, those of `listeners`, and `internal` for other servers; with a broker's name "
-        "in front only by that one; empty = what is bound.",
+        description="Addresses that clients are given, as `[broker/][listener=]host:port`, "
+        "comma-separated. Listeners are `default` (without TLS), `tls`, those of `listeners`, and `internal` "
+        "for other servers; an entry that begins with a broker's name holds for that broker only. Empty = "
+        "the addresses listened on.",
     )
     shared_listeners: str = Field(
         default="",
-        description="Names of listeners, comma-separated, whose `advertise` is one address for all brokers: any of "
-        "them may answer there.",
+        description="Listeners, comma-separated, whose advertised address is the same for all brokers (as "
+        "behind a load balancer), so that any broker may answer there.",
     )
     nameservers: str = Field(
         default="",
-        description="`host:port`, with evenqs:// in front for TLS, comma-separated; empty = this broker is the whole "
-        "cluster.",
+        description="Addresses of the nameservers, `host:port`, comma-separated, with evenqs:// in front "
+        "for TLS; empty = this broker is the whole cluster.",
     )
     rebalancer: str = Field(
         default="",
-        description="`host:port` of the rebalancers, comma-separated, of which one leads; empty = brokers compute for "
-        "themselves.",
+        description="Addresses of the rebalancers, `host:port`, comma-separated, of which one leads; empty "
+        "= brokers compute assignments themselves.",
     )
     zone: str = Field(
         default="",
         max_length=255,
-        description="Zone that this broker is in, for strategies that keep reading near; empty = the rebalancer asks "
-        "Kubernetes.",
+        description="Zone of this broker, for strategies that prefer readers in the same zone; empty = the "
+        "rebalancer asks Kubernetes.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Least severe lines to log."
+        default="INFO", description="Least severe level that is logged."
     )
     drain_ms: int = Field(
         default=10_000,
         ge=0,
         le=600_000,
-        description="Longest time at shutdown for members to finish, commit and let go of their queues, and for "
-        "running calls, ms; longer than the drain_ms of members, shorter than the platform's grace. 0 = for nobody.",
+        description="Longest time at shutdown for running calls, and for members to finish, commit and "
+        "release their queues, ms. It should be longer than the drain_ms of members and shorter than the "
+        "platform's grace period. 0 = do not wait.",
     )
     store: StoreSettings = Field(default=StoreSettings(), description="The commit log.")
     staging: StagingSettings = Field(default=StagingSettings(), description="Rows that wait for a decision.")
@@ -274,27 +95,32 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     replication: ReplicationSettings = Field(default=ReplicationSettings(), description="Copies on other machines.")
 
     auto_create_topics: bool = Field(
-        default=True, description="Create unknown topics, on every broker, by their first message."
+        default=True, description="Create an unknown topic, on every broker, with its first message."
     )
-    auto_create_groups: bool = Field(default=True, description="Create unknown groups at first use.")
+    auto_create_groups: bool = Field(default=True, description="Create an unknown group when it is first used.")
     default_queues: int = Field(
-        default=4, ge=1, le=4096, description="Queues per broker of a topic made without a number (RT-6)."
+        default=4,
+        ge=1,
+        le=4096,
+        description="Queues on each broker of a topic that is created without a number of queues (RT-6).",
     )
     priority_levels: int = Field(
         default=10,
         ge=1,
         le=4096,
-        description="Levels, each a queue per broker, of a PRIORITY topic made without a number.",
+        description="Levels of a PRIORITY topic that is created without a number of levels; each level is "
+        "a queue on each broker.",
     )
-    lite_topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most lite topics of this broker.")
+    lite_topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most lite topics on this broker.")
     lite_topics_per_topic_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Most lite topics of one topic on this broker."
     )
-    lite_topic_size_max: int = Field(default=64, ge=1, le=127, description="Most characters of a lite topic's name.")
+    lite_topic_size_max: int = Field(default=64, ge=1, le=127, description="Longest name of a lite topic, characters.")
     lite_topic_idle_ms: int = Field(
         default=72 * 3_600_000,
         ge=1_000,
-        description="So long a lite topic stays, ms (72 h), to which nothing is sent and nobody is subscribed.",
+        description="A lite topic to which nothing is sent and nobody is subscribed is deleted after this "
+        "time, ms (72 h).",
     )
     lite_subscriptions_max: int = Field(
         default=2_000, ge=1, le=100_000, description="Most lite topics of one topic that one client is subscribed to."
@@ -305,169 +131,220 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     lite_subscription_ms: int = Field(
         default=90_000,
         ge=1_000,
-        description="So long after its client told it last a lite subscription counts, ms; clients tell every 30 s.",
+        description="A lite subscription ends when its client has not repeated it for this time, ms; "
+        "clients repeat it every 30 s.",
     )
-    topics_max: int = Field(default=10_000, ge=1, description="Most topics of this broker.")
-    groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups of this broker.")
-    body_bytes_max: int = Field(default=BODY_BYTES_MAX, ge=1, le=64 << 20, description="Largest message body, bytes.")
+    topics_max: int = Field(default=10_000, ge=1, description="Most topics on this broker.")
+    groups_max: int = Field(default=10_000, ge=1, description="Most consumer groups on this broker.")
+    body_bytes_max: int = Field(
+        default=BODY_BYTES_MAX,
+        ge=1,
+        le=64 << 20,
+        description="Largest message body, bytes. SDKs of Node.js, C# and Rust cannot receive larger ones "
+        "than the default.",
+    )
     properties_max: int = Field(default=128, ge=1, description="Most user properties of one message.")
     properties_bytes_max: int = Field(
-        default=16 << 10, ge=1, description="Most bytes of one message's user properties."
+        default=16 << 10, ge=1, description="Largest size of one message's user properties, bytes."
     )
     send_batch_max: int = Field(default=1024, ge=1, description="Most messages in one SendMessage.")
     message_group_home: Literal["cluster", "broker"] = Field(
         default="cluster",
-        description="cluster = SendMessage of a message group goes to one broker for the whole cluster, so that "
-        "producers of all SDKs share one order; broker = it stays at the broker that its producer chose.",
+        description="Which broker stores the messages of a message group: cluster = the same one for the "
+        "whole cluster, so that producers of all SDKs share one order; broker = the one that the producer "
+        "chose.",
     )
     duplicates_window_ms: int = Field(
         default=60_000,
         ge=0,
         le=3_600_000,
-        description="So long a message that its producer sends again, with the same id, is answered and not stored "
-        "again, ms; 0 = off.",
+        description="A message that its producer sends again with the same id within this time is "
+        "acknowledged but not stored again, ms; 0 = off.",
     )
     duplicates_max: int = Field(
         default=100_000,
         ge=1,
         le=10_000_000,
-        description="Most message ids remembered for that, about 200 bytes each; the oldest go first.",
+        description="Most message ids that are remembered for this, about 200 bytes each; the oldest are "
+        "forgotten first.",
     )
     default_group_max_attempts: int = Field(
-        default=17, ge=1, le=1000, description="Deliveries before the dead-letter topic (RD-3)."
+        default=17,
+        ge=1,
+        le=1000,
+        description="Deliveries of a message before it goes to the dead-letter topic, for groups without a "
+        "number of their own (RD-3).",
     )
     default_start_from: Literal["LAST", "FIRST"] = Field(
-        default="LAST", description="Where a new group begins to read."
+        default="LAST",
+        description="Where a new group begins to read: LAST = new messages only, FIRST = the oldest message.",
     )
 
-    delay_max_ms: int = Field(
-        default=40 * 86_400_000, ge=1, description="Longest time a message may be delayed, ms (40 days)."
-    )
+    delay_max_ms: int = Field(default=40 * 86_400_000, ge=1, description="Longest delay of a message, ms (40 days).")
     delay_levels: str = Field(
         default=CLASSIC_TEXT,
-        description="Delays of the levels 1, 2 ... by name, as in `1s 5s 1m 2h`; retries wait from level 3 on (RD-9).",
+        description="Delays of the levels 1, 2 ..., as in `1s 5s 1m 2h`; retries begin with level 3 (RD-9).",
     )
 
     transaction_first_check_ms: int = Field(
-        default=6_000, ge=100, le=3_600_000, description="Age of an open transaction at its first check, ms."
+        default=6_000,
+        ge=100,
+        le=3_600_000,
+        description="Age of an open transaction at which its producer is first asked for the decision, ms.",
     )
     transaction_check_interval_ms: int = Field(
-        default=30_000, ge=100, le=3_600_000, description="Time between two checks of an open transaction, ms."
+        default=30_000, ge=100, le=3_600_000, description="Time between two such checks of an open transaction, ms."
     )
     transaction_checks_max: int = Field(
-        default=15, ge=1, le=1_000, description="Checks of an open transaction before it is given up."
+        default=15, ge=1, le=1_000, description="An open transaction is given up after this many checks."
     )
     transaction_age_max_ms: int = Field(
-        default=3 * 86_400_000, ge=1_000, description="Age at which an open transaction is given up, ms (3 days)."
+        default=3 * 86_400_000, ge=1_000, description="An open transaction is given up at this age, ms (3 days)."
     )
-    transactions_max: int = Field(default=100_000, ge=1, description="Most open transactions of this broker.")
+    transactions_max: int = Field(default=100_000, ge=1, description="Most open transactions on this broker.")
     transaction_decisions_max: int = Field(
-        default=100_000, ge=1, description="Decided transactions remembered, so that a repeated decision is told apart."
+        default=100_000,
+        ge=1,
+        description="Most decided transactions that are remembered, so that a repeated decision is recognized.",
     )
     stream_commands_max: int = Field(
         default=256, ge=1, description="Most commands that wait for one client's telemetry stream."
     )
 
     receive_batch_max: int = Field(
-        default=32, ge=1, le=1024, description="Most messages in one ReceiveMessage; more is cut silently."
+        default=32,
+        ge=1,
+        le=1024,
+        description="Most messages in one ReceiveMessage; a larger number is reduced to this one.",
     )
-    receive_bytes_max: int = Field(default=8 << 20, ge=1 << 10, description="Most message bytes in one ReceiveMessage.")
+    receive_bytes_max: int = Field(
+        default=8 << 20, ge=1 << 10, description="Most bytes of messages in one ReceiveMessage."
+    )
     poll_default_ms: int = Field(
         default=5_000,
         ge=1,
         le=15_000,
-        description="Long poll of push consumers, and of a receive that names none, ms. An idle push consumer of most "
-        "SDKs waits for its poll before it ends.",
+        description="Length of the long poll of push consumers, and of a receive that gives none, ms. An "
+        "idle push consumer of most SDKs needs up to this time to stop.",
     )
-    poll_max_ms: int = Field(default=60_000, ge=1, description="Longest poll, ms.")
+    poll_max_ms: int = Field(default=60_000, ge=1, description="Longest long poll, ms.")
     poll_margin_ms: int = Field(
-        default=500, ge=0, description="A poll ends this long before the caller's deadline, ms."
+        default=500, ge=0, description="A long poll ends this long before its caller's deadline, ms."
     )
     polls_max: int = Field(
-        default=20_000, ge=1, description="Most parked polls; over it polls are answered empty at once."
+        default=20_000,
+        ge=1,
+        description="Most waiting long polls; further ones are answered at once, without messages.",
     )
     calls_max: int = Field(
         default=50_000,
         ge=1,
-        description="Most calls at once, parked polls and open streams among them; more than two for each client.",
+        description="Most calls at the same time, waiting long polls and open streams included; allow more "
+        "than two for each client.",
     )
     error_hold_ms: int = Field(
-        default=1_000, ge=0, le=10_000, description="Delay of an error answer to a push consumer, ms."
+        default=1_000,
+        ge=0,
+        le=10_000,
+        description="Delay before a push consumer is answered with an error, ms, so that it does not retry "
+        "in a tight loop.",
     )
-    invisible_default_ms: int = Field(default=60_000, ge=1, description="Invisible time when the request has none, ms.")
-    invisible_max_ms: int = Field(default=43_200_000, ge=1, description="Longest invisible time, ms (12 h).")
+    invisible_default_ms: int = Field(
+        default=60_000, ge=1, description="Invisible duration of a receive that gives none, ms."
+    )
+    invisible_max_ms: int = Field(default=43_200_000, ge=1, description="Longest invisible duration, ms (12 h).")
     renew_max_ms: int = Field(
-        default=86_400_000, ge=1, description="Longest delivery of a push consumer that stays alive, ms."
+        default=86_400_000,
+        ge=1,
+        description="Longest time that a push consumer that is alive may work on one message, ms (24 h).",
     )
     attempt_keep_ms: int = Field(
         default=20_000,
         ge=0,
-        description="So long a lost answer is given again to the client that asks with the same attempt id, ms.",
+        description="A client that repeats a receive with the same attempt id within this time gets the "
+        "same messages again, ms.",
     )
-    attempts_max: int = Field(default=20_000, ge=1, description="Most answers remembered for that.")
+    attempts_max: int = Field(default=20_000, ge=1, description="Most answers that are remembered for this.")
     inflight_max: int = Field(
         default=20_000,
         ge=1,
-        description="Most unfinished deliveries of one group on one queue; about 200 bytes of memory each.",
+        description="Most unfinished deliveries of one group on one queue, about 200 bytes of memory each; "
+        "beyond it the group receives nothing from the queue until some are finished.",
     )
-    client_silence_ms: int = Field(default=120_000, ge=1, description="Silence after which a v2 client is dropped, ms.")
+    client_silence_ms: int = Field(
+        default=120_000, ge=1, description="A v2 client that makes no calls for this time is dropped, ms."
+    )
     client_grace_ms: int = Field(
-        default=3_000, ge=0, description="Time a v2 client may be without its telemetry stream and any call, ms."
+        default=3_000,
+        ge=0,
+        description="How long a v2 client may be without its telemetry stream and without calls before it "
+        "counts as lost, ms.",
     )
     client_lost_ms: int = Field(
         default=13_000,
         ge=0,
-        description="Silence after which what such a client holds is delivered again, ms; above its heartbeat's 10 s.",
+        description="A v2 client that lost its telemetry stream and is silent for this time is dropped, "
+        "and its messages are delivered again, ms; more than the 10 s between two heartbeats.",
     )
-    clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients remembered.")
+    clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients that are remembered.")
 
-    session_beat_interval_ms: int = Field(default=3_000, ge=10, description="Beat interval told to evenq members, ms.")
-    session_timeout_ms: int = Field(
-        default=10_000, ge=50, description="Silence after which an evenq member is dropped, ms."
+    session_beat_interval_ms: int = Field(
+        default=3_000, ge=10, description="Interval at which evenq members are asked to send heartbeats, ms."
     )
-    session_grace_ms: int = Field(default=1_000, ge=0, description="Time a member may be without its stream, ms.")
+    session_timeout_ms: int = Field(
+        default=10_000,
+        ge=50,
+        description="An evenq member without a heartbeat for this time is dropped, and its queues go to others, ms.",
+    )
+    session_grace_ms: int = Field(
+        default=1_000, ge=0, description="How long a member may be without its stream before it is dropped, ms."
+    )
     revoke_ms: int = Field(
         default=90_000,
         ge=100,
-        description="Time after which a queue that a newer decision gives to a waiting member is taken from its holder,"
-        " ms; above the longest drain_ms of members.",
+        description="A queue that a newer decision gives to a waiting member is taken from its holder "
+        "after this time, ms; more than the longest drain_ms of members.",
     )
-    register_interval_ms: int = Field(default=10_000, ge=10, description="Beat interval towards each nameserver, ms.")
+    register_interval_ms: int = Field(
+        default=10_000,
+        ge=10,
+        description="Longest interval between heartbeats to a nameserver, ms; a nameserver may ask for a shorter one.",
+    )
     route_settle_ms: int = Field(
         default=2_000,
         ge=0,
         le=60_000,
-        description="How long questions for routes wait after a restart of this broker and the first word of a "
-        "nameserver, while that has just started too and has not heard from all brokers, ms; below the 3 s that "
-        "clients wait for an answer; 0 = not at all.",
+        description="After a restart of this broker, longest time that calls for routes wait for a "
+        "nameserver that has heard from all brokers, ms; less than the 3 s that clients wait for an answer. "
+        "0 = do not wait.",
     )
     peer_timeout_ms: int = Field(
-        default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and rebalancer, ms."
+        default=2_500, ge=10, description="Deadline of calls to other brokers, nameservers and the rebalancer, ms."
     )
 
     stuck_ms: int = Field(
         default=60_000,
         ge=1_000,
-        description="Time after which a queue whose oldest message stays unfinished is told as stuck, ms.",
+        description="A queue whose oldest message is unfinished for this time is reported as stuck, ms.",
     )
     trace_bytes: int = Field(
         default=4 << 20,
         ge=0,
         le=1 << 30,
-        description="Memory for what `evenq message trace ID` tells of the past; 0 = off.",
+        description="Memory for the history that `evenq message trace ID` shows, bytes; 0 = off.",
     )
     client_answer_ms: int = Field(
         default=4_000,
         ge=1,
         le=5_000,
-        description="Longest wait for a client that is asked for its stack or a verdict, ms.",
+        description="Longest wait for the answer of a client that is asked for its stack or to check a message, ms.",
     )
     backup_hold_ms: int = Field(
         default=6 * 3_600_000,
         ge=1_000,
         le=7 * 86_400_000,
-        description="Longest time that a running backup keeps retention from deleting log files that it has not read, "
-        "ms (6 h); it ends earlier when the disk is full.",
+        description="Longest time that a running backup protects log files that it has not read from "
+        "retention, ms (6 h); the protection ends earlier when the disk is full.",
     )
 
     @property

@@ -24,31 +24,41 @@ class NameserverSettings(ServerSettings, frozen=True, extra="forbid"):
     """The nameserver: a directory of brokers and their topics."""
 
     port: int = Field(default=9876, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
-    cluster: str = Field(default="evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
+    cluster: str = Field(
+        default="evenq", min_length=1, max_length=127, description="Name of the cluster, shown in metrics."
+    )
     drain_ms: int = Field(
         default=2_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."
     )
     heartbeat_interval_ms: int = Field(
-        default=3_000, ge=10, le=600_000, description="How often brokers are asked to say that they live, ms (NS-9)."
+        default=3_000,
+        ge=10,
+        le=600_000,
+        description="Interval at which brokers are asked to send heartbeats, ms (NS-9).",
     )
     expiry_ms: int = Field(
         default=10_000,
         ge=50,
         le=3_600_000,
-        description="Silence after which a broker is dropped from all routes, ms (NS-9).",
+        description="A broker without a heartbeat for this time is removed from all routes, ms (NS-9); at "
+        "least twice heartbeat_interval_ms.",
     )
     brokers_max: int = Field(default=1_000, ge=1, le=100_000, description="Most live brokers.")
     topics_max: int = Field(default=20_000, ge=1, le=1_000_000, description="Most topics of one broker.")
     watchers_max: int = Field(default=10_000, ge=1, le=100_000, description="Most open watches of routes.")
     watcher_behind_max: int = Field(
-        default=1_000, ge=1, le=100_000, description="Events that may wait for one watcher; over it the watch ends."
+        default=1_000,
+        ge=1,
+        le=100_000,
+        description="Most events that wait for one watcher; beyond it the watch is ended, and the watcher "
+        "opens a new one.",
     )
 
     register_from: str = Field(
         default="",
         max_length=4_096,
-        description="Addresses and networks (CIDR) that brokers may register from, comma-separated; * = any; empty = "
-        "any with auth.enabled, else this machine only.",
+        description="Addresses and networks (CIDR) from which brokers may register, comma-separated; * = "
+        "any. Empty = any if auth.enabled, else this machine only.",
     )
     auth: AuthSettings = Field(default=AuthSettings(), description="Who may call.")
 

@@ -22,43 +22,67 @@ class RebalancerSettings(ServerSettings, frozen=True, extra="forbid"):
     """The rebalancer's settings."""
 
     port: int = Field(8083, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
-    cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster, for metrics.")
+    cluster: str = Field("evenq", min_length=1, max_length=127, description="Name of the cluster, shown in metrics.")
     debounce_ms: int = Field(
-        5, ge=0, le=10_000, description="Time without a change after which changes are decided, ms."
+        5, ge=0, le=10_000, description="A group is decided when it has not changed for this time, ms."
     )
     debounce_max_ms: int = Field(
-        50, ge=0, le=60_000, description="Longest time from the first of several changes to their decision, ms."
+        50, ge=0, le=60_000, description="Longest time from the first of several changes to the decision, ms."
     )
     grace_ms: int = Field(
-        10_000, ge=0, le=600_000, description="How long a broker's facts count after its stream broke, ms."
+        10_000,
+        ge=0,
+        le=600_000,
+        description="How long the reports of a broker still count after its stream has ended, ms.",
     )
     warm_up_ms: int = Field(
-        1_000, ge=0, le=600_000, description="Time after the first report before anything is answered, ms."
+        1_000,
+        ge=0,
+        le=600_000,
+        description="Time after the first report before decisions are made, ms, so that other brokers can report too.",
     )
     lease: str = Field(
         "none",
         pattern=r"^(none|file:.+|kubernetes:[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)$",
-        description="Who leads, of several: `none` = this is the only rebalancer, `file:PATH` on one machine, "
-        "`kubernetes:NAME` = the Lease of that name in the namespace of the pod.",
+        description="How one of several rebalancers becomes the leader: `none` = this is the only one, "
+        "`file:PATH` for several on one machine, `kubernetes:NAME` = the Lease with this name in the "
+        "namespace of the pod.",
     )
     lease_ms: int = Field(
-        6_000, ge=100, le=600_000, description="Time that others wait for a leader that gives no sign of life, ms."
+        6_000,
+        ge=100,
+        le=600_000,
+        description="A leader that did not renew its lease for this time is replaced, ms; more than lease_renew_ms.",
     )
     lease_renew_ms: int = Field(
-        4_000, ge=50, le=600_000, description="Time that a leader goes on when it cannot renew its lease, ms."
+        4_000,
+        ge=50,
+        le=600_000,
+        description="A leader that cannot renew its lease for this time stops leading, ms; more than lease_retry_ms.",
     )
-    lease_retry_ms: int = Field(1_000, ge=10, le=600_000, description="Between two renewals, and two looks, ms.")
+    lease_retry_ms: int = Field(
+        1_000,
+        ge=10,
+        le=600_000,
+        description="Time between two renewals of the lease, and between two looks of the others at it, ms.",
+    )
     topology: Literal["none", "kubernetes"] = Field(
         "none",
-        description="Where zones and places of members without labels come from: `kubernetes` = watch pods and nodes.",
+        description="Source of the zones and places of members that give none: `kubernetes` = watch pods and nodes.",
     )
     kubernetes_namespace: str = Field(
-        "", max_length=63, description="Namespace of the Lease and of the members' pods; empty = that of this pod."
+        "",
+        max_length=63,
+        description="Namespace of the Lease and of the members' pods; empty = the namespace of this pod.",
     )
-    machine_rooms: str = Field("", max_length=4_096, description="Rooms that MACHINE_ROOM divides, comma-separated.")
+    machine_rooms: str = Field(
+        "",
+        max_length=4_096,
+        description="Machine rooms among which the strategy MACHINE_ROOM divides queues, comma-separated.",
+    )
     brokers_max: int = Field(1_000, ge=1, description="Most brokers that report.")
-    groups_max: int = Field(10_000, ge=1, description="Most groups that one broker may tell.")
-    topics_max: int = Field(10_000, ge=1, description="Most topics that one broker may tell.")
+    groups_max: int = Field(10_000, ge=1, description="Most groups that one broker reports.")
+    topics_max: int = Field(10_000, ge=1, description="Most topics that one broker reports.")
     members_max: int = Field(2_000, ge=1, description="Most members of one group at one broker.")
     decisions_max: int = Field(20_000, ge=1, description="Most pairs of group and topic.")
     request_modes_max: int = Field(

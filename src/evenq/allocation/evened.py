@@ -136,7 +136,7 @@ class _Shares:
         return heap[0]
 
     def level(self, moves: int) -> None:
-        """Move so many queues, each from a largest share to a smallest one; `moves` is less than balance needs."""
+        """Move `moves` queues, each from a largest share to a smallest one; `moves` is less than balance needs."""
         smallest = [(len(mine), index, client_id) for index, (client_id, mine) in enumerate(self.kept.items())]
         largest = [(-count, index, client_id) for count, index, client_id in smallest]
         heapify(smallest)

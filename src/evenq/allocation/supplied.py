@@ -30,7 +30,7 @@ ENTRY_POINTS = "evenq.allocation"
 NO_STRATEGY = "NONE"
 """Asks for no strategy, in any case; no package can take the name."""
 OFFERED_MAX = 64
-"""So many names are looked at, in alphabetical order; the rest is not known."""
+"""Most names that are looked at, in alphabetical order; the rest is unknown."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def supplied(name: str) -> Supplied | None:
     """The strategy that a package offers under this name; None if there is none.
 
     Raises BadRequest, with what to fix, if two packages offer it, if it cannot be imported or is no strategy,
-    and for the name `NONE`, whoever offers it.
+    and for the name `NONE`, always.
     """
     if name.upper() == NO_STRATEGY:
         raise BadRequest(f"{name!r} is no strategy: the name takes a group's own away; a package needs another one")

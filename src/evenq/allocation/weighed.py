@@ -23,7 +23,7 @@ SLACK = 0.1
 """With weights: levels from 0.9 to 1.1 of the mean count as even. With capacities only there is no slack."""
 FLOOR = 0.1
 """A queue weighs at least this part of the mean weight, so that queues without lag do not all go to one member."""
-LOWEST = 4  # where capacities differ, so many of the lowest levels are compared as takers of a queue
+LOWEST = 4  # where capacities differ, this many of the lowest levels are compared as takers of a queue
 TINY = 1e-9
 
 Level = tuple[float, int]  # the level when it was noted, and the member's place

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 WAIT_MS = 10_000
-"""So long a new leader is waited for: it reads its log before it serves."""
+"""Longest wait for a new leader, which reads its log before it serves."""
 _GROUPS = (
     Column("broker", "broker group"),
     Column("mode", "mode"),

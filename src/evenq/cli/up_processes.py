@@ -24,7 +24,7 @@ __all__ = ["serve"]
 _LOOK_MS = 200
 _RESTARTS_MAX = 5
 _RESTARTS_MS = 60_000
-"""So many restarts of one server within this time are tried."""
+"""Most restarts of one server within this time."""
 
 
 async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:

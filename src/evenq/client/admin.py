@@ -355,7 +355,7 @@ class Admin(Queries, SyncFace, AdminClient):
         )
 
     def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
-        """From now on so many copies of a broker group must be in sync, or nothing is taken. Raises NotFound,
+        """From now on this many copies of a broker group must be in sync, or nothing is taken. Raises NotFound,
         PreconditionFailed (fewer are in sync, or the group has fewer), HaNotAvailable.
         """
         return self._run(self._calls.set_in_sync_min(broker, copies))

@@ -285,7 +285,7 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         return await copies_grown(self._calls, clock, broker, members, in_sync_min=in_sync_min, wait_ms=wait_ms)
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
-        """So many copies must be in sync; see `evenq.Admin.set_in_sync_min`."""
+        """This many copies must be in sync; see `evenq.Admin.set_in_sync_min`."""
         return await self._calls.set_in_sync_min(broker, copies)
 
     async def describe_cluster(self) -> ClusterView:

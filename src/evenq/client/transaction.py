@@ -137,4 +137,6 @@ def _must_be(was: TransactionResolution | None, decision: TransactionResolution,
 
 
 def _not_told(message_id: str, error: Error) -> None:
-    log.warning("the rollback of message %s was not told, its broker will ask the checker: %s", message_id, error)
+    log.warning(
+        "the rollback of message %s did not reach its broker, which will ask the checker: %s", message_id, error
+    )

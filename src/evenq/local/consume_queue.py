@@ -114,7 +114,11 @@ def read(
     if index is None:
         per_file = options.entries_per_file
         following = (offset // per_file + 1) * per_file
-        log.warning("consume queue file is missing", extra={"queue": queue.key, "offset": offset, "next": following})
+        log.warning(
+            "queue %s: a consume queue file is missing, going on at offset %d instead of %d",
+            queue.key, following, offset,
+            extra={"queue": queue.key, "offset": offset, "next": following},
+        )  # fmt: skip
         return GetResult(GetStatus.OFFSET_FOUND_NULL, following, minimum, end, [])
     entries = list(ENTRY.iter_unpack(index[: len(index) - len(index) % ENTRY_BYTES]))
     status, messages, walked = _collect(queue, store, entries, offset, min(count, options.batch_messages_disk), options)

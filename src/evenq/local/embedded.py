@@ -278,7 +278,10 @@ class EmbeddedEngine(Engine):
                 offset += 1
         cut = queue.records.end - end_position
         if cut > 0:
-            log.warning("cut an unfinished write", extra={"queue": queue.key, "place": end_position, "bytes": cut})
+            log.warning(
+                "queue %s: cut an unfinished write of %d bytes at %d", queue.key, cut, end_position,
+                extra={"queue": queue.key, "place": end_position, "bytes": cut},
+            )  # fmt: skip
         queue.index.truncate(count * ENTRY_BYTES)
         queue.records.truncate(end_position)
         queue.index.mark_unsynced(synced * ENTRY_BYTES)

@@ -112,7 +112,7 @@ class Engine(ABC):
                 f"writing to {folder} failed ({error.strerror}), so what is on disk is unknown: close the queues, see "
                 "to the disk, open them again"
             )
-            log.error("writing failed", extra={"reason": self.failure, "new_file": kind is FileFailed})
+            log.error("%s", self.failure, extra={"reason": self.failure, "new_file": kind is FileFailed})
         return kind(self.failure)
 
     def interrupted(self, error: BaseException) -> None:

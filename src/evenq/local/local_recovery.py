@@ -51,7 +51,7 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
     if anew:
         start = first
         _start_over(engine)
-        log.warning("consume queues are made anew from the store", extra={"from": first})
+        log.warning("rebuilding the consume queues from the store, from offset %d on", first, extra={"from": first})
     begun: set[LocalConsumeQueue] = set()
 
     def put_position(message: Message, size: int) -> None:
@@ -117,7 +117,7 @@ def _adopt(engine: LocalEngine, newest: dict[tuple[str, int], int]) -> bool:
         try:
             queue.positions.load()
         except StoreCorrupted as error:
-            log.warning("consume queue is damaged", extra={"queue": key, "reason": str(error)})
+            log.warning("consume queue %s is damaged: %s", key, error, extra={"queue": key, "reason": str(error)})
             return False
         positions = queue.positions
         whole = all(positions.size_of(start) == positions.file_bytes for start in positions.starts[:-1])
@@ -148,7 +148,11 @@ def _keep_cut(engine: LocalEngine, walked: Walked) -> None:
         return
     path = f"{CUT_FOLDER}/{walked.end:020d}"
     log.warning(
-        "cut an unfinished write", extra={"at": walked.end, "bytes": size, "status": walked.status, "kept": path}
+        "cut an unfinished write of %d bytes at %d; its bytes are kept in %s",
+        size,
+        walked.end,
+        path,
+        extra={"at": walked.end, "bytes": size, "status": walked.status, "kept": path},
     )
     engine.disk.make_folder(CUT_FOLDER)
     write_whole(engine.disk, path, data)

@@ -45,7 +45,7 @@ class LocalOptions:
     flush_interval_ms: int = 500
     """How often written messages are synced (ASYNC) and progress is saved (XO-10)."""
     index_interval_ms: int = 5_000
-    """How often consume queues are synced (XO-10): so many seconds of messages are read again at a start after a
+    """How often consume queues are synced (XO-10): messages of this time are read again at a start after a
     crash."""
     window_ms: int = 30_000
     """How long a queue stays reserved for a consumer that shows no life (LQ-6). Polling and acknowledging are life."""
@@ -62,7 +62,7 @@ class LocalOptions:
     files_open_max: int = 256
     batch_messages_memory: int = 32
     batch_bytes_memory: int = 300 << 10
-    """One poll answers with at most so many messages and bytes from memory (LQ-66, XO-10); always at least one."""
+    """Most messages and bytes that one poll reads from memory (LQ-66, XO-10); always at least one."""
     batch_messages_disk: int = 32
     """From files. Upstream says 8 because a page fault stops its store; ours stops nobody."""
     batch_bytes_disk: int = 64 << 10

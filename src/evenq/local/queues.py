@@ -109,7 +109,7 @@ def _known(disk: Disk, kind: EngineName, options: LocalOptions) -> dict[str, Any
         known["groups"] = dict(state.get("groups", {}))
         known["inner"] = known["groups"].pop(BROKER_INNER, {})
         return known
-    log.info("no saved progress", extra={"folder": disk.describe("")})
+    log.info("no saved progress in %s: starting without", disk.describe(""), extra={"folder": disk.describe("")})
     shape = {name: getattr(options, name) for name in SHAPE}
     state_file.save(disk, {"engine": kind.value, **shape})
     return shape
@@ -153,7 +153,11 @@ class LocalQueues(Closing):
                 queue = topic.queues.get(key[1]) if topic else None
                 end = queue.end if queue else 0
                 if offset >= end:
-                    log.warning("progress was behind the end", extra={"group": group.name, "queue": key, "end": end})
+                    log.warning(
+                        "group %s: saved progress %d is beyond the end of queue %s, set back to %d",
+                        group.name, offset, key, end,
+                        extra={"group": group.name, "queue": key, "end": end},
+                    )  # fmt: skip
                     group.offsets[key] = end - 1
 
     # Producers and consumers
@@ -232,17 +236,19 @@ class LocalQueues(Closing):
             raise
         took = self._clock.monotonic_ms() - began
         if took > SLOW_FLUSH_MS:
-            log.warning("a flush took long", extra={"took_ms": took})
+            log.warning("a flush of local queues took %d ms", took, extra={"took_ms": took})
 
     def _keep_safe(self) -> None:
         while not self._stop.wait(self.options.flush_interval_ms / 1000):
             try:
                 self.flush()
             except Error as error:
-                log.error("local queues failed", extra={"reason": str(error)})  # noqa: TRY400  # the text says it all
+                log.error("local queues stopped: %s", error, extra={"reason": str(error)})  # noqa: TRY400  # the text says it all
                 return
             except Exception:
-                log.exception("local queues failed")  # and every later call is refused with the reason
+                log.exception(
+                    "local queues stopped after an internal error"
+                )  # and every later call is refused with the reason
                 return
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class DelayLevels:
         return self.delays_ms[min(level, self.highest) - 1]
 
     def retry_level(self, delivery_attempt: int) -> int:
-        """Level of the pause after so many failed deliveries (1 = the first): 3 and up (RD-10)."""
+        """Level of the pause after this number of failed deliveries (1 = the first): 3 and up (RD-10)."""
         return min(2 + max(1, delivery_attempt), self.highest)
 
 

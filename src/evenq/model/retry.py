@@ -62,7 +62,7 @@ class RetryPolicy:
                 raise ValueError(f"a retry multiplier of {self.multiplier} is outside 1 to {MULTIPLIER_MAX:.0f}")
 
     def delay_ms(self, attempts: int, *, levels: DelayLevels = CLASSIC_LEVELS) -> int:
-        """The pause after so many failed deliveries (1 = the first), ms. `levels`: the cluster's, for CLASSIC."""
+        """The pause after `attempts` failed deliveries (1 = the first), ms. `levels`: the cluster's, for CLASSIC."""
         attempts = max(1, attempts)
         if self.kind is RetryKind.EXPONENTIAL:
             # A float would overflow long before the 1,000th attempt: stop multiplying when the top is reached.

@@ -68,7 +68,7 @@ class TopicConfig:
     retention_ms: int | None = None
     """How long its messages are kept, ms; 0: for ever; None: as long as the broker keeps any."""
     chosen: bool = False
-    """Somebody chose the brokers that have it (TQ-4): no other one takes it by itself."""
+    """An operator chose the brokers that have it (TQ-4): no other one takes it by itself."""
     uid: str = ""
     """New each time that the topic is made; the same on all brokers that made it together."""
 

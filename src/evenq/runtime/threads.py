@@ -16,7 +16,7 @@ REST_S = 20e-6
 
 
 def let_threads_run() -> None:
-    """Rest for so long that a thread that waits for the interpreter gets it. Blocks the loop: for loops under a crowd
+    """Rest long enough that a thread which waits for the interpreter gets it. Blocks the loop: for loops under a crowd
     only, once in some milliseconds.
     """
     time.sleep(REST_S)

@@ -36,12 +36,12 @@ CLOCK_SKEW_MS = 60_000
 class AuthSettings(BaseModel, frozen=True, extra="forbid"):
     """Who may call."""
 
-    enabled: bool = Field(default=False, description="Take only calls that are signed by a user of the users file.")
+    enabled: bool = Field(default=False, description="Accept only calls that are signed by a user of the users file.")
     users: Path | None = Field(
-        default=None, description="TOML file with users, secrets and grants; read again when it changes."
+        default=None, description="TOML file with users, secrets and grants; changes take effect without a restart."
     )
     reload_ms: int = Field(
-        default=2_000, ge=100, le=60_000, description="How often the users file is looked at for changes, ms."
+        default=2_000, ge=100, le=60_000, description="How often the users file is checked for changes, ms."
     )
     clock_skew_ms: int = Field(
         default=-1,
@@ -50,7 +50,9 @@ class AuthSettings(BaseModel, frozen=True, extra="forbid"):
         description="How far x-mq-date-time may be from the server's clock, ms, beside a time zone of "
         f"whole quarters of an hour; 0 = not looked at, -1 = {CLOCK_SKEW_MS} with a port without TLS, else 0.",
     )
-    cache_max: int = Field(default=10_000, ge=2, le=1_000_000, description="Most signatures remembered as right.")
+    cache_max: int = Field(
+        default=10_000, ge=2, le=1_000_000, description="Most verified signatures that are remembered."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -43,170 +43,180 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.connections_max,
         ge=1,
         le=_COUNT_MAX,
-        description="Most connections of one listener; one more is closed.",
+        description="Most connections of one listener; further ones are closed.",
     )
     connections_per_address_max: int = Field(
         default=_DEFAULT.connections_per_address_max,
         ge=1,
         le=_COUNT_MAX,
-        description="Most connections of one peer address; a load balancer is one address.",
+        description="Most connections from one address; a load balancer is one address.",
     )
     streams_per_connection_max: int = Field(
         default=_DEFAULT.streams_per_connection_max,
         ge=1,
         le=_COUNT_MAX,
-        description="Most calls at once on one connection; a push consumer parks one per queue. Both fronts.",
+        description="Most calls at the same time on one connection; a push consumer has a waiting one for "
+        "each queue. Also with front=grpcio.",
     )
     calls_per_address_max: int = Field(
         default=_DEFAULT.calls_per_address_max,
         ge=1,
         le=_COUNT_MAX,
-        description="Most calls at once from one peer address; one more is answered RESOURCE_EXHAUSTED.",
+        description="Most calls at the same time from one address; further ones are answered RESOURCE_EXHAUSTED.",
     )
     header_list_bytes_max: int = Field(
         default=_DEFAULT.header_list_bytes_max,
         ge=4 << 10,
         le=1 << 20,
-        description="Largest header list of a request, bytes; more is answered RESOURCE_EXHAUSTED, four times this "
-        "ends the connection. Both fronts.",
+        description="Largest header list of a request, bytes; a larger one is answered RESOURCE_EXHAUSTED, "
+        "one of four times this size ends the connection. Also with front=grpcio.",
     )
     frames_per_turn: int = Field(
         default=_DEFAULT.frames_per_turn,
         ge=2,
         le=65_536,
-        description="Most frames of one connection that are read before other connections have their turn; a unary "
-        "call is two.",
+        description="Most frames that are read from one connection before other connections get their "
+        "turn; a unary call is two frames.",
     )
 
     stream_window_bytes: int = Field(
         default=_DEFAULT.stream_window_bytes,
         ge=_WINDOW_MIN,
         le=WINDOW_MAX,
-        description="What a peer may send on one stream before it must wait for us, bytes.",
+        description="Bytes that a client may send on one stream before it must wait (HTTP/2 flow control).",
     )
     connection_window_bytes: int = Field(
         default=_DEFAULT.connection_window_bytes,
         ge=_WINDOW_MIN,
         le=WINDOW_MAX,
-        description="What a peer may send on all streams of one connection before it must wait for us, bytes.",
+        description="Bytes that a client may send on all streams of one connection before it must wait "
+        "(HTTP/2 flow control).",
     )
     connection_request_bytes_max: int = Field(
         default=_DEFAULT.connection_request_bytes_max,
         ge=1 << 20,
         le=_BYTES_MAX,
-        description="Most bytes of one connection's requests that are not complete, or not read by their handler; at "
-        "this the peer must wait, and the newest are refused if none could be completed.",
+        description="Most bytes of one connection's requests that are incomplete, or not yet read by their "
+        "handler; beyond it the client must wait, and the newest requests are refused if none could be "
+        "completed.",
     )
     request_bytes_max: int = Field(
         default=_DEFAULT.request_bytes_max,
         ge=1 << 20,
         le=_BYTES_MAX,
-        description="Most bytes of all such requests of one listener; over it they are answered RESOURCE_EXHAUSTED.",
+        description="Most bytes of such requests of all connections of one listener; beyond it they are "
+        "answered RESOURCE_EXHAUSTED.",
     )
 
     stream_unread_bytes: int = Field(
         default=_DEFAULT.stream_unread_bytes,
         ge=1 << 10,
         le=_BYTES_MAX,
-        description="Answers of one stream that its peer has not taken, bytes; at this a handler that streams waits.",
+        description="Bytes of one stream's answer that its client has not read; at this size a streaming "
+        "handler waits.",
     )
     connection_unread_bytes: int = Field(
         default=_DEFAULT.connection_unread_bytes,
         ge=1 << 16,
         le=_BYTES_MAX,
-        description="Answers of one connection that its peer has not taken, bytes; at this handlers that stream wait, "
-        "and further calls are answered RESOURCE_EXHAUSTED.",
+        description="Bytes of one connection's answers that its client has not read; at this size "
+        "streaming handlers wait, and further calls are answered RESOURCE_EXHAUSTED.",
     )
     connection_unread_bytes_max: int = Field(
         default=_DEFAULT.connection_unread_bytes_max,
         ge=16 << 20,
         le=_BYTES_MAX,
-        description="Most bytes of one connection's answers that its peer has not taken; over it the connection ends.",
+        description="Most bytes of one connection's answers that its client has not read; beyond it the "
+        "connection is closed.",
     )
     address_unread_bytes: int = Field(
         default=_DEFAULT.address_unread_bytes,
         ge=1 << 20,
         le=_BYTES_MAX,
-        description="Answers of all connections of one peer address that it has not taken, bytes; at this, connections "
-        "that leave more than their share of it unread wait, and what stalls ends after pressed_stall_ms; at twice "
-        "this their unary calls are answered RESOURCE_EXHAUSTED. A load balancer is one address.",
+        description="Bytes of the answers of all connections of one address that it has not read. At this "
+        "size, connections with more than their share of it wait, and streams that are not read are reset "
+        "after pressed_stall_ms; at twice this size their unary calls are answered RESOURCE_EXHAUSTED. A "
+        "load balancer is one address.",
     )
     unread_bytes: int = Field(
         default=_DEFAULT.unread_bytes,
         ge=16 << 20,
         le=_BYTES_MAX,
-        description="Answers of all connections of one listener that peers have not taken, bytes; at this the same "
-        "holds for connections of all addresses, and their unary calls are refused at once.",
+        description="Bytes of the answers of all connections of one listener that clients have not read; "
+        "at this size the same holds for connections of all addresses, and their unary calls are refused at "
+        "once.",
     )
 
     preface_ms: int = Field(
         default=_DEFAULT.preface_ms,
         ge=100,
         le=_MS_MAX,
-        description="Longest time from accept to the peer's first frame, TLS included, ms.",
+        description="Longest time from the accepted connection to the client's first frame, TLS handshake "
+        "included, ms.",
     )
     request_ms: int = Field(
         default=_DEFAULT.request_ms,
         ge=100,
         le=_MS_MAX,
-        description="Longest time from the start of a request, or of a message of a stream, to its last byte, ms.",
+        description="Longest time from the first to the last byte of a request, or of a message of a stream, ms.",
     )
     idle_ms: int = Field(
         default=_DEFAULT.idle_ms,
         ge=1_000,
         le=_MS_MAX,
-        description="A connection without calls is closed after this, ms. Both fronts.",
+        description="A connection without calls is closed after this time, ms. Also with front=grpcio.",
     )
     keepalive_ms: int = Field(
         default=_DEFAULT.keepalive_ms,
         ge=1_000,
         le=_MS_MAX,
-        description="A silent connection is asked for a sign of life after this, ms. Both fronts.",
+        description="A silent connection gets a PING after this time, ms. Also with front=grpcio.",
     )
     keepalive_timeout_ms: int = Field(
         default=_DEFAULT.keepalive_timeout_ms,
         ge=100,
         le=_MS_MAX,
-        description="Longest time for that sign, ms; then the connection is closed. Both fronts.",
+        description="A connection whose PING is not answered within this time is closed, ms. Also with front=grpcio.",
     )
     write_stall_ms: int = Field(
         default=_DEFAULT.write_stall_ms,
         ge=1_000,
         le=_MS_MAX,
-        description="A peer whose socket takes no byte for this long is taken for gone, ms.",
+        description="A connection whose socket accepts no byte for this time is closed, ms.",
     )
     stall_ms: int = Field(
         default=_DEFAULT.stall_ms,
         ge=100,
         le=_MS_MAX,
-        description="A stream whose peer reads nothing of its answer for this long is reset, ms.",
+        description="A stream whose client reads nothing of the answer for this time is reset, ms.",
     )
     pressed_stall_ms: int = Field(
         default=_DEFAULT.pressed_stall_ms,
         ge=100,
         le=_MS_MAX,
-        description="The same, and longest time for a socket that takes no byte, while all connections together are "
-        "at unread_bytes or those of the address at address_unread_bytes, ms.",
+        description="The value of both stall_ms and write_stall_ms while unread_bytes or "
+        "address_unread_bytes is reached, ms.",
     )
 
     flood_burst: int = Field(
         default=_DEFAULT.flood_burst,
         ge=32,
         le=_COUNT_MAX,
-        description="Most frames at once that cost their sender nothing (PING, PRIORITY, WINDOW_UPDATE), beside those "
-        "that our own frames call for; one more ends the connection.",
+        description="Most frames at once that cost their sender nothing (PING, PRIORITY, WINDOW_UPDATE), "
+        "not counting those that answer the server's own frames; a further one ends the connection.",
     )
     flood_per_s: int = Field(
-        default=_DEFAULT.flood_per_s, ge=1, le=_COUNT_MAX, description="The same in the long run, frames a second."
+        default=_DEFAULT.flood_per_s, ge=1, le=_COUNT_MAX, description="The same on average, frames a second."
     )
     resets_burst: int = Field(
         default=_DEFAULT.resets_burst,
         ge=32,
         le=_COUNT_MAX,
-        description="Most calls at once that a connection gives up before their answers; one more ends it.",
+        description="Most calls at once that a client resets before they are answered; a further one ends "
+        "the connection.",
     )
     resets_per_s: int = Field(
-        default=_DEFAULT.resets_per_s, ge=1, le=_COUNT_MAX, description="The same in the long run, calls a second."
+        default=_DEFAULT.resets_per_s, ge=1, le=_COUNT_MAX, description="The same on average, calls a second."
     )
 
     @model_validator(mode="after")

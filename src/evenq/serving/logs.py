@@ -1,15 +1,16 @@
 """What servers write to stderr: one JSON object per line, or one readable line each when a person looks on (a
 terminal).
 
-Fields given as `extra={...}` become keys of the object, and from WARNING upwards stand in the text as well: a person
-who shows only the text must see which topic, group or broker it is about, and why. Message bodies are never logged;
-nothing above DEBUG is per message.
+Fields given as `extra={...}` become keys of the object, and from WARNING upwards those that the text does not name are
+appended to it: a person who is shown only the text must see which topic, group or broker it is about, and why. Message
+bodies are never logged; nothing above DEBUG is per message.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -53,12 +54,13 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """Time of day, level, event, then `key=value`."""
+    """Time of day, level, event, then `key=value` of the fields that the event does not name."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        fields = "".join(f" {key}={value}" for key, value in _extra(record).items())
-        line = f"{time} {record.levelname:<7} {record.getMessage()}{fields}"
+        text = record.getMessage()
+        fields = "".join(f" {key}={value}" for key, value in _unnamed(text, _extra(record)).items())
+        line = f"{time} {record.levelname:<7} {text}{fields}"
         if record.exc_info and record.exc_info[0] is not None:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -66,9 +68,15 @@ class HumanFormatter(logging.Formatter):
 
 def _text(record: logging.LogRecord, extra: dict[str, Any]) -> str:
     text = record.getMessage()
-    if not extra or record.levelno < logging.WARNING:
+    unnamed = _unnamed(text, extra) if record.levelno >= logging.WARNING else {}
+    if not unnamed:
         return text
-    return f"{text} ({', '.join(f'{key}={value}' for key, value in extra.items())})"
+    return f"{text} ({', '.join(f'{key}={value}' for key, value in unnamed.items())})"
+
+
+def _unnamed(text: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """The fields whose value does not stand in the text."""
+    return {key: value for key, value in extra.items() if not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", text)}
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:

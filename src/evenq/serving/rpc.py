@@ -234,7 +234,7 @@ class MessagePieces(NamedTuple):
     """One message of an answer that lies in several places, so that nobody has to put it together."""
 
     parts: list[bytes | memoryview]
-    """Nobody changes them: whoever made them finds out when nobody looks at them any more."""
+    """Nobody changes them; their maker finds out when they are no longer used."""
 
     def whole(self) -> bytes:
         """The message, put together."""

@@ -30,19 +30,23 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     """What every server can be told."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to bind.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=0, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
     front: Literal["grpcio", "http2"] = Field(
-        default="http2", description="Who serves gRPC: evenq's own server on HTTP/2, or that of grpcio."
+        default="http2", description="Server for gRPC: `http2` = evenq's own, `grpcio` = that of the grpcio library."
     )
-    front_limits: FrontLimits = Field(default=FrontLimits(), description="Bounds of what clients can make it hold.")
+    front_limits: FrontLimits = Field(
+        default=FrontLimits(), description="Limits on what clients can make the server hold."
+    )
     tls: TlsSettings = Field(default=TlsSettings(), description="Encryption.")
-    advertise: str = Field(default="", description="`host:port` that others are told; empty = what is bound.")
+    advertise: str = Field(
+        default="", description="Address that others are given, `host:port`; empty = the address listened on."
+    )
     metrics_port: int = Field(
         default=5557, ge=-1, le=65_535, description="HTTP port of metrics and health; 0 = any, -1 = off."
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Least severe lines to log."
+        default="INFO", description="Least severe level that is logged."
     )
     drain_ms: int = Field(
         default=10_000, ge=0, le=600_000, description="Longest time for running calls at shutdown, ms."

@@ -32,28 +32,29 @@ class TlsSettings(BaseModel, frozen=True, extra="forbid"):
 
     port: int = Field(default=-1, ge=-1, le=65_535, description="gRPC port with TLS; -1 = off, 0 = any free one.")
     certificate: Path | None = Field(
-        default=None, description="PEM file with the certificate chain; read again when it changes."
+        default=None, description="PEM file with the certificate chain; changes take effect without a restart."
     )
     key: Path | None = Field(default=None, description="PEM file with the private key, without a password.")
     client_ca: Path | None = Field(
         default=None,
-        description="PEM file of authorities; set = TLS callers must show a certificate that one of them signed.",
+        description="PEM file of authorities; if set, TLS clients must present a certificate that one of them signed.",
     )
     peers: bool = Field(
         default=False,
-        description="Call other servers with TLS, where their address says nothing else; this server's certificate is "
-        "shown to them.",
+        description="Use TLS for calls to other servers whose address does not say it; they are shown this "
+        "server's certificate.",
     )
     peer_ca: Path | None = Field(
-        default=None, description="PEM file of authorities that sign other servers; empty = the system's."
+        default=None,
+        description="PEM file of the authorities that sign the certificates of other servers; empty = the system's.",
     )
     peer_server_name: str = Field(
         default="",
         max_length=255,
-        description="Name in other servers' certificates, instead of the host that is dialled.",
+        description="Name expected in the certificates of other servers, instead of the host that is called.",
     )
     reload_ms: int = Field(
-        default=2_000, ge=100, le=60_000, description="How often the files are looked at for changes, ms."
+        default=2_000, ge=100, le=60_000, description="How often the files are checked for changes, ms."
     )
 
     @model_validator(mode="after")

@@ -237,9 +237,9 @@ class Appender:
         self._uncommitted.append(batch)
         if self._packer.batch is not None:
             self._go_on()
-        told, self._stats.written_end = self._stats.written_end, batch.end
+        reported_end, self._stats.written_end = self._stats.written_end, batch.end
         self.on_growth()
-        if batch.end > told:
+        if batch.end > reported_end:
             self.on_written(batch.end)
         if self._synchronous:
             self._state.synced(batch.end)

@@ -90,7 +90,7 @@ class Cleaner:
         try:
             await self.clean(raising=pressed or now_ms - self._raised_ms >= RAISE_MS)
         except StoreFull as error:
-            log.warning("deletion of old files postponed", extra={"error": str(error)})
+            log.warning("deletion of expired log files postponed: %s", error, extra={"error": str(error)})
 
     async def clean(self, *, raising: bool = True) -> None:
         """One round, now, after one that goes on; `raising` also looks for what topics that keep less give up. Raises
@@ -102,7 +102,7 @@ class Cleaner:
             async with self.lock:  # else the older plan of two may say in the end where the log begins
                 await self._round(raising)
         except StoreCorrupted as error:
-            log.error("no file deleted: what one of them holds is not certain", extra={"error": str(error)})  # noqa: TRY400  # its text says all
+            log.error("no log file deleted: %s", error, extra={"error": str(error)})  # noqa: TRY400  # its text says all
 
     async def _round(self, raising: bool) -> None:
         if raising:
@@ -119,7 +119,10 @@ class Cleaner:
         if held is None or held >= plan.log_start:
             return plan
         if self._state.full is not None or self._flusher.usage.used_ratio >= self._options.disk_force_ratio:
-            log.warning("the disk is full: log files go that a backup has not read yet", extra={"held_from": held})
+            log.warning(
+                "the disk is full: deleting log files from offset %d on that a backup has not read yet", held,
+                extra={"held_from": held},
+            )  # fmt: skip
             return plan
         first = plan.log_start - len(plan.reasons) * self._segment_bytes
         count = (held - first) // self._segment_bytes
@@ -224,7 +227,7 @@ class Cleaner:
             return
         passing("retention.planned")
         if not await flusher.checkpoint():
-            log.warning("deletion of old files postponed: there is no space to file the entries of their messages")
+            log.warning("deletion of expired log files postponed: no space on the disk for a checkpoint")
             return
         # From here on all entries of the files that go are in files themselves.
         queues = list(self._queues.values())
@@ -246,7 +249,7 @@ class Cleaner:
         first = plan.log_start - len(plan.reasons) * self._segment_bytes
         for start, reason in zip(range(first, log_start, self._segment_bytes), plan.reasons, strict=False):
             path = self._disk.describe(segment.path_of(start))
-            log.info("log file deleted", extra={"file": path, "reason": reason})
+            log.info("log file %s deleted (%s)", path, reason, extra={"file": path, "reason": reason})
 
     async def _rolled(self, plan: RetentionPlan) -> int:
         """Move the pending timers out of the way; returns where the log can begin then: at the plan's place, or before
@@ -263,7 +266,7 @@ class Cleaner:
                 try:
                     await timers.roll_forward(goal)
                 except (StoreFull, TooManyRequests) as error:
-                    log.warning("not all timers of old files can move now", extra={"error": str(error)})
+                    log.warning("expired log files kept for their timers: %s", error, extra={"error": str(error)})
                     return reached
                 pinned = timers.pinned_before()
                 if pinned is not None and pinned < goal:
@@ -334,7 +337,7 @@ class Cleaner:
         if minima and await self._raise(minima):
             await self._snapshotter.begin_at(self._flusher.log_start)
             await self._flusher.blocking(lambda: self._delete_entries(minima))
-            log.info("minimum offsets raised for topics that keep less", extra={"queues": len(minima)})
+            log.info("expired messages removed from %d queues", len(minima), extra={"queues": len(minima)})
 
     def _minima_by_time(self, looks: list[tuple[Entries, int]]) -> dict[Key, int]:
         minima: dict[Key, int] = {}

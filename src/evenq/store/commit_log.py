@@ -146,7 +146,9 @@ class CommitLog:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            log.warning("the next log file of %d bytes cannot be set aside: %s", self.segment_bytes, shortage(error))
+            log.warning(
+                "no space could be reserved for the next log file of %d bytes: %s", self.segment_bytes, shortage(error)
+            )
             self._disk.remove(SPARE)
         else:
             passing("log.spare_made")

@@ -1,7 +1,7 @@
 """The mark of a copied log, file `copied`: up to where a follower's log was on disk, so that a start can tell damage
 from a torn tail and reads only a little.
 
-Written by `LogCopy`, read by whoever opens the folder next. It is rewritten in place, 40 bytes in one sector, after
+Written by `LogCopy`, read at the next opening of the folder. It is rewritten in place, 40 bytes in one sector, after
 each sync of the log and needs no sync of its own then: what it said before stays true, it only vouches for less. It is
 synced now and then, which bounds how much less, and always before the log gets shorter or stops being clean: a mark
 that says too much would make damage of a cut. One that does not fit its CRC counts as none. A store that leads does

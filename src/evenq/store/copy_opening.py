@@ -72,7 +72,7 @@ class _Opening:
         self._marks = marks
         mark = copied_mark.load(disk)
         if mark is not None and mark.resetting:
-            log.warning("the log was about to begin anew at %d: doing that now", mark.log_start)
+            log.warning("completing an interrupted replacement of the log, which begins at %d", mark.log_start)
             empty_folder(disk)
             mark = replace(mark, resetting=False)
             marks.write(mark, durable=True)
@@ -181,7 +181,12 @@ class _Opening:
                     end, f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}"
                 )
         log_tail.cut(self._disk, self._segment_bytes, self._files, end)
-        log.warning("cut a torn tail off the copied log", extra={"log_end": end, "cut_bytes": behind})
+        log.warning(
+            "cut a torn tail of %d bytes off the copied log at %d",
+            behind,
+            end,
+            extra={"log_end": end, "cut_bytes": behind},
+        )
         return behind
 
     def _unreplicated(self) -> int:
@@ -199,7 +204,9 @@ class _Opening:
         table = self._completed(filed, seen, end) if filed is not None else None
         if table is None:
             if filed is not None:
-                log.warning("%s does not agree with the log: deriving it", self._disk.describe(epoch_file.PATH))
+                log.warning(
+                    "%s does not agree with the log: rebuilding it from the log", self._disk.describe(epoch_file.PATH)
+                )
             entries = epoch_file.derive(self._disk, self._segment_bytes, self._start, end)
             table = EpochStarts(entries, led if len(entries) <= 1 else 0)
         if table == filed:
@@ -254,12 +261,12 @@ def drop_derived_over(disk: Disk, log_start: int, end: int) -> None:
     """
     saved = checkpoint_file.load(disk)
     if saved is not None and saved.log_offset > end:
-        log.warning("a checkpoint at %d is over the log's new end %d: removing it", saved.log_offset, end)
+        log.warning("removing the checkpoint at %d, which is beyond the new end of the log, %d", saved.log_offset, end)
         disk.remove(checkpoint_file.PATH)
         disk.sync_folder("")
     names = [name for name in disk.list(snapshot.FOLDER) if name.isdecimal() and int(name) > end]
     for name in names:
-        log.warning("snapshot %s is over the log's new end %d: removing it", name, end)
+        log.warning("removing snapshot %s, which is beyond the new end of the log, %d", name, end)
         disk.remove(f"{snapshot.FOLDER}/{name}")
     if names:
         disk.sync_folder(snapshot.FOLDER)

@@ -43,9 +43,7 @@ def name_begin(disk: Disk, segment_bytes: int, log_start: int) -> bool:
             key: _minimum(disk, segment_bytes, key, span, log_start) for key, span in checkpoint.queues.items()
         }  # fmt: skip
     except (FileNotFoundError, struct.error, _OutOfOrder) as error:
-        log.warning(
-            "no log file goes: the consume queues do not say which messages would", extra={"reason": str(error)}
-        )
+        log.warning("no log file deleted: the consume queues cannot be read: %s", error, extra={"reason": str(error)})
         return False
     try:
         snapshot.save(disk, replace(saved, queues=_raised(saved.queues, minima), log_start=log_start))

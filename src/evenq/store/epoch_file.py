@@ -89,7 +89,7 @@ def load(disk: Disk) -> EpochStarts | None:
                 raise ValueError("its checksum does not fit")
             return EpochStarts(tuple((epoch, start) for epoch, start in entries), int(text["led"]))
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("%s is damaged (%s): deriving it from the log", disk.describe(PATH), error)
+        log.warning("%s is damaged (%s): rebuilding it from the log", disk.describe(PATH), error)
         return None
     raise StoreError(
         f"{disk.describe(PATH)} has format {version}; this program reads format {FORMAT}: start a newer program"
@@ -101,23 +101,23 @@ def derive(disk: Disk, segment_bytes: int, start: int, end: int) -> tuple[Entry,
     neighbour begins with the same epoch is not walked: an old log costs one read for each file. Raises StoreCorrupted.
     """
     pieces = LogPieces(disk, segment_bytes)
-    found: list[Entry] = []
+    entries: list[Entry] = []
     try:
         places = [max(file, start) for file in range(segment.segment_of(start, segment_bytes)[0], end, segment_bytes)]
         firsts = [pieces.epoch_at(place, end) for place in places]
         for place, first, following in zip(places, firsts, (*firsts[1:], 0), strict=False):
-            _note(found, first, place)
+            _note(entries, first, place)
             if first != following:
                 for epoch, log_offset in pieces.epochs(place, min(place - place % segment_bytes + segment_bytes, end)):
-                    _note(found, epoch, log_offset)
+                    _note(entries, epoch, log_offset)
     finally:
         pieces.close()
-    return tuple(found[-ENTRIES_MAX:])
+    return tuple(entries[-ENTRIES_MAX:])
 
 
-def _note(found: list[Entry], epoch: int, log_offset: int) -> None:
-    if epoch > (found[-1][0] if found else 0):
-        found.append((epoch, log_offset))
+def _note(entries: list[Entry], epoch: int, log_offset: int) -> None:
+    if epoch > (entries[-1][0] if entries else 0):
+        entries.append((epoch, log_offset))
 
 
 def _crc(entries: list[list[int]], led: int) -> int:

@@ -98,14 +98,14 @@ class Flusher:
         self._early: asyncio.Task[None] | None = None
         self._dutiful: asyncio.Task[None] | None = None
 
-    async def begin(self, found: Checkpoint) -> None:
+    async def begin(self, checkpoint: Checkpoint) -> None:
         """What was recovered becomes certain before the first append: a kill may have left it in the page cache. The
         folder is not marked as cleanly stopped any more. `found`: the checkpoint that recovery began from.
         """
         if self._state.certain:
             await self.checkpoint()
         else:
-            await self.blocking(lambda: self._go_on_from(found))
+            await self.blocking(lambda: self._go_on_from(checkpoint))
 
     def start(self) -> None:
         self._task = spawn(self._run(), name="store-flusher")
@@ -200,9 +200,10 @@ class Flusher:
         usage = await self.blocking(self._disk.usage)
         reason = self._short_of(usage)
         if reason and self._state.full is None:
-            log.warning("messages refused from now on", extra={"reason": reason, "folder": self._disk.describe("")})
+            folder = self._disk.describe("")
+            log.warning("%s: refusing messages: %s", folder, reason, extra={"reason": reason, "folder": folder})
         elif not reason and self._state.full is not None:
-            log.info("messages accepted again")
+            log.info("%s: accepting messages again", self._disk.describe(""))
         self._state.set_full(StoreFull(reason) if reason else None)
         self._state.reserve_bytes = self._for_moves(usage)
 
@@ -245,12 +246,12 @@ class Flusher:
         self._log.sync()
         self._log.close_sealed()
 
-    def _go_on_from(self, found: Checkpoint) -> None:
+    def _go_on_from(self, checkpoint: Checkpoint) -> None:
         """The checkpoint stays where it is: whether all behind it is committed is not known yet."""
         self._sync_log()
-        if found.clean:
+        if checkpoint.clean:
             try:
-                checkpoint_file.save(self._disk, replace(found, clean=False))
+                checkpoint_file.save(self._disk, replace(checkpoint, clean=False))
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -304,7 +305,7 @@ class Flusher:
             await duty()
         except Error as error:
             if self._state.failure is None:  # the disk is full, or the owner has all appends refused
-                log.warning("the store could not do all of its duties, trying again later: %s", error)
+                log.warning("background work of the store failed, trying again later: %s", error)
 
     async def blocking(self, job: Callable[[], T]) -> T:
         """Run on the flush thread; any error there poisons the store. Raises StoreFull, and does not, if there was no

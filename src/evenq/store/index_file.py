@@ -123,9 +123,11 @@ def load_all(disk: Disk, *, log_start: int, log_end: int) -> list[IndexFile]:
     for name in disk.list(FOLDER):
         header = _load(disk, f"{FOLDER}/{name}") if len(name) == NAME_DIGITS and name.isdecimal() else None
         if header is None or header.path != f"{FOLDER}/{name}":
-            log.warning("index file not whole, building it again", extra={"file": disk.describe(f"{FOLDER}/{name}")})
+            file = disk.describe(f"{FOLDER}/{name}")
+            log.warning("index file %s is incomplete or damaged: rebuilding it", file, extra={"file": file})
         elif header.block_start < log_start or header.log_end > log_end:
-            log.info("index file dropped: it is of no use any more", extra={"file": disk.describe(header.path)})
+            file = disk.describe(header.path)
+            log.info("index file %s removed: its messages are no longer in the log", file, extra={"file": file})
         else:
             numbers.append(header)
             continue

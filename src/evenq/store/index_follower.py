@@ -140,7 +140,7 @@ class IndexFollower:
             try:
                 await self.round()
             except Exception:  # whatever it is, the store must live and the next round may go better
-                log.exception("message index failed, trying again later")
+                log.exception("updating the message index failed, trying again later")
                 self._trouble()
             await self._clock.sleep_ms(self._interval_ms)
 

@@ -59,35 +59,35 @@ class LogCopy:
     """Single owner of a data folder. Made by `open`."""
 
     def __init__(
-        self, disk: Disk, identity: Identity, jobs: Jobs, clock: Clock, marks: MarkFile, found: FoundLog
+        self, disk: Disk, identity: Identity, jobs: Jobs, clock: Clock, marks: MarkFile, found_log: FoundLog
     ) -> None:  # fmt: skip
         self.identity = identity
-        self.stopped_clean = found.mark.clean
+        self.stopped_clean = found_log.mark.clean
         """Whether the folder's last owner closed it in order, so that nothing that was written can be missing."""
-        self.cut_bytes = found.cut_bytes
+        self.cut_bytes = found_log.cut_bytes
         """Bytes of a torn tail that the start cut off."""
         self._disk = disk
         self._segment_bytes = identity.segment_bytes
         self._jobs = jobs
         self._clock = clock
         self._marks = marks
-        self._mark = found.mark
-        self._end = found.end
-        self._synced_end = found.end
-        self._epochs = found.epochs
-        self._filed_epochs = found.filed_epochs
+        self._mark = found_log.mark
+        self._end = found_log.end
+        self._synced_end = found_log.end
+        self._epochs = found_log.epochs
+        self._filed_epochs = found_log.filed_epochs
         """What the file holds: ahead of the log while records of a new epoch are written."""
-        self._last_store_ms = found.last_store_ms
-        self._log = CommitLog(disk, identity.segment_bytes, found.end)
+        self._last_store_ms = found_log.last_store_ms
+        self._log = CommitLog(disk, identity.segment_bytes, found_log.end)
         self._pieces = LogPieces(disk, identity.segment_bytes)
-        self._scan_next = found.end
+        self._scan_next = found_log.end
         """Where a start will check from, once enough of the log lies behind it."""
         self._changing = False
         """Whether folder and mark say that the log may change."""
         self._mark_synced_ms = clock.monotonic_ms()
         self.replays = Replays(disk, identity.segment_bytes, clock, self._guarded)
         """Derives what a store reads at its start; `committed_view` reads beside it."""
-        self._replayed_end = found.replayed_end
+        self._replayed_end = found_log.replayed_end
         self._failure: StorePoisoned | None = None
         self._closing: asyncio.Future[None] | None = None
 
@@ -123,8 +123,8 @@ class LogCopy:
                 )
             marks = MarkFile(disk)
             try:
-                found = await jobs.run(lambda: find_log(disk, identity.segment_bytes, marks))
-                return cls(disk, identity, jobs, clock or SystemClock(), marks, found)
+                found_log = await jobs.run(lambda: find_log(disk, identity.segment_bytes, marks))
+                return cls(disk, identity, jobs, clock or SystemClock(), marks, found_log)
             except BaseException:
                 marks.close()
                 raise
@@ -240,7 +240,7 @@ class LogCopy:
             if self._failure is None:
                 await self._jobs.run(lambda: self._guarded(self._mark_clean))
         except StorePoisoned as error:
-            log.warning("the copied log was not closed in order: %s", error)
+            log.warning("the copied log was not closed cleanly: %s", error)
         finally:
             self._jobs.close()
             self._log.close()

@@ -1,6 +1,6 @@
 """The end of a log's files: what lies behind a place, how it is cut off, and how what stays becomes durable.
 
-Called when a folder is opened, by whoever has scanned its log: `Recovery` for a store, `copy_opening` for the copy of a
+Called when a folder is opened, after its log was scanned: `Recovery` for a store, `copy_opening` for the copy of a
 follower; and by `LogCopy` for a cut. Blocks on the disk. Always true: a crash in the middle of a cut leaves a log
 without a gap, because the newest files go first.
 """
@@ -113,7 +113,10 @@ def write_again(disk: Disk, segment_bytes: int, starts: list[int], sure: int, en
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            log.warning("no space to write the end of the log again", extra={"log_offset": start + position})
+            log.warning(
+                "no space to rewrite the end of the log at offset %d", start + position,
+                extra={"log_offset": start + position},
+            )  # fmt: skip
         finally:
             file.close()
 

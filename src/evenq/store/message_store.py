@@ -174,12 +174,12 @@ class MessageStore(LeaderSide, BackupSide):
         await store._begin(keys_of, recovery.checkpoint)
         return store
 
-    async def _begin(self, keys_of: KeysOf | None, found: Checkpoint) -> None:
+    async def _begin(self, keys_of: KeysOf | None, checkpoint: Checkpoint) -> None:
         state = self._state
         state.dirty.update(dict.fromkeys(self._queues.values()))
         state.unfiled = sum(queue.max_offset - queue.filed for queue in self._queues.values())
         try:
-            await self._flusher.begin(found)
+            await self._flusher.begin(checkpoint)
             await self._flusher.watch_space()
             if keys_of is not None:
                 self._index = await IndexFollower.open(

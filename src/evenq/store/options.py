@@ -39,88 +39,112 @@ class StoreOptions:
     segment_bytes: int | None = field(
         default=None,
         metadata=_means(
-            "Size of one commit-log file, bytes; empty = by the volume: 1/16 of it, 16 MiB to 1 GiB. A folder keeps "
-            "the size that it was made with.",  # CL-2; the memory engine takes 16 MiB at most
+            "Size of one commit-log file, bytes; empty = 1/16 of the volume, from 16 MiB to 1 "
+            "GiB. A folder keeps the size that it was created with.",  # CL-2; the memory engine takes 16 MiB at most
             ge=1 << 12,
             le=1 << 31,
         ),
     )
     flush: FlushMode = field(
-        default=FlushMode.ASYNC, metadata=_means("sync = one fsync before each acknowledgement (grouped).")
+        default=FlushMode.ASYNC,
+        metadata=_means(
+            "When a message is acknowledged: async = after it is written, and fsync follows "
+            "soon; sync = after an fsync, one for all messages that wait. Use sync if messages must survive "
+            "a power failure."
+        ),
     )
-    flush_interval_ms: int = field(default=500, metadata=_means("Async flush: longest time between fsyncs, ms.", ge=1))
-    flush_bytes: int = field(default=4 << 20, metadata=_means("Async flush: most bytes between fsyncs.", ge=1))
+    flush_interval_ms: int = field(
+        default=500, metadata=_means("With async flush: longest time between two fsyncs, ms.", ge=1)
+    )
+    flush_bytes: int = field(default=4 << 20, metadata=_means("With async flush: most bytes between two fsyncs.", ge=1))
     checkpoint_interval_ms: int = field(
         default=5_000,
-        metadata=_means("How often consume queue entries go to their files and the checkpoint moves on, ms.", ge=1),
+        metadata=_means(
+            "How often consume queue entries are written to their files and the checkpoint moves on, ms.", ge=1
+        ),
     )
     checkpoint_entries: int = field(
         default=100_000,
-        metadata=_means(
-            "Consume queue entries kept only in memory that start a checkpoint before its interval is over.", ge=1
-        ),
+        metadata=_means("A checkpoint is made early when this many consume queue entries are only in memory.", ge=1),
     )
     snapshot_log_bytes: int = field(
-        default=256 << 20, metadata=_means("Growth of the log between two snapshots, bytes: bounds a restart.", ge=1)
+        default=256 << 20,
+        metadata=_means(
+            "Growth of the log between two snapshots, bytes. Lower values shorten a restart after a crash.", ge=1
+        ),
     )
     snapshot_records: int = field(
         default=300_000,
         metadata=_means(
-            "Records of any kind appended between two snapshots: bounds a restart where they are small.", ge=1
+            "Most records between two snapshots; limits the time of a restart where records are small.", ge=1
         ),
     )
     snapshot_interval_ms: int = field(
-        default=600_000, metadata=_means("Longest time between two snapshots of a log that grows, ms.", ge=1)
+        default=600_000, metadata=_means("Longest time between two snapshots while the log grows, ms.", ge=1)
     )
     retention_ms: int = field(
         default=72 * 3_600_000,
         metadata=_means(
-            "How long messages are kept, ms (72 h); 0 = for ever.",  # then a full disk refuses messages
+            "How long messages are kept, ms (72 h); 0 = for ever, and messages are refused "
+            "when the disk is full.",  # then a full disk refuses messages
             ge=0,
         ),
     )
     retention_hour: int = field(
-        default=4, metadata=_means("Hour of the day, UTC, in which expired files are deleted; -1 = any.", ge=-1, le=23)
+        default=4,
+        metadata=_means("Hour of the day (UTC) in which expired files are deleted; -1 = any hour.", ge=-1, le=23),
     )
     disk_clean_ratio: float = field(
-        default=0.75, metadata=_means("Delete expired files at any hour when the disk is fuller than this.", gt=0, le=1)
+        default=0.75,
+        metadata=_means("Delete expired files at any hour when the disk is fuller than this share.", gt=0, le=1),
     )
     disk_force_ratio: float = field(
         default=1.0,
         metadata=_means(
-            "Delete the oldest files, read or not, when the disk is fuller than this; 1 = never.", gt=0, le=1
+            "Delete the oldest files, even if they are not expired or not read, when the disk "
+            "is fuller than this share; 1 = never.",
+            gt=0,
+            le=1,
         ),
     )
     append_queue_max: int = field(
-        default=32_768, metadata=_means("Appended records that may wait for the writer; over it TooManyRequests.", ge=1)
+        default=32_768,
+        metadata=_means(
+            "Most records that wait to be written; beyond it messages are refused with TooManyRequests.", ge=1
+        ),
     )
     append_bytes_max: int = field(
         default=128 << 20,
-        metadata=_means("Appended bytes that may wait for the writer; over it TooManyRequests.", ge=1),
+        metadata=_means(
+            "Most bytes that wait to be written; beyond it messages are refused with TooManyRequests.", ge=1
+        ),
     )
     cache_bytes: int = field(
-        default=32 << 20, metadata=_means("Newest part of the log kept in memory for readers, bytes.", ge=0)
+        default=32 << 20,
+        metadata=_means("Memory for the newest part of the log, bytes; readers that keep up need no disk.", ge=0),
     )
     disk_free_min_bytes: int | None = field(
         default=None,
         metadata=_means(
-            "Refuse messages when less is free on the disk, bytes; empty = 1/20 of the volume, at most 1 GiB.",
+            "Refuse messages when less than this is free on the disk, bytes; empty = 1/20 of "
+            "the volume, at most 1 GiB.",
             ge=0,  # StoreFull; not used by the memory engine
         ),
     )
     disk_used_max_ratio: float = field(
         default=0.90,
         metadata=_means(
-            "Refuse messages when the disk is fuller than this.",  # state records go on into the reserve
+            "Refuse messages when the disk is fuller than this share.",  # state records go on into the reserve
             gt=0,
             le=1,
         ),
     )
     memory_bytes_max: int = field(
-        default=1 << 30, metadata=_means("Without a path: refuse messages over it, bytes.", ge=1)
+        default=1 << 30,
+        metadata=_means("Without a path: most bytes kept in memory; beyond it messages are refused.", ge=1),
     )
-    open_files_max: int = field(default=256, metadata=_means("Files kept open for reading.", ge=1))
-    read_threads: int = field(default=2, metadata=_means("Threads for reads that miss the memory.", ge=1))
+    open_files_max: int = field(default=256, metadata=_means("Most files that are kept open for reading.", ge=1))
+    read_threads: int = field(default=2, metadata=_means("Threads that read messages which are not in memory.", ge=1))
 
     def __post_init__(self) -> None:
         for one in fields(self):

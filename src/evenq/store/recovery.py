@@ -141,7 +141,10 @@ class Recovery:
         else:
             self.rebuilt = bool(self._starts)
             if self.rebuilt:
-                log.warning("rebuilding the consume queues from the whole log", extra={"log_start": self.log_start})
+                log.warning(
+                    "rebuilding the consume queues from the log, from offset %d on", self.log_start,
+                    extra={"log_start": self.log_start},
+                )  # fmt: skip
             self._disk.remove(consume_queue.FOLDER)
             passing("recovery.rebuilding")
             self._disk.make_folder(consume_queue.FOLDER)
@@ -325,7 +328,9 @@ class Recovery:
         log_tail.cut(self._disk, self._segment_bytes, self._starts, end)
         passing("recovery.cut")
         self.cut_bytes = behind
-        log.warning("cut a torn tail off the log", extra={"log_end": end, "cut_bytes": behind})
+        log.warning(
+            "cut a torn tail of %d bytes off the log at %d", behind, end, extra={"log_end": end, "cut_bytes": behind}
+        )
 
     def _write_again(self, end: int) -> None:
         """Write what nothing says was synced once more, before it is served."""

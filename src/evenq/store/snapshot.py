@@ -120,7 +120,8 @@ def load(disk: Disk, *, log_start: int) -> Snapshot | None:
         saved = _read(disk, f"{FOLDER}/{name}")
         if saved is not None and saved.log_offset >= log_start:
             return saved
-        log.warning("snapshot unusable, taking an older one", extra={"file": disk.describe(f"{FOLDER}/{name}")})
+        file = disk.describe(f"{FOLDER}/{name}")
+        log.warning("snapshot %s is damaged or too old: using an older one or the log", file, extra={"file": file})
     if names and log_start > 0:
         raise StoreCorrupted(
             f"all snapshots in {disk.describe(FOLDER)} are damaged and the log before offset {log_start} is gone: "

@@ -17,7 +17,7 @@ from evenq.store.snapshot import Snapshot
 __all__ = ["CopiedSnapshot", "install", "newest", "parsed", "read"]
 
 TIMERS_UNKNOWN = b"?"
-"""In place of a manifest: whoever opens the store looks for them in the log."""
+"""In place of a manifest: who opens the store looks for them in the log."""
 
 
 @dataclass(frozen=True, slots=True)

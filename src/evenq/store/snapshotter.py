@@ -1,4 +1,4 @@
-"""Takes snapshots: when the owner asks, when the log grew by so much or so many records, and before a part of it goes.
+"""Takes snapshots: when the owner asks, when the log grew by enough bytes or records, and before a part of it goes.
 
 What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
 all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log or
@@ -141,7 +141,7 @@ class Snapshotter:
         try:
             await self.take()
         except StoreFull as error:
-            log.warning("snapshot postponed: no space", extra={"error": str(error)})
+            log.warning("snapshot postponed: %s", error, extra={"error": str(error)})
 
     def _appended(self) -> int:
         stats = self._state.stats

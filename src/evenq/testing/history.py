@@ -199,7 +199,7 @@ def _merge_key(item: tuple[int, int, int, Event]) -> tuple[int, int, int]:
 class Recorder(Closing):
     """Writes a history. Any thread may call it; a call takes a few microseconds and holds one lock.
 
-    At most `buffer_events_max` events wait in memory; whoever records the one that fills the buffer writes it out.
+    At most `buffer_events_max` events wait in memory; the call that fills the buffer writes it out.
     `flush` before a process is killed on purpose. Memory: no more than the buffer.
     """
 

@@ -32,9 +32,9 @@ from evenq.wire.tls_diagnosis import explain
 __all__ = ["BlockingNet"]
 
 CONNECTIONS_MAX = 32
-"""To one address: so many threads call it at once, the next ones wait."""
+"""Most threads that call one address at the same time; further ones wait."""
 IDLE_MS = 30_000
-"""A connection that nobody needed for so long is closed, before servers ask whether somebody is still there."""
+"""An unused connection is closed after this time, before servers check whether its client is still there."""
 QUIET_MS = 250
 """A connection that was used within this time is not looked after: its next call does."""
 EXPLAINED_MS = 2_000

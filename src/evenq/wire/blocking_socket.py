@@ -71,7 +71,7 @@ class BlockingSocket:
         self.version = PLAIN if secure is None else secure.version
         """Of the TLS files that it was made with; -1: plain text."""
         self.used_ms = 0
-        """When its last call ended; for whoever keeps it."""
+        """When its last call ended; for its owner."""
         self._socket = connected
         self._cipher = None if secure is None else _Cipher(secure)
         self._poll = select.poll()

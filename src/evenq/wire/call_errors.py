@@ -1,4 +1,4 @@
-"""What is raised for a call that gRPC ended with a status: one table for all nets, whoever carries their bytes.
+"""What is raised for a call that gRPC ended with a status: one table for all nets.
 
 `evenq.wire.net` and the two blocking nets ask it. Our own answers carry their errors inside; a status comes from below
 them, from streams whose frames hold none, or from somebody else's server.

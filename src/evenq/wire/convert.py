@@ -1,6 +1,6 @@
 """Between plain numbers and protobuf's time fields.
 
-Called by whoever fills or reads a message; protobuf times stop here, everywhere else a time is an integer count of
+Called where a message is filled or read; protobuf times stop here, everywhere else a time is an integer count of
 milliseconds. Our messages live in a private descriptor pool (`stubs/pool.py`), so a `Timestamp` or `Duration` from
 `google.protobuf` cannot be put into them. It need not be: a field of message type exists as soon as it is touched, and
 is filled in place.

@@ -57,7 +57,7 @@ BLOCKING_OVER: Literal["sockets", "grpcio"] = "sockets"
 """What carries calls from threads; grpcio in any case for a net that has options for gRPC's channels."""
 _monotonic_ms = SystemClock().monotonic_ms
 _EXPLAINED_MS = 2_000
-"""So long one explanation of a failure serves all calls to its address: a probe costs two connections."""
+"""How long one explanation of a failure is used for all calls to its address: a probe costs two connections."""
 
 
 class _Peer:

@@ -71,7 +71,7 @@ def test_what_cannot_be_read_is_not_done(logs: SparkLogs, broken: str, caplog: p
     for file in (logs.folder / broken).iterdir():
         file.unlink()
     assert not is_done(logs, 0, 5)
-    assert ("does not say" in caplog.text) is (broken == "offsets")
+    assert ("cannot read from the checkpoint" in caplog.text) is (broken == "offsets")
 
 
 def test_a_place_that_does_not_answer_holds_nobody_up(logs: SparkLogs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_a_start_that_cannot_be_kept_or_deleted_stops_nobody(
     broker.refuse_commits = True
     reader = made()
     start = reader.initialOffset()
-    assert "the start is not kept" in caplog.text
+    assert "the start could not be saved" in caplog.text
     broker.refuse_commits = False
     groups.refuses = definition_pb2.Status(code=definition_pb2.Code.FORBIDDEN, message="may not DELETE")
     broker.send("a")

@@ -97,7 +97,7 @@ class Debouncer:
     def _settle(self, started_ms: int) -> None:
         engine, now_ms = self._engine, self._clock.monotonic_ms()
         for broker in engine.facts.expire(now_ms):
-            log.warning("broker %s forgotten: silent for longer than its grace", broker, extra={"broker": broker})
+            log.warning("broker %s removed: it did not report within grace_ms", broker, extra={"broker": broker})
         decisions = engine.settle(now_ms=now_ms, wall_ms=self._clock.now_ms())
         for (group, topic), problem in engine.take_problems().items():
             self._stats.problems += 1

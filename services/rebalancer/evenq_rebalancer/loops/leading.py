@@ -121,12 +121,12 @@ class Leading:
                     commands = self._elector.written(call, version, now_ms=now_ms)
         except Error as error:
             if self._reached:
-                log.warning("lease not reached: %s", error.message)
+                log.warning("the lease cannot be read or written: %s", error.message)
             self._reached = False
             commands = self._elector.failed(now_ms=self._clock.monotonic_ms())
         else:
             if not self._reached:
-                log.info("lease reached again")
+                log.info("the lease can be read and written again")
             self._reached = True
         return self._carry_out(commands)
 
@@ -137,10 +137,14 @@ class Leading:
             match command:
                 case Begin(epoch):
                     self.transitions += 1
-                    log.info("became the leader", extra={"identity": self._elector.identity, "epoch": epoch})
+                    identity = self._elector.identity
+                    log.info(
+                        "rebalancer %s became the leader, epoch %d", identity, epoch,
+                        extra={"identity": identity, "epoch": epoch},
+                    )  # fmt: skip
                     self._began(epoch)
                 case End(reason):
-                    log.warning("no longer leading: %s", reason)
+                    log.warning("rebalancer is no longer the leader: %s", reason)
                     self._ended()
                 case Read() | Write():
                     call = command

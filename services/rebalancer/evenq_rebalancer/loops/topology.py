@@ -72,7 +72,7 @@ class TopologyWatch:
                 objects, version = self._api.listed(self._path(kind))
                 self._hand_over(self._listed, kind, objects)
                 if warned:
-                    log.info("Kubernetes watched again", extra={"watched": kind})
+                    log.info("watching %s in Kubernetes again", kind, extra={"watched": kind})
                 warned = False
                 while not self._stopped.is_set():
                     version = self._watch(kind, version)
@@ -81,7 +81,9 @@ class TopologyWatch:
             except Error as error:
                 if not warned:
                     log.warning(
-                        "Kubernetes not watched: zones and places of members stay as they are",
+                        "%s in Kubernetes cannot be watched, zones and places of members stay as they are: %s",
+                        kind,
+                        error.message,
                         extra={"watched": kind, "error": error.message},
                     )
                 warned = True
@@ -117,7 +119,7 @@ class TopologyWatch:
         else:
             pods = [pod for entry in objects if (pod := pod_of(entry)) is not None]
             changed = self._topology.pods_listed(pods, now_ms)
-        log.info("Kubernetes watched", extra={"watched": kind, "count": len(objects)})
+        log.info("watching %d %s in Kubernetes", len(objects), kind, extra={"watched": kind, "count": len(objects)})
         self._tell(changed, now_ms)
 
     def _apply(self, kind: str, change: str, entry: Object) -> None:

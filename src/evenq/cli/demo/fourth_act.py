@@ -158,7 +158,7 @@ class FourthAct:
         for queue in admin.group_offsets(GROUP, topic=TOPIC):
             if queue.committed > 0:
                 name = queue_text(queue.queue)
-                asked = recorder.invoke(
+                operation = recorder.invoke(
                     Op.OFFSET,
                     process="demo",
                     action=HistoryAction.COMMIT,
@@ -166,7 +166,7 @@ class FourthAct:
                     queue=name,
                     offset=queue.committed,
                 )
-                recorder.ok(asked)
+                recorder.ok(operation)
         recorder.fault("kill -9, disk deleted", target=BROKER)
         leader.kill()
         dead_ms = self._clock.monotonic_ms()
@@ -204,12 +204,12 @@ class FourthAct:
         ) as reader:
             for queue in reader.queues_of(TOPIC):
                 name = queue_text(queue)
-                asked = recorder.invoke(Op.ADMIN, process="demo", action=HistoryAction.SCAN, queue=name, offset=0)
+                operation = recorder.invoke(Op.ADMIN, process="demo", action=HistoryAction.SCAN, queue=name, offset=0)
                 reader.assign([queue])
                 reader.seek_to_end(queue)
                 end = reader.position(queue)
                 reader.seek_to_begin(queue)
-                found: list[Delivery] = []
+                deliveries: list[Delivery] = []
                 while reader.position(queue) < end:
                     messages = reader.poll(1_000, wait_ms=WAIT_SECONDS * 1_000)
                     if not messages:
@@ -217,8 +217,8 @@ class FourthAct:
                     for message in messages:
                         flight = message.properties["flight"]
                         self._stored.add(name, message.queue_offset, int(flight), message.body)
-                        found.append(Delivery(name, message.queue_offset, flight))
-                recorder.ok(asked, messages=found, offset=0)
+                        deliveries.append(Delivery(name, message.queue_offset, flight))
+                recorder.ok(operation, messages=deliveries, offset=0)
 
     def _let_members_go(self) -> None:
         failed = ""
@@ -248,8 +248,8 @@ class _Record:
 def _record(cluster: LocalCluster) -> _Record:
     """The group record: who leads, since when, and how many copies are in sync."""
     with suppress(OSError):
-        told = json.loads((cluster.folder / f"{BROKER}.group").read_bytes())
-        return _Record(told["leader"], told["epoch"], len(told["isr"]))
+        record = json.loads((cluster.folder / f"{BROKER}.group").read_bytes())
+        return _Record(record["leader"], record["epoch"], len(record["isr"]))
     return _Record(-1, 0, 0)
 
 

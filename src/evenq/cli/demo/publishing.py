@@ -24,7 +24,7 @@ PATIENCE_MS = 120_000
 
 
 class Published:
-    """Counts of one publishing run; filled from the producer's thread, read by whoever shows progress."""
+    """Counts of one publishing run; filled from the producer's thread, read by the display of progress."""
 
     def __init__(self) -> None:
         self.acknowledged = 0

@@ -14,7 +14,7 @@ class BrokerCopyView:
     copy: int
     """Its broker id."""
     address: str
-    """At which the other copies reach it; it answers `describe_cluster` there, whoever leads."""
+    """At which the other copies reach it; it answers `describe_cluster` there, leader or not."""
     state: str
     """LEADER, STARTING (elected, does not serve yet), IN_SYNC, CATCHING_UP or AWAY (does not answer)."""
     may_lead: bool
@@ -77,7 +77,7 @@ class LeaderMoveView:
     before: int | None
     """The copy that led before."""
     leader: int
-    """The copy that leads now; the one of before if it was asked for."""
+    """The copy that leads now; the previous leader if that was asked for."""
     epoch: int
     served: bool
     """It was seen to serve. False: the hand-over is done, and the new leader cannot be reached from here, or reads its

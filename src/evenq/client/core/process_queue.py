@@ -230,7 +230,7 @@ class ProcessQueue:
 
     def drop(self, *, fenced: bool = False) -> None:
         """The queue is no longer ours: no pulls any more; what no listener has seen is let go. What lies below finished
-        messages still runs, so that nothing above it is repeated; but not if `fenced`: somebody else has it already.
+        messages still runs, so that nothing above it is repeated; but not if `fenced`: another member has it already.
         """
         self.dropped = True
         self._retries.clear()

@@ -55,7 +55,7 @@ class Stop:
 
     queue: MessageQueue
     fenced: bool = False
-    """Somebody else holds the queue now: nothing may be committed."""
+    """Another member holds the queue now: nothing may be committed."""
     stalled: bool = False
     """Dropped by RB-20, log as an error."""
 
@@ -158,7 +158,7 @@ class RebalanceTable:
         return [self._to_active(queue, offset, first=first)]
 
     def lost(self, queue: MessageQueue) -> list[Command]:
-        """Somebody else holds the queue: stop without a commit. Wanted or not, it is taken anew after it has left."""
+        """Another member holds the queue: stop without a commit. Wanted or not, it is taken anew after it has left."""
         if self._states.get(queue) is not State.ACTIVE:
             return []
         return [self._active_to_leaving(queue, fenced=True)]

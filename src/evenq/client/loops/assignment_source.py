@@ -89,7 +89,7 @@ class AssignmentSource:
         """Our part has changed (RB-14): the line names what it was divided by, among how many, and the result."""
         named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in assigned[:SHARE_NAMED_MAX])
         log.info(
-            "group %s: %d queues of topic %s are ours now: %s%s (%s, client %s)",
+            "group %s: %d queues of topic %s assigned to this member: %s%s (%s, client %s)",
             self._group, len(assigned), topic, named or "none", ", ..." * (len(assigned) > SHARE_NAMED_MAX),
             self._how.get(topic, ""), self.client_id,
         )  # fmt: skip
@@ -97,7 +97,7 @@ class AssignmentSource:
     def log_overlap(self, queue: MessageQueue, ms: int) -> None:
         """Another member has held a queue of our part for a long time (AL-14)."""
         log.warning(
-            "group %s: queue %s is in our share (%s, client %s), but another member has held it for %d s",
+            "group %s: queue %s is assigned to this member (%s, client %s), but another member has held it for %d s",
             self._group, queue, self._how.get(queue.topic, ""), self.client_id, ms // 1_000,
         )  # fmt: skip
 
@@ -180,7 +180,7 @@ class AssignmentSource:
                 return
         if self._why.get(topic) != why:  # one line for each cause, not one a round
             self._why[topic] = why
-            log.warning("group %s: topic %s is not divided now: %s", self._group, topic, why)
+            log.warning("group %s: no assignment for topic %s now: %s", self._group, topic, why)
 
     async def _computed(self, topic: str) -> list[MessageQueue] | None:
         queues = sorted((await self._routes.get(topic)).readable)

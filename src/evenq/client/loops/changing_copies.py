@@ -26,7 +26,7 @@ __all__ = ["copies_grown", "copy_removed", "copy_replaced"]
 
 LOOK_MS = 250
 LEAD_MS = 10_000
-"""So long a new leader is waited for."""
+"""Longest wait for a new leader."""
 
 
 class CopyCalls(MovingCalls, Protocol):

@@ -106,7 +106,7 @@ class Listening:
             now_ms = self._clock.monotonic_ms()
             due_ms = queue.due_ms()
             if due_ms is not None and due_ms <= now_ms and not self._trusted(queue.queue):
-                queue.hold(now_ms + HOLD_MS)  # OC-8: somebody else may have the queue by now
+                queue.hold(now_ms + HOLD_MS)  # OC-8: another member may have the queue by now
                 self._again(queue, HOLD_MS)
                 continue
             # With one delivery each, a message may not share the failure of a neighbour.

@@ -144,7 +144,7 @@ class LitePushing:
             await self._clock.sleep_ms(self._options.invisible_ms // 3)
             if self._clock.monotonic_ms() >= until_ms:
                 log.warning(
-                    "a listener has had message %s of lite topic %s for too long, it comes again",
+                    "a listener has worked on message %s of lite topic %s for too long, it will be delivered again",
                     held.given.message_id, held.given.lite_topic,
                 )  # fmt: skip
                 return
@@ -154,7 +154,7 @@ class LitePushing:
                 except Error as error:
                     if not error.retryable:
                         return
-                    log.info("message %s was not prolonged: %s", held.given.message_id, error)
+                    log.info("the invisible duration of message %s was not extended: %s", held.given.message_id, error)
 
     async def _settle(self, held: _Held, result: object) -> None:
         failed, level = failures(result, [held.given])
@@ -187,5 +187,7 @@ class LitePushing:
                 if error.retryable and self._clock.monotonic_ms() + pause_ms < until_ms:
                     await self._clock.sleep_ms(pause_ms)
                     continue
-                log.warning("group %s: a message was not settled, it comes again: %s", self._group, error)
+                log.warning(
+                    "group %s: a message could not be acknowledged and will be delivered again: %s", self._group, error
+                )
             return

@@ -357,4 +357,6 @@ class Membership:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("group %s: %s ended, nothing is read any more", self._plan.group, task.get_name(), exc_info=error)
+            log.error(
+                "group %s: %s ended, no messages are read any more", self._plan.group, task.get_name(), exc_info=error
+            )

@@ -1,7 +1,7 @@
 """Letting another copy of a broker group lead, from a program: ask its leader, then wait until the new one serves.
 
 The leader's connections end with its term, so its answer may be lost: what counts is who is seen to lead. A repeat
-carries the epoch of before and so cannot move the group twice. Used by both admins.
+carries the previous epoch and so cannot move the group twice. Used by both admins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["leader_moved"]
 
 LOOK_MS = 50
 LOST_MS = 5_000
-"""So long after an answer that was lost nobody else leads, and the hand-over did not happen."""
+"""If no other copy leads this long after a lost answer, the hand-over did not happen."""
 
 
 class MovingCalls(Protocol):
@@ -41,17 +41,17 @@ async def leader_moved(
     before = _of(await calls.describe_cluster(), broker)
     begun_ms = clock.monotonic_ms()
     lost: ConnectionFailed | RequestTimeout | None = None
-    answer = MoveAnswer(-1, 0)
+    outcome = MoveAnswer(-1, 0)
     try:
-        answer = await calls.move_leader(broker, to=to, epoch=0 if before is None else before.epoch)
+        outcome = await calls.move_leader(broker, to=to, epoch=0 if before is None else before.epoch)
     except (ConnectionFailed, RequestTimeout) as error:
         if before is None:
             raise
         lost = error
     old = None if before is None else before.leader
-    if lost is None and answer.leader == old:
+    if lost is None and outcome.leader == old:
         return LeaderMoveView(
-            broker_name=broker, before=old, leader=answer.leader, epoch=answer.epoch, served=True, took_ms=0
+            broker_name=broker, before=old, leader=outcome.leader, epoch=outcome.epoch, served=True, took_ms=0
         )
     deadline_ms = begun_ms + (wait_ms if lost is None else min(wait_ms, LOST_MS))
     epoch_before = 0 if before is None else before.epoch
@@ -65,16 +65,16 @@ async def leader_moved(
     if served:
         assert group is not None
         assert group.leader is not None
-        answer = MoveAnswer(group.leader, group.epoch)
+        outcome = MoveAnswer(group.leader, group.epoch)
     elif lost is not None:
         raise lost
-    if to is not None and answer.leader != to:
+    if to is not None and outcome.leader != to:
         raise PreconditionFailed(
-            f"copy {answer.leader} of broker group {broker} took over, not copy {to}; look with `evenq cluster show`, "
+            f"copy {outcome.leader} of broker group {broker} took over, not copy {to}; look with `evenq cluster show`, "
             "then move it again"
         )
     return LeaderMoveView(
-        broker_name=broker, before=old, leader=answer.leader, epoch=answer.epoch, served=served,
+        broker_name=broker, before=old, leader=outcome.leader, epoch=outcome.epoch, served=served,
         took_ms=now_ms - begun_ms,
     )  # fmt: skip
 

@@ -211,7 +211,7 @@ class Ownership:
     def reset(self, queues: Iterable[MessageQueue]) -> None:
         """An operator moved the group's offsets: what is in hand is left, and the queues are taken anew from there."""
         for queue in queues:
-            log.warning("group %s: an operator moved the offset of %s, it is taken anew", self._group, queue)
+            log.warning("group %s: an operator changed the offset of %s, reading starts there", self._group, queue)
             self._perform(self._table.lost(queue))
 
     def broker_leaves(self, broker_name: str) -> None:
@@ -220,7 +220,7 @@ class Ownership:
         """
         queues = [queue for queue in self._pulls if queue.broker_name == broker_name]
         if self._clustering and queues:
-            log.info("group %s: broker %s leaves, %d queues are finished", self._group, broker_name, len(queues))
+            log.info("group %s: broker %s stops, releasing its %d queues", self._group, broker_name, len(queues))
             self._perform(self._table.vacate(queues))
 
     async def close(self) -> None:
@@ -269,7 +269,7 @@ class Ownership:
             except Exception as error:  # RB-2, RB-12: this topic stays as it is, whatever its strategy raised
                 if not isinstance(error, Error):
                     log.exception(
-                        "group %s: the assignment of topic %s failed, its queues stay as they are (%s)",
+                        "group %s: applying the assignment of topic %s failed, its queues stay as they are (%s)",
                         self._group, topic, self._assignment.who,
                     )  # fmt: skip
                 elif not topic.startswith(RETRY_PREFIX):
@@ -351,7 +351,7 @@ class Ownership:
             self._perform(self._table.lost(locked.queue))
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:
-        """True if somebody else had the queue meanwhile and came further than we did."""
+        """True if another member had the queue meanwhile and came further than we did."""
         process, table = self.process(queue), self._progress.table
         if process is None or table.rewound(queue):
             return False
@@ -406,7 +406,7 @@ class Ownership:
     def _stop(self, queue: MessageQueue, *, fenced: bool, stalled: bool) -> None:
         if stalled:
             idle_ms = self._options.pull_idle_ms
-            log.error("group %s: queue %s was not pulled for %d ms and is taken anew", self._group, queue, idle_ms)
+            log.error("group %s: queue %s was not pulled for %d ms, it is locked anew", self._group, queue, idle_ms)
         pulling = self._pulls[queue]
         self._pull_tasks.pop(queue).cancel()
         pulling.process.drop(fenced=fenced)
@@ -468,7 +468,7 @@ class Ownership:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 log.warning(
-                    "group %s: messages in hand of %s were not finished within %d ms (drain_ms), they may come again",
+                    "group %s: messages of %s were not finished within %d ms (drain_ms), they may come again",
                     self._group, pulling.process.queue, self._options.drain_ms,
                 )  # fmt: skip
                 return
@@ -495,5 +495,5 @@ class Ownership:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("group %s: %s failed in an unforeseen way", self._group, task.get_name(), exc_info=error)
+            log.error("group %s: %s failed with an unexpected error", self._group, task.get_name(), exc_info=error)
             self.wake()

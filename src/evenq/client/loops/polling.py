@@ -265,7 +265,7 @@ class Polling:
         return []
 
     def _sure(self, queue: MessageQueue) -> bool:
-        """OC-18: somebody else may have it by now."""
+        """OC-18: another member may have it by now."""
         return self._plan.chosen or not self._member.clustering or self._member.sessions.sure(queue.broker_name)
 
     async def _until_committed(self, process: ProcessQueue) -> None:
@@ -280,7 +280,7 @@ class Polling:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
                 if left_ms <= 0:
                     log.warning(
-                        "group %s: what was polled of %s was not committed within %d ms (drain_ms), it comes again",
+                        "group %s: messages of %s were not committed within %d ms (drain_ms), they will come again",
                         self._plan.group, process.queue, drain_ms,
                     )  # fmt: skip
                     return

@@ -127,7 +127,7 @@ class FileStore:
             try:
                 content = await asyncio.to_thread(self._path.read_bytes)
             except FileNotFoundError:
-                log.info("no progress in %s yet, the start policy decides", self._path)
+                log.info("no stored progress in %s, reading begins by the start policy", self._path)
                 self._known = {}
             else:
                 self._known = decode_offsets(content, name=str(self._path))

@@ -202,7 +202,5 @@ class Pulling:
             process.move(QueueOffset(error.max_offset), now_ms=self._clock.monotonic_ms())
         else:
             return self._backoff.next_ms()
-        log.warning(
-            "group %s: reading of queue %s goes on at offset %d: %s", self._group, process.queue, process.next, error
-        )
+        log.warning("group %s: queue %s: continuing at offset %d: %s", self._group, process.queue, process.next, error)
         return PAUSE_MS

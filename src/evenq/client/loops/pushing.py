@@ -108,7 +108,7 @@ class Pushing:
         return self._member.balanced
 
     def _trusted(self, queue: MessageQueue) -> bool:
-        """OC-8, OC-18: somebody else may have it by now. An ordered queue waits for its broker's word sooner."""
+        """OC-8, OC-18: another member may have it by now. An ordered queue waits for its broker's word sooner."""
         sessions = self._member.sessions
         if not self._member.clustering:
             return True

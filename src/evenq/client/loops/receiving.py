@@ -145,7 +145,9 @@ class Receiving:
             try:
                 await self._calls.terminate(address, self._group)
             except Error as error:
-                log.info("group %s: no goodbye to %s: %s", self._group, address, error)
+                log.info(
+                    "group %s: broker %s could not be told that this consumer stops: %s", self._group, address, error
+                )
         await self.routes.close()
 
     async def _ask(

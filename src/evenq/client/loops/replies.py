@@ -202,7 +202,7 @@ class Replies:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message)
             else:
-                log.debug("a reply came that nobody waits for", extra={"id": message.message_id})
+                log.debug("a reply arrived for which no request waits", extra={"id": message.message_id})
         return pulled.next_offset
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MISSING_MS = 20_000
 OLD_MS = 10_000
-"""So long a route with an older leader than the known one is not believed: access points hear of a new one at different
+"""How long a route with an older leader than the known one is ignored: access points hear of a new one at different
 times. If it goes on, the broker group was made anew.
 """
 LATE_MAX = 10_000
@@ -115,7 +115,7 @@ class RouteBook:
             return known
 
     async def look(self, topic: str) -> None:
-        """Ask now, for whoever asks again and again; a failure changes nothing."""
+        """Ask now, for callers that ask repeatedly; a failure changes nothing."""
         with suppress(Error):
             await asyncio.shield(self._fetch(topic))
 

@@ -265,7 +265,10 @@ class Sending:
         if not self._options.ordered_moves:
             fixed = self._fixed.setdefault(topic, FixedQueues())
             if fixed.changed(queues, route.addresses):
-                log.warning("topic %s has other queues: ordered messages of some keys go elsewhere from now on", topic)
+                log.warning(
+                    "the queues of topic %s changed: ordered messages of some keys go to another queue from now on",
+                    topic,
+                )
             queues = fixed.queues
         if not queues:
             raise no_queue_takes(topic)
@@ -344,7 +347,7 @@ class Sending:
             self._reject(items, ConnectionFailed("the producer was closed while the message was on its way"))
             raise
         except Exception as error:  # an encoder or a wire that fails in an unforeseen way must not leave futures open
-            log.exception("a batch of %d messages for %s failed in an unforeseen way", len(items), lane.queue)
+            log.exception("a batch of %d messages for %s failed with an unexpected error", len(items), lane.queue)
             self._reject(items, InternalError(f"sending failed in an unforeseen way: {error!r}"))
         else:
             lane.backoff.reset()
@@ -364,8 +367,8 @@ class Sending:
             content for item in items for content in (item.contents if isinstance(item, SendBlock) else (item.encoded,))
         ]
         timeout_ms = max(1, min(self._options.timeout_ms, left_ms))
-        answer = self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)
-        stored = await (self._leaders.call(lane.queue, leader, answer) if leader.epoch else answer)
+        publishing = self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)
+        stored = await (self._leaders.call(lane.queue, leader, publishing) if leader.epoch else publishing)
         if len(stored.offsets) != len(contents):
             raise InternalError(f"{address} answered {len(contents)} messages with {len(stored.offsets)} offsets")
         return stored
@@ -468,7 +471,7 @@ class Sending:
                     numbered = enumerate(item.message_ids, first)
                     item.future.set_result([result_of(message_id, stored, number) for number, message_id in numbered])
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
-                log.debug("nobody waits for the result of a message any more")
+                log.debug("the result of a message arrived after its caller stopped waiting")
         self._pending -= count
         self._left(count, size)
 
@@ -486,7 +489,7 @@ class Sending:
                 else:
                     item.future.set_result([error] * item.count)
             except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
-                log.debug("nobody waits for the failure of a message any more")
+                log.debug("the failure of a message arrived after its caller stopped waiting")
         self._left(count, sum(item.size for item in items))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:

@@ -107,7 +107,7 @@ class Settler:
         level = DEAD if attempts >= self._max_attempts() else 0
         if await self._sent_back(queue, message, attempts, level):
             log.warning(
-                "a listener has had message %s (%s, offset %d, attempt %d) for too long, it was sent back",
+                "a listener has worked on message %s (%s, offset %d, attempt %d) for too long, it will be retried",
                 message.message_id, queue.queue, message.queue_offset, attempts,
             )  # fmt: skip
             queue.expire(message.queue_offset)
@@ -158,7 +158,7 @@ class Settler:
             await self._send_back(message, attempts, level)
         except Error as error:
             log.warning(
-                "message %s (%s, offset %d) could not be sent back, it is tried here again: %s",
+                "message %s (%s, offset %d) could not be sent back for a retry, it is retried in this process: %s",
                 message.message_id, queue.queue, message.queue_offset, error,
             )  # fmt: skip
             return False
@@ -195,7 +195,7 @@ class Settler:
     def _let_go(self, queue: ProcessQueue, failed: Sequence[ReceivedMessage]) -> None:
         for message in failed:
             log.warning(
-                "the listener failed for message %s (%s, offset %d); broadcasting has no retries, it is left (RD-1)",
+                "the listener failed for message %s (%s, offset %d); broadcasting has no retries: skipped (RD-1)",
                 message.message_id, queue.queue, message.queue_offset,
             )  # fmt: skip
 

@@ -62,7 +62,7 @@ class Starting:
                         first = False
                 case StoredOffset.UNUSABLE:
                     log.warning(
-                        "group %s: queue %s is not read, its stored offset %d makes no sense; reset it with `evenq "
+                        "group %s: queue %s is not read, its stored offset %d is not valid; reset it with `evenq "
                         "offset reset %s --topic %s --to earliest`",
                         self._read_plan.group, queue, stored, self._read_plan.group, queue.topic,
                     )  # fmt: skip

@@ -117,4 +117,4 @@ class Troubles:
             self._report(error)
             return
         trouble.said = True
-        log.error("%s: %s is refused, trying again until it is not: %s", self._who, subject, error)
+        log.error("%s: %s is refused, trying again until it is allowed: %s", self._who, subject, error)

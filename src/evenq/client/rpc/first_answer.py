@@ -16,7 +16,7 @@ from evenq.runtime.tasks import spawn
 __all__ = ["SILENT_MS", "first_answer", "telling"]
 
 SILENT_MS = 300
-"""After so long without an answer the next server is asked, too."""
+"""After this time without an answer the next server is asked, too."""
 
 FailureT = TypeVar("FailureT", bound=Error)
 Ask = Callable[[str], Coroutine[None, None, bytes]]
@@ -41,13 +41,13 @@ async def first_answer(targets: Sequence[str], ask: Ask, *, passed_over: Callabl
             for task in [task for task in running if task in done]:
                 target = running.pop(task)
                 try:
-                    answer = task.result()
+                    response = task.result()
                 except (ConnectionFailed, RequestTimeout) as error:
                     failure = telling(failure, error)
                     continue
                 for passed in targets[: list(targets).index(target)]:
                     passed_over(passed)
-                return answer
+                return response
     finally:
         for task in running:
             task.cancel()

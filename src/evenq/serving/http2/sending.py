@@ -158,7 +158,7 @@ class StreamSender:
             self._queue(stream, (prefix, data) if prefix else (data,), size)
 
     def send_pieces(self, stream: Http2Stream, parts: Sequence[bytes | memoryview]) -> None:
-        """Queue them as they are: small ones are put together by whoever makes them."""
+        """Queue them as they are: small ones are put together by their maker."""
         parts = [part for part in parts if part]
         if parts:
             self._queue(stream, parts, sum(map(len, parts)))

@@ -41,8 +41,8 @@ class BackupRun:
     def __init__(self, target: BackupTarget, broker_name: str) -> None:
         """Raises StoreCorrupted, StoreError."""
         self._target, self.broker_name = target, broker_name
-        found = find_manifest(target, broker_name)
-        self.before = found.manifest if found is not None else None
+        previous = find_manifest(target, broker_name)
+        self.before = previous.manifest if previous is not None else None
         """The newest run that was finished; None: this is the first."""
         self._number = max(numbers(target.sizes(broker_name)), default=0) + 1
         self._pieces = list(self.before.pieces) if self.before is not None else []

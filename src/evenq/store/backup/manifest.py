@@ -126,8 +126,8 @@ def manifest_path(number: int) -> str:
 
 def numbers(names: Iterable[str]) -> list[int]:
     """Runs whose manifests are among the names of files, ascending."""
-    found = [name.removeprefix("manifest-").removesuffix(".json") for name in names if name.startswith("manifest-")]
-    return sorted(int(text) for text in found if text.isdecimal())
+    numbers = [name.removeprefix("manifest-").removesuffix(".json") for name in names if name.startswith("manifest-")]
+    return sorted(int(text) for text in numbers if text.isdecimal())
 
 
 def pack(manifest: BackupManifest) -> bytes:

@@ -63,13 +63,13 @@ def chosen_broker(target: BackupTarget, broker_name: str) -> str:
 
 def known_manifest(target: BackupTarget, broker_name: str) -> FoundManifest:
     """The same, which must be there. Raises NotFound, StoreCorrupted."""
-    found = find_manifest(target, broker_name)
-    if found is None:
+    manifest = find_manifest(target, broker_name)
+    if manifest is None:
         raise NotFound(
             f"{target.describe(broker_name)} holds the begin of a backup that was cut off, and none that is whole: run "
             "`evenq backup create` again, it goes on there"
         )
-    return found
+    return manifest
 
 
 def piece_bytes(target: BackupTarget, broker_name: str, piece: SavedPiece) -> Iterator[bytes]:

@@ -32,12 +32,12 @@ class BackupVerdict:
 
 def verify(target: BackupTarget, broker_name: str, on_progress: Callable[[int, int], None]) -> BackupVerdict:
     """`on_progress` gets bytes read and bytes in all. Raises NotFound, StoreCorrupted without a whole manifest."""
-    found = known_manifest(target, broker_name)
-    verdict = BackupVerdict(found.manifest, list(found.damaged))
+    known = known_manifest(target, broker_name)
+    verdict = BackupVerdict(known.manifest, list(known.damaged))
     _log(target, verdict, on_progress)
-    for point in found.manifest.points:
+    for point in known.manifest.points:
         try:
-            check_point(target, found.manifest, point)
+            check_point(target, known.manifest, point)
         except StoreError as error:
             verdict.findings.append(error.message)
     return verdict

@@ -43,7 +43,7 @@ FROZEN_MAX: Final = 16
 DAMAGE_LINES: Final = 32  # damaged timers that are named one by one at a time
 
 ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
-"""Reads timers by id until they have so many bytes: as many results as were read, None for what is none."""
+"""Reads timers by id up to a number of bytes; one result for each that was read, None for what is no timer."""
 
 
 OnMoved = Callable[[Sequence[tuple[int, TimerAppend]]], "asyncio.Future[None] | None"]
@@ -197,7 +197,7 @@ class TimerKeeper:
     # -- frames -------------------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[bytes], bytes_max: int) -> list[StoredTimer | None]:
-        """Their frames, until they have so many bytes; None for what is no whole frame of that very timer."""
+        """Their frames, up to a number of bytes; None for what is no whole frame of that very timer."""
         ids = [id_of(key) for key in keys]
         try:
             timers = await self._read_timers(ids, bytes_max)
@@ -227,7 +227,9 @@ class TimerKeeper:
             except StorePoisoned:
                 raise
             except StoreError as error:
-                log.warning("timer not readable", extra={"timer": timer_id, "error": str(error)})
+                log.warning(
+                    "timer %d cannot be read: %s", timer_id, error, extra={"timer": timer_id, "error": str(error)}
+                )
                 timer = None
             timers.append(timer)
             space -= len(timer.head) + len(timer.system) if timer is not None else 0
@@ -250,7 +252,11 @@ class TimerKeeper:
                 self._disk.describe(segment.path_of(start)), position, id_of(key), due_of(key), what,
             )  # fmt: skip
         if len(keys) > DAMAGE_LINES:
-            log.error("%d more timers like that; the last one is %d", len(keys) - DAMAGE_LINES, id_of(keys[-1]))
+            log.error(
+                "%d more timers are damaged in the same way; the last one is %d",
+                len(keys) - DAMAGE_LINES,
+                id_of(keys[-1]),
+            )
 
     # -- by id --------------------------------------------------------------------------------------------------------
 
@@ -401,7 +407,7 @@ class TimerKeeper:
             self.pending.write_failed()
             if error.errno in FULL:
                 self._resume_ms = self._clock.monotonic_ms() + FULL_PAUSE_MS
-                log.warning("timers not written to a file, they stay in memory: %s", shortage(error))
+                log.warning("timers could not be written to a file and stay in memory: %s", shortage(error))
             else:
                 self._on_failure(f"writing a file of timers failed: {error}")
         except StoreCorrupted as error:

@@ -52,7 +52,7 @@ class TimerLoader:
             try:
                 self._restore(section)
             except StoreCorrupted as error:
-                log.warning("rebuilding the timers from the whole log", extra={"reason": str(error)})
+                log.warning("rebuilding the timers from the log: %s", error, extra={"reason": str(error)})
             else:
                 self.start = max(log_offset, log_start)
         elif section is not None:

@@ -113,7 +113,10 @@ class TimerService:
                 if not error.retryable and not self._refused():
                     raise
                 self._keeper.retried()
-                log.warning("timers not fired, trying again", extra={"error": str(error), "retry_in_ms": RETRY_MS})
+                log.warning(
+                    "timers could not be fired, trying again in %d ms: %s", RETRY_MS, error,
+                    extra={"error": str(error), "retry_in_ms": RETRY_MS},
+                )  # fmt: skip
                 return RETRY_MS
             if not tried:
                 return 0 if room else RETRY_MS
@@ -138,7 +141,7 @@ class TimerService:
         due = {key: timer for key, timer in zip(batch, timers, strict=True) if timer is not None}
         refused = await self._store(due) if due else None
         if refused is not None:
-            log.error("timers not fired together, trying them one by one", exc_info=refused)
+            log.error("%d timers could not be fired together, trying them one by one", len(due), exc_info=refused)
             await self._one_by_one(due)
         return len(batch)
 
@@ -183,7 +186,9 @@ class TimerService:
             refused = await self._store({key: timer})
             if refused is not None:
                 log.error(
-                    "timer not fired, trying again after growing pauses",
+                    "timer %d could not be fired, trying again after growing pauses: %r",
+                    timer.log_offset,
+                    refused,
                     extra={"timer": timer.log_offset, "due_ms": timer.due_ms, "error": repr(refused)},
                 )
                 self._put_aside(key, ASIDE_MS)

@@ -1,4 +1,4 @@
-"""Which messages exist: every send, every place in a queue, and the rules that hold whoever receives a message.
+"""Which messages exist: every send, every place in a queue, and the rules that hold for every receiver of a message.
 
 Used by `check` alone. State grows with the number of distinct messages; every call is O(1).
 """

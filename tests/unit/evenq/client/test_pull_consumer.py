@@ -218,7 +218,7 @@ def test_who_never_commits_keeps_a_queue_for_drain_ms_and_the_next_owner_has_it_
     world.until(lambda: len(two.queues) == 1)
     again = polled(two, 1)
     assert again[0].message_id in {message.message_id for message in sent}
-    assert "was not committed within 200 ms (drain_ms)" in caplog.text
+    assert "were not committed within 200 ms (drain_ms)" in caplog.text
 
 
 def test_a_consumer_that_is_closed_waits_for_no_commit(world: Any) -> None:

@@ -45,10 +45,15 @@ def test_from_warnings_upwards_the_text_says_by_itself_what_it_is_about() -> Non
     log.addHandler(handler)
     log.warning("topic not created", extra={"topic": "orders", "peer": "broker-b", "error": "gone"})
     log.info("rebalanced", extra={"topic": "orders"})
-    warning, info = map(json.loads, stream.getvalue().splitlines())
+    log.warning("topic %s not created", "orders", extra={"topic": "orders", "peer": "order", "error": "gone"})
+    warning, info, named = map(json.loads, stream.getvalue().splitlines())
     assert warning["event"] == "topic not created (topic=orders, peer=broker-b, error=gone)"
     assert (warning["topic"], warning["error"]) == ("orders", "gone")
     assert info["event"] == "rebalanced"
+    assert named["event"] == "topic orders not created (peer=order, error=gone)", (
+        "what the text names stands there once"
+    )
+    assert named["topic"] == "orders"
 
 
 def test_a_traceback_stays_within_its_line() -> None:

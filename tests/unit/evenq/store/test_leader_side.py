@@ -652,7 +652,7 @@ def test_a_refusal_does_not_end_the_duties(open_store, message, replicated, capl
         await store.close()
 
     asyncio.run(story())
-    assert "could not do all of its duties, trying again later: this broker hands over" in caplog.text
+    assert "background work of the store failed, trying again later: this broker hands over" in caplog.text
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

@@ -633,7 +633,7 @@ def test_what_was_derived_beyond_a_cut_goes(open_store, written, caplog):
         await copy.truncate(early)
         assert checkpoint.load(disk) is None
         assert disk.list("snapshot") == [f"{early:020d}"]
-        assert "over the log's new end" in caplog.text
+        assert "beyond the new end of the log" in caplog.text
         await copy.append(made([(2, [30])], start=early), start=early)
         await copy.close()
         again = await open_store(disk)

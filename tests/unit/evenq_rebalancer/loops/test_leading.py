@@ -114,8 +114,8 @@ def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(c
 
     with caplog.at_level(logging.INFO):
         run(story)
-    assert sum(record.message.startswith("lease not reached: ") for record in caplog.records) == 1
-    assert [record.message for record in caplog.records].count("lease reached again") == 1
+    assert sum(record.message.startswith("the lease cannot be read or written: ") for record in caplog.records) == 1
+    assert [record.message for record in caplog.records].count("the lease can be read and written again") == 1
 
 
 def test_a_call_that_hangs_does_not_keep_a_leader_leading_nor_does_its_late_success() -> None:

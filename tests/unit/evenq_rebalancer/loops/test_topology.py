@@ -138,7 +138,7 @@ def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(caplog,
     with caplog.at_level(logging.INFO):
         run(story)
     messages = [record.message for record in caplog.records]
-    assert sum("not watched" in message for message in messages) == 2, "one for pods, one for nodes"
+    assert sum("cannot be watched" in message for message in messages) == 2, "one for pods, one for nodes"
 
 
 @pytest.mark.parametrize("told", [{}, {"metadata": None}, {"metadata": {"uid": 5}}])

@@ -74,7 +74,7 @@ class KnownBrokers:
         return ops
 
     def learn(self, name: str, read_queues: Mapping[str, int]) -> list[BrokerTopics]:
-        """A known broker that is there has so many readable queues, by topic, and no others: what to record."""
+        """A known broker that is there has these readable queues, by topic, and no others: what to record."""
         if name not in self._known:
             return []
         before = self._topics.get(name, {})

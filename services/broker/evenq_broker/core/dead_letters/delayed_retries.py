@@ -12,7 +12,7 @@ from collections import deque
 __all__ = ["DelayedRetries"]
 
 SEEN_MAX = 4_096
-"""A batch of due timers that the store could not take is asked about again: so many are remembered."""
+"""Most due timers that are remembered: a batch that the store could not take is asked about again."""
 
 
 class DelayedRetries:

@@ -48,7 +48,7 @@ def presume(queue: QueueProgress, end: int) -> Counted | None:
 
 
 def count(queue: QueueProgress, deliveries: Mapping[int, int], *, given_until: int = 0) -> Counted | None:
-    """These offsets were delivered so many times, or are FINISHED. What is committed, and what is known to be more, is
+    """How often these offsets were delivered, or FINISHED. What is committed, and what is known to be more, is
     left out. Gives what to record; None: nothing is new.
     """
     more = {

@@ -99,7 +99,7 @@ def rebuild(
 
 
 def _settle(progress: Progress, queue: QueueProgress, lane: str, head: Pending) -> None:
-    # The same message group in two queues: whoever is out goes on, else the queue that was learnt first.
+    # The same message group in two queues: the one that is delivered goes on, else the queue that was learnt first.
     for one in progress.siblings(queue):
         offsets = one.lanes.get(lane)
         if not offsets:

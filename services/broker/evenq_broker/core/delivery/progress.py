@@ -159,7 +159,7 @@ class Progress:
         self, queue: QueueProgress, count: int, *, deadline_ms: int, client_id: str, max_attempts: int
     ) -> tuple[list[int], list[int]]:
         """Up to `count` messages whose earlier delivery is over, as delivered again; and those that have had
-        `max_attempts` deliveries: they are now held until `deadline_ms` for whoever moves them to the dead-letter
+        `max_attempts` deliveries: they are now held until `deadline_ms` for the move to the dead-letter
         topic.
         """
         again: list[int] = []
@@ -451,7 +451,7 @@ class Progress:
         if not lane:
             del queue.lanes[entry.lane]
         if entry.deadline_ms == BLOCKED:
-            return  # whoever it waited for goes on
+            return  # the delivery that it waited for goes on
         if not lane:
             self._unblock_elsewhere(queue, entry.lane)
         elif queue.pending[lane[0]].deadline_ms == BLOCKED:

@@ -1,7 +1,7 @@
 """What a filter looks at in the bytes of a stored message: its tag, and what stands before the body.
 
 A head is the encoded v2 `Message` without system properties: topic (1), user properties (2), body (4). Called by
-`core.delivery.filters` and by whoever decodes user properties (`loops.wire.stored_messages`); pure.
+`core.delivery.filters` and by the decoder of user properties (`loops.wire.stored_messages`); pure.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 SETTLED_MS = 10_000
-"""A member that joined, or an owner that was decided, so long ago should have what it should have."""
+"""A member that joined, or an owner that was decided, this long ago should have what it is given."""
 NAMED_MAX = 5
 
 K = TypeVar("K")

@@ -1,4 +1,4 @@
-"""What is known of one group at one moment: from each broker, and from whoever decides who reads what.
+"""What is known of one group at one moment: from each broker, and from the decider of assignments.
 
 Gathered by `loops.diagnosing`, judged by `core.diagnosis.diagnosis`. Pure values; times are ages in ms at the moment of
 looking, so that clocks of two machines are never compared.
@@ -61,7 +61,7 @@ class QueueAt:
     lag: int = 0
     inflight: int = 0
     unmoved_ms: int = 0
-    """So long messages waited and the oldest unfinished one stayed the same."""
+    """How long messages waited while the oldest unfinished one stayed the same."""
     head_attempt: int = 0
     """Deliveries of that message so far; 0: none, or not known."""
     back_from: int = -1
@@ -89,7 +89,7 @@ class LostBroker:
     gone_ms: int
     """How long ago it was missed first."""
     unread: int = 0
-    """It was drained before it ended and still held so many messages that no group ever read."""
+    """Messages that it still held, drained, when it ended, and that no group ever read."""
     dead_letters: int = 0
     """The same."""
 
@@ -130,7 +130,7 @@ class GivenQueue:
     owner: str
     """`*`: every member; empty: nobody."""
     age_ms: int = 0
-    """So long it has this owner, by the decision."""
+    """How long it has had this owner, by the decision."""
     held: bool = False
     """True: it waits for a successor, so that nobody has it on purpose."""
     owner_zone: str = ""
@@ -165,7 +165,7 @@ class GroupFacts:
     """None: no rebalancer, or none that answers."""
     rebalancer_problem: str = ""
     stuck_ms: int = 60_000
-    """A head that did not move for so long is stuck."""
+    """A queue whose oldest message stays unfinished for this time is stuck."""
 
     @cached_property
     def members(self) -> dict[str, list[MemberAt]]:

@@ -62,7 +62,7 @@ class StuckQueues:
                 places[queue_key] = (committed, now_ms)
 
     def unmoved_ms(self, queue_key: QueueKey, committed: int, *, now_ms: int) -> int:
-        """So long the group waits at `committed`; 0 if it has moved since the last look."""
+        """How long the group has waited at `committed`; 0 if it has moved since the last look."""
         known = self._at.get(queue_key)
         return now_ms - known[1] if known is not None and known[0] == committed else 0
 
@@ -72,7 +72,7 @@ class StuckQueues:
         return step if step is not None and now_ms - step.at_ms <= BACK_KEPT_MS else None
 
     def stuck(self, limit_ms: int, *, now_ms: int) -> list[tuple[QueueKey, int]]:
-        """Places that wait at one offset for so long, with the offset."""
+        """Queues that have waited at one offset for at least `limit_ms`, with the offset."""
         return [(queue_key, at) for queue_key, (at, since_ms) in self._at.items() if now_ms - since_ms >= limit_ms]
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """What the broker still remembers of deliveries, to tell what became of one message.
 
 The memory is the journal's own records, kept as they were written for as long as `trace_bytes` allows: recording costs
-one append per turn of the loop, and everything else is paid by whoever asks. Records hold who received only where the
+one append per turn of the loop, and everything else is paid by the caller. Records hold who received only where the
 client's life holds the delivery, so `taken` adds the name where it does not. Pure: time comes in as ms since the epoch.
 """
 

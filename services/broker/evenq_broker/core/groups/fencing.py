@@ -35,8 +35,8 @@ class Fencing:
             self.owned(group, member.client_id)
 
     def owned(self, group: str, client_id: str) -> None:
-        """The client was a member that owns queues, maybe before a restart of this broker; whoever came longest ago
-        is forgotten when there are too many.
+        """The client was a member that owns queues, maybe before a restart of this broker; the one that came longest
+        ago is forgotten when there are too many.
         """
         self._owners[group, client_id] = None
         self._owners.move_to_end((group, client_id))

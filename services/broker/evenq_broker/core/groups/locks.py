@@ -1,9 +1,9 @@
 """Which member holds which queue: at most one per group and queue (TQ-9), on the broker that owns the queue.
 
-A lock lives as long as its holder's session. Whoever wants a held lock may wait in line; the line is first come, first
+A lock lives as long as its holder's session. Members that want a held lock wait in line; the line is first come, first
 served among those of the newest generation, and a lock that is let go passes on in the same step, so there is no moment
 at which a third member can slip in. Each lock remembers the newest generation it was granted under: a request with an
-older one, from somebody who does not hold the queue, is stale and is refused (fencing, OC-18).
+older one, from a member without the queue, is stale and is refused (fencing, OC-18).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAITERS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A waiter got its lock; whoever keeps the ticket tells it."""
+    """A waiter got its lock; the keeper of the ticket tells it."""
 
     ticket: int
     group: str
@@ -111,7 +111,7 @@ class LockTable:
         return sorted(self._held)
 
     def overtaken(self) -> list[tuple[str, MessageQueue]]:
-        """Held queues that somebody waits for under a newer generation than they were given under."""
+        """Held queues that another member waits for under a newer generation than they were given under."""
         places = dict.fromkeys(self._tickets.values())
         return [key for key in places if self._newest_wish(key) > self._locks[key].generation]
 
@@ -207,7 +207,7 @@ class LockTable:
         return [grant for queue in self.held(group, client_id) for grant in self.release(group, client_id, queue)]
 
     def stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> bool:
-        """True if a request under this generation must be refused: somebody else got the queue under a newer one."""
+        """True if a request under this generation must be refused: another member got the queue under a newer one."""
         if generation == NO_GENERATION:
             return False
         lock = self._locks.get((group, queue))

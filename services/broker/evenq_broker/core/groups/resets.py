@@ -14,7 +14,7 @@ from evenq.model import MessageQueue
 __all__ = ["FENCE_MS", "Fences", "ResetFence", "within"]
 
 FENCE_MS = 60_000
-"""A member that has not begun again after so long is believed as before."""
+"""A member that has not begun again after this time is believed as before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class PeerNotices:
 
     def __init__(self, *, fade_ms: int = 250) -> None:
         self.fade_ms = fade_ms
-        """So long a want that nobody has any more stays told: a consumer between two polls comes back at once."""
+        """How long a want outlives its last poll: a consumer between two polls comes back at once."""
         self._counts: dict[Want, int] = {}
         self._pauses: dict[Want, tuple[int, int]] = {}  # until when nothing is told (ms), length of the pause
 

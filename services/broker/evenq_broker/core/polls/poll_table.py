@@ -2,7 +2,7 @@
 
 Called by `loops.polls.waiting`, which owns the futures (kept here as an opaque `token`) and the clock. A poll for
 messages belongs to a group and waits for any queue of one topic, or for one queue; one event wakes one poll of each
-group, and whoever takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Polls
+group, and one that takes a full batch wakes the next. A watch (no group) is woken by every growth of its queues. Polls
 for any queue are also counted by group and topic, for the other brokers of the cluster (`loops.polls.cluster_polls`).
 Always true: a poll is in the table or done.
 """
@@ -140,7 +140,7 @@ class PollTable:
         return woken
 
     def look_again(self, topic_id: int, queue_id: int) -> list[Poll]:
-        """The queue has another owner, or none: whoever watches it should look whether it still may."""
+        """The queue has another owner, or none: its watchers should check whether they still may."""
         woken = list(self._watches.get((topic_id, queue_id), ()))
         for poll in woken:
             self._remove(poll)
@@ -193,7 +193,7 @@ class PollTable:
             self._remove(poll)
 
     def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> Poll | None:
-        """Wait for a queue that is somebody else's now: no message wakes it. None: the table is full."""
+        """Wait for a queue that is another member's now: no message wakes it. None: the table is full."""
         poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id)
         if poll is not None:
             poll.push = True

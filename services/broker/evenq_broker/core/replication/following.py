@@ -109,7 +109,7 @@ class Follower(Rules):
         if self.role is not Role.FETCHING or record is None or record.epoch != self.max_epoch:
             return []
         if not self._is_of_group(self.config.broker_id):
-            return []  # it was removed, and whoever leads would not listen
+            return []  # it was removed, and no leader would listen
         progress = FollowerProgress(self.end, min(self._confirmed_end(), self.end), wants)
         return [Send(record.leader, self._envelope(progress))]
 

@@ -217,8 +217,8 @@ def confirmed_end(replica: Replica, broker_id: int, stores: Mapping[int, str]) -
 
 def _pair_of(replica: Replica, record: GroupRecord, broker_id: int, stores: Mapping[int, str]) -> Pair:
     """The copy with the store that it named last; else with the one in sync, else with one that confirmed something."""
-    told = [pair.store_id for pair in replica.acks if pair.broker_id == broker_id]
-    return Pair(broker_id, stores.get(broker_id) or record.store_of(broker_id) or (told or [""])[-1])
+    store_ids = [pair.store_id for pair in replica.acks if pair.broker_id == broker_id]
+    return Pair(broker_id, stores.get(broker_id) or record.store_of(broker_id) or (store_ids or [""])[-1])
 
 
 def _other(record: GroupRecord | None, broker_id: int, peers: PeersSeen, *, leads: bool) -> CopyView:

@@ -294,7 +294,9 @@ class Leader(Follower):
         if now_ms - self.drain_since_ms >= self.drain_ms:
             self.drain_since_ms = now_ms
             return [HandedOver(NO_LEADER, self.max_epoch)]
-        asked = len(self.nominated)
-        if asked and asked >= sum(1 for pair in self._view() if pair != self.own_pair and self._may_succeed(pair)):
+        nominated_before = len(self.nominated)
+        if nominated_before and nominated_before >= sum(
+            1 for pair in self._view() if pair != self.own_pair and self._may_succeed(pair)
+        ):
             self.nominated = frozenset()
         return self._nominate_next()

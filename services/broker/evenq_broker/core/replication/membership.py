@@ -33,7 +33,7 @@ class RemoveCopy:
 
 @dataclass(frozen=True, slots=True)
 class SetMinimum:
-    """So many copies in sync are needed from now on."""
+    """Copies in sync that are needed from now on."""
 
     copies: int
 

@@ -149,7 +149,7 @@ class Replica(Leader):
         return self._request_epochs() if self.role is Role.TRUNCATING and self.request == 0 else []
 
     def absent(self, now_ms: int) -> list[Action]:
-        """There is no record. Whoever founds the group writes the first one, if its log never had anything, or was
+        """There is no record. The founder of the group writes the first one, if its log never had anything, or was
         written without copies and is to be the first of them.
         """
         return self._guarded(lambda: self._absent(now_ms))

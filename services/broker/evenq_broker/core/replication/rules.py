@@ -80,15 +80,15 @@ class Timing:
     renew_ms: int = 2_000
     """Between two signs of life of a leader."""
     suspect_ms: int = 6_000
-    """So long without a change of the record, and an in-sync follower stands for election."""
+    """After this time without a change of the record, an in-sync follower stands for election."""
     backoff_ms: int = 500
     """So much longer for each better one before it."""
     lag_ms: int = 3_000
-    """So long not caught up or not heard of, and a follower leaves the in-sync set."""
+    """A follower that is silent or behind for this time leaves the in-sync set."""
     retry_ms: int = 500
     """Between repeats of what may have been lost: requests, reads, unknown compare-and-sets, signs of life to peers."""
     drain_ms: int = 10_000
-    """So long a drain waits for a successor."""
+    """Longest wait of a drain for a successor."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_ms <= self.renew_ms < self.suspect_ms:
@@ -180,7 +180,7 @@ class Rules:
         """End of the own epoch-start record."""
         self.drain_since_ms = NOTHING
         self.drain_ms = config.timing.drain_ms
-        """So long this drain waits for a successor."""
+        """Longest wait of this drain for a successor."""
         self.successor = NOTHING
         """Who alone may take over from this drain, a broker id; `NOTHING`: the best one."""
         self.nominated: frozenset[int] = frozenset()

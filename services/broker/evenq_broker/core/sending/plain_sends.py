@@ -58,7 +58,7 @@ _SHORT_MAX = 0x7F
 _ONE_MORE = bytes(0 < byte <= _SHORT_MAX for byte in range(256))
 """By the second byte of a length: is it the last?"""
 _UNLIKE_MAX = 4
-"""So many more messages of a request than are alike may be unlike the one before them, then no more are compared."""
+"""When this many more messages differ from the one before them than equal it, no more are compared."""
 _SYSTEM_BYTES_MAX = 8 << 10
 _REMEMBERED, _REMEMBERED_BYTES = 4_096, 1_024
 
@@ -216,13 +216,13 @@ class PlainSends:
             if not data.startswith(topic, start):
                 return False
             learn = learning and at < end
-            found = self._read_message(data, start, start + len(topic), at, send, left_out, learn)
-            if found is None:
+            message = self._read_message(data, start, start + len(topic), at, send, left_out, learn)
+            if message is None:
                 return False
             if learn:
                 unlike += 1
                 learning = 2 * unlike <= len(send.entries) + _UNLIKE_MAX
-                shape, moment, tail, first = found, found.moment, found.tail, found.first if learning else b""
+                shape, moment, tail, first = message, message.moment, message.tail, message.first if learning else b""
                 id_at, id_behind, nanos_at, nanos_behind, body_at, head_bytes, system_at = shape.places
                 tag_number, queue_id = send.entries[-1].tag_hash, send.entries[-1].queue_id
         return True

@@ -153,7 +153,7 @@ def checked_in_block(message: SentMessage, topic: TopicConfig, limits: MessageLi
 
 
 def digest_of(system: bytes) -> bytes:
-    """The same of stored system properties, whoever's address they tell."""
+    """The same of stored system properties, with the address that they hold."""
     at = system.rfind(DIGEST_HEAD) + len(DIGEST_HEAD)
     return system[at : at + DIGITS_USED]
 

@@ -95,7 +95,7 @@ class Decisions:
             self.queries[query_id] = query
 
     def idle(self, now_ms: int, *, memory_ms: int, job_memory_ms: int) -> list[str]:
-        """Queries that were not used for so long and have nothing open here."""
+        """Queries that were not used for that time and have nothing open here."""
         return [
             query_id
             for query_id, query in self.queries.items()

@@ -178,7 +178,7 @@ def _texts(name: str, data: bytes, ends: bytes, count: int = -1, *, may_miss: bo
 
 
 def _ends_of_rows(name: str, items: int, rows: bytes, count: int) -> Sequence[int]:
-    """Behind which of so many items each row ends."""
+    """Behind which of the items each row ends."""
     if not rows:
         if items:
             raise BadRequest(f"the column {name} is missing: {items} values belong to rows")
@@ -264,7 +264,7 @@ def _property_fields(names: _Names, values: list[bytes]) -> list[bytes]:
 
 
 def _pair_head(name: bytes, size: int) -> bytes:
-    """What stands before a value of so many bytes."""
+    """What stands before a value of this number of bytes."""
     inner = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(size)
     return b"\x12" + varint(len(inner) + size) + inner
 

@@ -214,7 +214,7 @@ class BrokerKnown:
     gone_ms: int = 0
     """When it was missed first, ms since the epoch; 0: it was there."""
     unread: int = 0
-    """It was drained before it ended and still held so many messages that no group ever read."""
+    """Messages that it still held, drained, when it ended, and that no group ever read."""
     dead_letters: int = 0
     """The same."""
 
@@ -228,7 +228,7 @@ class BrokerForgotten:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTopics:
-    """Another broker has so many readable queues of these topics now, and of all others as many as before."""
+    """How many readable queues of these topics another broker has now; of all others as many as before."""
 
     name: str
     read_queues: Mapping[str, int]
@@ -437,7 +437,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         topic = TopicConfig(
             name=value["name"], topic_id=value["id"], message_type=MessageType(value["type"]),
             read_queues=value["read"], write_queues=value["write"], permission=Permission(value["permission"]),
-            # None in journals of before:
+            # None in older journals:
             widest=value.get("widest", 0), retention_ms=value.get("retention_ms"), chosen=value.get("chosen", False),
             uid=value.get("uid", ""),
         )  # fmt: skip
@@ -451,7 +451,7 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
                 max_attempts=value["attempts"],
                 start_from=StartFrom(value["start"]),
                 strategy=value["strategy"],
-                retry=retry_of(value.get("retry")),  # none in journals of before
+                retry=retry_of(value.get("retry")),  # none in older journals
                 balance=balance_of(value.get("balance")),
                 revised_ms=value.get("revised", 0),
             )

@@ -21,7 +21,7 @@ from evenq_broker.core.transactions.half_messages import HalfHeader
 __all__ = ["DecisionStatus", "Firing", "Half", "TransactionOutcome", "TransactionTable"]
 
 ZOMBIE_MS = 3_600_000
-"""An open one whose timer did not fire for so long after its time has none: the crash of its birth took it."""
+"""An open one whose timer is this late has none: the crash of its birth took it."""
 
 
 SWEEP_MS = 10_000

@@ -45,7 +45,7 @@ class Grants:
         """True: something changed since the question was sent."""
 
     def may(self, group: GroupConfig, topic: TopicConfig, client_id: str, queue_id: int) -> bool:
-        """False if the queue is certainly somebody else's."""
+        """False if the queue is certainly another member's."""
         link = self._rebalancer
         if link is None or not link.connected or not group.strategy or topic.message_type in _SHARED:
             return True

@@ -124,7 +124,7 @@ class RebalancerLink:
         return await self._runtime.net.unary(self._leader, method, request, timeout_ms=timeout_ms)
 
     def gone(self) -> bool:
-        """True if nobody leads for so long that brokers decide for themselves."""
+        """True if there was no leader for long enough that brokers decide for themselves."""
         away_ms = self._away_since_ms
         limit_ms = STALE_MS if self._ever_led else ABSENT_MS
         return away_ms is not None and self._runtime.clock.monotonic_ms() - away_ms > limit_ms

@@ -1,6 +1,6 @@
 """What this broker tells the rebalancer: groups, members, holders, topics, lags; first everything, then what changed.
 
-Owned by `loops/assignment/rebalancer_link.py`. Whoever changes a group or a topic says its name, and only named ones
+Owned by `loops/assignment/rebalancer_link.py`. Changes of a group or a topic come with its name, and only named ones
 are looked at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock, and
 only the next leader needs them, and what waits for successors: they are told in the first report of a stream, holders
 encoded before it in slices between other work. Messages are put together from parts that stay encoded, two for each
@@ -42,11 +42,11 @@ LAGS_MS = 5_000
 ROWS_MAX = 40_000
 """Most holders, and most lags, in one report: about 4 MB."""
 ROW_BYTES = 100
-"""About so many bytes in a row."""
+"""Approximate bytes of a row."""
 SLICE_ROWS = 200
-"""So many holders are encoded at a time: some 2 ms."""
+"""Holders that are encoded in one step, which takes about 2 ms."""
 ROWS_PER_MS = 20
-"""So many rows buy a millisecond of silence after a report: whoever reads it needs about as long."""
+"""Rows for each millisecond of pause after a report: its reader needs about as long."""
 MODES_MAX = 1_000
 """Of one group."""
 

@@ -135,7 +135,7 @@ class ClusterLink:
         self._topic_changes.notify()
 
     def routes_changed(self) -> None:
-        """The route table may have changed: tell whoever reads a topic with another route."""
+        """The route table may have changed: tell the readers of topics with another route."""
         self.known.look()
         self._changes.routes_changed(self._catalog.routes.take_changed_topics())
 

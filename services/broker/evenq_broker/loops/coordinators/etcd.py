@@ -66,7 +66,7 @@ def endpoints_of(text: str) -> tuple[str, ...]:
     """Client URLs of etcd with a comma between: `host:port`, with http:// or https:// in front if wanted. Raises
     SettingsError.
     """
-    found = []
+    addresses = []
     for one in filter(None, (part.strip() for part in text.split(","))):
         address = one.rstrip("/").replace("https://", TLS, 1).replace("http://", PLAIN, 1)
         try:
@@ -75,10 +75,10 @@ def endpoints_of(text: str) -> tuple[str, ...]:
             raise SettingsError(
                 f"etcd endpoint {one!r} is no client URL; write host:port, http://host:port or https://host:port"
             ) from error
-        found.append(address)
-    if not 1 <= len(found) <= ENDPOINTS_MAX:
-        raise SettingsError(f"{len(found)} endpoints of etcd in {text!r}; give 1 to {ENDPOINTS_MAX}")
-    return tuple(found)
+        addresses.append(address)
+    if not 1 <= len(addresses) <= ENDPOINTS_MAX:
+        raise SettingsError(f"{len(addresses)} endpoints of etcd in {text!r}; give 1 to {ENDPOINTS_MAX}")
+    return tuple(addresses)
 
 
 class EtcdStore:
@@ -175,10 +175,10 @@ class EtcdStore:
         if not self._token:
             login = log_in(self._user.name, self._user.password)
             try:
-                answer = await self._net.unary(endpoint, AUTHENTICATE, login, timeout_ms=LOGIN_MS, metadata=None)
+                response = await self._net.unary(endpoint, AUTHENTICATE, login, timeout_ms=LOGIN_MS, metadata=None)
             except AuthIsOff:
                 return {}
-            self._token = token_of(answer, self._name)
+            self._token = token_of(response, self._name)
         return {"token": self._token}
 
     def _stored(self, pair: KeyValue) -> StoredRecord:

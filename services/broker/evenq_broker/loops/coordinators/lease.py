@@ -24,7 +24,7 @@ __all__ = ["ANNOTATION", "LeaseStore"]
 
 ANNOTATION = "evenq.io/group-record"
 WATCH_S = 60
-"""A watch ends after so long, and is begun again."""
+"""Longest time of a watch; then it is begun again."""
 INT32_MAX = (1 << 31) - 1
 
 

@@ -42,7 +42,7 @@ class RemoteTiming:
     tries: int = 6
     """Of one read or compare-and-set; a store with more endpoints gets one for each, and one more."""
     silence_ms: int = 10_000
-    """After so long without a change a watch reads the record again."""
+    """After this time without a change a watch reads the record again."""
     retry_ms_max: int = 2_000
     """Between two watches that end at once."""
 
@@ -197,7 +197,7 @@ class RemoteCoordinator:
 
     async def _set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         if await asyncio.to_thread(self._mark.is_over, None if expected is None else expected.record):
-            await self._read()  # refuses a record that went back; otherwise somebody was faster
+            await self._read()  # refuses a record that went back; otherwise another writer was faster
             return None
         await asyncio.to_thread(self._mark.check_proposal, proposed)
         write = f"{self._rng.getrandbits(64):016x}"

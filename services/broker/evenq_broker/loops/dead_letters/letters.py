@@ -73,7 +73,7 @@ async def bury(
 
 
 async def settle(ledger: Ledger, queue: QueueProgress, offset: int, *, long_polls: LongPolls) -> None:
-    """Finish one message durably, whatever its state, and wake whoever waited for it."""
+    """Finish one message durably, whatever its state, and wake the polls that waited for it."""
     if ledger.progress.finish(queue, offset):
         await ledger.journal.record(Acked(queue.group_id, queue.topic_id, queue.queue_id, offset))
     if queue.ready:

@@ -25,7 +25,7 @@ __all__ = ["HOLD_MS", "DeadLetterMover"]
 log = logging.getLogger(__name__)
 
 HOLD_MS = 10_000
-"""A message on its way to the dead letters is held so long; one that could not be stored is tried again then."""
+"""How long a message on its way to the dead letters is held; one that could not be stored is tried again then."""
 _AT_ONCE = 32
 
 

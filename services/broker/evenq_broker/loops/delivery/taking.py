@@ -1,6 +1,6 @@
 """From a group's wish to encoded frames: takes retries and fresh messages out of the store for one receive.
 
-Called by `rpc.delivery.receive` and by whoever moves messages to the dead-letter topic. The decisions are
+Called by `rpc.delivery.receive` and by the mover of messages to the dead-letter topic. The decisions are
 `core.delivery.progress`'s; here are the store's reads around them, the journal records behind them, and the bytes.
 """
 
@@ -117,7 +117,7 @@ class MessageTaker:
         client_id: str,
         until_ms: int = 0,
     ) -> Batch | None:
-        """Up to `count` messages, delivered to `client_id` (empty: nobody's life holds them) for `invisible_ms`.
+        """Up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for `invisible_ms`.
         None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
         looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
         """

@@ -26,9 +26,9 @@ SLICE = 500
 ROWS_PER_MS = 4
 """A row costs some 2 us: a pause of 1 ms for 4 rows leaves 99 % to others."""
 READ_ROWS = 50
-"""A message that is read from the store costs as much as so many rows."""
+"""Rows that cost as much as reading one message from the store."""
 PENDING_ROWS = 20
-"""So many unfinished messages cost as much as a row."""
+"""Unfinished messages that cost as much as one row."""
 
 
 async def watch_heads(

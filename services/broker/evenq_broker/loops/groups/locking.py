@@ -2,7 +2,7 @@
 
 Called by `rpc.groups.groups` (lock, unlock), by `rpc.delivery.data` and `rpc.delivery.receive` (may this member read
 and commit?) and by `loops.groups.sessions` when a member is gone. Carries out what the lock table decides: a holder
-whose queue is wanted hears of it at once, a lock that is let go passes to whoever waits longest in the same step, and
+whose queue is wanted hears of it at once, a lock that is let go passes to the first waiter in the same step, and
 what is granted is durable before it is told. Clients that receive and acknowledge (v2) hold no locks: they get nothing
 of a queue that a member of their group holds, and a member gets a queue only when their deliveries of it have ended.
 """
@@ -61,7 +61,7 @@ class Locking:
         self._recording: asyncio.Future[None] | None = None
         """The newest record of locks: who is granted one waits for it."""
         self._overdue: dict[tuple[str, MessageQueue], int] = {}
-        """Held queues that a newer decision gives to somebody who waits; since when, monotonic ms."""
+        """Held queues that a newer decision gives to a waiting member; since when, monotonic ms."""
         self._seen: dict[tuple[str, MessageQueue], int] = {}
         """When that was last so: members ask in turns, with pauses in between."""
         self._clearing: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
@@ -128,8 +128,8 @@ class Locking:
         self._clearing[group, queue] = client_id, self._runtime.clock.monotonic_ms()
 
     def _is_in_hand(self, group: str, client_id: str, queue: MessageQueue) -> bool:
-        """True while the member must wait for its queue: somebody received of it and is not done. Not for ever: what is
-        still in hand after `revoke_ms` comes twice.
+        """True while the member must wait for its queue: another client still works on a message of it. What is
+        still in hand after `revoke_ms` is delivered twice.
         """
         entry = self._clearing.get((group, queue))
         if entry is None or self._membership.locks.holder(group, queue) != client_id:
@@ -163,7 +163,7 @@ class Locking:
                 self._tickets.pop(ticket, None)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Let go; whoever waits longest has the queue at once."""
+        """Let go; the member that waits longest has the queue at once."""
         for queue in queues:
             if self._membership.locks.holder(group, queue) == client_id:
                 deliveries.let_go(self._catalog, self._ledger, group, queue)
@@ -210,7 +210,7 @@ class Locking:
             )
 
     def must_not_be_stale(self, group: str, client_id: str, queue: MessageQueue, generation: Generation) -> None:
-        """Raise PreconditionFailed if somebody else got the queue under a newer generation (OC-18)."""
+        """Raise PreconditionFailed if another member got the queue under a newer generation (OC-18)."""
         if self._membership.locks.stale(group, client_id, queue, generation):
             raise PreconditionFailed(
                 f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "
@@ -288,7 +288,7 @@ class Locking:
             session.queue_wanted(queue, self._runtime.clock.monotonic_ms())
 
     async def _safe(self) -> None:
-        """Whoever is told that a queue is its own must still find it so after a restart of the broker; also a queue
+        """A member that is told that a queue is its own must find it so after a restart of the broker; also a queue
         that passed on in the step in which its holder let go, which recorded it.
         """
         self._record_locks()

@@ -26,7 +26,7 @@ __all__ = ["Mail", "Session"]
 
 
 class Lister(Protocol):
-    """Whoever knows the members of a group."""
+    """Knows the members of a group."""
 
     def members(self, group: str) -> Sequence[Member]:
         """Ascending by client id."""
@@ -119,7 +119,7 @@ class Session:
         self._note(now_ms, soon=soon)
 
     def queue_wanted(self, queue: MessageQueue, now_ms: int) -> None:
-        """Somebody else stands in line for a queue this member holds."""
+        """Another member stands in line for a queue this member holds."""
         self._wanted[queue] = None
         self._ring(now_ms)
 

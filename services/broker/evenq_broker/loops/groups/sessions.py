@@ -137,7 +137,7 @@ class Sessions:
         )
 
     def offsets_reset(self, group: str, queue: MessageQueue, offset: int) -> tuple[str, ResetFence | None]:
-        """The group was moved to `offset`: whoever holds the queue is told, and its commits do not count until it has
+        """The group was moved to `offset`: its holder is told, and the holder's commits do not count until it has
         begun again. Gives the holder and what it is held by; ("", None) if nobody owns the queue.
         """
         holder = self._membership.locks.holder(group, queue)
@@ -180,7 +180,7 @@ class Sessions:
             session.assignment_changed(topic, generation, now_ms, share, soon=soon)
 
     def routes_changed(self, topics: Iterable[str]) -> None:
-        """These topics have other queues than before: whoever reads them should ask again (NS-8)."""
+        """These topics have other queues than before: their readers should ask again (NS-8)."""
         now_ms = self._runtime.clock.monotonic_ms()
         changed = list(topics)
         for group, sessions in self._sessions.items():

@@ -149,7 +149,7 @@ class Lites:
         return not queue.lanes and queue.next < self._ledger.store.queue_range(parent.topic_id, queue_id)[1]
 
     async def _wake_again(self, group: GroupConfig, parent: TopicConfig, queues: Sequence[int]) -> None:
-        # Whoever was told may be gone before it takes the message: then let another one have it.
+        # The client that was told may be gone before it takes the message: then another one gets it.
         await self._runtime.clock.sleep_ms(AGAIN_MS)
         for queue_id in queues:
             if self._deliverable(group, parent, queue_id):

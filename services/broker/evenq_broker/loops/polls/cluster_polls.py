@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Peers/Interest"
 GATHER_MS = 2  # polls parked within it are told together
-PUSH_DELAY_MS = 50  # so long a message waits for a poll here before a push consumer's poll elsewhere is woken
+PUSH_DELAY_MS = 50  # a message waits this long for a poll here before a push consumer's poll elsewhere is woken
 UNKNOWN_RETRY_MS = 30_000  # a peer without the call may have been upgraded
 
 

@@ -1,7 +1,7 @@
 """The waiting side of long polls, and the one timer of the delivery heart.
 
 Owns the futures of `core.polls.poll_table`; one task sleeps until the earliest of: a poll's end, a delivery's end.
-Growth comes from the store's dispatch, retries from `Progress.expire`. Whoever is woken and then cancelled passes the
+Growth comes from the store's dispatch, retries from `Progress.expire`. A poll that is woken and cancelled passes the
 wake-up on, so no message waits for the next one to arrive.
 """
 
@@ -117,7 +117,7 @@ class LongPolls:
             _finish(poll)
 
     def look_again(self, topic_id: int, queue_id: int) -> None:
-        """The queue has another owner: whoever waits for it to grow looks whether it still may."""
+        """The queue has another owner: polls that wait for it to grow check whether they still may."""
         for poll in self._polls.look_again(topic_id, queue_id):
             _finish(poll)
 
@@ -127,7 +127,7 @@ class LongPolls:
             _finish(poll)
 
     async def until_owned(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> None:
-        """Wait while the queue is somebody else's, at most until `deadline_ms`."""
+        """Wait while the queue is another member's, at most until `deadline_ms`."""
         if not self._closed:
             await self._wait(self._polls.hold(topic_id, queue_id, deadline_ms=deadline_ms, client_id=client_id))
 

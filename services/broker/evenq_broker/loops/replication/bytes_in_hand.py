@@ -26,13 +26,13 @@ class BytesInHand:
         self._less.set()
 
     def take(self, size: int) -> None:
-        """So many bytes more are in hand."""
+        """Further bytes are in hand."""
         self.bytes += size
         if self.bytes > self.limit:
             self._less.clear()
 
     def give(self, size: int) -> None:
-        """The owner is done with so many of them."""
+        """The owner is done with this number of them."""
         self.bytes -= size
         assert self.bytes >= 0, f"{size} bytes were given that were not in hand"
         if self.bytes <= self.limit:

@@ -26,12 +26,12 @@ __all__ = ["CHANGE_MS", "HAND_OVER_MS", "ReplicaControl"]
 log = logging.getLogger(__name__)
 
 HAND_OVER_MS = 2_000
-"""So long a nominee may take, and nothing is taken meanwhile; some hundred are usual. Below the time that another
+"""Longest time of a nominee, during which messages are refused; some hundred are usual. Below the time that another
 broker, which passes the call on, waits for its answer.
 """
 
 CHANGE_MS, LOOK_MS = 2_500, 20
-"""So long a change of the copies waits until it stands in the group record, and between two looks at that."""
+"""Longest wait of a change of the copies for the group record, and the pause between two looks at it."""
 
 
 class ReplicaControl:

@@ -31,7 +31,7 @@ UNOPENED_MAX = 32
 PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
 """Before a sender is listened to again whose link was closed for what it sent."""
 FORGIVEN_MS = 120_000
-"""So long without a fault, and the next pause is the first one again."""
+"""After this time without a fault, the next pause is the first one again."""
 NOBODY = -1
 
 

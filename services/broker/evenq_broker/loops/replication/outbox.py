@@ -72,7 +72,7 @@ class Outbox:
             self.bytes -= self._hand.size
 
     def drop_records(self) -> None:
-        """The link ended: whoever wanted these records asks again, and nothing large is kept for a peer that is away.
+        """The link ended: the peer asks for these records again, and nothing large is kept for a peer that is away.
         What is small stays, the message in hand included: it may have been lost.
         """
         kept = [one for one in (self._hand, *self._waiting) if one is not None]

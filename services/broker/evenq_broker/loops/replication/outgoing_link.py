@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Replication/Link"
 SILENT_MS = 5_000
-"""So long without a word of the peer (one comes each `BEAT_MS`), and the link is lost."""
+"""The link is lost if the peer is silent for this time; it sends something each `BEAT_MS`."""
 RETRY_FIRST_MS, RETRY_MAX_MS = 100, 2_000
 STOOD_MS = 10_000
-"""A link that stood so long was a good one: the next pause is the first one again."""
+"""A link that lasted this long was a good one: the next pause is the first one again."""
 
 
 class LinkClosed(Error):

@@ -52,7 +52,7 @@ TICK_MS = 50
 WATCH_PAUSE_MS = 1_000
 TOO_OLD_LOG_MS = 30_000
 ALONE_MS = 1_000
-"""A broker that ends waits so long for a peer when it is connected to none: they may all be stopping, too."""
+"""How long a broker that ends waits for a peer when it is connected to none: all may be stopping, too."""
 PIECE_BYTES = 1 << 20
 """Of records in one message, unless one group of them is larger."""
 

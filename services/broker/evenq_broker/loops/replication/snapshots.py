@@ -29,10 +29,10 @@ class FolderSnapshots:
 
     async def newest(self) -> SnapshotListing | None:
         """See SnapshotSource."""
-        found = await asyncio.to_thread(snapshot_copy.newest, self._disk)
-        if found is None:
+        newest = await asyncio.to_thread(snapshot_copy.newest, self._disk)
+        if newest is None:
             return None
-        return SnapshotListing(found.log_offset, found.log_start, (SnapshotFile(found.path, found.size),))
+        return SnapshotListing(newest.log_offset, newest.log_start, (SnapshotFile(newest.path, newest.size),))
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         """See SnapshotSource."""

@@ -2,7 +2,7 @@
 
 A topic shrinks in steps, so that no message is left behind (RT-8): `scale` closes the last queues for writing at once
 and stops reading them only when every group has finished what is in them; called again, it looks again. The state
-between the steps is the topic itself (fewer write than read queues), so nothing is lost when whoever asked goes away or
+between the steps is the topic itself (fewer write than read queues), so nothing is lost when the caller goes away or
 the broker restarts. A draining broker is the same for all topics: nothing comes in, everything is read. Each change is
 durable when its call returns, and is pushed to nameservers, rebalancer and sessions before.
 """
@@ -90,7 +90,7 @@ async def scale(
 def hidden_by(
     runtime: Runtime, catalog: Catalog, ledger: Ledger, name: str, queues: int, *, membership: GroupTables
 ) -> tuple[TopicConfig, Hidden]:
-    """What `scale` to so many queues would have to close HERE, as it is now; nothing is changed. Raises as it does."""
+    """What `scale` to `queues` queues would have to close HERE, as it is now; nothing is changed. Raises as it does."""
     topic = _scalable(runtime, catalog, name, queues)
     return topic, _hidden(runtime, catalog, ledger, topic, range(queues, topic.read_queues), membership=membership)
 

@@ -199,7 +199,7 @@ class Deduplicator:
         await asyncio.wait({waiting})
 
     def wake(self, key: Key) -> None:
-        """Whoever waits for it looks again."""
+        """Sends that wait for it look again."""
         waiting = self.waits.pop(key, None)
         if waiting is not None:
             waiting.set_result(None)

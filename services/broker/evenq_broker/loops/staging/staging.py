@@ -35,8 +35,8 @@ __all__ = ["Origin", "Staging"]
 log = logging.getLogger(__name__)
 
 DUE_TIMEOUTS = 2
-"""The timer of a block fires after so many time limits: then one that no record tells of goes, and one that is still
-undecided is written again.
+"""The timer of a block fires after this many time limits. A block that no record names is then removed; one that is
+still undecided is written again.
 """
 READS_MAX = 3
 OVER_MAX = 10_000

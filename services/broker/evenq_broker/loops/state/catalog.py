@@ -116,7 +116,7 @@ class Catalog:
         return topic
 
     def must_belong_here(self, name: str) -> None:
-        """Raises Forbidden for a topic that somebody gave to other brokers."""
+        """Raises Forbidden for a topic that an operator gave to other brokers."""
         at = self.routes.route(name)
         if any(one.counts.chosen for one in at):
             names = ", ".join(one.broker.name for one in at)
@@ -332,7 +332,7 @@ class Catalog:
 
 
 def _retention(old: TopicConfig | None, asked_ms: int | None) -> int | None:
-    """What a topic's retention becomes when somebody asks for `asked_ms` (see `Catalog.create_topic`)."""
+    """What a topic's retention becomes when a call asks for `asked_ms` (see `Catalog.create_topic`)."""
     if asked_ms is None:
         return old.retention_ms if old else None
     return None if asked_ms < 0 else asked_ms

@@ -14,7 +14,7 @@ __all__ = ["Changes"]
 
 
 class Changes:
-    """The notice board of one broker."""
+    """What changed at one broker, for those that wait for changes."""
 
     def __init__(self) -> None:
         self.facts = Signal()

@@ -128,7 +128,7 @@ class Journal:
         passing("journal.flushing")
         try:
             stored = self._store.append_state(payload)
-        except Exception as error:  # noqa: BLE001  whoever waits gets it
+        except Exception as error:  # noqa: BLE001  the waiting callers get it
             self._not_recorded(error, again)
             batch.set_exception(error)
             return

@@ -144,7 +144,7 @@ class Transactions:
     def _decided(self, number: int, task: asyncio.Task[None]) -> None:
         del self._deciding[number]
         if not task.cancelled():
-            task.exception()  # whoever waits has it; a caller that went away does not want it
+            task.exception()  # its caller has it; a caller that went away does not want it
 
     async def _carry_out(self, number: int, outcome: TransactionOutcome) -> None:
         half = self.table.get(number)

@@ -29,7 +29,7 @@ __all__ = ["rpcs"]
 PIECE_BYTES: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 16 << 10
 TURNS_PER_SECOND: Final = 8
-"""With a rate, so many pieces a second at least, so that it is even."""
+"""With a rate: fewest pieces a second, so that the stream is even."""
 
 
 def rpcs(runtime: Runtime, ledger: Ledger) -> list[Rpc]:
@@ -159,7 +159,7 @@ class _Pace:
         self.piece_bytes = min(PIECE_BYTES, max(PIECE_BYTES_MIN, wanted))
 
     async def spend(self, size: int) -> None:
-        """Wait until so many more bytes may go."""
+        """Wait until this number of further bytes may be sent."""
         if self._rate:
             due_ms = self._begun_ms + self._spent * 1000 // self._rate
             await self._clock.sleep_ms(max(0, due_ms - self._clock.monotonic_ms()))

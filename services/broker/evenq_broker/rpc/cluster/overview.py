@@ -74,26 +74,26 @@ class _Cluster:
 
     async def brokers(self, data: bytes, _context: RpcContext) -> bytes:
         parsed(admin_pb2.ListBrokersRequest, data)
-        found = await self._all()
+        response = await self._all()
         return admin_pb2.ListBrokersResponse(
-            status=OK, brokers=found.brokers, missing=found.missing
+            status=OK, brokers=response.brokers, missing=response.missing
         ).SerializeToString()
 
     async def describe(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.DescribeClusterRequest, data)
-        found = self._here() if request.local else await self._all()
+        response = self._here() if request.local else await self._all()
         topics = self._catalog.routes.topics()
         return admin_pb2.DescribeClusterResponse(
             status=OK,
             cluster=self._runtime.settings.cluster,
-            brokers=found.brokers,
+            brokers=response.brokers,
             nameservers=self._cluster.nameservers,
             rebalancer=self._runtime.settings.rebalancer,
             rebalancer_answers=self._rebalancer is not None and self._rebalancer.connected,
             topics=len([name for name in topics if not is_system_topic(name)]),
-            groups=found.groups,
-            missing=found.missing,
-            broker_groups=found.broker_groups,
+            groups=response.groups,
+            missing=response.missing,
+            broker_groups=response.broker_groups,
         ).SerializeToString()
 
     def _here(self) -> _Overview:

@@ -53,7 +53,7 @@ ROUTES_CACHED_MAX = 10_000
 ROLE, READER = "x-evenq-role", "reader"
 """Header by which our own clients say that they only read."""
 NEWCOMER_MS = 3_000
-"""So long after it joined a member waits for the first decision about it."""
+"""How long a member that has joined waits for the first decision about it."""
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 WHOLE_BROKERS = frozenset({MessageType.PRIORITY, MessageType.LITE})
 """Kinds of topics whose queues are not shared out: every push consumer takes from all of a broker."""
@@ -211,7 +211,7 @@ class _Routing:
 
     async def _away(self, request: service_pb2.QueryRouteRequest, *, wanted: bool) -> list[routes_pb2.AwayBroker]:
         """Brokers with queues of the topic that are not there, as any live broker remembers: one that came later than
-        they went knows nothing of them. Brokers of before `away` answer with a route, which names none.
+        they went knows nothing of them. Brokers older than `away` answer with a route, which names none.
         """
         if not wanted:
             return []

@@ -198,7 +198,7 @@ async def _records(
 
 
 def must_be_readable(topic: TopicConfig, queue_id: int) -> None:
-    """Raises PreconditionFailed for a queue that was closed: whoever asks has an old route."""
+    """Raises PreconditionFailed for a queue that was closed: the caller has an old route."""
     if queue_id >= topic.read_queues or not topic.permission.readable:
         raise PreconditionFailed(
             f"queue {queue_id} of topic {topic.name} is not read any more: it has {topic.read_queues} queues here now, "

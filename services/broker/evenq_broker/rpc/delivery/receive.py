@@ -44,7 +44,7 @@ __all__ = ["ReceiveHandler"]
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
 _PIECE_BYTES = 128 << 10
-"""Messages of so many bytes together leave in one piece; of more, one after another as the client reads."""
+"""Up to this size, all messages leave in one piece; beyond it, one after another as the client reads."""
 _SPIN_MAX = 1_000  # wake-ups of one poll that find nothing: others were faster, or all was filtered out
 
 
@@ -73,7 +73,7 @@ class ReceiveHandler:
         runtime: Runtime,
         catalog: Catalog,
         ledger: Ledger,
-        popping: MessageTaker,
+        taker: MessageTaker,
         *,
         cluster: ClusterLink,
         clients: ConnectedClients,
@@ -87,8 +87,8 @@ class ReceiveHandler:
         self._cluster, self._clients, self._sessions = cluster, clients, sessions
         self._long_polls, self._cluster_polls, self._grants = long_polls, cluster_polls, grants
         self._lite = lite
-        self._popping = popping
-        self._lite_receiving = LiteReceiving(runtime, catalog, popping, cluster=cluster)
+        self._taker = taker
+        self._lite_receiving = LiteReceiving(runtime, catalog, taker, cluster=cluster)
         settings = runtime.settings
         self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 
@@ -144,7 +144,7 @@ class ReceiveHandler:
                 self._trace(receive, batch)
         finally:
             if not complete:
-                self._popping.give_back(batch)
+                self._taker.give_back(batch)
 
     def _is_everywhere(self, request: service_pb2.ReceiveMessageRequest) -> bool:
         """True if the answer is what any broker has (`rpc.lite.lite`), whichever one is named."""
@@ -185,7 +185,7 @@ class ReceiveHandler:
             return None
         if attempt.source:
             return await fetch(self._runtime, self._catalog, attempt.source, request, context, cluster=self._cluster)
-        return await self._popping.again(
+        return await self._taker.again(
             receive.group,
             receive.topic,
             attempt.held,
@@ -238,7 +238,7 @@ class ReceiveHandler:
                 )
                 return None
             queues = self._lite_queues(receive)
-            batch = await self._popping.pop(
+            batch = await self._taker.pop(
                 receive.group,
                 receive.topic,
                 queue_id=receive.queue_id,

@@ -159,10 +159,10 @@ class _Places:
 class LiteReceiving:
     """Receives of simple consumers on LITE topics, over all brokers."""
 
-    def __init__(self, runtime: Runtime, catalog: Catalog, popping: MessageTaker, *, cluster: ClusterLink) -> None:
+    def __init__(self, runtime: Runtime, catalog: Catalog, taker: MessageTaker, *, cluster: ClusterLink) -> None:
         self._runtime, self._catalog = runtime, catalog
         self._cluster = cluster
-        self._popping = popping
+        self._taker = taker
         self._turn = 0
         self._places: dict[str, _Places] = {}
         self._watching = False
@@ -317,7 +317,7 @@ class LiteReceiving:
         if took is taken:
             return
         if isinstance(took, Batch):
-            self._popping.give_back(took)
+            self._taker.give_back(took)
         elif took is not None:
             took.give_back()
 

@@ -1,4 +1,4 @@
-"""`DescribeCluster` as each copy of a broker group serves it at its address for the other copies, whoever leads.
+"""`DescribeCluster` as each copy of a broker group serves it at its address for the other copies, leader or not.
 
 Clients are served by a group's leader alone; this call is how an operator looks at a group that has none. The copy
 asked asks the others, a second each, and makes one view of it.

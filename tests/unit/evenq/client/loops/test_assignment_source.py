@@ -191,7 +191,7 @@ def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: p
     desk = Desk(ask_server=False)
     named = ", ".join(f"b/{number}" for number in range(32))
     assert line(desk) == (
-        f"group g: 34 queues of topic t are ours now: {named}, ... (2 queues among 2 members, strategy AVG, client m)"
+        f"group g: 34 queues of topic t assigned to this member: {named}, ... (2 queues among 2 members, strategy AVG, client m)"
     )
     assert line(Desk()).endswith("(decided by the server, strategy AVG, client m)")
     desk = Desk(ask_server=None)

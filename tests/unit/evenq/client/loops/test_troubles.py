@@ -89,7 +89,7 @@ def test_without_a_report_a_permanent_error_is_one_line_and_so_is_its_end(
     assert texts(caplog) == [
         (
             "ERROR",
-            "group billing: topic orders is refused, trying again until it is not: no topic 'orders'; create it",
+            "group billing: topic orders is refused, trying again until it is allowed: no topic 'orders'; create it",
         ),
         ("WARNING", "group billing: topic orders works again after 1.5 s, 5 calls failed"),
     ]

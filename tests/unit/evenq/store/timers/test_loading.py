@@ -66,7 +66,7 @@ def test_damage_means_reading_the_whole_log(damage, caplog):
     loader = load(disk, section, 46, log_start=5)
     assert loader.start == 5
     assert len(loader.pending) == 0
-    assert "rebuilding the timers from the whole log" in caplog.text
+    assert "rebuilding the timers from the log: " in caplog.text
     loader.apply(frame(TIMER, 5, due_ms=9))
     loader.apply(frame(TIMER_END, 6, head=pack_timer_ids([2])))  # what it ended went with the log before it
     assert len(loader.pending) == 1

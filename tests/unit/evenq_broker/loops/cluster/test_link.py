@@ -1,88 +1,179 @@
-"""When a broker that starts says that it is ready: its cluster may be starting, too, or be away."""
+"""A broker and its nameservers: what it waits for at a start, and whom it tells what changes."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, WELCOME_WAIT_MS
+from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS
 from evenq_proofs.fake_registry import FakeRegistry
 
-from evenq.model import BrokerAddress
-from evenq.runtime.tasks import spawn
+from evenq.model import BrokerAddress, Listener
+from evenq.serving.rpc import RpcContext
+from evenq.wire.addresses import BROKER_HEADER
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
-async def began(stage: Any, **settings: Any) -> Any:
-    """A broker, open, and the task that ends when it is ready."""
-    broker = stage.made("a", **settings)
+def through(listener: str, **headers: str) -> RpcContext:
+    """A call that came through this listener."""
+    return RpcContext("/x", list(headers.items()), "127.0.0.1:1", None, Listener(listener))
+
+
+async def begun_with_a_topic(stage: Any, **settings: Any) -> Any:
+    """A broker that has a topic at its start, as after a restart: it is not sure of its peers before it has routes."""
+    broker = stage.made("a", nameservers="ns:1", **settings)
     await broker.open()
-    stage.brokers.append(broker)
-    return broker, spawn(broker.start([BrokerAddress("default", "a", 8081)]), name="start")
+    await stage.during(broker.catalog.create_topic("t", queues=1))
+    await stage.begin(broker)
+    return broker
 
 
-def test_a_broker_without_topics_waits_for_a_nameserver_that_comes_later(run: Run) -> None:
+def test_the_first_word_of_the_nameservers_is_waited_for_but_not_for_long(run: Run) -> None:
     async def story(stage: Any) -> None:
         registry = FakeRegistry()
-        broker, ready = await began(stage, nameservers="late:1, never:1")
-        await stage.clock.advance(12_000)
-        assert not ready.done(), "a topic that is created now would be at this broker only"
-        stage.net.serve("late:1", registry.rpcs())
-        await stage.until(ready.done)
-        assert stage.clock.monotonic_ms() < WELCOME_WAIT_MS, "one of the two is enough"
-        assert "a" in registry.brokers
+        stage.net.serve("ns:1", registry.rpcs())
+        broker = await stage.broker(nameservers="ns:1")
+        await stage.during(broker.cluster.first_word())
         assert broker.cluster.nameservers_answering == 1
+        assert [view.name for view in broker.catalog.routes.brokers()] == ["a"]
+
+        silent = await stage.broker("b", nameservers="ns:1")
+        for watch in silent.cluster._watches:
+            watch.tried = asyncio.Event()  # it has not answered yet
+        started_ms = stage.clock.monotonic_ms()
+        await stage.during(silent.cluster.first_word())
+        assert ROUTE_WAIT_MS <= stage.clock.monotonic_ms() - started_ms <= ROUTE_WAIT_MS + 50
 
     run(story)
 
 
-def test_a_registration_alone_does_not_make_it_ready(run: Run) -> None:
-    """What the nameserver knows of other brokers must be here, too."""
-
+def test_a_new_topic_is_registered_and_told_to_whoever_reads_it(run: Run) -> None:
     async def story(stage: Any) -> None:
         registry = FakeRegistry()
-        calls = {rpc.method.rpartition("/")[2]: rpc for rpc in registry.rpcs()}
-        watch = calls.pop("WatchRoutes")
-        stage.net.serve("ns:1", list(calls.values()))
-        broker, ready = await began(stage, nameservers="ns:1")
-        await stage.clock.advance(5_000)
-        assert "a" in registry.brokers
-        assert not ready.done()
-        stage.net.serve("ns:1", [*calls.values(), watch])
-        await stage.until(ready.done)
-        assert broker.cluster.nameservers_answering == 1
-
-    run(story)
-
-
-def test_without_any_nameserver_it_is_ready_in_the_end(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        began_ms = stage.clock.monotonic_ms()
-        _, ready = await began(stage, nameservers="never:1")
-        await stage.until(ready.done)
-        assert WELCOME_WAIT_MS <= stage.clock.monotonic_ms() - began_ms <= WELCOME_WAIT_MS + 2 * ROUTE_WAIT_MS
-
-    run(story)
-
-
-def test_a_broker_that_has_topics_serves_them_whether_nameservers_are_there_or_not(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = stage.made("a", nameservers="never:1")
-        await broker.open()
+        stage.net.serve("ns:1", registry.rpcs())
+        broker = await stage.broker(nameservers="ns:1")
+        seen = broker.catalog.changes.routes.count
         await stage.during(broker.catalog.create_topic("t", queues=2))
-        stage.brokers.append(broker)
-        began_ms = stage.clock.monotonic_ms()
-        ready = spawn(broker.start([BrokerAddress("default", "a", 8081)]), name="start")
-        await stage.until(ready.done)
-        assert stage.clock.monotonic_ms() - began_ms <= 2 * ROUTE_WAIT_MS
+        await stage.until(lambda: [topic.name for topic in registry.brokers["a"].topics] == ["t"])
+        assert broker.catalog.changes.routes.count > seen
 
     run(story)
 
 
-def test_a_broker_that_is_its_whole_cluster_waits_for_nobody(run: Run) -> None:
+def test_a_broker_without_nameservers_knows_the_routes_of_its_own_topics(run: Run) -> None:
     async def story(stage: Any) -> None:
-        began_ms = stage.clock.monotonic_ms()
-        _, ready = await began(stage)
-        await stage.until(ready.done)
-        assert stage.clock.monotonic_ms() - began_ms < ROUTE_WAIT_MS
+        broker = await stage.broker()
+        await stage.during(broker.catalog.create_topic("t", queues=2))
+        assert [(at.broker.name, at.counts.read_queues) for at in broker.catalog.routes.route("t")] == [("a", 2)]
+
+    run(story)
+
+
+def test_a_stopped_link_tells_nobody_of_changes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        stage.net.serve("ns:1", registry.rpcs())
+        broker = await stage.broker(nameservers="ns:1")
+        broker.cluster.stop()
+        registered = len(registry.registered)
+        await stage.during(broker.catalog.create_topic("t", queues=2))
+        await stage.clock.advance(100)
+        assert len(registry.registered) == registered
+        assert broker.catalog.routes.route("t") == []
+
+    run(story)
+
+
+def test_a_goodbye_takes_the_broker_out_of_every_nameserver_and_may_be_said_twice(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registries = [FakeRegistry(str(number)) for number in range(2)]
+        for number, registry in enumerate(registries):
+            stage.net.serve(f"ns{number}:1", registry.rpcs())
+        broker = await stage.broker(nameservers="ns0:1,ns1:1")
+        assert all("a" in registry.brokers for registry in registries)
+        for _ in range(2):
+            await stage.during(broker.cluster.goodbye())
+        assert not any(registry.brokers for registry in registries)
+
+    run(story)
+
+
+def test_a_restarted_broker_is_not_sure_of_routes_until_a_settled_nameserver_told_them(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        registry.settling = True
+        stage.net.serve("ns:1", registry.rpcs())
+        broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
+        knows = asyncio.ensure_future(broker.cluster.routes_known())
+        await stage.clock.advance(5_000)
+        assert not knows.done()
+        now_ms = broker.runtime.clock.monotonic_ms()
+        broker.catalog.routes.snapshot("ns:1", "fake-1", [broker.cluster.own.now()], now_ms)
+        broker.cluster.routes_changed()
+        broker.catalog.changes.routes.notify()
+        await stage.clock.advance(10)
+        assert knows.done()
+        await stage.during(broker.cluster.routes_known())
+
+    run(story)
+
+
+def test_a_restarted_broker_waits_for_sure_routes_no_longer_than_its_setting(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        registry.settling = True
+        stage.net.serve("ns:1", registry.rpcs())
+        started_ms = stage.clock.monotonic_ms()
+        broker = await begun_with_a_topic(stage, route_settle_ms=20_000)
+        await stage.during(broker.cluster.routes_known())
+        assert 20_000 <= stage.clock.monotonic_ms() - started_ms <= 22_000
+
+    run(story)
+
+
+def test_an_empty_broker_waits_for_no_routes(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(nameservers="nowhere:1", route_settle_ms=20_000)
+        knows = asyncio.ensure_future(broker.cluster.routes_known())
+        await asyncio.sleep(0)
+        assert knows.done(), "it has no peers to miss"
+
+    run(story)
+
+
+def test_an_address_that_leads_to_any_broker_is_known_by_its_listener_unless_the_call_names_a_broker(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(listeners="outside=a:2", shared_listeners="outside")
+        assert broker.cluster.leads_anywhere(through("outside"))
+        assert not broker.cluster.leads_anywhere(through("default"))
+        assert not broker.cluster.leads_anywhere(through("outside", **{BROKER_HEADER: "a"}))
+
+    run(story)
+
+
+def test_brokers_that_share_an_address_make_it_lead_anywhere(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        shared = BrokerAddress("default", "one-address", 1)
+        views = [RegisteredBroker(name=name, addresses=(shared,)) for name in ("b", "c")]
+        assert not broker.cluster.leads_anywhere(through("default"))
+        broker.catalog.routes.snapshot("ns:1", "n", views, broker.runtime.clock.monotonic_ms())
+        assert broker.cluster.leads_anywhere(through("default"))
+
+    run(story)
+
+
+def test_facts_wait_a_moment_for_the_first_nameserver_and_not_when_one_answers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        alone = await stage.broker("a", nameservers="nowhere:1")
+        started_ms = stage.clock.monotonic_ms()
+        await stage.during(alone.cluster.facts_settled())
+        assert stage.clock.monotonic_ms() - started_ms >= ROUTE_WAIT_MS
+        stage.net.serve("ns:1", FakeRegistry().rpcs())
+        known = await stage.broker("b", nameservers="ns:1")
+        settled = asyncio.ensure_future(known.cluster.facts_settled())
+        await asyncio.sleep(0)
+        assert settled.done()
 
     run(story)

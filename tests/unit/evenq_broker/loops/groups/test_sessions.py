@@ -4,7 +4,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from evenq_broker.settings import StoreSettings
 
 from evenq.errors import ConnectionFailed, DuplicateClientId, PreconditionFailed
 from evenq.model import Generation, MessageQueue, Subscription
-from evenq.model.session_events import AssignmentChanged, BrokerLeaving, MembersChanged, QueueWanted, SettingsChanged
+from evenq.model.session_events import AssignmentChanged, BrokerLeaving, QueueWanted, SettingsChanged
 from evenq.serving.metrics import exposition
 from evenq.serving.rpc import RpcContext
-from evenq.wire.stubs.evenq.v1 import common_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 PUSH_CONSUMER, PRODUCER = 2, 1
@@ -72,33 +70,6 @@ def test_a_v2_call_of_an_evenq_member_leaves_its_session_alone(run: Run) -> None
     run(story)
 
 
-def test_a_mailbox_keeps_the_newest_of_each_kind_and_no_backlog(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        session, queue = Session("g", "x"), MessageQueue("t", "a", 0)
-        for counter in (1, 3, 2):
-            session.assignment_changed("t", Generation(1, counter), 0)
-            session.members_changed(0)
-            session.queue_wanted(queue, 0)
-        mail = await session.take(broker.sessions)
-        assert mail == [MembersChanged(()), AssignmentChanged("t", Generation(1, 3)), QueueWanted(queue)]
-        session.end()
-        assert await session.take(broker.sessions) == []
-
-    run(story)
-
-
-def test_members_that_begin_to_divide_by_themselves_are_told_who_they_are(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        group, session = await stage.during(broker.catalog.create_group("g", strategy="STICKY")), Session("g", "x")
-        session.members_changed(0, soon=False)
-        session.settings_changed(group, 0)
-        assert await session.take(broker.sessions) == [MembersChanged(()), SettingsChanged(group)]
-
-    run(story)
-
-
 def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_changed(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
@@ -120,58 +91,6 @@ def test_a_group_that_is_configured_anew_tells_its_members_and_only_when_it_chan
         await stage.during(broker.catalog.create_group("g", strategy="STICKY"))
         session.queue_wanted(MessageQueue("t", "a", 0), 0)
         assert await session.take(broker.sessions) == [QueueWanted(MessageQueue("t", "a", 0))]
-
-    run(story)
-
-
-def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_asked_for_takes_it_back() -> None:
-    def after(*changes: tuple[int, str | None]) -> Any:
-        session = Session("g", "x")
-        for counter, strategy in changes:
-            share = None if strategy is None else common_pb2.Share(strategy=strategy)
-            session.assignment_changed("t", Generation(1, counter) if counter else Generation(), 0, share)
-        news = asyncio.run(session.take(SimpleNamespace(members=list)))
-        return news[0] if len(news) == 1 else news
-
-    assert after((1, "a"), (2, "b")).share.strategy == "b"
-    assert after((2, "b"), (1, "a")) == AssignmentChanged("t", Generation(1, 2), common_pb2.Share(strategy="b"))
-    assert after((2, "b"), (1, None)) == AssignmentChanged("t", Generation(1, 2))
-    assert after((2, None), (2, "b")).share is None
-    told = [
-        AssignmentChanged("t", Generation(1, 3), common_pb2.Share(strategy="c")),
-        AssignmentChanged("t", Generation()),
-    ]
-    assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == told, "a changed route is told beside it"
-
-
-def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothing_urgent(run: Run) -> None:
-    async def story(stage: Any) -> None:
-        broker = await stage.broker()
-        sessions = broker.sessions
-        session = Session("g", "x")
-        session.members_changed(5, soon=False)
-        session.assignment_changed("t", Generation(1, 1), 6, soon=False)
-        assert session.waiting_since_ms is None
-        session.late(7)
-        assert await session.take(sessions) == [MembersChanged(()), AssignmentChanged("t", Generation(1, 1))]
-        session.late(8)
-        assert session.waiting_since_ms is None, "nothing is left"
-        session.members_changed(9, soon=False)
-        session.queue_wanted(MessageQueue("t", "a", 0), 10)
-        session.assignment_changed("t", Generation(1, 2), 11, soon=False)
-        assert await session.take(sessions) == [
-            AssignmentChanged("t", Generation(1, 2)),
-            QueueWanted(MessageQueue("t", "a", 0)),
-        ]
-        session.late(12)
-        assert await session.take(sessions) == [MembersChanged(())]
-        session.late(13)
-        assert session.waiting_since_ms is None
-        session.members_changed(14, soon=False)
-        session.members_changed(15)
-        assert await session.take(sessions) == [MembersChanged(())]
-        session.late(16)
-        assert session.waiting_since_ms is None, "told with what was urgent"
 
     run(story)
 

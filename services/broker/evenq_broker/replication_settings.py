@@ -1,0 +1,134 @@
+"""Settings of a broker group: the copies of a broker's log. A part of `BrokerSettings` (`evenq_broker.settings`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+__all__ = ["ReplicationSettings"]
+
+
+class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
+    """Further copies of the broker's log on other machines. Brokers with one `broker_name` are one group."""
+
+    members: str = Field(
+        default="",
+        description="Addresses of all brokers of the group, this one included, as `id=host:port`, "
+        "comma-separated: where they reach each other, and where readers that take any copy reach followers. "
+        "Empty = one copy.",
+    )
+    broker_id: int = Field(default=0, ge=0, le=999_999_999, description="Number of this broker among `members`.")
+    host: str = Field(
+        default="",
+        description="Address on which this broker listens for the other copies; empty = the address in `host`.",
+    )
+    port: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="Port on which this broker listens for the other copies; 0 = the port of its own entry "
+        "in `members`.",
+    )
+    mode: Literal["sync", "memory"] = Field(
+        default="sync",
+        description="When a copy counts as having a record: sync = after it is synced to disk; memory = "
+        "after it is written, which is faster, but loses records if all copies lose power at the same time.",
+    )
+    min_in_sync: int = Field(
+        default=2,
+        ge=1,
+        le=9,
+        description="Fewest copies in sync; while there are fewer, messages are refused. Read only when "
+        "the group is created; change it later with `evenq broker set-min-in-sync GROUP N`.",
+    )
+    record: str = Field(
+        default="",
+        description="Where the group record is kept: `file:PATH` for brokers on one machine, "
+        "`etcd:host:port[,host:port]/KEY`, or `lease:NAME` in Kubernetes.",
+    )
+    from_one_copy: bool = Field(
+        default=False,
+        description="Make the data folder of a broker without copies the first copy of a new group, with "
+        "all its messages; the other `members` are added while it serves (`grow` of `evenq broker`). It has no effect "
+        "on any other folder, so it may stay.",
+    )
+    forward_clients: bool = Field(
+        default=False,
+        description="While this copy follows, it listens at its ports for clients and passes their connections on to "
+        "the same ports of the leader's host in `members`, so a load balancer may choose any copy. All copies must "
+        "have the same ports then.",
+    )
+    etcd_user: str = Field(default="", description="User name for etcd; empty = none.")
+    etcd_password: Path | None = Field(default=None, description="File with the password for etcd.")
+    etcd_ca: Path | None = Field(default=None, description="PEM file of the authority that signed etcd's certificate.")
+    renew_ms: int = Field(default=2_000, ge=10, le=60_000, description="How often a leader gives a sign of life, ms.")
+    suspect_ms: int = Field(
+        default=6_000,
+        ge=20,
+        le=600_000,
+        description="Another broker becomes leader when the leader gave no sign of life for this time, ms; "
+        "more than renew_ms. Lower values shorten the pause after a crash; raise it if leaders change "
+        "without a crash.",
+    )
+    lag_ms: int = Field(
+        default=3_000,
+        ge=10,
+        le=600_000,
+        description="A copy that is silent or behind for this time is no longer counted as in sync, ms.",
+    )
+    follower_reads: bool = Field(
+        default=True,
+        description="While this broker follows, it answers readers that take committed messages from any copy, at its "
+        "address in `members`.",
+    )
+    far_behind_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="A reader that takes messages from any copy and is this far behind the end of the log is told to "
+        "read from a follower, bytes; 0 = 40 % of the machine's memory.",  # HA-9, LQ-69
+    )
+
+    def behind_bytes_max(self) -> int:
+        """`far_behind_bytes`, or what it is by the machine."""
+        return self.far_behind_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """Broker id -> where the others reach it. Raises ValueError."""
+        addresses: dict[int, str] = {}
+        for part in filter(None, (part.strip() for part in self.members.split(","))):
+            number, equals, address = part.partition("=")
+            if not equals or not number.strip().isdecimal() or not address.rpartition(":")[2].isdecimal():
+                raise ValueError(f"replication.members holds {part!r}; write id=host:port, as in 0=broker-0:8083")
+            if int(number) in addresses:
+                raise ValueError(f"replication.members names broker {int(number)} twice; each id is one broker")
+            addresses[int(number)] = address.strip()
+        return addresses
+
+    def problem(self, *, has_folder: bool) -> str:
+        """What is wrong with settings that only together are; empty: nothing. Raises ValueError."""
+        addresses = self.addresses
+        if not addresses:
+            return ""
+        if self.broker_id not in addresses:
+            return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
+        if self.min_in_sync > len(addresses):
+            return f"replication.min_in_sync = {self.min_in_sync} is more than the {len(addresses)} brokers of members"
+        if self.from_one_copy and self.broker_id != min(addresses):
+            return (
+                f"replication.from_one_copy is for the copy that founds the group, the lowest of members: broker "
+                f"{min(addresses)}, not {self.broker_id}"
+            )
+        if not has_folder:
+            return "replication needs a data folder: set store.path"
+        if not self.record.startswith(("file:", "etcd:", "lease:")):
+            places = "file:PATH, etcd:host:port/KEY or lease:NAME"
+            return f"replication.record must say where the group record is kept: {places}"
+        if not self.renew_ms < self.suspect_ms:
+            return (
+                f"replication.suspect_ms = {self.suspect_ms} must be more than replication.renew_ms = {self.renew_ms}"
+            )
+        return ""

@@ -1,0 +1,215 @@
+"""The memory of the other brokers: fed by routes, kept in the journal, and a goodbye when nobody will miss this one."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.cluster.known_brokers import Away
+from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.core.cluster.unfinished import Left, Unfinished
+from evenq_broker.core.state.records import BrokerForgotten, BrokerKnown, BrokerTopics
+from evenq_broker.loops.cluster.known_brokers import FORGET
+from evenq_broker.settings import StoreSettings
+
+from evenq.errors import ConnectionFailed
+from evenq.model import BrokerAddress, MessageQueue, MessageType, Permission, QueueCounts
+from evenq.wire.stubs.evenq.v1 import admin_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+
+def seen(name: str, incarnation: str = "1", **read_queues: int) -> RegisteredBroker:
+    """A broker as a nameserver tells it, with so many queues by topic."""
+    topics = {
+        topic: QueueCounts(
+            broker_name=name,
+            read_queues=count,
+            write_queues=count,
+            permission=Permission.READ_WRITE,
+            message_type=MessageType.NORMAL,
+        )
+        for topic, count in read_queues.items()
+    }
+    return RegisteredBroker(
+        name=name, incarnation=incarnation, addresses=(BrokerAddress("default", name, 1),), topics=topics
+    )
+
+
+def routes(broker: Any, *views: RegisteredBroker, settling: bool = False) -> None:
+    """A nameserver tells its whole table."""
+    now_ms = broker.runtime.clock.monotonic_ms()
+    broker.catalog.routes.snapshot("ns:1", "n", [broker.cluster.own.now(), *views], now_ms, settling=settling)
+    broker.cluster.routes_changed()
+
+
+def missing(broker: Any) -> list[str]:
+    return [known.name for known in broker.cluster.known.missing()]
+
+
+def test_a_broker_that_leaves_the_routes_is_missing_is_logged_once_and_comes_back(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        known = broker.cluster.known
+        routes(broker, seen("b", t=4))
+        assert missing(broker) == []
+        with caplog.at_level(logging.WARNING):
+            routes(broker)
+            routes(broker)
+        assert caplog.text.count("broker b is missing") == 1
+        assert missing(broker) == known.out_of_reach() == ["b"]
+        assert known.away("t") == [Away("b", 4, broker.runtime.clock.now_ms())]
+        assert known.away("other") == []
+        routes(broker, seen("b", "2", t=4))
+        assert missing(broker) == []
+        assert known.away("t") == []
+
+    run(story)
+
+
+def test_a_nameserver_that_has_not_heard_from_everybody_makes_nobody_missing(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path)
+        broker = await stage.broker(store=store)
+        routes(broker, seen("b"))
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        again = await stage.broker(store=store)
+        routes(again, settling=True)
+        assert missing(again) == []
+        routes(again)
+        assert missing(again) == ["b"]
+
+    run(story)
+
+
+def test_what_is_known_is_recorded_when_it_changes_and_known_after_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path)
+        broker = await stage.broker(store=store)
+        recorded: list[Any] = []
+        record = broker.ledger.journal.record
+
+        def watched(*ops: Any) -> Any:
+            recorded.extend(ops)
+            return record(*ops)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(broker.ledger.journal, "record", watched)
+            view = seen("b", t=4)
+            routes(broker, view)
+            assert recorded == [BrokerKnown("b"), BrokerTopics("b", {"t": 4})]
+            routes(broker, view)
+            assert len(recorded) == 2, "nothing new"
+            assert "a" not in broker.cluster.known.brokers, "never itself"
+            routes(broker)
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        again = await stage.broker(store=store)
+        assert missing(again) == ["b"]
+        assert [(away.name, away.read_queues) for away in again.cluster.known.away("t")] == [("b", 4)]
+
+    run(story)
+
+
+def test_a_forgotten_broker_is_missed_no_more_and_others_are_told_its_name(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        known, forgotten = broker.cluster.known, []
+        known.on_forgotten = forgotten.append
+        routes(broker, seen("b"))
+        routes(broker)
+        assert await stage.during(known.forget("b")) is True
+        assert await stage.during(known.forget("b")) is False
+        assert (missing(broker), forgotten) == ([], ["b"])
+
+    run(story)
+
+
+def test_a_topic_that_was_deleted_everywhere_is_not_expected_of_missing_brokers(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        routes(broker, seen("b", t=4, u=1))
+        routes(broker)
+        await stage.during(broker.cluster.known.topic_deleted("t"))
+        assert broker.cluster.known.away("t") == []
+        assert [away.name for away in broker.cluster.known.away("u")] == ["b"]
+
+    run(story)
+
+
+def test_a_drained_broker_that_ends_is_forgotten_by_the_others_and_not_missed(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker, other = await stage.broker("a"), await stage.broker("b")
+        views = [broker.cluster.own.now(), other.cluster.own.now()]
+        forgotten: list[str] = []
+        other.cluster.known.on_forgotten = forgotten.append
+        for one in (broker, other):
+            one.catalog.routes.snapshot("ns:1", "n", views, one.runtime.clock.monotonic_ms())
+            one.cluster.routes_changed()
+        await stage.during(broker.cluster.known.goodbye(Left((), 0, 0, 0)))
+        routes(other)
+        assert missing(other) == []
+        assert forgotten == ["a"]
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "left", [Left((Unfinished(MessageQueue("t", "a", 0), "g", 3, 0),), 0, 0, 0), Left((), 1, 0, 0)]
+)
+def test_a_broker_that_somebody_waits_for_says_no_goodbye(
+    run: Run, monkeypatch: pytest.MonkeyPatch, left: Left
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        asked: list[str] = []
+
+        async def ask_peers(method: str, request: bytes) -> list[Any]:
+            asked.append(method)
+            message = admin_pb2.ForgetBrokerRequest.FromString(request)
+            assert message.broker_name == "a"
+            return []
+
+        monkeypatch.setattr(broker.cluster.peers, "ask_peers", ask_peers)
+        await stage.during(broker.cluster.known.goodbye(left))
+        assert asked == []
+        await stage.during(broker.cluster.known.goodbye(Left((), 0, 7, 0)))
+        assert asked == [FORGET], "what nobody ever read cannot be waited for"
+
+    run(story)
+
+
+def test_a_goodbye_that_nobody_hears_is_logged_and_does_not_stop_the_shutdown(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+
+        async def ask_peers(_method: str, _request: bytes) -> list[Any]:
+            raise ConnectionFailed("refused")
+
+        monkeypatch.setattr(broker.cluster.peers, "ask_peers", ask_peers)
+        with caplog.at_level(logging.INFO):
+            await stage.during(broker.cluster.known.goodbye(Left((), 0, 0, 0)))
+        assert "not all brokers were told that this drained broker stops: refused" in caplog.text
+
+    run(story)
+
+
+def test_a_forgotten_broker_is_forgotten_after_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path)
+        broker = await stage.broker(store=store)
+        routes(broker, seen("b"))
+        routes(broker)
+        await stage.during(broker.cluster.known.forget("b"))
+        assert BrokerForgotten("b") not in list(broker.cluster.known.brokers.dump())
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        assert missing(await stage.broker(store=store)) == []
+
+    run(story)
