@@ -83,8 +83,7 @@ class Walk:
         }
         self.world.batch_max = 1 + int(chance() ** 2 * 6)
         self.world.syncs_at_once = self.world.mode is Mode.REPL_SYNC and chance() < 0.5
-        if chance() < 0.8 or self.aim in {LATE_READERS, NEW_STORES}:
-            self.begin()
+        self.calm_start = chance() < 0.8 or self.aim in {LATE_READERS, NEW_STORES}
         self.kinds = list(weights)
         self.bounds = []
         total = 0.0
@@ -122,6 +121,8 @@ class Walk:
     def play(self, steps: int = STEPS) -> Outcome:
         world, problem, rounds = self.world, "", 0
         try:
+            if self.calm_start:
+                self.begin()
             for _ in range(steps):
                 self.step()
             if self.seed % 4 == 0 and self.can_heal():

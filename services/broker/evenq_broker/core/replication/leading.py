@@ -68,6 +68,8 @@ class Leader(Follower):
     def _appended(self, epoch: int, end: int) -> list[Action]:
         if end <= self.end:
             raise InvariantBroken(f"the writer appended to {end} a log that ended at {self.end}")
+        if self.role is Role.ELECTED and epoch == self.max_epoch == self.table.last_epoch:
+            raise InvariantBroken(f"R2: epoch {epoch} begins, but the log has records of it already")
         self.table = self.table.appended(epoch, self.end)
         self.end = end
         if epoch != self.max_epoch or self.persisting:
