@@ -50,6 +50,8 @@ class _Connection:
         """Of the group, as the broker told last; it counts while the connection is down too."""
         self.joined_as = ""
         """The client id it was opened with."""
+        self.introduced = 0
+        """`BrokerSessions._introduction` as of the last time that we introduced ourselves here."""
         self.tried = False
         self.closing = False
         """True from the word of its broker that it goes until it takes us in again: nothing is to be had there."""
@@ -99,6 +101,8 @@ class BrokerSessions:
         self._connections: dict[str, _Connection] = {}
         self.joins = True
         """False: this consumer is no member of its group; no connections."""
+        self._introduction = 0
+        """Rises when what we say of ourselves changes."""
 
     def want(self, brokers: Mapping[str, str]) -> None:
         """Have a connection to each of these (name to address) and no other."""
@@ -179,10 +183,15 @@ class BrokerSessions:
         return max((connection.strategy for connection in self._connections.values()), default="")
 
     def rejoin(self) -> None:
-        """Tell changed subscriptions everywhere."""
+        """Tell changed subscriptions everywhere: at once where we are a member, else as soon as we are."""
+        self._introduction += 1
         for connection in self._connections.values():
             if connection.members is not None:
-                connection.post(self._join())
+                self._introduce(connection)
+
+    def _introduce(self, connection: _Connection) -> None:
+        connection.introduced = self._introduction
+        connection.post(self._join())
 
     def beat(self) -> None:
         """A heartbeat to all brokers (RB-38)."""
@@ -242,7 +251,7 @@ class BrokerSessions:
     async def _once(self, connection: _Connection, backoff: Backoff) -> None:
         connection.outbox = asyncio.Queue(maxsize=100)
         connection.joined_as = self._calls.client_id
-        connection.post(self._join())
+        self._introduce(connection)
         beats: asyncio.Task[None] | None = None
         try:
             async for event in self._calls.session(connection.address, self._requests(connection.outbox)):
@@ -258,6 +267,8 @@ class BrokerSessions:
                         connection.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
                         if connection.joined_as != self._calls.client_id:
                             connection.post(Leave())
+                        elif connection.introduced != self._introduction:
+                            self._introduce(connection)  # subscriptions changed while the answer was on its way
                         connection.ghosts_until_ms = self._clock.monotonic_ms() + (GHOST_MS if connection.ghosts else 0)
                         if beats is None:
                             beats = spawn(
