@@ -1,12 +1,14 @@
-"""Dividing for a whole group at once, and how fast."""
+"""Dividing for a whole group at once, and how fast: in time of the processor, which a busy machine leaves as it is."""
 
 from __future__ import annotations
+
+import math
+import time
 
 import pytest
 
 from evenq.allocation import Averagely, ByCircle, ConsistentHash, Context, MachineRoom, Nearby, Sticky, divide
 from evenq.model import MessageQueue
-from evenq.runtime.clock import SystemClock
 
 STRATEGIES = [Averagely(), ByCircle(), MachineRoom(frozenset({"r0", "r1"})), Nearby(), ConsistentHash()]
 QUEUES = [MessageQueue("T", f"r{room}@b", index) for room in range(4) for index in range(250)]
@@ -22,25 +24,25 @@ def test_dividing_for_all_is_the_same_as_asking_for_each(strategy) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 def test_a_thousand_queues_and_a_hundred_members_take_a_few_ms(strategy) -> None:
-    clock, ids, best_ms = SystemClock(), sorted(IDS), 1_000_000
+    ids, best_s = sorted(IDS), math.inf
     for _ in range(5):
-        start_ms = clock.monotonic_ms()
+        begun = time.process_time()
         strategy.allocate("g", ids[50], QUEUES, ids)
-        best_ms = min(best_ms, clock.monotonic_ms() - start_ms)
-    assert best_ms <= 20, f"{strategy.name} took {best_ms} ms at best; a few ms are usual"
+        best_s = min(best_s, time.process_time() - begun)
+    assert best_s <= 0.02, f"{strategy.name} took {best_s:.3f} s at best; a few ms are usual"
 
 
 @pytest.mark.parametrize("strategy", [Averagely(), ByCircle(), Sticky()], ids=lambda s: s.name)
 def test_ten_thousand_queues_are_divided_among_a_thousand_members_in_some_ms(strategy) -> None:
-    clock, best_ms = SystemClock(), 1_000_000
+    best_s = math.inf
     queues = [MessageQueue("T", f"b{broker:02}", index) for broker in range(20) for index in range(500)]
     ids = [f"c{number:04}" for number in range(1000)]
     owners = {queue: own for own, share in divide(strategy, "g", queues, ids[1:]).items() for queue in share}
     for _ in range(8):
-        start_ms = clock.monotonic_ms()
+        begun = time.process_time()
         divide(strategy, "g", queues, ids, Context(owners=owners))
-        best_ms = min(best_ms, clock.monotonic_ms() - start_ms)
-    assert best_ms <= 100, f"{strategy.name} took {best_ms} ms at best; 5 to 20 ms are usual"
+        best_s = min(best_s, time.process_time() - begun)
+    assert best_s <= 0.1, f"{strategy.name} took {best_s:.3f} s at best; 5 to 20 ms are usual"
 
 
 def test_a_strategy_without_context_is_asked_as_ever() -> None:
