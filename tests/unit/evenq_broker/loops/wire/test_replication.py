@@ -42,7 +42,7 @@ ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tupl
 BODIES = st.one_of(
     st.builds(EpochsRequest, NUMBERS),
     st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
-    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans()),
+    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans()),
     st.builds(Records, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS, NUMBERS, st.binary(max_size=64)),
     st.builds(Nomination, NUMBERS),
     st.just(Refusal()),
