@@ -135,9 +135,14 @@ class _TakesAnything(Replica):
 
 
 class _KeepsQueued(Replica):
-    """R20: what an earlier leader sent ahead is written behind what the next one sends."""
+    """R20: what an earlier leader sent ahead stays, and what the next one sends is taken behind it. The epoch of the
+    record before would tell, so it is not looked at either.
+    """
 
     __slots__ = ()
+
+    def _last_epoch(self, records: Records) -> int:
+        return records.previous_epoch
 
     def _forget_queued(self) -> None:
         pass
