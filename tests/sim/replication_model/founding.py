@@ -101,7 +101,9 @@ class Founding(ChangingCopies):
         if self.rng.random() < 0.7:
             ids = (0, 1, 2) if self.rng.random() < 0.5 else (0,)
             alone = {id_: 1 + int(self.rng.random() * 4) for id_ in ids}
-        return FoundingWorld(rules, mode=mode, timing=timing, alone=alone, wide=self.rng.random() < 0.5, ahead=self.ahead)
+        return FoundingWorld(
+            rules, mode=mode, timing=timing, alone=alone, wide=self.rng.random() < 0.5, ahead=self.ahead
+        )
 
     def begin(self) -> None:
         """Somebody founds the group and leads it, before any fault."""

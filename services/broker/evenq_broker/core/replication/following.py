@@ -29,6 +29,9 @@ __all__ = ["QUEUED_MAX", "Follower"]
 
 QUEUED_MAX = 16
 """Messages with records that wait for the writer; a leader of ours sends fewer."""
+REPORTS = 16
+"""While more has come, only this part of `ahead`, or what is synced, is worth a report: the last of it has one anyway.
+"""
 
 CUT_UNDER_WAY = -1
 """In place of the number of a request: the reply came, the writer cuts."""
@@ -116,6 +119,7 @@ class Follower(Rules):
             return []  # it was removed, and no leader would listen
         ahead = self.config.ahead
         queued = self._received_end() - self.end if ahead else 0
+        self.reported = self.end
         progress = FollowerProgress(
             self.end, min(self._confirmed_end(), self.end), wants, ahead, queued, again and ahead > 0
         )
@@ -199,4 +203,5 @@ class Follower(Rules):
             return [*learned, *self._report(wants=True, again=end < records.end)]
         self.writing, *rest = self.queued
         self.queued = tuple(rest)
-        return [*learned, *self._report(wants=False), AppendRecords(self.writing)]
+        due = synced or end - self.reported >= self.config.ahead // REPORTS
+        return [*learned, *(self._report(wants=False) if due else []), AppendRecords(self.writing)]

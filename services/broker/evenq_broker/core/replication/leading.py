@@ -6,6 +6,8 @@ not known, both the old and the proposed set count (R7), and the same proposal i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenq_broker.core.replication.actions import (
     Action,
     AppendEpochStart,
@@ -114,12 +116,15 @@ class Leader(Follower):
         return []
 
     def _say_committed(self, *, repeat: bool) -> list[Action]:
-        """What is committed, without records, to who has been sent all of them. It goes with records, and else with a
-        tick: a message of its own for each commit would cost as much as the records do.
+        """What is committed, without records, to who has been sent all of them. It goes with records while there are
+        some, and a tick after the last ones: a message of its own for each commit would cost as much as they do.
         """
-        idle = [id_ for id_, window in sorted(self.windows.items()) if window.start == self.end]
+        idle = [(id_, window) for id_, window in sorted(self.windows.items()) if window.start == self.end]
+        self.windows = {id_: replace(window, quiet=True) for id_, window in self.windows.items()}
         return [
-            SendRecords(id_, self.end, self.end) for id_ in idle if repeat or self.windows[id_].committed < self.hw
+            SendRecords(id_, self.end, self.end)
+            for id_, window in idle
+            if repeat or (window.quiet and window.committed < self.hw)
         ]
 
     def not_sent(self, broker_id: int) -> None:
@@ -127,8 +132,8 @@ class Leader(Follower):
         self.windows = {id_: window for id_, window in self.windows.items() if id_ != broker_id}
 
     def records(self, action: SendRecords, end: int, payload: object) -> Envelope | None:
-        """The message for a SendRecords of which [start, end) was read, to be sent now; None: not any more, because this
-        replica does not lead, or the follower is elsewhere by now.
+        """The message for a SendRecords of which [start, end) was read, to be sent now; None: not any more, because
+        this replica does not lead, or the follower is elsewhere by now.
         """
         if self.role not in LEADING or not self.table.start <= action.start <= end <= self.end:
             return None

@@ -121,8 +121,8 @@ class ReplicationConfig:
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
     ahead: int = 4 << 20
-    """As a follower: so much may come ahead of what is written, in the owner's unit of offsets, and one message more. 0:
-    it asks for each message.
+    """As a follower: so much may come ahead of what is written, in the owner's unit of offsets, and one message more.
+    0: it asks for each message.
     """
 
 
@@ -132,9 +132,16 @@ class Rules:
     __slots__ = (
         "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms", "durable", "end",
         "epoch_start_end", "gap_at", "heard", "hw", "max_epoch", "nominated", "number", "own_pair", "persisting",
-        "queued", "rank", "request", "retried_ms", "role", "seen", "session", "silent", "store_id", "successor",
-        "table", "windows", "writing",
+        "queued", "rank", "reported", "request", "retried_ms", "role", "seen", "session", "silent", "store_id",
+        "successor", "table", "windows", "writing",
     )  # fmt: skip
+
+    queued: tuple[Records, ...]
+    """Of a follower: what came behind the records that it writes, in order and without a gap; only while it fetches."""
+    reported: int
+    """Of a follower: where its log ended when it said so last."""
+    gap_at: int
+    """Of a follower: where records are missing that were asked for again already."""
 
     def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
         self.config = config
@@ -148,9 +155,8 @@ class Rules:
         """An epoch on its way to disk; 0: none."""
         self.seen: Seen | None = None
         """The newest record known."""
-        self.changed_ms = 0
-        """When the record was last seen to change."""
-        self.retried_ms = 0
+        self.changed_ms = self.retried_ms = 0
+        """When the record was last seen to change, and what may have been lost was last repeated."""
         self.table: EpochTable = EMPTY
         self.end = 0
         """End of what is written."""
@@ -169,11 +175,8 @@ class Rules:
         """Number of the request for epochs; counts up."""
         self.writing: Records | None = None
         """What the writer copies just now."""
-        self.queued: tuple[Records, ...] = ()
-        """What came behind that, in order and without a gap; only while it fetches."""
-        self.gap_at = NOTHING
-        """Where records are missing that were asked for again already."""
-        self.rank = 0
+        self._forget_queued()
+        self.rank = self.reported = 0
         # Leader.
         self.acks: Mapping[Pair, int] = {}
         """What each pair confirmed in this epoch."""

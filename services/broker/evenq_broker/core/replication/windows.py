@@ -16,8 +16,8 @@ from evenq_broker.core.replication.messages import FollowerProgress
 __all__ = ["MESSAGES_AHEAD", "Window"]
 
 MESSAGES_AHEAD = 3
-"""Messages with records that a follower has not written yet: one that it writes, one behind it, one on its way. Of more,
-small groups would leave one by one that leave together while they wait.
+"""Messages with records that a follower has not written yet: one that it writes, one behind it, one on its way. With
+more, small groups would leave one by one that leave together while they wait.
 """
 
 
@@ -33,6 +33,8 @@ class Window:
     """So much it takes behind `written`; 0: one message for each time that it asks."""
     committed: int = 0
     """What it was last told to be committed."""
+    quiet: bool = False
+    """No records were sent since the last tick."""
 
     @property
     def start(self) -> int:
@@ -48,8 +50,9 @@ class Window:
 
     def with_sent(self, end: int, committed: int) -> Window:
         """Records up to `end` were sent, or none if that is `start`, and what is committed with them."""
-        sent = (*self.sent, end) if end > self.start else self.sent
-        return replace(self, sent=sent, committed=committed)
+        if end > self.start:
+            return replace(self, sent=(*self.sent, end), committed=committed, quiet=False)
+        return replace(self, committed=committed)
 
 
 def reported(window: Window | None, progress: FollowerProgress) -> Window | None:
@@ -61,4 +64,5 @@ def reported(window: Window | None, progress: FollowerProgress) -> Window | None
     if window is None or progress.again or received > window.start:
         return Window(end, (received,) if received > end else (), progress.ahead, committed)
     written = max(end, window.written)  # a report that comes late says less
-    return Window(written, tuple(sent for sent in window.sent if sent > written), progress.ahead, committed)
+    sent = tuple(sent for sent in window.sent if sent > written)
+    return replace(window, written=written, sent=sent, ahead=progress.ahead)

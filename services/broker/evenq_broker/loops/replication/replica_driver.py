@@ -2,8 +2,8 @@
 
 The core decides (`core/replication/replica.py`); here is what it must not know: time, peers, the coordinator, the log's
 files. What concerns the log goes through `ReplicaLog` in the order given; everything else is done at once, bounded: one
-read of the group record, one compare-and-set and one read of the log for each peer are under way at a time. What is lost on
-the way the core asks for again. Belongs to one loop; its end by itself is `failed`.
+read of the group record, one compare-and-set and one read of the log for each peer are under way at a time. What is
+lost on the way the core asks for again. Belongs to one loop; its end by itself is `failed`.
 """
 
 from __future__ import annotations

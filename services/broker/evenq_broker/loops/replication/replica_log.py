@@ -268,7 +268,8 @@ class ReplicaLog:
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
         records = action.records
         assert isinstance(records.payload, bytes)
-        at_once = self._sync_each and len(records.payload) <= AT_ONCE_BYTES
+        more = bool(self._replica.queued)  # a sync for all of it comes behind the last
+        at_once = self._sync_each and not more and len(records.payload) <= AT_ONCE_BYTES
         try:
             end = await copy.append(records.payload, start=records.start, then_sync=at_once)
         except (RecordsDamaged, StoreFull) as error:

@@ -21,7 +21,14 @@ def config(
 ) -> ReplicationConfig:  # fmt: skip
     """`ahead` 0: of a version that asks for each message."""
     return ReplicationConfig(
-        cluster="c", broker_id=id_, members=(0, 1, 2), min_isr=2, founds=founds, mode=mode, timing=TIMING, ahead=ahead,
+        cluster="c",
+        broker_id=id_,
+        members=(0, 1, 2),
+        min_isr=2,
+        founds=founds,
+        mode=mode,
+        timing=TIMING,
+        ahead=ahead,
     )
 
 

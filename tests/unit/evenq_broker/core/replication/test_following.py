@@ -136,18 +136,25 @@ def progress(actions: list[Action]) -> list[FollowerProgress]:
 
 
 def test_records_that_come_while_others_are_written_wait_and_are_written_next() -> None:
-    one = fetching(ahead=50)
+    one = fetching(ahead=200)
     first, second, third = records(10, 20), records(20, 30), records(30, 40, committed=20)
     assert one.receive(envelope(0, first), 0) == [AppendRecords(first)]
     assert one.receive(envelope(0, second), 0) == []
     assert one.receive(envelope(0, third), 0) == []
     actions = one.copied(20, synced=True)
-    assert progress(actions) == [FollowerProgress(20, 20, False, 50, 20, False)]
+    assert progress(actions) == [FollowerProgress(20, 20, False, 200, 20, False)]
     assert actions[-1] == AppendRecords(second)
-    assert one.copied(30)[-1] == AppendRecords(third)
+    assert one.copied(30) == [AppendRecords(third)], "the last of them has a report"
     actions = one.copied(40, synced=True)
-    assert progress(actions) == [FollowerProgress(40, 40, True, 50, 0, False)]
+    assert progress(actions) == [FollowerProgress(40, 40, True, 200, 0, False)]
     assert CommitAdvanced(20) in actions
+
+
+def test_much_that_is_written_is_reported_although_more_has_come_so_that_the_leader_sends_on() -> None:
+    one = fetching(ahead=160)
+    for start in (10, 20, 30):
+        one.receive(envelope(0, records(start, start + 10)), 0)
+    assert progress(one.copied(20)) == [FollowerProgress(20, 10, False, 160, 20, False)]
 
 
 def test_what_came_ahead_is_bounded_by_size_and_by_number() -> None:

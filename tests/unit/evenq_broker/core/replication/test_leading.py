@@ -208,6 +208,7 @@ def test_what_is_committed_goes_with_the_next_records_or_tick_and_each_repeat_sa
     confirm(one, 1, 20, wants=True)
     actions = confirm(one, 2, 20, wants=True)
     assert actions == [CommitAdvanced(20)], "no message of its own for each commit"
+    assert one.tick(0) == [], "more records may come soon, and say it"
     said = one.tick(1)
     assert said == [SendRecords(1, 20, 20), SendRecords(2, 20, 20)]
     assert [records_of(one, action).committed for action in said] == [20, 20]

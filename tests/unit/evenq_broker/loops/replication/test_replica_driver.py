@@ -11,7 +11,6 @@ from evenq_broker.core.replication.actions import (
     AppendRecords,
     PersistEpoch,
     Reset,
-    SendRecords,
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
