@@ -563,6 +563,7 @@ class Owner:
                 message = replica.records(action, end, payload)
                 if message is not None:
                     self.node.links.send(to, message)
+                return list(replica.more_for(to)) if end > start else []
             case PersistEpoch(epoch):
                 self.epoch_seen = self.writer_epoch = epoch
                 return replica.epoch_persisted(epoch)

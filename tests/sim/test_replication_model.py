@@ -81,6 +81,7 @@ QUICKLY = {
     "R6 union": 800,
     "R2 new epoch": 800,
     "R9 floor": 200,
+    "R20 only what is next": 100,
 }
 """Rule -> walks within which its mutant is killed, with room."""
 
@@ -222,6 +223,42 @@ STORIES: dict[str, Callable[[Rules], None]] = {
 }
 
 
+def queued_of_an_earlier_epoch(rules: Rules) -> None:
+    """A follower has a record of a leader that dies before it is written, and then copies the log of the next one."""
+    world = group(rules)
+    world.in_order = False
+    world.append(0)
+    world.write(0)
+    world.append(0)
+    while world.net:
+        world.deliver(0)
+    world.write(2)
+    isolate(world, (0, 2))
+    world.write(0)
+    while world.net:
+        world.deliver(0)
+    follower = world.nodes[1].replica
+    assert follower is not None
+    assert (len(world.nodes[1].queue), len(follower.queued)) == (1, 1)
+    world.in_order = True
+    world.kill(0)
+    isolate(world)
+    world.stand(2)
+    world.call(0, "known")
+    world.observe(1)
+    world.sync(2)
+    world.start(0)
+    world.observe(0)
+    world.sync(0)
+    pairs = world.record.isr
+    assert swap(world, 2, (pairs[0], pairs[2]))
+    world.append(2)
+    sync(world)
+    ask_again(world, 1)
+    sync(world)
+    assert world.nodes[1].log == world.nodes[2].log == world.committed
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_the_story_kills_the_mutant_and_not_the_rule(name: str) -> None:
     STORIES[name](Rules())
@@ -229,7 +266,13 @@ def test_the_story_kills_the_mutant_and_not_the_rule(name: str) -> None:
         STORIES[name](MUTANTS[name])
 
 
+def test_what_an_earlier_leader_sent_ahead_is_never_written_behind_the_next_ones_records() -> None:
+    queued_of_an_earlier_epoch(Rules())
+    with pytest.raises(Violation, match="I4"):
+        queued_of_an_earlier_epoch(MUTANTS["R20 of this match of the logs"])
+
+
 def test_every_mutant_has_its_test() -> None:
-    assert {*QUICKLY, *STORIES} == set(MUTANTS)
-    assert len(MUTANTS) == 12
+    assert {*QUICKLY, *STORIES, "R20 of this match of the logs"} == set(MUTANTS)
+    assert len(MUTANTS) == 14
     assert set(MEMBERS_QUICKLY) == set(MEMBER_MUTANTS)

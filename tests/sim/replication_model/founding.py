@@ -31,14 +31,14 @@ class FoundingWorld(World):
     `wide`: the founder's settings name all three copies and need two of them, so that nothing commits before one follows.
     """
 
-    def __init__(self, rules: Rules, *, mode: Mode, timing: Timing, alone: dict[int, int], wide: bool) -> None:
+    def __init__(self, rules: Rules, *, mode: Mode, timing: Timing, alone: dict[int, int], wide: bool, ahead: tuple[int, ...]) -> None:  # fmt: skip
         self.alone = alone
         self.wide = wide
         self.owed = 0
         """Records of the founder that no other copy needs to have yet."""
         self.refused = 0
         """Brokers that ended because their log is of no group (R19)."""
-        super().__init__(rules, mode=mode, timing=timing)
+        super().__init__(rules, mode=mode, timing=timing, ahead=ahead)
 
     def prepare(self) -> None:
         """See World."""
@@ -101,7 +101,9 @@ class Founding(ChangingCopies):
         if self.rng.random() < 0.7:
             ids = (0, 1, 2) if self.rng.random() < 0.5 else (0,)
             alone = {id_: 1 + int(self.rng.random() * 4) for id_ in ids}
-        return FoundingWorld(rules, mode=mode, timing=timing, alone=alone, wide=self.rng.random() < 0.5)
+        return FoundingWorld(
+            rules, mode=mode, timing=timing, alone=alone, wide=self.rng.random() < 0.5, ahead=self.ahead
+        )
 
     def begin(self) -> None:
         """Somebody founds the group and leads it, before any fault."""

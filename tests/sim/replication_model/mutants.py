@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.messages import Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
@@ -121,6 +122,32 @@ class _CountsBrokers(Replica):
         return super()._end_of(pair) if pair == self.own_pair else max(ends, default=-1)
 
 
+class _TakesAnything(Replica):
+    """R20: what a leader sent ahead is written wherever it begins."""
+
+    __slots__ = ()
+
+    def _is_next(self, records: Records) -> bool:
+        return True
+
+    def _last_epoch(self, records: Records) -> int:
+        return records.previous_epoch
+
+
+class _KeepsQueued(Replica):
+    """R20: what an earlier leader sent ahead stays, and what the next one sends is taken behind it. The epoch of the
+    record before would tell, so it is not looked at either.
+    """
+
+    __slots__ = ()
+
+    def _last_epoch(self, records: Records) -> int:
+        return records.previous_epoch
+
+    def _forget_queued(self) -> None:
+        pass
+
+
 class _AdmitsNewcomers(Replica):
     """R15: a copy that was added counts as soon as it is heard of."""
 
@@ -192,6 +219,8 @@ MUTANTS = {
     "R8 epoch start": Rules(_NoEpochCheck),
     "R3 synced epoch": Rules(forgets_epochs=True),
     "R6 by broker, not by pair": Rules(_CountsBrokers),
+    "R20 only what is next": Rules(_TakesAnything),
+    "R20 of this match of the logs": Rules(_KeepsQueued),
 }
 """Name of the rule that is switched off -> the world without it."""
 

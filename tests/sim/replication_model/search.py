@@ -19,7 +19,7 @@ from evenq_broker.core.replication.rules import LEADING, Mode, Role, Timing
 from replication_model.world import BROKERS, Node, Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
-LEFT_OUT = {"config", "session", "changed_ms", "retried_ms", "number", "request", "heard", "caught_up", "cas", "seen", "acks", "store_id", "own_pair", "drain_ms", "drain_since_ms", "successor", "table", "writing", "parked", "nominated", "rank"}  # fmt: skip
+LEFT_OUT = {"config", "session", "changed_ms", "retried_ms", "number", "request", "heard", "caught_up", "cas", "seen", "acks", "store_id", "own_pair", "drain_ms", "drain_since_ms", "successor", "table", "writing", "queued", "gap_at", "reported", "windows", "nominated", "rank"}  # fmt: skip
 KEPT = tuple(sorted(set(Replica.__mro__[3].__slots__) - LEFT_OUT))  # type: ignore[attr-defined]
 
 
@@ -120,7 +120,7 @@ def _node_key(node: Node) -> tuple[object, ...]:
         None if seen is None else seen.record,
         None if cas is None else cas.proposed,
         frozenset(replica.acks.items()),
-        tuple(sorted(replica.parked)),
+        tuple((id_, window.start) for id_, window in sorted(replica.windows.items())),
     )
 
 
@@ -212,7 +212,8 @@ def is_waiting(world: World, replica: Replica) -> bool:
     other, id_ = world.nodes[leader].replica, replica.config.broker_id
     if other is None or other.role not in LEADING or world.cut & {(id_, leader), (leader, id_)}:
         return False
-    return id_ not in other.parked
+    window = other.windows.get(id_)
+    return window is None or window.start != replica.end or window.start < other.end
 
 
 def wishes_of(replica: Replica) -> list[tuple[object, ...]]:

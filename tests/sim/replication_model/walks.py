@@ -13,6 +13,8 @@ from replication_model.world import MIN_ISR, Rules, Violation, World
 STEPS = 400
 QUICK = Timing(renew_ms=20, suspect_ms=60, backoff_ms=5, lag_ms=30, retry_ms=10, drain_ms=100)
 HEAL_ROUNDS = 600
+AHEAD = (0, 1, 2, 4, 100)
+"""Records that a broker takes ahead of what it has written; 0: of an older version."""
 LATE_READERS, NEW_STORES = 1, 2
 """Seeds modulo 8 whose rates aim at one kind of mistake: records read late by processes that restart, and disks that
 are replaced while others lag.
@@ -41,6 +43,8 @@ class Walk:
         self.rng = rng = random.Random(seed)
         self.seed = seed
         mode = Mode.REPL_MEMORY if rng.random() < 0.25 else Mode.REPL_SYNC
+        takes = random.Random(-seed)
+        self.ahead = tuple(AHEAD[int(takes.random() * len(AHEAD))] for _ in range(4))
         self.world = self.made(rules, mode, QUICK)
         chance = rng.random
         self.loss = chance() ** 3 * 0.4
@@ -94,7 +98,7 @@ class Walk:
 
     def made(self, rules: Rules, mode: Mode, timing: Timing) -> World:
         """The world to walk in."""
-        return World(rules, mode=mode, timing=timing, spares=self.spares)
+        return World(rules, mode=mode, timing=timing, spares=self.spares, ahead=self.ahead)
 
     def begin(self) -> None:
         """A calm start: somebody leads, the others follow."""

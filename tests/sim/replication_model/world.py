@@ -8,7 +8,7 @@ a broken one, and a replica that fences itself, is a `Violation`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from evenq_broker.core.replication.actions import (
@@ -29,7 +29,7 @@ from evenq_broker.core.replication.actions import (
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.membership import CopyChange
-from evenq_broker.core.replication.messages import Envelope
+from evenq_broker.core.replication.messages import Envelope, FollowerProgress
 from evenq_broker.core.replication.receipts import CommitWaits
 from evenq_broker.core.replication.record import (
     NO_LEADER,
@@ -122,14 +122,16 @@ def store_id(broker_id: int, nth: int) -> str:
 class World:
     """See the module."""
 
-    def __init__(self, rules: Rules = Rules(), *, mode: Mode = Mode.REPL_SYNC, timing: Timing = Timing(), in_order: bool = False, spares: int = 0) -> None:  # fmt: skip  # noqa: B008 - immutable
-        """`spares`: brokers that run and are no members yet."""
+    def __init__(self, rules: Rules = Rules(), *, mode: Mode = Mode.REPL_SYNC, timing: Timing = Timing(), in_order: bool = False, spares: int = 0, ahead: tuple[int, ...] = (100,)) -> None:  # fmt: skip  # noqa: B008 - immutable
+        """`spares`: brokers that run and are no members yet. `ahead`: records that each takes ahead of what it has written,
+        in turn; 0: it is of a version that knows nothing of that, as a follower and as a leader.
+        """
         self.rules = rules
         self.brokers = (*BROKERS, *range(len(BROKERS), len(BROKERS) + spares))
         self.mode = mode
         self.in_order = in_order
         """True: messages and writes happen at once, in order; what goes to or comes from a cut node is lost."""
-        self.configs = [ReplicationConfig(cluster="c", broker_id=id_, members=BROKERS, min_isr=MIN_ISR, mode=mode, timing=timing) for id_ in self.brokers]  # fmt: skip
+        self.configs = [ReplicationConfig(cluster="c", broker_id=id_, members=BROKERS, min_isr=MIN_ISR, mode=mode, timing=timing, ahead=ahead[id_ % len(ahead)]) for id_ in self.brokers]  # fmt: skip
         self.reads_late = 0
         """In order: so many versions late is each read."""
         self.batch_max = 100
@@ -370,10 +372,7 @@ class World:
             elif isinstance(action, Send):
                 self._post(node.id, action.to, action.envelope)
             elif isinstance(action, SendRecords):
-                end = min(action.end, action.start + self.batch_max)
-                envelope = replica.records(action, end, tuple(node.log[action.start : end]))
-                if envelope is not None:
-                    self._post(node.id, action.to, envelope)
+                self._send(node, replica, action)
             elif isinstance(action, CompareAndSet):
                 if len(self.calls) < CALLS_MAX:
                     self.calls.append((node.id, node.session, action))
@@ -392,6 +391,16 @@ class World:
             while node.queue and node.replica is not None:
                 self.write(node.id)
 
+    def _send(self, node: Node, replica: Replica, action: SendRecords) -> None:
+        """Records, message by message, until enough is on its way."""
+        more = [action]
+        while more:
+            start, end = more[0].start, min(more[0].end, more[0].start + self.batch_max)
+            envelope = replica.records(more[0], end, tuple(node.log[start:end]))
+            if envelope is not None:
+                self._post(node.id, action.to, envelope)
+            more = replica.more_for(action.to) if end > start else []
+
     def fenced(self, node: Node, action: Fence) -> None:
         """A replica wants its process to end."""
         raise Violation(f"broker {node.id} fenced itself: {action.error}")
@@ -399,6 +408,9 @@ class World:
     def _post(self, from_: int, to: int, envelope: Envelope) -> None:
         if (from_, to) in self.cut:
             return
+        body = envelope.body
+        if isinstance(body, FollowerProgress) and not self.configs[to].ahead:
+            envelope = replace(envelope, body=FollowerProgress(body.end, body.confirmed, body.wants))
         if self.in_order:
             receiver = self.nodes[to].replica
             if receiver is not None:

@@ -1,8 +1,9 @@
 """A follower: matches its log with the leader's, cuts what differs, copies the rest, and says how far it is.
 
-One request for epochs and one copy are under way at a time; both are repeated by `tick` if nothing comes back. A reply
-counts only for the request that waits for it: a late one shows a shorter log (see `EpochsReply`). Records count only if
-they begin where the log ends and the record before them has the same epoch; else the logs are matched again.
+One request for epochs and one copy are under way at a time, and what comes meanwhile waits for the copy's end, up to
+`config.ahead` (R20). What may have been lost is asked for again by `tick`, or when later records come. A reply counts
+only for the request that waits for it: a late one shows a shorter log (see `EpochsReply`). Records count only if they
+begin where what was received ends and the record before them has the same epoch; else the logs are matched again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, F
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.rules import LEADING, InvariantBroken, Role, Rules
 
-__all__ = ["Follower"]
+__all__ = ["QUEUED_MAX", "Follower"]
+
+QUEUED_MAX = 16
+"""Messages with records that wait for the writer; a leader of ours sends fewer."""
+REPORTS = 16
+"""While more has come, only this part of `ahead`, or what is synced, is worth a report: the last of it has one anyway.
+"""
 
 CUT_UNDER_WAY = -1
 """In place of the number of a request: the reply came, the writer cuts."""
@@ -44,7 +51,7 @@ class Follower(Rules):
             actions.append(StopServing(f"epoch {record.epoch} began, led by broker {record.leader}"))
         self._move(Role.ELECTED if self._is_own_attempt(record) else Role.FENCED)
         self.persisting = record.epoch
-        self.parked = {}
+        self.windows = {}
         return [*actions, PersistEpoch(record.epoch)]
 
     def _follow(self) -> list[Action]:
@@ -101,34 +108,53 @@ class Follower(Rules):
         if self.role is not Role.TRUNCATING:
             return []
         self._move(Role.FETCHING)
-        return self._report(wants=True)
+        return self._report(wants=True, again=True)
 
-    def _report(self, *, wants: bool) -> list[Action]:
-        """Say how far the log is (R5)."""
+    def _report(self, *, wants: bool, again: bool = False) -> list[Action]:
+        """Say how far the log is (R5), and with `again` that what was sent behind what came is missing."""
         record = self.record
         if self.role is not Role.FETCHING or record is None or record.epoch != self.max_epoch:
             return []
         if not self._is_of_group(self.config.broker_id):
             return []  # it was removed, and no leader would listen
-        progress = FollowerProgress(self.end, min(self._confirmed_end(), self.end), wants)
+        ahead = self.config.ahead
+        queued = self._received_end() - self.end if ahead else 0
+        self.reported = self.end
+        progress = FollowerProgress(
+            self.end, min(self._confirmed_end(), self.end), wants, ahead, queued, again and ahead > 0
+        )
         return [Send(record.leader, self._envelope(progress))]
 
     def _on_records(self, records: Records) -> list[Action]:
-        if self.role is not Role.FETCHING or self.writing is not None:
+        if self.role is not Role.FETCHING:
             return []
-        if records.start > self.end and records.start == records.end:  # the leader no longer has what comes next
-            return self._match_again()
-        if records.start != self.end:
-            return []  # a repeat, or one that overtook another: what is missing is asked for again
+        received, is_empty = self._received_end(), records.end == records.start
+        if records.start > received and is_empty and records.previous_epoch == 0:
+            return self._match_again()  # the leader's log begins there: it no longer has what comes next
+        if not self._is_next(records):
+            return self._miss(received) if records.start > received else []  # or it is a repeat
         if records.previous_epoch != self._last_epoch(records):
             return self._match_again()
         self.rank = records.rank
-        if records.end == records.start:
-            return [*self._learn_committed(records.committed), *self._report(wants=True)]
+        is_busy = self.writing is not None
+        if is_empty:
+            learned = self._learn_committed(records.committed)
+            return learned if is_busy else [*learned, *self._report(wants=True)]
         if not records.epochs and records.previous_epoch == 0:
             return []  # nobody could say later who wrote them
-        self.writing = records
-        return [AppendRecords(records)]
+        if not is_busy:
+            self.writing = records
+            return [AppendRecords(records)]
+        if received - self.end < self.config.ahead and len(self.queued) < QUEUED_MAX:
+            self.queued = (*self.queued, records)
+        return []
+
+    def _miss(self, received: int) -> list[Action]:
+        """Records came, and not those before them: ask once, all that were on their way may come behind them."""
+        if self.gap_at == received:
+            return []
+        self.gap_at = received
+        return self._report(wants=self.writing is None, again=True)
 
     def _match_again(self) -> list[Action]:
         self._move(Role.TRUNCATING)
@@ -136,6 +162,9 @@ class Follower(Rules):
 
     def _last_epoch(self, records: Records) -> int:
         """Epoch of the record before; of an empty log that begins later, only the leader knows it."""
+        before = self.queued[-1] if self.queued else self.writing
+        if before is not None:
+            return before.epochs[-1].epoch if before.epochs else before.previous_epoch
         if self.end > self.table.start:
             return self.table.last_epoch
         return records.previous_epoch if self.end else 0
@@ -149,6 +178,7 @@ class Follower(Rules):
 
     def _not_copied(self) -> list[Action]:
         self.writing = None
+        self._forget_queued()
         return []
 
     def _copied(self, end: int, *, synced: bool) -> list[Action]:
@@ -167,4 +197,11 @@ class Follower(Rules):
             self.durable = end
         if self.role is not Role.FETCHING:
             return []
-        return [*self._learn_committed(records.committed), *self._report(wants=True)]
+        learned = self._learn_committed(records.committed)
+        if not self.queued or end < records.end:
+            self._forget_queued()
+            return [*learned, *self._report(wants=True, again=end < records.end)]
+        self.writing, *rest = self.queued
+        self.queued = tuple(rest)
+        due = synced or end - self.reported >= self.config.ahead // REPORTS
+        return [*learned, *(self._report(wants=False) if due else []), AppendRecords(self.writing)]

@@ -6,6 +6,8 @@ not known, both the old and the proposed set count (R7), and the same proposal i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenq_broker.core.replication.actions import (
     Action,
     AppendEpochStart,
@@ -29,6 +31,7 @@ from evenq_broker.core.replication.messages import (
 )
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.rules import LEADING, NOTHING, STANDING, InvariantBroken, Role
+from evenq_broker.core.replication.windows import reported
 
 __all__ = ["Leader"]
 
@@ -59,7 +62,7 @@ class Leader(Follower):
 
     def _begin(self) -> list[Action]:
         """The own epoch is synced: the first record of it is what everything else waits for."""
-        self.acks, self.heard, self.caught_up, self.parked = {}, {}, {}, {}
+        self.acks, self.heard, self.caught_up, self.windows = {}, {}, {}, {}
         self.silent = frozenset()
         self.epoch_start_end = self.drain_since_ms = self.successor = NOTHING
         self.nominated = frozenset()
@@ -94,15 +97,50 @@ class Leader(Follower):
         return [*actions, *self._nominate()]
 
     def _feed(self) -> list[Action]:
-        """Answer who waits: with more records, or with what is committed. What is committed goes with the next records,
-        or with the next repeat: a message of its own for each commit would cost as much as the records do.
+        """More records, for everybody whose window is open."""
+        return [action for broker_id in sorted(self.windows) for action in self.more_for(broker_id)]
+
+    def more_for(self, broker_id: int) -> list[SendRecords]:
+        """What a follower is to be sent now, before it asks; nothing while enough is on its way. The owner asks for it
+        after each message to it that it has sent.
         """
-        parked, self.parked = self.parked, {}
-        return [SendRecords(broker_id, parked[broker_id], self.end) for broker_id in sorted(parked)]
+        window = self.windows.get(broker_id)
+        if window is None or self.role not in LEADING:
+            return []
+        start = self.table.start
+        if window.start < start:  # it must match its log first, and then says where that ends
+            self.not_sent(broker_id)
+            return [SendRecords(broker_id, start, start)]
+        if window.start < self.end and window.is_open:
+            return [SendRecords(broker_id, window.start, self.end)]
+        return []
+
+    def _say_committed(self, *, repeat: bool) -> list[Action]:
+        """What is committed, without records, to who has been sent all of them. It goes with records while there are
+        some, and a tick after the last ones: a message of its own for each commit would cost as much as they do.
+        """
+        idle = [(id_, window) for id_, window in sorted(self.windows.items()) if window.start == self.end]
+        self.windows = {id_: replace(window, quiet=True) for id_, window in self.windows.items()}
+        return [
+            SendRecords(id_, self.end, self.end)
+            for id_, window in idle
+            if repeat or (window.quiet and window.committed < self.hw)
+        ]
+
+    def not_sent(self, broker_id: int) -> None:
+        """Records for a follower could not be read, or are lost for certain: it gets more when it says where it is."""
+        self.windows = {id_: window for id_, window in self.windows.items() if id_ != broker_id}
 
     def records(self, action: SendRecords, end: int, payload: object) -> Envelope | None:
-        """The message for a SendRecords of which [start, end) was read; None: this replica may no longer send it."""
+        """The message for a SendRecords of which [start, end) was read, to be sent now; None: not any more, because
+        this replica does not lead, or the follower is elsewhere by now.
+        """
         if self.role not in LEADING or not self.table.start <= action.start <= end <= self.end:
+            return None
+        window = self.windows.get(action.to)
+        if window is not None and window.start == action.start:
+            self.windows = {**self.windows, action.to: window.with_sent(end, self.hw)}
+        elif end > action.start:
             return None
         table, start = self.table, action.start
         previous = table.epoch_at(start - 1) if start > table.start else 0
@@ -124,18 +162,15 @@ class Leader(Follower):
         if self.role not in LEADING:
             return []
         sender = envelope.sender
-        if progress.end > self.end:
-            return [ClosePeer(sender, f"its log ends at {progress.end}, that of its leader at {self.end}")]
+        received = progress.end + progress.queued
+        if received > self.end:
+            return [ClosePeer(sender, f"its log ends at {received}, that of its leader at {self.end}")]
         self._confirm(Pair(sender, envelope.store_id), progress.confirmed)
         self.heard = {**self.heard, sender: now_ms}
-        actions: list[Action] = []
-        if progress.wants and progress.end < self.table.start:
-            actions.append(SendRecords(sender, self.table.start, self.table.start))
-        elif progress.wants and progress.end < self.end:
-            actions.append(SendRecords(sender, progress.end, self.end))
-        elif progress.wants:
-            self.parked = {**self.parked, sender: progress.end}
-        return [*self._advance(), *actions, *self._nominate()]
+        window = reported(self.windows.get(sender), progress)
+        if window is not None:
+            self.windows = {**self.windows, sender: window}
+        return [*self._advance(), *self.more_for(sender), *self._nominate()]
 
     def _confirm(self, pair: Pair, confirmed: int) -> None:
         before = self.acks.get(pair)
@@ -198,7 +233,7 @@ class Leader(Follower):
     def _forget_strangers(self) -> None:
         """R17: who was removed is sent nothing, and what it confirmed is forgotten."""
         self.acks = {pair: end for pair, end in self.acks.items() if self._is_of_group(pair.broker_id)}
-        self.parked = {id_: end for id_, end in self.parked.items() if self._is_of_group(id_)}
+        self.windows = {id_: window for id_, window in self.windows.items() if self._is_of_group(id_)}
         self.heard = {id_: ms for id_, ms in self.heard.items() if self._is_of_group(id_)}
 
     def _upkeep(self, now_ms: int) -> list[Action]:

@@ -58,7 +58,13 @@ class FollowerProgress:
     confirmed: int
     """What counts: synced to disk with REPL_SYNC, written with REPL_MEMORY."""
     wants: bool
-    """True: send records from `end` on, now or when there are some."""
+    """True: send records from `end` on, now or when there are some. Only who knows no `ahead` looks at it."""
+    ahead: int = 0
+    """So much may be sent behind `end` without being asked for; 0: one message for each time that I want more."""
+    queued: int = 0
+    """So much behind `end` has come and is not written yet."""
+    again: bool = False
+    """True: what was sent behind `end` + `queued` has not come, send it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +128,11 @@ def fault_of(envelope: Envelope, *, cluster: str, own_id: int, epoch: int, recor
 
 def _fault_of_body(body: Body) -> str:
     match body:
-        case FollowerProgress(end, confirmed):
+        case FollowerProgress(end, confirmed, _, ahead, queued):
             if not 0 <= confirmed <= end < NUMBER_MAX:
                 return f"confirmed {confirmed} of a log that ends at {end}"
+            if not 0 <= ahead < NUMBER_MAX or not 0 <= queued < NUMBER_MAX - end:
+                return f"{queued} queued and {ahead} ahead of a log that ends at {end}"
         case Records():
             return _fault_of_records(body)
         case EpochsReply(_, _, table, end):

@@ -257,6 +257,8 @@ class Replica(Leader):
         if again:
             self.retried_ms = now_ms
             actions += self._repeat()
+        elif self.role in LEADING:
+            actions += self._say_committed(repeat=False)
         if self.cas is None:
             actions += self._lead_on(now_ms) if self.role in LEADING else self._stand_by(now_ms)
         if again and self.role is Role.DRAINING:
@@ -267,13 +269,14 @@ class Replica(Leader):
         actions: list[Action] = [] if self.cas is None else [self.cas, ReadRecord()]
         match self.role:
             case Role.FETCHING:
-                actions += [ReadRecord(), *self._report(wants=self.writing is None)]
+                idle = self.writing is None
+                actions += [ReadRecord(), *self._report(wants=idle, again=idle)]
             case Role.TRUNCATING:
                 actions += [ReadRecord(), *self._request_epochs()]
             case Role.FENCED:
                 actions.append(ReadRecord())
             case Role.STARTING | Role.READY | Role.DRAINING:
-                actions += self._feed()
+                actions += [*self._feed(), *self._say_committed(repeat=True)]
             case _:
                 pass
         return actions

@@ -17,6 +17,7 @@ from evenq_broker.core.replication.epoch_table import EMPTY, EpochTable, common_
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.core.replication.messages import Body, Envelope, Records
 from evenq_broker.core.replication.record import MEMBERS_MAX, NO_LEADER, GroupRecord, Pair, Seen, address_fault
+from evenq_broker.core.replication.windows import Window
 
 __all__ = ["LEADING", "InvariantBroken", "Mode", "ReplicationConfig", "Role", "Rules", "Timing"]
 
@@ -119,6 +120,10 @@ class ReplicationConfig:
     """
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
+    ahead: int = 4 << 20
+    """As a follower: so much may come ahead of what is written, in the owner's unit of offsets, and one message more.
+    0: it asks for each message.
+    """
 
 
 class Rules:
@@ -126,10 +131,17 @@ class Rules:
 
     __slots__ = (
         "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms", "durable", "end",
-        "epoch_start_end", "heard", "hw", "max_epoch", "nominated", "number", "own_pair", "parked", "persisting",
-        "rank", "request", "retried_ms", "role", "seen", "session", "silent", "store_id", "successor", "table",
-        "writing",
+        "epoch_start_end", "gap_at", "heard", "hw", "max_epoch", "nominated", "number", "own_pair", "persisting",
+        "queued", "rank", "reported", "request", "retried_ms", "role", "seen", "session", "silent", "store_id",
+        "successor", "table", "windows", "writing",
     )  # fmt: skip
+
+    queued: tuple[Records, ...]
+    """Of a follower: what came behind the records that it writes, in order and without a gap; only while it fetches."""
+    reported: int
+    """Of a follower: where its log ended when it said so last."""
+    gap_at: int
+    """Of a follower: where records are missing that were asked for again already."""
 
     def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
         self.config = config
@@ -143,9 +155,8 @@ class Rules:
         """An epoch on its way to disk; 0: none."""
         self.seen: Seen | None = None
         """The newest record known."""
-        self.changed_ms = 0
-        """When the record was last seen to change."""
-        self.retried_ms = 0
+        self.changed_ms = self.retried_ms = 0
+        """When the record was last seen to change, and what may have been lost was last repeated."""
         self.table: EpochTable = EMPTY
         self.end = 0
         """End of what is written."""
@@ -164,7 +175,8 @@ class Rules:
         """Number of the request for epochs; counts up."""
         self.writing: Records | None = None
         """What the writer copies just now."""
-        self.rank = 0
+        self._forget_queued()
+        self.rank = self.reported = 0
         # Leader.
         self.acks: Mapping[Pair, int] = {}
         """What each pair confirmed in this epoch."""
@@ -174,8 +186,8 @@ class Rules:
         """Pair -> (an end of the log, when the pair was last seen to have reached such an end, ms)."""
         self.silent: frozenset[Pair] = frozenset()
         """Pairs that do not keep up, as of the last look; at the minimum they stay in the in-sync set (R9)."""
-        self.parked: Mapping[int, int] = {}
-        """Broker that waits for more records -> where its log ends."""
+        self.windows: Mapping[int, Window] = {}
+        """Broker that takes records -> what it was sent."""
         self.epoch_start_end = NOTHING
         """End of the own epoch-start record."""
         self.drain_since_ms = NOTHING
@@ -244,6 +256,16 @@ class Rules:
     def _confirmed_end(self) -> int:
         """R5: what this replica may say that it has."""
         return self.durable if self.config.mode is Mode.REPL_SYNC else self.end
+
+    def _received_end(self) -> int:
+        """Where the next records must begin: behind all that came, written or not."""
+        if self.queued:
+            return self.queued[-1].end
+        return self.end if self.writing is None else self.writing.end
+
+    def _is_next(self, records: Records) -> bool:
+        """R20: only records that follow what was received count, in whatever order messages come."""
+        return records.start == self._received_end()
 
     def _view(self) -> tuple[Pair, ...]:
         record = self.record
@@ -360,7 +382,13 @@ class Rules:
     def _move(self, role: Role) -> None:
         if role is not self.role and role not in MOVES[self.role]:
             raise InvariantBroken(f"a replica cannot go from {self.role} to {role} (epoch {self.max_epoch})")
+        if role is not Role.FETCHING:
+            self._forget_queued()
         self.role = role
+
+    def _forget_queued(self) -> None:
+        """R20: what came and is not with the writer goes with the match of the logs that it was sent for."""
+        self.queued, self.gap_at = (), NOTHING
 
     def _raise_hw(self, end: int) -> None:
         if end < self.hw:

@@ -2,8 +2,8 @@
 
 The core decides (`core/replication/replica.py`); here is what it must not know: time, peers, the coordinator, the log's
 files. What concerns the log goes through `ReplicaLog` in the order given; everything else is done at once, bounded: one
-read of the group record, one compare-and-set and one feed for each peer are under way at a time. What is lost on
-the way the core asks for again. Belongs to one loop; its end by itself is `failed`.
+read of the group record, one compare-and-set and one read of the log for each peer are under way at a time. What is
+lost on the way the core asks for again. Belongs to one loop; its end by itself is `failed`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PeerSender(Protocol):
     """The links to the other brokers of the group."""
 
     def send(self, to: int, envelope: Envelope) -> object:
-        """Send, or drop. Never waits."""
+        """Send, or drop. Never waits. False: it is known already that it is lost."""
         ...
 
     def close_peer(self, broker_id: int, reason: str) -> None:
@@ -120,8 +120,8 @@ class ReplicaDriver:
         self.watch = PeerWatch(set(replica.config.members) - {replica.config.broker_id})
         """Who answers, for people."""
         self._coordinator, self._clock, self._group = coordinator, clock, group
-        self._feeds: dict[int, SendRecords] = {}
-        """What each peer is to get next; a peer in here has a task that reads for it."""
+        self._feeding: set[int] = set()
+        """Peers that have a task that reads for them."""
         self._connected: set[int] = set()
         self._may_append = False
         self._reading = self._setting = False
@@ -273,41 +273,41 @@ class ReplicaDriver:
     # Records for followers.
 
     def _feed(self, action: SendRecords) -> None:
-        busy = action.to in self._feeds
-        if not busy:  # one feed for each peer
-            data = b"" if action.end == action.start else self.log.at_hand(action.start, action.end)
-            if data is not None:
-                self._send_read(action, data)
-                return
-        self._feeds[action.to] = action
-        if not busy:
-            self._spawn(self._feed_on(action.to), name=f"records for broker {action.to}")
+        if action.end == action.start:
+            self._send_read(action, b"")
+            return
+        if action.to in self._feeding:  # whose task asks for more when it has sent what it reads
+            return
+        data = self.log.at_hand(action.start, action.end)
+        if data is not None:
+            self._send_read(action, data)
+            return
+        self._feeding.add(action.to)
+        self._spawn(self._feed_on(action), name=f"records for broker {action.to}")
 
-    async def _feed_on(self, to: int) -> None:
-        """Read and send what the peer is to get, until nothing newer was asked for meanwhile."""
-        action: SendRecords | None = None
+    async def _feed_on(self, action: SendRecords) -> None:
+        """Read and send records, until enough is on the way to the peer, or it has all."""
+        to, start = action.to, action.start
         try:
-            while (newest := self._feeds[to]) is not action:
-                action = newest
-                await self._send_records(action)
-        except Error as error:  # what is missing is asked for again
+            more: list[SendRecords] = [action]
+            while more:
+                start, end = more[0].start, more[0].end
+                data = b"" if start == end else await self.log.read(start, end, PIECE_BYTES)
+                self._send_read(more[0], data)
+                more = self.replica.more_for(to) if data else []
+        except Error as error:  # it is asked for again
             log.warning(
                 "replica %s cannot read records for broker %d: %s", self._group, to, error.message,
-                extra={"broker": self._group, "to": to, "start": newest.start},
+                extra={"broker": self._group, "to": to, "start": start},
             )  # fmt: skip
+            self.replica.not_sent(to)
         finally:
-            del self._feeds[to]
-
-    async def _send_records(self, action: SendRecords) -> None:
-        data = b""
-        if action.end > action.start:
-            data = await self.log.read(action.start, action.end, PIECE_BYTES)
-        self._send_read(action, data)
+            self._feeding.discard(to)
 
     def _send_read(self, action: SendRecords, data: bytes) -> None:
         envelope = self.replica.records(action, action.start + len(data), data)
-        if envelope is not None:
-            self.peers.send(action.to, envelope)
+        if envelope is not None and self.peers.send(action.to, envelope) is False:
+            self.replica.not_sent(action.to)
 
     # The group record.
 

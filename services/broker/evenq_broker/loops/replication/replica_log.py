@@ -49,6 +49,8 @@ AT_ONCE_BYTES = 64 << 10
 """REPL_SYNC: so much is written, synced and then reported in one step. Of more, the leader hears before the sync that
 it was written, so that it reads on meanwhile: there is likely more to come.
 """
+UNSYNCED_BYTES = 4 << 20
+"""REPL_SYNC: while the next records are there already, up to this is written before one sync for all of it."""
 EMPTY_BATCH = b"\x01"
 """A journal record without operations: what an epoch begins with."""
 
@@ -266,18 +268,22 @@ class ReplicaLog:
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
         records = action.records
         assert isinstance(records.payload, bytes)
-        at_once = self._sync_each and len(records.payload) <= AT_ONCE_BYTES
+        more = bool(self._replica.queued)  # a sync for all of it comes behind the last
+        at_once = self._sync_each and not more and len(records.payload) <= AT_ONCE_BYTES
         try:
             end = await copy.append(records.payload, start=records.start, then_sync=at_once)
         except (RecordsDamaged, StoreFull) as error:
             log.warning("records from %d on are not copied: %s", records.start, error.message)
-            return self._replica.not_copied()
+            actions = self._replica.not_copied()
+            return await self._also_synced(actions) if self._sync_each and copy.synced_end < copy.end else actions
         if at_once:
             passing("replica.copied_safe")
         actions = self._replica.copied(end, synced=at_once)
-        if at_once:
+        if at_once or not self._sync_each:
             return actions
-        return await self._also_synced(actions) if self._sync_each else actions
+        if self._replica.writing is not None and copy.end - copy.synced_end < UNSYNCED_BYTES:
+            return actions
+        return await self._also_synced(actions)
 
     async def _fetch_for(self, copy: LogCopy, start: int) -> None:
         """A log that does not begin at 0 is of use only with a snapshot. Raises Error: the next start tries again."""

@@ -135,8 +135,12 @@ def _put(message: pb.ReplicationMessage, body: Body) -> None:
             reply = pb.EpochsReply(number=number, session=session, table_start=table.start, end=end)
             reply.table.extend(_entries(table.entries))
             message.epochs_reply.CopyFrom(reply)
-        case FollowerProgress(end, confirmed, wants):
-            message.progress.CopyFrom(pb.ReplicationProgress(end=end, confirmed=confirmed, wants=wants))
+        case FollowerProgress(end, confirmed, wants, ahead, queued, again):
+            message.progress.CopyFrom(
+                pb.ReplicationProgress(
+                    end=end, confirmed=confirmed, wants=wants, ahead=ahead, queued=queued, again=again
+                )
+            )
         case Nomination(end):
             message.nomination.CopyFrom(pb.Nomination(end=end))
         case Refusal():
@@ -269,7 +273,9 @@ def _body_of(message: pb.ReplicationMessage) -> Body:
             return EpochsReply(reply.number, reply.session, table, reply.end)
         case "progress":
             progress = message.progress
-            return FollowerProgress(progress.end, progress.confirmed, progress.wants)
+            return FollowerProgress(
+                progress.end, progress.confirmed, progress.wants, progress.ahead, progress.queued, progress.again
+            )
         case "nomination":
             return Nomination(message.nomination.end)
         case "refusal":

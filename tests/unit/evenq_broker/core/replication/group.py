@@ -16,9 +16,19 @@ PAIRS = tuple(Pair(id_, store) for id_, store in enumerate(STORES))
 TIMING = Timing(renew_ms=2_000, suspect_ms=6_000, backoff_ms=500, lag_ms=3_000, retry_ms=500, drain_ms=10_000)
 
 
-def config(id_: int, *, mode: Mode = Mode.REPL_SYNC, founds: bool = False) -> ReplicationConfig:
+def config(
+    id_: int, *, mode: Mode = Mode.REPL_SYNC, founds: bool = False, ahead: int = 0
+) -> ReplicationConfig:  # fmt: skip
+    """`ahead` 0: of a version that asks for each message."""
     return ReplicationConfig(
-        cluster="c", broker_id=id_, members=(0, 1, 2), min_isr=2, founds=founds, mode=mode, timing=TIMING
+        cluster="c",
+        broker_id=id_,
+        members=(0, 1, 2),
+        min_isr=2,
+        founds=founds,
+        mode=mode,
+        timing=TIMING,
+        ahead=ahead,
     )
 
 
@@ -28,9 +38,9 @@ def seen(version: int = 1, *, epoch: int = 0, leader: int = NO_LEADER, isr: tupl
 
 
 def replica(
-    id_: int, *, mode: Mode = Mode.REPL_SYNC, founds: bool = False, epoch_seen: int = 0, restored_epoch: int = 0
-) -> Replica:
-    settings = replace(config(id_, mode=mode, founds=founds), restored_epoch=restored_epoch)
+    id_: int, *, mode: Mode = Mode.REPL_SYNC, founds: bool = False, epoch_seen: int = 0, restored_epoch: int = 0, ahead: int = 0
+) -> Replica:  # fmt: skip
+    settings = replace(config(id_, mode=mode, founds=founds, ahead=ahead), restored_epoch=restored_epoch)
     return Replica(settings, store_id=STORES[id_], epoch_seen=epoch_seen, session=10 + id_)
 
 
@@ -69,9 +79,9 @@ def ready(*, mode: Mode = Mode.REPL_SYNC) -> Replica:
     return one
 
 
-def fetching(id_: int = 1, *, mode: Mode = Mode.REPL_SYNC) -> Replica:
+def fetching(id_: int = 1, *, mode: Mode = Mode.REPL_SYNC, ahead: int = 0) -> Replica:
     """A follower of broker 0 in epoch 1 that copied and synced [0, 10)."""
-    one = replica(id_, mode=mode)
+    one = replica(id_, mode=mode, ahead=ahead)
     one.recovered(EpochTable(), 0, 0)
     one.observed(seen(2, epoch=1, leader=0), 0)
     one.epoch_persisted(1)

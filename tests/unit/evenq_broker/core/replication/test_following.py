@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from evenq_broker.core.replication.actions import (
+    Action,
     AppendRecords,
     CommitAdvanced,
     CompareAndSet,
@@ -22,6 +23,7 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.core.replication.following import QUEUED_MAX
 from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination
 from evenq_broker.core.replication.record import Pair, Seen
 from evenq_broker.core.replication.replica import Replica
@@ -113,9 +115,101 @@ def fetching_with_tail() -> Replica:
     return one
 
 
-@pytest.mark.parametrize("body", [records(0, 10, previous=0), records(20, 30), records(0, 5)])
-def test_records_that_do_not_begin_at_the_end_are_not_copied(body) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("body", [records(0, 10, previous=0), records(0, 5), records(0, 15, previous=0)])
+def test_records_that_begin_below_the_end_are_not_copied(body) -> None:  # type: ignore[no-untyped-def]
     assert fetching().receive(envelope(0, body), 0) == []
+
+
+@pytest.mark.parametrize("ahead", [0, 50])
+def test_records_behind_a_gap_are_not_copied_and_what_is_missing_is_asked_for_once(ahead: int) -> None:
+    one = fetching(ahead=ahead)
+    (send,) = one.receive(envelope(0, records(20, 30)), 0)
+    assert isinstance(send, Send)
+    assert send.envelope.body == FollowerProgress(10, 10, True, ahead, 0, ahead > 0)
+    assert one.receive(envelope(0, records(30, 40)), 0) == [], "it was on its way as well"
+    body = records(10, 20)
+    assert one.receive(envelope(0, body), 0) == [AppendRecords(body)]
+
+
+def progress(actions: list[Action]) -> list[FollowerProgress]:
+    return [send.envelope.body for send in only(actions, Send)]
+
+
+def test_records_that_come_while_others_are_written_wait_and_are_written_next() -> None:
+    one = fetching(ahead=200)
+    first, second, third = records(10, 20), records(20, 30), records(30, 40, committed=20)
+    assert one.receive(envelope(0, first), 0) == [AppendRecords(first)]
+    assert one.receive(envelope(0, second), 0) == []
+    assert one.receive(envelope(0, third), 0) == []
+    actions = one.copied(20, synced=True)
+    assert progress(actions) == [FollowerProgress(20, 20, False, 200, 20, False)]
+    assert actions[-1] == AppendRecords(second)
+    assert one.copied(30) == [AppendRecords(third)], "the last of them has a report"
+    actions = one.copied(40, synced=True)
+    assert progress(actions) == [FollowerProgress(40, 40, True, 200, 0, False)]
+    assert CommitAdvanced(20) in actions
+
+
+def test_much_that_is_written_is_reported_although_more_has_come_so_that_the_leader_sends_on() -> None:
+    one = fetching(ahead=160)
+    for start in (10, 20, 30):
+        one.receive(envelope(0, records(start, start + 10)), 0)
+    assert progress(one.copied(20)) == [FollowerProgress(20, 10, False, 160, 20, False)]
+
+
+def test_what_came_ahead_is_bounded_by_size_and_by_number() -> None:
+    one = fetching(ahead=15)
+    for start in (10, 20, 30):
+        one.receive(envelope(0, records(start, start + 10)), 0)
+    assert [body.start for body in one.queued] == [20], "one message goes over it, no more"
+    one = fetching(ahead=1_000)
+    for start in range(10, 110):
+        one.receive(envelope(0, records(start, start + 1)), 0)
+    assert len(one.queued) == QUEUED_MAX
+
+
+def test_what_came_ahead_and_does_not_follow_in_its_epoch_makes_it_match_the_logs_again() -> None:
+    one = fetching(ahead=50)
+    one.receive(envelope(0, records(10, 20, epochs=(EpochStart(2, 15),))), 0)
+    assert one.receive(envelope(0, records(20, 30, previous=2)), 0) == []
+    (send,) = one.receive(envelope(0, records(30, 40, previous=1)), 0)
+    assert isinstance(send.envelope.body, EpochsRequest)  # type: ignore[union-attr]
+    assert (one.role, one.queued) == (Role.TRUNCATING, ())
+
+
+def test_what_came_ahead_is_forgotten_with_a_new_epoch_and_with_records_that_were_not_written() -> None:
+    one = fetching(ahead=50)
+    one.receive(envelope(0, records(10, 20)), 0)
+    one.receive(envelope(0, records(20, 30)), 0)
+    one.observed(seen(3, epoch=2, leader=2), 0)
+    assert one.queued == ()
+    assert one.copied(20) == []
+    one = fetching(ahead=50)
+    one.receive(envelope(0, records(10, 20)), 0)
+    one.receive(envelope(0, records(20, 30)), 0)
+    one.not_copied()
+    assert (one.writing, one.queued) == (None, ())
+    assert progress(one.tick(500)) == [FollowerProgress(10, 10, True, 50, 0, True)]
+
+
+def test_of_a_copy_that_ended_early_the_rest_and_what_came_behind_it_are_asked_for_again() -> None:
+    one = fetching(ahead=50)
+    one.receive(envelope(0, records(10, 30)), 0)
+    one.receive(envelope(0, records(30, 40)), 0)
+    assert progress(one.copied(20, synced=True)) == [FollowerProgress(20, 20, True, 50, 0, True)]
+
+
+def test_a_repeat_asks_again_only_for_what_is_not_there() -> None:
+    one = fetching(ahead=50)
+    one.receive(envelope(0, records(10, 20)), 0)
+    one.receive(envelope(0, records(20, 30)), 0)
+    assert progress(one.tick(500)) == [FollowerProgress(10, 10, False, 50, 20, False)], "it writes yet"
+
+
+def test_what_is_committed_is_learned_while_it_writes() -> None:
+    one = fetching(ahead=50)
+    one.receive(envelope(0, records(10, 20)), 0)
+    assert one.receive(envelope(0, records(20, 20, committed=20)), 0) == [CommitAdvanced(10)]
 
 
 def test_records_behind_another_epoch_make_it_match_the_logs_again() -> None:
@@ -128,7 +222,7 @@ def test_records_behind_another_epoch_make_it_match_the_logs_again() -> None:
 
 def test_a_leader_whose_log_begins_later_makes_it_match_the_logs_again() -> None:
     one = fetching()
-    one.receive(envelope(0, records(30, 30)), 0)
+    one.receive(envelope(0, records(30, 30, previous=0)), 0)
     assert one.role is Role.TRUNCATING
 
 

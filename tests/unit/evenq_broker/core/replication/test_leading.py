@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from evenq_broker.core.replication.actions import (
+    Action,
     AppendEpochStart,
     ClosePeer,
     CommitAdvanced,
@@ -22,8 +23,16 @@ from evenq_broker.core.replication.actions import (
     StopServing,
 )
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination, Refusal
+from evenq_broker.core.replication.messages import (
+    EpochsReply,
+    EpochsRequest,
+    FollowerProgress,
+    Nomination,
+    Records,
+    Refusal,
+)
 from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
+from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, Role
 from group import PAIRS, confirm, envelope, fetching, only, ready, replica, seen, starting
 
@@ -151,6 +160,8 @@ def test_a_stranger_and_numbers_that_cannot_be_close_the_link() -> None:
         envelope(5, Refusal(), store_id="e" * 32),
         envelope(0, Refusal()),
         envelope(1, FollowerProgress(5, 6, True)),
+        envelope(1, FollowerProgress(5, 5, True, -1)),
+        envelope(1, FollowerProgress(5, 5, True, 1, -1)),
         envelope(1, EpochsReply(1, 1, EpochTable(9), 3)),
     ):
         (action,) = one.receive(message, 0)
@@ -190,15 +201,98 @@ def test_records_go_to_who_waits_and_carry_what_is_committed() -> None:
     assert one.records(SendRecords(1, 10, 20), 20, b"x") is None
 
 
-def test_what_is_committed_goes_with_the_next_records_or_repeat_and_in_no_message_of_its_own() -> None:
+def test_what_is_committed_goes_with_the_next_records_or_tick_and_each_repeat_says_it_again() -> None:
     one = ready()
     one.appended(1, 20)
     one.synced(20)
     confirm(one, 1, 20, wants=True)
     actions = confirm(one, 2, 20, wants=True)
-    assert actions == [CommitAdvanced(20)]
-    assert one.tick(one.config.timing.retry_ms)[-2:] == [SendRecords(1, 20, 20), SendRecords(2, 20, 20)]
-    assert one.tick(2 * one.config.timing.retry_ms) == [], "nobody waits any more"
+    assert actions == [CommitAdvanced(20)], "no message of its own for each commit"
+    assert one.tick(0) == [], "more records may come soon, and say it"
+    said = one.tick(1)
+    assert said == [SendRecords(1, 20, 20), SendRecords(2, 20, 20)]
+    assert [records_of(one, action).committed for action in said] == [20, 20]
+    assert one.tick(2) == [], "they know it"
+    assert one.tick(one.config.timing.retry_ms)[-2:] == said
+
+
+def records_of(one: Replica, action: SendRecords) -> Records:
+    message = one.records(action, action.end, b"")
+    assert message is not None
+    assert isinstance(message.body, Records)
+    return message.body
+
+
+def behind(one: Replica, end: int, **more: object) -> list[Action]:
+    """Broker 1 says where it is, and takes 50 ahead."""
+    return one.receive(envelope(1, FollowerProgress(end, end, False, 50, **more)), 0)  # type: ignore[arg-type]
+
+
+def test_records_are_sent_before_they_are_asked_for_until_enough_is_on_the_way() -> None:
+    one = ready()
+    assert behind(one, 10, again=True) == []
+    for end in (20, 30, 40):
+        assert one.appended(1, end) == [SendRecords(1, end - 10, end)], "nothing was reported meanwhile"
+        records_of(one, SendRecords(1, end - 10, end))
+    assert one.appended(1, 50) == one.appended(1, 60) == [], "three messages are on their way"
+    assert behind(one, 20, queued=20) == [SendRecords(1, 40, 60)], "what waited leaves together"
+
+
+def test_no_more_is_on_the_way_than_the_follower_takes_but_one_message_goes_over_it() -> None:
+    one = ready()
+    behind(one, 10, again=True)
+    assert one.appended(1, 90) == [SendRecords(1, 10, 90)]
+    records_of(one, SendRecords(1, 10, 80))
+    assert one.more_for(1) == []
+    assert behind(one, 10, queued=70) == []
+    assert behind(one, 80) == [SendRecords(1, 80, 90)]
+
+
+def test_what_was_lost_is_sent_again_when_the_follower_says_so_and_not_before() -> None:
+    one = ready()
+    behind(one, 10, again=True)
+    one.appended(1, 20)
+    records_of(one, SendRecords(1, 10, 20))
+    assert behind(one, 10) == [], "it may be on its way"
+    assert behind(one, 10, again=True) == [SendRecords(1, 10, 20)]
+
+
+def test_records_that_were_read_for_another_place_are_not_sent() -> None:
+    one = ready()
+    behind(one, 10, again=True)
+    one.appended(1, 30)
+    records_of(one, SendRecords(1, 10, 20))
+    assert one.records(SendRecords(1, 10, 20), 20, b"") is None, "they were sent"
+    one.not_sent(1)
+    assert one.records(SendRecords(1, 20, 30), 30, b"") is None
+    assert one.appended(1, 40) == [], "it says first where it is"
+    assert behind(one, 20) == [SendRecords(1, 20, 40)]
+
+
+def test_a_report_that_comes_late_moves_nothing_back() -> None:
+    one = ready()
+    behind(one, 10, again=True)
+    one.appended(1, 30)
+    records_of(one, SendRecords(1, 10, 30))
+    behind(one, 30)
+    assert behind(one, 10) == []
+    assert one.appended(1, 40) == [SendRecords(1, 30, 40)]
+
+
+def test_a_follower_that_takes_nothing_ahead_is_sent_one_message_each_time_that_it_asks() -> None:
+    """As those of older versions are."""
+    one = ready()
+    one.appended(1, 30)
+    assert confirm(one, 1, 10, wants=True) == [SendRecords(1, 10, 30)]
+    records_of(one, SendRecords(1, 10, 20))
+    assert one.more_for(1) == one.appended(1, 40) == []
+    assert confirm(one, 1, 20, wants=False) == []
+    assert confirm(one, 1, 20, wants=True) == [SendRecords(1, 20, 40)]
+
+
+def test_a_follower_cannot_have_more_than_its_leader() -> None:
+    (action,) = behind(ready(), 10, queued=1)
+    assert isinstance(action, ClosePeer)
 
 
 def test_a_follower_that_ends_below_the_first_record_is_told_where_the_log_begins() -> None:

@@ -11,7 +11,6 @@ from evenq_broker.core.replication.actions import (
     AppendRecords,
     PersistEpoch,
     Reset,
-    SendRecords,
     Truncate,
 )
 from evenq_broker.core.replication.epoch_table import EpochTable
@@ -408,24 +407,38 @@ def test_a_coordinator_that_is_away_changes_nothing_and_is_told_once(caplog: pyt
     play(story)
 
 
-def test_one_read_for_each_peer_is_under_way_and_the_newest_wish_is_the_next() -> None:
+def test_one_read_for_each_peer_is_under_way_and_what_was_appended_meanwhile_is_the_next() -> None:
     async def story(world: World) -> None:
         leader = await world.led()
-        leader.append(b"x" * 100)
+        leader.append(b"x" * 99)
         await world.clock.advance(1_000)
         leader.hold_reads.clear()
         before = leader.reads
-        sent: list[tuple[int, int]] = []
-        leader.send = lambda _, envelope: sent.append((envelope.body.start, envelope.body.end))  # type: ignore[method-assign]
-        for start in (1, 2, 3):
-            leader.driver.tell([SendRecords(1, start, 10)])
+        sent: list[tuple[int, int, int]] = []
+        leader.send = lambda to, envelope: sent.append((to, envelope.body.start, envelope.body.end))  # type: ignore[method-assign]
+        for size in (10, 20, 30):
+            leader.append(b"x" * size)
             await asyncio.sleep(0)
-        assert leader.reads == before + 1
+        assert leader.reads == before + 2, "one for each of the two"
         leader.hold_reads.set()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert leader.reads == before + 2
-        assert sent == [(1, 10), (3, 10)]
+        assert leader.reads == before + 4
+        assert sorted(sent) == [(1, 100, 110), (1, 110, 160), (2, 100, 110), (2, 110, 160)]
+
+    play(story)
+
+
+def test_a_message_that_the_links_lose_is_sent_again_when_the_follower_says_where_it_is() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
+        leader.send = lambda *_: False  # type: ignore[method-assign]
+        leader.append(b"one")
+        await asyncio.sleep(0)
+        assert leader.replica.windows == {}, "nothing more is sent before that"
+        del leader.send  # type: ignore[method-assign]
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
 
     play(story)
 

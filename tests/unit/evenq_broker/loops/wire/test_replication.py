@@ -42,7 +42,7 @@ ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tupl
 BODIES = st.one_of(
     st.builds(EpochsRequest, NUMBERS),
     st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
-    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans()),
+    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans()),
     st.builds(Records, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS, NUMBERS, st.binary(max_size=64)),
     st.builds(Nomination, NUMBERS),
     st.just(Refusal()),
@@ -83,6 +83,28 @@ def test_every_envelope_comes_back_as_it_went_in_its_order(envelopes: list[Envel
         wire.PIECE_BYTES_MAX = whole
     assert [envelope for envelope in came if envelope is not None] == envelopes
     assert one.kept_bytes == 0
+
+
+def told_by(progress: FollowerProgress) -> Envelope:
+    return Envelope("c", 1, "b" * 32, 11, 3, progress)
+
+
+OLD_PROGRESS = bytes.fromhex("0a016310011a20" + "62" * 32 + "200b28034a060814100a1801")
+"""`FollowerProgress(20, 10, True)` as version 0.1 writes it, before followers were sent anything ahead."""
+
+
+def test_a_follower_of_an_older_version_takes_nothing_ahead() -> None:
+    assert reader().feed(OLD_PROGRESS) == told_by(FollowerProgress(20, 10, True, ahead=0, queued=0, again=False))
+
+
+def test_a_leader_of_an_older_version_reads_what_it_knows_of_a_report() -> None:
+    assert list(envelope_pieces(told_by(FollowerProgress(20, 10, True)))) == [OLD_PROGRESS]
+    [new] = envelope_pieces(told_by(FollowerProgress(20, 10, True, ahead=4096, queued=5, again=True)))
+    old = pb.ReplicationMessage.FromString(OLD_PROGRESS)
+    read = pb.ReplicationMessage.FromString(new)
+    for field in ("ahead", "queued", "again"):
+        read.progress.ClearField(field)
+    assert read == old, "the fields that it does not know are beside those that it does"
 
 
 def test_a_large_payload_travels_in_pieces_of_one_mebibyte() -> None:

@@ -126,6 +126,9 @@ class ReplicationProgress(_Message):
     end: builtins.int
     confirmed: builtins.int
     wants: builtins.bool
+    ahead: builtins.int
+    queued: builtins.int
+    again: builtins.bool
 
     def __init__(
         self,
@@ -133,8 +136,11 @@ class ReplicationProgress(_Message):
         end: builtins.int | None = ...,
         confirmed: builtins.int | None = ...,
         wants: builtins.bool | None = ...,
+        ahead: builtins.int | None = ...,
+        queued: builtins.int | None = ...,
+        again: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["end", "confirmed", "wants"]) -> None: ...
+    def ClearField(self, field_name: Literal["end", "confirmed", "wants", "ahead", "queued", "again"]) -> None: ...
 
 class ReplicationRecords(_Message):
     DESCRIPTOR: Descriptor

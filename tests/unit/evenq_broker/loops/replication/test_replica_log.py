@@ -1,0 +1,196 @@
+"""A follower's log: what is written and synced of records that come ahead, and what is reported of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from evenq_broker.core.replication.actions import Action, AppendRecords, Reset, Send
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.core.replication.messages import Envelope, EpochsReply, FollowerProgress, Records
+from evenq_broker.core.replication.record import GroupRecord, Pair, Seen
+from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import ReplicationConfig
+from evenq_broker.loops.replication import replica_log
+from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
+
+from evenq.runtime.clock import FakeClock
+from evenq.store import StoreOptions
+from evenq.store.log_copy import LogCopy
+from evenq.store.memory_disk import MemoryDisk
+
+STORES = ("a" * 32, "b" * 32)
+PAIRS = tuple(Pair(id_, store) for id_, store in enumerate(STORES))
+LARGE, SMALL = AT_ONCE_BYTES + 1, 100
+SEGMENT_BYTES = 16 << 20
+
+
+class Identity:
+    """A folder that was there before, at epoch 0."""
+
+    epoch, is_new = 0, False
+
+
+async def no_snapshot(*_: object) -> None:
+    return None
+
+
+class Stage:
+    """Broker 1 follows broker 0, whose log has one group for each epoch; the writer does what `settle` lets it do."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        config = ReplicationConfig(cluster="c", broker_id=1, members=(0, 1), min_isr=1)
+        self.replica = Replica(config, store_id=STORES[1], epoch_seen=9, session=1)
+        self.reports: list[FollowerProgress] = []
+        self.syncs = 0
+        self.pieces: list[Records] = []
+        self.log = ReplicaLog(
+            self.replica, Identity(), open_copy=self._open, pieces=None, term=None, clock=self.clock,  # type: ignore[arg-type]
+            tell=self.tell, fetch=no_snapshot, growth_bytes=1 << 30,
+        )  # fmt: skip
+
+    async def _open(self) -> LogCopy:
+        copy = self.copy = await LogCopy.open(
+            None,
+            StoreOptions(),
+            disk=MemoryDisk(1 << 30),
+            clock=self.clock,
+            broker_name="b",
+            segment_bytes=SEGMENT_BYTES,
+        )
+        sync = copy._sync
+
+        def counted() -> int:
+            self.syncs += copy.synced_end < copy.end
+            return sync()
+
+        copy._sync = counted  # type: ignore[method-assign]
+        return copy
+
+    def tell(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, AppendRecords | Reset):
+                self.log.do(action)
+            elif isinstance(action, Send) and isinstance(action.envelope.body, FollowerProgress):
+                self.reports.append(action.envelope.body)
+
+    async def begin(self, *sizes: int) -> None:
+        """Follow a log of groups of these sizes."""
+        leader = await LogCopy.open(
+            None,
+            StoreOptions(),
+            disk=MemoryDisk(1 << 30),
+            clock=self.clock,
+            broker_name="b",
+            segment_bytes=SEGMENT_BYTES,
+        )
+        for epoch, size in enumerate(sizes, start=1):
+            start = leader.end
+            end = await leader.append_epoch_start(epoch, bytes(size), 1)
+            data = await leader.read(start, end, size)
+            self.pieces.append(Records(start, end, epoch - 1, (EpochStart(epoch, start),), 0, 0, data))
+        await leader.close()
+        await self.log.open()
+        record = GroupRecord(version=1, epoch=9, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
+        self.tell(self.replica.observed(Seen(record, "1"), 0))
+        table = EpochTable(0, tuple(EpochStart(*entry) for one in self.pieces for entry in one.epochs))
+        self.receive(EpochsReply(self.replica.request, 1, table, self.pieces[-1].end))
+
+    def receive(self, body: Any) -> None:
+        self.tell(self.replica.receive(Envelope("c", 0, STORES[0], 1, 9, body), 0))
+
+    async def settle(self) -> None:
+        """The writer does all that it has."""
+        running = asyncio.ensure_future(self.log.run())
+        await self.clock.until(lambda: not self.log._entries)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def body() -> None:
+        stage = Stage()
+        try:
+            await story(stage)
+        finally:
+            await stage.copy.close()
+
+    asyncio.run(body())
+
+
+def test_records_that_came_ahead_are_written_one_by_one_and_synced_together() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.begin(LARGE, LARGE, LARGE)
+        await stage.settle()
+        stage.reports.clear()
+        for piece in stage.pieces:
+            stage.receive(piece)
+        await stage.settle()
+        ends = [piece.end for piece in stage.pieces]
+        assert [(report.end, report.confirmed) for report in stage.reports] == [
+            (ends[2], 0), (ends[2], ends[2]),
+        ], "R5: nothing is confirmed before its sync"  # fmt: skip
+        assert stage.syncs == 1
+        assert (stage.copy.end, stage.copy.synced_end) == (ends[2], ends[2])
+
+    play(story)
+
+
+def test_no_more_than_a_bound_is_written_without_a_sync(monkeypatch: Any) -> None:
+    monkeypatch.setattr(replica_log, "UNSYNCED_BYTES", 2 * LARGE)
+
+    async def story(stage: Stage) -> None:
+        await stage.begin(*[LARGE] * 5)
+        await stage.settle()
+        for piece in stage.pieces:
+            stage.receive(piece)
+        await stage.settle()
+        assert stage.copy.synced_end == stage.copy.end == stage.pieces[-1].end
+        assert stage.syncs == 3
+
+    play(story)
+
+
+def test_a_small_group_is_written_synced_and_reported_in_one_step_and_those_that_came_meanwhile_in_the_next() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL, SMALL, SMALL, SMALL)
+        await stage.settle()
+        stage.reports.clear()
+        first, *others, last = stage.pieces
+        stage.receive(first)
+        await stage.settle()
+        assert [(one.end, one.confirmed) for one in stage.reports] == [(first.end, first.end)]
+        stage.reports.clear()
+        syncs = stage.syncs
+        for piece in (*others, last):
+            stage.receive(piece)
+        await stage.settle()
+        assert [(one.end, one.confirmed) for one in stage.reports] == [(last.end, last.end)]
+        assert stage.syncs == syncs + 1
+
+    play(story)
+
+
+def test_what_was_written_is_synced_although_the_records_behind_it_are_damaged() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.begin(LARGE, LARGE)
+        await stage.settle()
+        first, second = stage.pieces
+        assert isinstance(second.payload, bytes)
+        broken = second.payload[:-1] + b"\x01"
+        stage.receive(first)
+        stage.receive(Records(second.start, second.end, 1, second.epochs, 0, 0, broken))
+        await stage.settle()
+        assert stage.copy.synced_end == stage.copy.end == first.end
+        assert (stage.reports[-1].end, stage.reports[-1].confirmed) == (first.end, first.end)
+        stage.tell(stage.replica.tick(10_000))
+        assert stage.reports[-1].again
+        stage.receive(second)
+        await stage.settle()
+        assert stage.copy.synced_end == second.end
+
+    play(story)
