@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from evenq.errors import Error, StoreCorrupted
 from evenq.runtime.clock import Clock
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_damage import Repairs
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot
@@ -47,7 +48,9 @@ class FollowerReplay:
         self._clock, self._growth_bytes = clock, growth_bytes
         self._asked_ms = clock.monotonic_ms() - REST_MS
         self._damaged: LogCopy | None = None
-        """Not replayed any more."""
+        """Its damage was told."""
+        self.repairs: Repairs | None = None
+        """Of damage that a replay meets."""
 
     @property
     def lag(self) -> int:
@@ -68,15 +71,15 @@ class FollowerReplay:
                 await self._look(copy)
 
     async def _look(self, copy: LogCopy) -> None:
+        seen = 0 if self.repairs is None else self.repairs.version
         try:
             known = await self._fetch(copy.replayed_end, min(self._replica.hw, copy.synced_end))
             if known is None:
                 return
-            if known.data and copy is not self._damaged:
+            if known.data:
                 await self._replay(copy, known)
         except StoreCorrupted as error:
-            self._damaged = copy
-            log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)  # noqa: TRY400
+            await self._look_at_damage(copy, error, seen)
         except Error as error:
             if copy.failure is not None:
                 raise
@@ -84,6 +87,18 @@ class FollowerReplay:
         else:
             if self._replica.table.start < known.log_start <= copy.replayed_end:
                 self._trim(known.log_start)
+
+    async def _look_at_damage(self, copy: LogCopy, error: StoreCorrupted, seen: int) -> None:
+        """Have it repaired; the next look replays on. What cannot be repaired is told once."""
+        try:
+            if self.repairs is not None and await self.repairs.repair(error, seen):
+                self._asked_ms = self._clock.monotonic_ms() - REST_MS
+                return
+        except StoreCorrupted as failure:
+            error = failure
+        if copy is not self._damaged:
+            self._damaged = copy
+            log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)
 
     async def _replay(self, copy: LogCopy, known: FetchedSnapshot) -> None:
         begun_ms = self._clock.monotonic_ms()
