@@ -170,11 +170,13 @@ def fault_of(
     data: bytes, part: DamagedPart, *, segment_bytes: int, epoch_at: Callable[[int], int],
     epochs: Iterable[tuple[int, int]],
 ) -> str:  # fmt: skip
-    """Why these bytes are not what the log has in a damaged part; empty: they are. `epoch_at` tells what wrote a place
-    of the log, 0 if that is not known; `epochs` is each epoch of the log with the log offset at which it begins.
+    """Why these bytes are not what the log has in a damaged part, or in its first records; empty: they are. `epoch_at`
+    tells what wrote a place of the log, 0 if that is not known; `epochs` is each epoch of the log with the log offset
+    at which it begins.
     """
-    if len(data) != part.size:
+    if not 0 < len(data) <= part.size:
         return f"{len(data)} bytes came where {part.size} are missing"
+    end = part.start + len(data)
     walk = FrameWalk(part.start, segment_bytes=segment_bytes)
     if walk.take(memoryview(data), part.start) is not None:
         return f"at log offset {walk.position}: {walk.reason}"
@@ -189,7 +191,7 @@ def fault_of(
         return f"it ends with epoch {last}, before a record of epoch {part.epoch_after}"
     there = {epoch for epoch, _ in walk.epochs}
     for epoch, log_offset in epochs:
-        if part.start < log_offset <= part.end - HEADER_BYTES and epoch not in there:
+        if part.start < log_offset <= end - HEADER_BYTES and epoch not in there:
             return f"epoch {epoch}, which begins at log offset {log_offset}, is not in it"
     return ""
 
@@ -206,8 +208,8 @@ def count_records(data: bytes, start: int, *, segment_bytes: int) -> int:
 
 
 def read_whole_records(disk: Disk, segment_bytes: int, start: int, end: int) -> bytes:
-    """The log from `start` to `end`, both places between records of one file, every byte checked. Raises
-    FileNotFoundError, and StoreCorrupted if the bytes here are not whole records that begin and end there.
+    """The log from `start` to `end`, both places between records of one file, every byte checked; only the records
+    before the first damaged one, if there are such. Raises FileNotFoundError, StoreCorrupted.
     """
     file_start, position = segment_of(start, segment_bytes)
     file = disk.open(path_of(file_start))
@@ -215,8 +217,10 @@ def read_whole_records(disk: Disk, segment_bytes: int, start: int, end: int) -> 
         data = read_tolerant(file, end - start, position)
     finally:
         file.close()
-    check_records(data, start, segment_bytes=segment_bytes)
-    return data
+    walk = FrameWalk(start, segment_bytes=segment_bytes)
+    if walk.take(memoryview(data), start) is not None and walk.position == start:
+        raise StoreCorrupted(f"{name_of_place(disk, segment_bytes, start)}: {walk.reason}", log_offset=start)
+    return data[: walk.position - start]
 
 
 def check_records(data: bytes, start: int, *, segment_bytes: int) -> None:

@@ -28,6 +28,9 @@ LOOK_MS = 1_000
 REST_MS = 10_000
 """Between two questions for a snapshot while none is due by the growth of the log."""
 
+DAMAGED_REST_MS = 600_000
+"""Between two tries of a copy whose damage could not be repaired."""
+
 FetchSnapshot = Callable[[int, int], Awaitable[FetchedSnapshot | None]]
 """The leader's newest snapshot, if it lies behind the first log offset and not behind the second; else what is known of
 it, without data. None: there is none. Raises Error.
@@ -49,6 +52,8 @@ class FollowerReplay:
         self._asked_ms = clock.monotonic_ms() - REST_MS
         self._damaged: LogCopy | None = None
         """Its damage was told."""
+        self._damaged_ms = self._seen = 0
+        """When that was, and at which version of the repairs."""
         self.repairs: Repairs | None = None
         """Of damage that a replay meets."""
 
@@ -76,7 +81,7 @@ class FollowerReplay:
             known = await self._fetch(copy.replayed_end, min(self._replica.hw, copy.synced_end))
             if known is None:
                 return
-            if known.data:
+            if known.data and not self._is_damaged(copy):
                 await self._replay(copy, known)
         except StoreCorrupted as error:
             await self._look_at_damage(copy, error, seen)
@@ -90,15 +95,23 @@ class FollowerReplay:
 
     async def _look_at_damage(self, copy: LogCopy, error: StoreCorrupted, seen: int) -> None:
         """Have it repaired; the next look replays on. What cannot be repaired is told once."""
+        repairs = self.repairs
         try:
-            if self.repairs is not None and await self.repairs.repair(error, seen):
+            if repairs is not None and await repairs.repair(error, seen):
                 self._asked_ms = self._clock.monotonic_ms() - REST_MS
                 return
         except StoreCorrupted as failure:
             error = failure
-        if copy is not self._damaged:
-            self._damaged = copy
+        before, self._damaged = self._damaged, copy
+        self._damaged_ms, self._seen = self._clock.monotonic_ms(), 0 if repairs is None else repairs.version
+        if copy is not before:
             log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)
+
+    def _is_damaged(self, copy: LogCopy) -> bool:
+        """It was not long ago, and nothing was repaired since. A replay reads much before it meets damage again."""
+        version = 0 if self.repairs is None else self.repairs.version
+        lately = self._clock.monotonic_ms() - self._damaged_ms < DAMAGED_REST_MS
+        return copy is self._damaged and version == self._seen and lately
 
     async def _replay(self, copy: LogCopy, known: FetchedSnapshot) -> None:
         begun_ms = self._clock.monotonic_ms()

@@ -50,6 +50,7 @@ PART_BYTES_MAX = RECORDS_BYTES_MAX
 PARTS_MAX = 1_000
 """Of one walk through a file."""
 FAILURES_TOLD = 3
+BROKEN = "what was written there came back as other bytes: the disk is broken"
 
 Ask = Callable[[int, WantedRecords], Awaitable[bytes]]
 """What a copy, by its broker id, has in a part of the log, unchecked. Raises Error."""
@@ -140,13 +141,17 @@ class RecordRepair:
                     f"{error.message}; {WAITING_MAX} files wait for their repair, read again",
                     log_offset=error.log_offset,
                 )
-            task = self._under_way[start] = spawn(self._walk(start), name=f"repair of the log file at {start}")
-            task.add_done_callback(lambda _: self._under_way.pop(start, None))
+            task = self._begin(start)
         if not await done_within(asyncio.shield(task), WAIT_MS, clock=self._clock):
             raise StoreCorrupted(
                 f"{error.message}; its repair from another copy goes on, read again", log_offset=error.log_offset
             )
         return task.result()
+
+    def _begin(self, start: int) -> asyncio.Task[_Walk]:
+        task = self._under_way[start] = spawn(self._walk(start), name=f"repair of the log file at {start}")
+        task.add_done_callback(lambda _: self._under_way.pop(start, None))
+        return task
 
     # -- one file -----------------------------------------------------------------------------------------------------
 
@@ -157,10 +162,10 @@ class RecordRepair:
                 await self._walk_through(LogScan(self._disk, self._segment_bytes, start, self._known().end), walk)
             except FileNotFoundError:
                 pass  # retention let it go
-            except Error as error:
-                if isinstance(error, StorePoisoned):
-                    raise
-                log.warning("the log file at %d is not repaired: %s", start, error.message, extra={"log_offset": start})
+            except StorePoisoned:
+                raise
+            except (Error, OSError) as error:
+                log.warning("the log file at %d is not repaired: %s", start, error, extra={"log_offset": start})
             finally:
                 walk.ended_ms = self._clock.monotonic_ms()
                 self._walks[start] = walk
@@ -173,7 +178,7 @@ class RecordRepair:
             if part is None:
                 continue
             if part.start == written:
-                failure = "what was written there came back as other bytes: the disk is broken"
+                failure = BROKEN
             else:
                 failure = await self._mended(part, self._known().table, self._write)
             if failure:
@@ -215,16 +220,16 @@ class RecordRepair:
             count = log_damage.count_records(data, part.start, segment_bytes=self._segment_bytes)
             self.version += 1
             self.records_repaired += count
-            self._tell_repair(part, copy, count)
+            self._tell_repair(part, copy, count, len(data))
             return ""
         return "; ".join(reasons) or "there is no other copy to ask"
 
-    def _tell_repair(self, part: DamagedPart, copy: int, count: int) -> None:
+    def _tell_repair(self, part: DamagedPart, copy: int, count: int, size: int) -> None:
         log.warning(
             "%s was damaged from byte %d on (log offset %d, %d bytes: %s); repaired from copy %d. A disk that returns "
             "wrong data goes on doing so: look after it",
-            *self._place(part), part.start, part.size, part.reason, copy,
-            extra={"broker": self._group, "log_offset": part.start, "bytes": part.size, "records": count, "copy": copy},
+            *self._place(part), part.start, size, part.reason, copy,
+            extra={"broker": self._group, "log_offset": part.start, "bytes": size, "records": count, "copy": copy},
         )  # fmt: skip
 
     def _tell_failure(self, part: DamagedPart, failure: str) -> None:
@@ -269,7 +274,7 @@ class RecordRepair:
 
         try:
             end = await self._jobs.run(lambda: end_of_file(disk, segment_bytes, log_offset))
-            scan = LogScan(disk, segment_bytes, log_offset, end)
+            scan, written = LogScan(disk, segment_bytes, log_offset, end), -1
             while not scan.done:
                 part = await self._jobs.run(scan.step)
                 if part is None:
@@ -277,10 +282,14 @@ class RecordRepair:
                 if part.start > log_offset:
                     break
                 failure = await self._mended(part, table, write)
-                if failure:
-                    self._tell_failure(part, failure)
-                    if part.end > log_offset:
-                        return failure
+                if not failure and part.start != written:
+                    written = part.start
+                    scan.again(part)
+                    continue
+                failure = failure or BROKEN
+                self._tell_failure(part, failure)
+                if part.end > log_offset:
+                    return failure
                 scan.pass_over(part)
         except FileNotFoundError:
             return "the file is missing"
@@ -310,14 +319,19 @@ class RecordRepair:
             raise BadRequest(f"epoch {epoch} wrote the log here at {start}, not epoch {wanted.epoch}")
         read = log_damage.read_whole_records
         try:
-            return await self._jobs.run(lambda: read(self._disk, self._segment_bytes, start, end))
+            data = await self._jobs.run(lambda: read(self._disk, self._segment_bytes, start, end))
         except FileNotFoundError as error:
             raise NotFound(f"the log here does not reach back to {start} any more") from error
         except StoreCorrupted as error:
-            if not self._closed and file_start not in self._walks and not self._under_way:
-                task = self._under_way[file_start] = spawn(self._walk(file_start), name="repair of what was asked for")
-                task.add_done_callback(lambda _: self._under_way.pop(file_start, None))
+            self._repair_too(file_start)
             raise NotFound(f"it is damaged here, too: {error.message}") from error
+        if len(data) < end - start:
+            self._repair_too(file_start)
+        return data
+
+    def _repair_too(self, file_start: int) -> None:
+        if not self._closed and file_start not in self._walks and not self._under_way:
+            self._begin(file_start)
 
     async def close(self) -> None:
         """End what is under way, between two writes. Idempotent."""
