@@ -102,7 +102,6 @@ def test_what_the_log_does_not_tell_is_refused(open_store, message, monkeypatch)
     asyncio.run(scenario())
 
 
-@pytest.mark.spec("D2")
 def test_a_reader_of_a_store_with_copies_gets_its_messages_though_their_entries_were_damaged(open_store, message):
     async def scenario():
         disk = FaultDisk()

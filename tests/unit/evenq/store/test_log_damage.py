@@ -60,7 +60,6 @@ def record_at(place: int) -> tuple[int, int]:
     return (begin, end) if place < begin + size else (begin + size, following)
 
 
-@pytest.mark.spec("D2")
 def test_each_byte_of_each_file_is_of_a_part_once_it_is_damaged_and_the_part_is_one_record() -> None:
     disk = folder()
     assert all(parts_of(disk, start) == [] for start in LOG.files())

@@ -190,7 +190,6 @@ class Repairs:
         return True
 
 
-@pytest.mark.spec("D2")
 def test_damage_that_a_replay_meets_is_repaired_and_the_replay_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def story(stage: Stage) -> None:
         stage.replica.hw = 900

@@ -93,7 +93,6 @@ def run(story: Callable[[Group], Awaitable[None]], log: MadeLog = LOG) -> None:
     asyncio.run(told())
 
 
-@pytest.mark.spec("D2")
 def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() -> None:
     async def story(group: Group) -> None:
         for place in range(LOG.end):
@@ -107,7 +106,6 @@ def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() 
     run(story)
 
 
-@pytest.mark.spec("D2")
 def test_many_places_of_all_copies_are_repaired_crosswise_as_long_as_one_copy_has_each() -> None:
     async def story(group: Group) -> None:
         for seed in range(40):
@@ -283,7 +281,6 @@ def test_a_copy_gives_only_whole_records_of_one_file_of_the_same_epoch() -> None
     run(story)
 
 
-@pytest.mark.spec("D2")
 def test_what_is_asked_for_and_damaged_there_too_is_repaired_there_as_well() -> None:
     async def story(group: Group) -> None:
         place = LOG.starts[4] + 9
