@@ -25,6 +25,7 @@ from evenq.store import MessageStore, log_damage
 from evenq.store.commit_log import CommitLog
 from evenq.store.disk import Disk
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_damage import LogScan
 from evenq.store.segment import path_of, segment_of
 
 __all__ = ["FOUND_BY", "PLANTS", "planted"]
@@ -204,6 +205,7 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
     "repair": lambda: [
         (log_damage, "fault_of", _fits_always),
         (log_damage, "read_whole_records", _as_it_lies),
+        (LogScan, "again", LogScan.pass_over),
     ],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }

@@ -26,6 +26,7 @@ from evenq.store.copy_repair import end_of_file, rewrite_unopened
 from evenq.store.disk import Disk
 from evenq.store.jobs import Jobs
 from evenq.store.log_damage import DamagedPart, LogScan
+from evenq.store.record import HEADER_BYTES
 from evenq.store.segment import path_of, segment_of
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.loops.state.signals import done_within
@@ -198,7 +199,9 @@ class RecordRepair:
         if part.size > PART_BYTES_MAX:
             return f"{part.size} bytes in a row are damaged, {PART_BYTES_MAX} can be fetched"
         reasons = []
-        wanted = WantedRecords(part.start, part.end, table.epoch_at(part.start))
+        # Where no header fits in any more, the next epoch may begin, or has not yet: logs differ in which it counts for.
+        holds_record = -part.start % self._segment_bytes >= HEADER_BYTES or part.start % self._segment_bytes == 0
+        wanted = WantedRecords(part.start, part.end, table.epoch_at(part.start) if holds_record else 0)
         for copy in self._copies():
             try:
                 data = await self._ask(copy, wanted)
