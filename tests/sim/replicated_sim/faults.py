@@ -160,7 +160,7 @@ class GroupFaults:
         copy.flips += [] if flip is None else [flip]
 
     def _rot(self, copy: Copy) -> None:
-        """Bits turn under running brokers: of one copy, or of two near the same place; the third has it."""
+        """Bits turn under running brokers: of one copy, or of two at the same place; the third has it."""
         rng, other = self._rot_rng, self._rot_rng.choice([one for one in self.world.copies if one is not copy])
         if not self.may_destroy(copy):
             self.world.note(NOT_NOW)
@@ -169,10 +169,8 @@ class GroupFaults:
         self._flip(copy, flip)
         record = self.world.place.record
         all_in_sync = record is not None and len(record.isr) == len(self.world.copies)
-        if flip is not None and all_in_sync and flip.log_offset + 40 < other.disk.vouched_end() and rng.random() < 0.7:
-            self._flip(
-                other, other.disk.flip_at(flip.name, max(0, flip.place + rng.randrange(-40, 40)), rng.randrange(8))
-            )
+        if flip is not None and all_in_sync and flip.log_offset < other.disk.vouched_end() and rng.random() < 0.7:
+            self._flip(other, other.disk.flip_at(flip.name, flip.place, rng.randrange(8)))
 
     def _kept(self) -> Keep:
         return self.world.rng.choice((Keep.NONE, Keep.SOME))

@@ -199,7 +199,7 @@ class RecordRepair:
         if part.size > PART_BYTES_MAX:
             return f"{part.size} bytes in a row are damaged, {PART_BYTES_MAX} can be fetched"
         reasons = []
-        # Where no header fits in any more, the next epoch may begin, or has not yet: logs differ in which it counts for.
+        # The rest of a file that no header fits in is of the epoch before or of the one behind: tables differ in that.
         holds_record = -part.start % self._segment_bytes >= HEADER_BYTES or part.start % self._segment_bytes == 0
         wanted = WantedRecords(part.start, part.end, table.epoch_at(part.start) if holds_record else 0)
         for copy in self._copies():
