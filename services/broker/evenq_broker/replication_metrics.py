@@ -22,8 +22,7 @@ def replication_metrics(
     repair: RecordRepair | None = None,
 ) -> list[Metric]:
     """What an operator of a replicated group looks at. `view`: the group as this copy knows it now; `replay_lag`: of
-    `FollowerReplay`; `messages_out`: of `FollowerReads`.
-    `repair`: of damaged records.
+    `FollowerReplay`; `messages_out`: of `FollowerReads`; `repair`: of damaged records.
     """
     gauge = MetricKind.GAUGE
     return [

@@ -97,7 +97,7 @@ class GroupFaults:
             case "power all":
                 await self._power_all(lasts_ms)
             case "rot":
-                self._rot(copy)
+                await self._rot(copy)
             case _ if what in MOMENTS:
                 await self._moments.play(what, lasts_ms)
             case _:
@@ -159,18 +159,21 @@ class GroupFaults:
         self.world.note(f"flipped at {copy.name}: {flip or 'nothing is old enough'}")
         copy.flips += [] if flip is None else [flip]
 
-    def _rot(self, copy: Copy) -> None:
-        """Bits turn under running brokers: of one copy, or of two at the same place; the third has it."""
-        rng, other = self._rot_rng, self._rot_rng.choice([one for one in self.world.copies if one is not copy])
-        if not self.may_destroy(copy):
+    async def _rot(self, copy: Copy) -> None:
+        """Bits turn under running brokers: of one copy, or at the same place of the one that it asks first, too."""
+        rng, app = self._rot_rng, copy.app
+        if app is None or not copy.alive or not self.may_destroy(copy):
             self.world.note(NOT_NOW)
             return
+        other = self.world.copies[app._other_copies()[0]]
         flip = copy.disk.flip(rng, before=copy.disk.vouched_end())
         self._flip(copy, flip)
         record = self.world.place.record
         all_in_sync = record is not None and len(record.isr) == len(self.world.copies)
         if flip is not None and all_in_sync and flip.log_offset < other.disk.vouched_end() and rng.random() < 0.7:
             self._flip(other, other.disk.flip_at(flip.name, flip.place, rng.randrange(8)))
+        if flip is not None and rng.random() < 0.7:  # soon, or when the play is over
+            await asyncio.gather(*(self.world.read_at(one, flip) for one in (copy, other)))
 
     def _kept(self) -> Keep:
         return self.world.rng.choice((Keep.NONE, Keep.SOME))

@@ -229,17 +229,20 @@ class GroupWorld:
         until_ms = self.loop.now_ms + BOUND_MS
         while damaged := [copy for copy in self.copies if copy.flipped]:
             for copy in damaged:
-                repair = getattr(copy.app, "_repair", None)
-                if repair is None or copy.process is None or not copy.alive:
-                    continue
                 for flip in copy.flips:
-                    error = StoreCorrupted("somebody reads there", log_offset=flip.log_offset)
-                    await asyncio.wait([copy.process.spawn(_mended(repair, error), name="mend")])
+                    await self.read_at(copy, flip)
             if self.loop.now_ms > until_ms:
                 said = ", ".join(f"{copy.name}: {copy.flipped}" for copy in damaged)
                 self.problems.append(f"not repaired within {BOUND_MS} ms: {said} ({self.state()})")
                 return
             await self.clock.sleep_ms(1_000)
+
+    async def read_at(self, copy: Copy, flip: Flip) -> None:
+        """Somebody reads there, and meets the damage."""
+        repair = getattr(copy.app, "_repair", None)
+        if repair is not None and copy.process is not None and copy.alive:
+            error = StoreCorrupted("somebody reads there", log_offset=flip.log_offset)
+            await asyncio.wait([copy.process.spawn(_mended(repair, error), name="read of damage")])
 
     # ------------------------------------------------------------------------------------------------ looks
 

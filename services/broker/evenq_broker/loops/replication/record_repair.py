@@ -67,7 +67,7 @@ class CommittedLog:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _FileLook:
     """What came of one walk through a file."""
 
     ended_ms: int = 0
@@ -105,8 +105,8 @@ class RecordRepair:
         """See Repairs."""
         self._jobs = Jobs(threads=1, name="evenq-repair", threaded=disk.blocks)
         self._one = asyncio.Lock()
-        self._under_way: dict[int, asyncio.Task[_Walk]] = {}
-        self._walks: dict[int, _Walk] = {}
+        self._under_way: dict[int, asyncio.Task[_FileLook]] = {}
+        self._walks: dict[int, _FileLook] = {}
         """Of files that were walked lately."""
         self._closed = False
 
@@ -127,7 +127,7 @@ class RecordRepair:
             return False
         raise StoreCorrupted(f"{error.message}; it could not be repaired: {failure}", log_offset=log_offset)
 
-    async def _walked(self, error: StoreCorrupted) -> _Walk:
+    async def _walked(self, error: StoreCorrupted) -> _FileLook:
         """The walk through the file of the damage. Raises StoreCorrupted: it takes long, or too many wait."""
         start, _ = segment_of(error.log_offset, self._segment_bytes)
         now_ms = self._clock.monotonic_ms()
@@ -149,15 +149,15 @@ class RecordRepair:
             )
         return task.result()
 
-    def _begin(self, start: int) -> asyncio.Task[_Walk]:
+    def _begin(self, start: int) -> asyncio.Task[_FileLook]:
         task = self._under_way[start] = spawn(self._walk(start), name=f"repair of the log file at {start}")
         task.add_done_callback(lambda _: self._under_way.pop(start, None))
         return task
 
     # -- one file -----------------------------------------------------------------------------------------------------
 
-    async def _walk(self, start: int) -> _Walk:
-        walk = _Walk()
+    async def _walk(self, start: int) -> _FileLook:
+        walk = _FileLook()
         async with self._one:
             try:
                 await self._walk_through(LogScan(self._disk, self._segment_bytes, start, self._known().end), walk)
@@ -172,7 +172,7 @@ class RecordRepair:
                 self._walks[start] = walk
         return walk
 
-    async def _walk_through(self, scan: LogScan, walk: _Walk) -> None:
+    async def _walk_through(self, scan: LogScan, walk: _FileLook) -> None:
         written = -1
         while not scan.done:
             part = await self._jobs.run(scan.step)
