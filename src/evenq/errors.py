@@ -324,7 +324,14 @@ class StorePoisoned(StoreError):
 
 
 class StoreCorrupted(StoreError):
-    """A file holds bytes that no recovery rule explains. The text names file and offset."""
+    """A file holds bytes that no recovery rule explains. The text names file and offset.
+
+    `log_offset`: where in the commit log, if that is known; else -1.
+    """
+
+    def __init__(self, message: str, *, log_offset: int = -1) -> None:
+        super().__init__(message)
+        self.log_offset = log_offset
 
 
 class RecordsDamaged(StoreError):

@@ -195,6 +195,18 @@ GROUP = C1 | copies("c1", "a")
 TWO_GROUPS = GROUP | copies("c1", "b")
 LED = {"instance": "c1-a-0:5557"}
 NODE_A = {"cluster": "c1", "node_id": "a"}
+DECAYS = {**NODE_A, "instance": "c1-a-1:5557"}
+
+
+def repairs(*, repaired: str, failed: str) -> Series:
+    """What a copy of group a counts of its disk."""
+    labels = own("c1", "broker", "a", instance=DECAYS["instance"])
+    return {
+        f"evenq_broker_replica_records_repaired_total{labels}": repaired,
+        f"evenq_broker_replica_repairs_failed_total{labels}": failed,
+    }
+
+
 ENDED = {"evenq_unowned_queues": 'consumer_group="billing"'}
 
 STORIES = {
@@ -384,6 +396,14 @@ STORIES = {
     "a copy that comes back with an old epoch": Story(
         changed(TWO_GROUPS, "evenq_broker_replica_epoch", f"7x{BEGINS} 0x25 7x{ENDS}", instance="c1-a-2:5557")
     ),
+    "a disk that returned damaged records, which another copy replaced": Story(
+        TWO_GROUPS | repairs(repaired=counting(1), failed=f"0x{ENDS}"), [alert("DiskDecays", **DECAYS)]
+    ),
+    "a disk that returned damaged records, which no copy could replace yet": Story(
+        TWO_GROUPS | repairs(repaired=f"7x{ENDS}", failed=f"0x{BEGINS} 1x{ENDS - BEGINS}"),
+        [alert("DiskDecays", **DECAYS)],
+    ),
+    "repairs of long ago": Story(TWO_GROUPS | repairs(repaired=f"7x{ENDS}", failed=f"2x{ENDS}")),
     # --- servers
     "internal errors": Story(
         C1

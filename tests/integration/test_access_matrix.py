@@ -29,13 +29,14 @@ from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import ReplicaGroupView, one_copy
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.rpc.replication.copies import copy_rpcs
+from evenq_broker.rpc.replication.records import record_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from google.protobuf.message_factory import GetMessageClass
 
 import evenq.wire.stubs.apache.rocketmq.v2
 import evenq.wire.stubs.evenq.v1
-from evenq.errors import Error
+from evenq.errors import Error, NotFound
 from evenq.runtime.clock import SystemClock
 from evenq.serving.auth import Auth, AuthSettings
 from evenq.serving.grpc_server import open_grpc_server
@@ -615,8 +616,13 @@ class ReplicationServer:
     async def hand_over(self, to: int | None) -> HandedOver:
         raise AssertionError("a copy does not serve this call at its address for the other copies")
 
+    async def given(self, _wanted: object) -> bytes:
+        raise NotFound("nothing is given here")
+
     async def start(self) -> None:
-        rpcs = self._auth.rpcs([*replication_rpcs(self._links), *copy_rpcs(self._runtime, self)])
+        rpcs = self._auth.rpcs(
+            [*replication_rpcs(self._links), *record_rpcs(self._links.incoming, self), *copy_rpcs(self._runtime, self)]
+        )
         self._server = await open_grpc_server(rpcs, host="127.0.0.1", port=0, clock=self._clock)
         self._auth.start()
         self.port = self._server.port

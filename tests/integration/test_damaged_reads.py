@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ TOPIC, COUNT = "orders", 4_000
 SEGMENT_BYTES = 1 << 20
 SMALL_FILES = {"STORE__SEGMENT_BYTES": str(SEGMENT_BYTES), "DEFAULT_START_FROM": "FIRST"}
 DAMAGED = "evenq_store_damaged_reads_total"
+REPAIRED = "evenq_broker_replica_records_repaired_total"
 
 
 def fill(endpoint: str) -> None:
@@ -27,14 +29,27 @@ def fill(endpoint: str) -> None:
         producer.send_batch([evenq.Message(topic=TOPIC, body=b"%06d" % n + b"." * 1_000) for n in range(COUNT)])
 
 
-def flip(folder: Path) -> None:
-    """In the second of its log files, which is full."""
-    path = folder / "commitlog" / f"{SEGMENT_BYTES:020d}"
+def flip(folder: Path, start: int = SEGMENT_BYTES, place: int = SEGMENT_BYTES // 2) -> None:
+    """In one of its log files, the second unless told, which is full."""
+    path = folder / "commitlog" / f"{start:020d}"
     with path.open("r+b") as file:
-        file.seek(SEGMENT_BYTES // 2)
+        file.seek(place)
         [byte] = file.read(1)
-        file.seek(SEGMENT_BYTES // 2)
+        file.seek(place)
         file.write(bytes([byte ^ 1]))
+
+
+def full_files(folder: Path) -> dict[str, bytes]:
+    """The log without its last file."""
+    paths = sorted((folder / "commitlog").iterdir())
+    return {path.name: path.read_bytes() for path in paths[:-1]}
+
+
+def wait_for(comes: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 120
+    while not comes():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
 
 
 def read(endpoint: str, name: str, *, until_error: bool) -> tuple[int, str]:
@@ -75,17 +90,40 @@ def test_damage_in_a_full_file_is_told_to_its_readers_and_counted_and_nothing_el
         assert node.alive
 
 
-@pytest.mark.slow  # three copies and two changes of the leader
-def test_with_copies_another_leader_serves_what_one_copy_cannot_read(tmp_path: Path) -> None:
+def test_with_copies_damage_is_repaired_while_its_readers_wait_and_told_to_none(tmp_path: Path) -> None:
+    """D2: the leader serves, reads meet damage in its full files, and get what was sent; its disk has it again, too."""
     with group(tmp_path, **SMALL_FILES, STORE__CACHE_BYTES="0") as cluster:
         fill(cluster.endpoints)
         in_sync(cluster, 3)
-        damaged = leader_of(cluster)
+        leader = leader_of(cluster)
+        damaged, *others = sorted(cluster.brokers, key=lambda one: one is not leader)
+        whole = full_files(tmp_path / others[0].name)
+        assert len(whole) >= 3
         flip(tmp_path / damaged.name)
-        count, error = read(cluster.endpoints, "readers", until_error=True)
-        assert count < COUNT
-        assert "stored data is damaged" in error
-        with evenq.Admin(endpoint=cluster.endpoints) as admin:
-            admin.move_leader("broker-a")
-        assert leader_of(cluster) is not damaged
-        assert read(cluster.endpoints, "others", until_error=False) == (COUNT, "")
+        for number, place in enumerate((0, 5, 91, 4_711, SEGMENT_BYTES - 1)):
+            flip(tmp_path / damaged.name, SEGMENT_BYTES * (number % 3), place)
+        flip(tmp_path / others[0].name)  # the other one is asked then
+        assert read(cluster.endpoints, "readers", until_error=True) == (COUNT, "")
+        assert leader_of(cluster) is damaged
+        assert full_files(tmp_path / damaged.name) == whole
+        wait_for(lambda: full_files(tmp_path / others[0].name) == whole, "what was asked for, and damaged there, too")
+        assert figure(damaged, REPAIRED) >= 6
+        assert figure(damaged, DAMAGED) == 0
+        assert "repaired from copy" in damaged.log_text()
+
+
+@pytest.mark.slow  # the same with more starts
+def test_a_copy_that_is_damaged_at_the_end_of_its_log_repairs_its_folder_at_the_start(tmp_path: Path) -> None:
+    with group(tmp_path, **SMALL_FILES) as cluster:
+        fill(cluster.endpoints)
+        in_sync(cluster, 3)
+        follower = next(node for node in cluster.brokers if node is not leader_of(cluster))
+        follower.stop()
+        folder = tmp_path / follower.name
+        names = sorted(path.name for path in (folder / "commitlog").iterdir())
+        flip(folder, int(names[-1]), 4_711)
+        flip(folder, int(names[-2]), SEGMENT_BYTES // 3)
+        follower.restart()
+        in_sync(cluster, 3)
+        assert "repaired from copy" in follower.log_text()
+        assert read(cluster.endpoints, "readers", until_error=True) == (COUNT, "")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evenq.errors import NotFound, StoreError
+from evenq.errors import NotFound, StoreCorrupted, StoreError
 from evenq.model import Listener
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -42,16 +42,20 @@ from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.peer_links import PeerLinks
+from evenq_broker.loops.replication.record_fetch import fetch_records
+from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot, FolderSnapshots, IncomingSnapshot
 from evenq_broker.loops.state.ledger import store_options
+from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
 from evenq_broker.replication_metrics import replication_metrics
 from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
+from evenq_broker.rpc.replication.records import RecordSource, record_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
 from evenq_broker.settings import BrokerSettings
@@ -65,6 +69,8 @@ REQUEST_BYTES_MAX = 2 << 20
 SEGMENT_BYTES = 64 << 20
 """Of a log file, where the settings do not say: the same for all copies, whatever volume each has."""
 RETRY_MS = 500
+OPENS_MAX = 1_000
+"""Each opening of a folder may meet damage that was not met before."""
 MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 
 
@@ -111,6 +117,7 @@ class ReplicatedApp:
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
         self._pieces: _Pieces | None = None
+        self._repair: RecordRepair | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._closed = False
 
@@ -175,10 +182,16 @@ class ReplicatedApp:
             growth_bytes=settings.store.snapshot_log_bytes, refusal=self._no_reads,
         )  # fmt: skip
         driver.on_change = self._replica_changed
+        self._repair = RecordRepair(
+            disk, self._segment_bytes, known=lambda: CommittedLog(min(replica.hw, replica.end), replica.table),
+            copies=self._other_copies, ask=self._fetch_records, write=self._log.rewrite, clock=clock,
+            group=settings.broker_name,
+        )  # fmt: skip
+        self._log.repair_by(self._repair)
         await self._log.open()
         self._adopts = self._adopts and self._log.holds_records
         await self._check_adoption(place, replica)
-        await self._listen(links, self._log.reads)
+        await self._listen(links, self._log.reads, self._repair)
         if self._forwarder is not None:
             await self._forwarder.open()
         self._page = await self._edges.open_page(
@@ -226,6 +239,8 @@ class ReplicatedApp:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._repair is not None:
+            await self._repair.close()
         if replica_log is not None:
             await replica_log.close(clean=whole)
         if self._pieces is not None:
@@ -340,14 +355,18 @@ class ReplicatedApp:
 
     async def _open_copy(self) -> LogCopy:
         settings = self.settings
-        return await LogCopy.open(
-            settings.store.path,
-            store_options(settings.store),
-            broker_name=settings.broker_name,
-            segment_bytes=self._segment_bytes,
-            clock=self._clock,
-            disk=None if self._machine is None else self._machine.disk,
-        )
+        for _ in range(OPENS_MAX):
+            try:
+                return await LogCopy.open(
+                    settings.store.path, store_options(settings.store), broker_name=settings.broker_name,
+                    segment_bytes=self._segment_bytes, clock=self._clock,
+                    disk=None if self._machine is None else self._machine.disk,
+                )  # fmt: skip
+            except StoreCorrupted as error:
+                if self._repair is None or error.log_offset < 0:
+                    raise
+                await self._repair.repair_unopened(error)
+        raise StoreError(f"the data folder holds more than {OPENS_MAX} damaged places: give this copy an empty one")
 
     def _replica_changed(self) -> None:
         assert self._log is not None
@@ -378,6 +397,7 @@ class ReplicatedApp:
             self._control.view,
             replay_lag=lambda: replica_log.replay_lag,
             messages_out=lambda: replica_log.reads.messages_out,
+            repair=self._repair,
         )
         return exposition([*of_term, *own], constant_labels(self._runtime))
 
@@ -402,6 +422,17 @@ class ReplicatedApp:
             await fetch_snapshot(self._runtime.net, address, who, sink, clock=self._clock)
         return sink.known
 
+    def _other_copies(self) -> list[int]:
+        """The leader first."""
+        own, leader = self.settings.replication.broker_id, self.driver.replica.leader_id()
+        return sorted((number for number in self._addresses if number != own), key=lambda one: (one != leader, one))
+
+    async def _fetch_records(self, copy: int, wanted: WantedRecords) -> bytes:
+        """See RecordRepair. Raises Error."""
+        settings = self.settings
+        who = Opening(settings.cluster, settings.broker_name, settings.replication.broker_id, copy)
+        return await fetch_records(self._runtime.net, self._addresses[copy], who, wanted, clock=self._clock)
+
     def _why_not_ready(self) -> str:
         if self._closed:
             return "it stops"
@@ -419,7 +450,7 @@ class ReplicatedApp:
             return "replication.follower_reads is off"
         return "" if self.driver.is_member else "it is no copy of its group"
 
-    async def _listen(self, links: PeerLinks, reads: FollowerReads) -> None:
+    async def _listen(self, links: PeerLinks, reads: FollowerReads, records: RecordSource) -> None:
         settings = self.settings
         own = settings.replication.addresses[settings.replication.broker_id]
         port = settings.replication.port or int(own.rpartition(":")[2])
@@ -429,6 +460,7 @@ class ReplicatedApp:
             self._auth.rpcs(
                 [
                     *replication_rpcs(links),
+                    *record_rpcs(links.incoming, records),
                     *copy_rpcs(self._runtime, self._control),
                     *follower_rpcs(self._runtime, reads),
                 ]

@@ -8,6 +8,7 @@ from evenq.serving.metrics import Metric, MetricKind
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
+from evenq_broker.loops.replication.record_repair import RecordRepair
 
 __all__ = ["replication_metrics"]
 
@@ -18,9 +19,10 @@ def replication_metrics(
     *,
     replay_lag: Callable[[], int] = lambda: 0,
     messages_out: Callable[[], int] = lambda: 0,
+    repair: RecordRepair | None = None,
 ) -> list[Metric]:
     """What an operator of a replicated group looks at. `view`: the group as this copy knows it now; `replay_lag`: of
-    `FollowerReplay`; `messages_out`: of `FollowerReads`.
+    `FollowerReplay`; `messages_out`: of `FollowerReads`; `repair`: of damaged records.
     """
     gauge = MetricKind.GAUGE
     return [
@@ -79,6 +81,7 @@ def replication_metrics(
             ],
         ),
         *_of_follower(replay_lag, messages_out),
+        *_of_repair(repair),
     ]  # fmt: skip
 
 
@@ -93,6 +96,21 @@ def _of_follower(replay_lag: Callable[[], int], messages_out: Callable[[], int])
             name="evenq_broker_replica_messages_out_total", kind=MetricKind.COUNTER, unit="messages", labels=(),
             help="Messages that this copy gave to readers that take any copy, while it followed.",
             read=lambda: [((), messages_out())],
+        ),
+    ]  # fmt: skip
+
+
+def _of_repair(repair: RecordRepair | None) -> list[Metric]:
+    return [
+        Metric(
+            name="evenq_broker_replica_records_repaired_total", kind=MetricKind.COUNTER, unit="records", labels=(),
+            help="Records of this copy's log that its disk had damaged, replaced by another copy's.",
+            read=lambda: [((), repair.records_repaired if repair is not None else 0)],
+        ),
+        Metric(
+            name="evenq_broker_replica_repairs_failed_total", kind=MetricKind.COUNTER, unit="repairs", labels=(),
+            help="Damaged parts of this copy's log that no other copy could replace; each try counts.",
+            read=lambda: [((), repair.parts_failed if repair is not None else 0)],
         ),
     ]  # fmt: skip
 

@@ -21,11 +21,12 @@ from evenq.errors import HaNotAvailable, StoreCorrupted, StoreError
 from evenq.store import checkpoint as checkpoint_file
 from evenq.store import consume_queue, snapshot
 from evenq.store.checkpoint import Checkpoint
-from evenq.store.consume_queue import ENTRY, ConsumeQueue
+from evenq.store.consume_queue import ENTRY, ConsumeQueue, Filing
 from evenq.store.copy_replay import Replays
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.jobs import Jobs
+from evenq.store.log_damage import Repairs
 from evenq.store.log_pieces import LogPieces
 from evenq.store.messages import ReadResult
 from evenq.store.options import StoreStats
@@ -102,13 +103,14 @@ class CommittedView:
     async def open(
         cls, replays: Replays, *, until: int, log_bytes_max: int, on_snapshot: Callable[[bytes], None],
         on_state: Callable[[bytes], None], wanted: Callable[[bytes], bool] = lambda _: True,
+        repairs: Repairs | None = None,
     ) -> CommittedView:  # fmt: skip
         """A view of the copy with these `replays` that ends at `until`, a committed place between groups of records.
         `on_snapshot` gets the owner's state, if there is one, on a thread; then `on_state` gets, on the loop, each
         state record behind it that is `wanted`, which is asked on a thread: most say what no reader wants to know.
 
-        Raises HaNotAvailable if that is before what the folder's files tell, or over `log_bytes_max` bytes behind
-        them; StoreCorrupted, StoreError.
+        `repairs` makes whole what is damaged. Raises HaNotAvailable if `until` is before what the folder's files tell,
+        or over `log_bytes_max` bytes behind them; StoreCorrupted, StoreError.
         """
         changes = replays.changes
         jobs = Jobs(threads=1, name="evenq-committed-open", threaded=replays.disk.blocks)
@@ -124,6 +126,7 @@ class CommittedView:
             jobs.close()
         view = cls(replays, base, on_state=on_state, wanted=wanted)
         view._changes = changes
+        view._reads.repairs, view._reads.write_entries = repairs, view._write_entries
         try:
             await view.advance(until)
         except BaseException:
@@ -146,7 +149,7 @@ class CommittedView:
         async with self._walking:
             while self._walked < until:
                 walk = partial(self._walk, self._walked, until)
-                piece = await self._reading(partial(self._jobs.run, walk))
+                piece = await self._reading(partial(self._reads.repairing, partial(self._jobs.run, walk)))
                 self._check_current()
                 self._take(piece)
             if not self._ranges_taken:
@@ -229,7 +232,8 @@ class CommittedView:
                 continue
             frame = frame_at(data, position, start + position)
             if frame is None:
-                raise StoreCorrupted(f"the copied log holds no whole record at log offset {start + position}")
+                text = f"the copied log holds no whole record at log offset {start + position}"
+                raise StoreCorrupted(text, log_offset=start + position)
             is_new = frame.kind == STATE and start + position >= self._base.saved.log_offset
             if is_new and self._wanted(frame.head):
                 piece.states.append(frame.head)
@@ -277,6 +281,9 @@ class CommittedView:
             if queue is None:
                 queue = self._queues[key] = ConsumeQueue(*key, high, high)
             queue.min_offset = min(max(queue.min_offset, low), queue.max_offset)
+
+    async def _write_entries(self, right: Filing) -> None:
+        await self._jobs.run(lambda: self._replays.waiting(lambda: consume_queue.write_files(self._disk, right)))
 
     async def _reading(self, read: Callable[[], Awaitable[T]]) -> T:
         self._check_current()

@@ -236,7 +236,8 @@ class _Opening:
     def _damaged(self, log_offset: int, why: str) -> NoReturn:
         raise StoreCorrupted(
             f"{self._place(log_offset)} is damaged: {why}, and the log was on disk up to {self._sure}; restore the "
-            "folder from a copy, or empty it and let it copy the leader's log again"
+            "folder from a copy, or empty it and let it copy the leader's log again",
+            log_offset=log_offset,
         )
 
 

@@ -11,12 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from evenq.errors import Error, PersistenceTimeout
+from evenq.errors import Error, PersistenceTimeout, StoreError
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
+from evenq.store import log_damage
 from evenq.store.appender import Appender
+from evenq.store.commit_log import FULL
+from evenq.store.consume_queue import Filing, write_files
+from evenq.store.disk import Disk
 from evenq.store.flusher import Flusher
+from evenq.store.lock import Identity
+from evenq.store.log_damage import Repairs
 from evenq.store.log_state import LogState
+from evenq.store.queue_reads import QueueReads
 
 __all__ = ["LeaderSide"]
 
@@ -28,6 +35,9 @@ class LeaderSide:
     _clock: Clock
     _flusher: Flusher
     _state: LogState
+    _disk: Disk
+    _reads: QueueReads
+    identity: Identity
 
     @property
     def on_written(self) -> Callable[[int], None]:
@@ -63,6 +73,38 @@ class LeaderSide:
         of it is kept in memory, so read the file. Only groups that were written just now are kept, 256 KiB at most.
         """
         return self._appender.recent.read(start, end)
+
+    def repair_by(self, repairs: Repairs) -> None:
+        """From now on a read that meets damage waits for its repair by another copy, and is tried again."""
+        self._reads.repairs, self._reads.write_entries = repairs, self._write_entries
+
+    async def rewrite(self, start: int, data: bytes) -> None:
+        """Put whole records, checked by `log_damage.fault_of`, where the log has damaged ones; all of it is committed
+        and lies in one file. On disk when it returns. Raises StoreError if retention let them go or
+        there is no space, StorePoisoned.
+        """
+        await self._written(lambda: log_damage.rewrite(self._disk, self.identity.segment_bytes, start, data))
+
+    async def _write_entries(self, right: Filing) -> None:
+        await self._written(lambda: write_files(self._disk, right))
+
+    async def _written(self, write: Callable[[], None]) -> None:
+        """By the thread that files entries and deletes files. What a lack of space, or a file that went, leaves as it
+        was harms nobody but who wanted it.
+        """
+
+        def tried() -> OSError | None:
+            try:
+                write()
+            except OSError as error:
+                if error.errno in FULL or isinstance(error, FileNotFoundError):
+                    return error
+                raise
+            return None
+
+        error = await self._flusher.blocking(tried)
+        if error is not None:
+            raise StoreError(f"{self._disk.describe('')} cannot be repaired now: {error}") from error
 
     async def sync_written(self) -> int:
         """Bring all that is written now to disk, committed or not. Returns the log offset behind it, at least; what

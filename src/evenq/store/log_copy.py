@@ -33,6 +33,7 @@ from evenq.store.copy_opening import (
     find_log,
     unclean_checkpoint,
 )
+from evenq.store.copy_repair import CopyRepair
 from evenq.store.copy_replay import Replays
 from evenq.store.disk import Disk
 from evenq.store.epoch_file import EpochStarts
@@ -55,7 +56,7 @@ MARK_SYNC_MS: Final = 5_000
 T = TypeVar("T")
 
 
-class LogCopy:
+class LogCopy(CopyRepair):
     """Single owner of a data folder. Made by `open`."""
 
     def __init__(

@@ -144,4 +144,5 @@ class LogPieces:
         return f"{self._disk.describe(path_of(file_start))} at byte {position} (log offset {log_offset})"
 
     def _corrupted(self, log_offset: int, why: str) -> StoreCorrupted:
-        return StoreCorrupted(f"{self._name(log_offset)} is damaged: {why}; restore the folder from a copy")
+        text = f"{self._name(log_offset)} is damaged: {why}; restore the folder from a copy"
+        return StoreCorrupted(text, log_offset=log_offset)

@@ -425,13 +425,15 @@ class MessageIndex:
         except OSError as error:
             if error.errno in NO_FILES:
                 raise TooManyRequests(f"messages cannot be looked up now: {shortage(error)}; ask again") from error
-            raise StoreCorrupted(f"reading {self._disk.describe(path)} at {log_offset} failed: {error}") from error
+            text = f"reading {self._disk.describe(path)} at {log_offset} failed: {error}"
+            raise StoreCorrupted(text, log_offset=log_offset) from error
         frame = frame_at(data, 0, log_offset)
         if frame is None or frame.kind != MESSAGE:
             raise StoreCorrupted(
                 f"{self._disk.describe(path)} holds no message at log offset {log_offset}, where the message index has "
                 "one: stop the broker and delete its index folder to have it built again; if it fails again, restore "
-                "the log from a copy"
+                "the log from a copy",
+                log_offset=log_offset,
             )
         return message_of(frame)
 

@@ -347,11 +347,10 @@ class MessageStore(LeaderSide, BackupSide):
             raise StoreError("this store keeps no message index: open it with keys_of")
         if not key or count_max < 1:
             return []
-        return await self._index.find(
-            IndexQuery(
-                topic_id=topic_id, key=key, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, bytes_max=bytes_max
-            )
+        query = IndexQuery(
+            topic_id=topic_id, key=key, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, bytes_max=bytes_max
         )
+        return await self._reads.repairing(partial(self._index.find, query))
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -406,7 +405,7 @@ class MessageStore(LeaderSide, BackupSide):
         """Counters; read them, do not keep them."""
         stats = self._state.stats
         stats.fsyncs = self._log.fsyncs
-        stats.damaged_reads = self._reader.damaged
+        stats.damaged_reads = self._reads.damaged
         stats.log_bytes = stats.log_end - self._flusher.log_start
         return stats
 

@@ -109,9 +109,7 @@ class LogReader:
     def __init__(self, disk: Disk, files: ReadFiles, segment_bytes: int) -> None:
         self._disk = disk
         self._files = files
-        self._segment_bytes = segment_bytes
-        self.damaged = 0
-        """Reads of messages that met bytes which are not as they were written, or a disk that did not give them."""
+        self.segment_bytes = segment_bytes
         self._buffers: list[ReadBuffer] = []
         """Those that nobody uses; at most one for each thread that reads."""
         self._rooms: deque[bytearray] = deque(maxlen=ROOMS_MAX)
@@ -193,8 +191,8 @@ class LogReader:
         """Frames that lie in long runs, a piece for each run. How many that were."""
         done, count = 0, len(columns)
         while done < count:
-            start, _ = segment_of(columns.log_offset(done), self._segment_bytes)
-            edges = columns.runs(done, start, start + self._segment_bytes)
+            start, _ = segment_of(columns.log_offset(done), self.segment_bytes)
+            edges = columns.runs(done, start, start + self.segment_bytes)
             if edges is None:
                 break
             begin = columns.ends[done]
@@ -222,7 +220,7 @@ class LogReader:
         while done < len(places):
             if not wait and places[-1][0] - places[done][0] > BLOCK_NOW_BYTES:
                 raise _NotNow
-            start, _ = segment_of(places[done][0], self._segment_bytes)
+            start, _ = segment_of(places[done][0], self.segment_bytes)
             pieces, starts, used = self._pieces(places, done, start)
             view, shared = self._view(block, buffer, used)
             rooms: list[Room] = []
@@ -311,12 +309,12 @@ class LogReader:
 
     def _frame_bytes(self, log_offset: int, size: int) -> bytes:
         """`size` bytes from `log_offset` on, more if its frame is larger; none if there is no such file."""
-        start, position = segment_of(log_offset, self._segment_bytes)
+        start, position = segment_of(log_offset, self.segment_bytes)
         try:
             with self._files.using(path_of(start)) as file:
                 data = file.pread(size, position)
                 claimed = size_at(data, 0)
-                if len(data) < claimed <= self._segment_bytes - position:
+                if len(data) < claimed <= self.segment_bytes - position:
                     data = file.pread(claimed, position)
                 return data
         except FileNotFoundError:
@@ -324,7 +322,8 @@ class LogReader:
         except OSError as error:
             if error.errno in NO_FILES:
                 raise TooManyRequests(f"this cannot be read now: {shortage(error)}; read again") from error
-            raise StoreCorrupted(f"reading {self._disk.describe(path_of(start))} failed: {error}") from error
+            text = f"reading {self._disk.describe(path_of(start))} failed: {error}"
+            raise StoreCorrupted(text, log_offset=log_offset) from error
 
     def _in_order(
         self, entries: Entries, start: int, count_max: int, bytes_max: int, *, wait: bool
@@ -351,7 +350,6 @@ class LogReader:
             path = f"{folder}/{name}"
             data = bytearray(size)
             if not self._read_each(path, [position], [(memoryview(data),)], wait=wait):
-                self.damaged += 1
                 self._corrupted(path, f"ends before queue offset {stop}")
             entry_bytes = entry_bytes + data if entry_bytes else data
         low = max(start, entries.tail_base) - entries.tail_base
@@ -400,8 +398,8 @@ class LogReader:
         """Add to `messages` the next ones: as many as lie in one file and fit into the buffer, at least one."""
         first = len(messages)
         log_offset, size, _ = places[first]
-        start, _ = segment_of(log_offset, self._segment_bytes)
-        alike = self._alike(places, first, start + self._segment_bytes) if isinstance(offsets, range) else []
+        start, _ = segment_of(log_offset, self.segment_bytes)
+        alike = self._alike(places, first, start + self.segment_bytes) if isinstance(offsets, range) else []
         if alike:
             layout = buffer.layout(size)
             if alike[-1][0] - log_offset == (len(alike) - 1) * size:  # one behind the other
@@ -452,7 +450,7 @@ class LogReader:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One
         piece for frames that lie so near each other that reading what is between them costs less than a call.
         """
-        limit = start + self._segment_bytes
+        limit = start + self.segment_bytes
         pieces: list[tuple[int, int]] = []
         starts: list[int] = []
         used = piece = 0
@@ -475,20 +473,22 @@ class LogReader:
         return pieces, starts, used
 
     def _missing(self, entries: Entries, queue_offset: int, entry: Place) -> NoReturn:
-        self.damaged += 1
         log_offset, size, _ = entry
-        start, position = segment_of(log_offset, self._segment_bytes)
+        start, position = segment_of(log_offset, self.segment_bytes)
         with self._files.using(path_of(start)) as file:
-            if size <= self._segment_bytes - position:
+            if size <= self.segment_bytes - position:
                 frame_at(file.pread(size, position), 0, log_offset)  # says so if the version is unknown
         self._corrupted(
-            path_of(start), f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}"
+            path_of(start),
+            f"holds no message {queue_offset} of queue {entries.queue_id} at log offset {log_offset}",
+            log_offset,
         )
 
-    def _corrupted(self, path: str, what: str) -> NoReturn:
+    def _corrupted(self, path: str, what: str, log_offset: int = -1) -> NoReturn:
         raise StoreCorrupted(
             f"{self._disk.describe(path)} {what}: stop the broker and delete its consumequeue folder to rebuild it "
-            "from the log; if it fails again, restore the log from a copy"
+            "from the log; if it fails again, restore the log from a copy",
+            log_offset=log_offset,
         )
 
 

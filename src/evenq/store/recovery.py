@@ -344,11 +344,12 @@ class Recovery:
         raise StoreCorrupted(
             f"{self._place(end)} has no whole record, but the checkpoint, a snapshot or the mark of a copy says that "
             f"the log was on disk up to {self._vouched_end()}: acknowledged messages are missing, restore the folder "
-            "from a copy"
+            "from a copy",
+            log_offset=end,
         )
 
     def _damaged(self, end: int, why: str) -> None:
-        raise StoreCorrupted(f"{self._place(end)} is damaged: {why}; restore the folder from a copy")
+        raise StoreCorrupted(f"{self._place(end)} is damaged: {why}; restore the folder from a copy", log_offset=end)
 
     def _place(self, log_offset: int) -> str:
         return log_tail.name_of_place(self._disk, self._segment_bytes, log_offset)

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from evenq_proofs.fault_disk import FaultDisk, FaultFile, Keep
 
-__all__ = ["Keep", "SimDisk"]
+from evenq.store import copied_mark
+from evenq.store.memory_disk import MemoryDisk
+
+__all__ = ["Flip", "Keep", "SimDisk"]
 
 LOG_FOLDER = "commitlog/"
+SNAPSHOT_FOLDER = "snapshot/"
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A damaged byte of a file, and what it became."""
+
+    name: str
+    place: int
+    byte: int
+
+    @property
+    def log_offset(self) -> int:
+        """Where it is in the log."""
+        return int(self.name.removeprefix(LOG_FOLDER)) + self.place
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.place}"
 
 
 class SimDisk(FaultDisk):
@@ -50,19 +72,44 @@ class SimDisk(FaultDisk):
         """It stays where it is."""
         return ""
 
-    def flip(self, rng: random.Random) -> str:
-        """Turn a bit of a synced record that lies before the newest few KiB of the log; its place, empty: none."""
+    def flip(self, rng: random.Random, *, before: int = 1 << 62) -> Flip | None:
+        """Turn a bit of a synced record that lies before the newest few KiB of the log, and before a log offset; None:
+        there is none yet.
+        """
         names = sorted(name for name in self.files if name.startswith(LOG_FOLDER))
         for name in names[:-1] or names:
             file = self.files[name]
             assert isinstance(file, FaultFile)
-            end = len(file.synced) - 8_192
+            end = min(len(file.synced) - 8_192, before - int(name.removeprefix(LOG_FOLDER)))
             if end > 0:
-                place = rng.randrange(end)
-                file.data[place] ^= 1 << rng.randrange(8)
-                file.synced[place] = file.data[place]
-                return f"{name} at {place}"
-        return ""
+                return self.flip_at(name, rng.randrange(end), rng.randrange(8))
+        return None
+
+    def flip_at(self, name: str, place: int, bit: int) -> Flip | None:
+        """Turn this bit, if it is synced; None: it is not."""
+        file = self.files.get(name)
+        if not isinstance(file, FaultFile) or place >= min(len(file.data), len(file.synced)):
+            return None
+        file.data[place] ^= 1 << bit
+        file.synced[place] = file.data[place]
+        return Flip(name, place, file.data[place])
+
+    def vouched_end(self) -> int:
+        """Log offset up to which files that a loss of power leaves say that the log was on disk. What a start finds damaged
+        behind it may be a torn write to it.
+        """
+        mark = self.files.get(copied_mark.PATH)
+        beside = MemoryDisk()
+        if isinstance(mark, FaultFile):
+            beside.open(copied_mark.PATH, create=True).pwrite([bytes(mark.synced)], 0)
+        known = copied_mark.load(beside)
+        names = [name.removeprefix(SNAPSHOT_FOLDER) for name in self.files if name.startswith(SNAPSHOT_FOLDER)]
+        return max(known.synced_end if known is not None else 0, *(int(name) for name in names if name.isdecimal()), 0)
+
+    def shows(self, flip: Flip) -> bool:
+        """Whether the damage is there still."""
+        file = self.files.get(flip.name)
+        return file is not None and flip.place < len(file.data) and file.data[flip.place] == flip.byte
 
     def log_files(self) -> dict[str, bytes]:
         """Name to content."""

@@ -7,10 +7,11 @@ while every pair of the in-sync set is whole and nothing was destroyed lately: w
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from replicated_sim.disks import Keep, SimDisk
+from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.moments import MOMENTS, NOT_NOW, Moments
 from replicated_sim.scenario import GroupStep
 
@@ -35,6 +36,7 @@ class GroupFaults:
         self._cuts: list[list[tuple[str, str]]] = []
         self._healing: list[asyncio.Task[None]] = []
         self._moments = Moments(self)
+        self._rot_rng = random.Random(f"rot {world.plan.seed}")
 
     async def play(self) -> None:
         """All steps, then everything is made whole."""
@@ -94,6 +96,8 @@ class GroupFaults:
                 await self._to_copy(what, copy, lasts_ms)
             case "power all":
                 await self._power_all(lasts_ms)
+            case "rot":
+                await self._rot(copy)
             case _ if what in MOMENTS:
                 await self._moments.play(what, lasts_ms)
             case _:
@@ -146,11 +150,30 @@ class GroupFaults:
                 if what == "wipe":
                     copy.disk = SimDisk()
                 elif what == "flip":
-                    copy.flipped = copy.disk.flip(world.rng)
-                    world.note(f"flipped: {copy.flipped or 'nothing is old enough'}")
+                    self._flip(copy, copy.disk.flip(world.rng))
                 await world.clock.sleep_ms(lasts_ms)
                 await world.start(copy)
         copy.busy = False
+
+    def _flip(self, copy: Copy, flip: Flip | None) -> None:
+        self.world.note(f"flipped at {copy.name}: {flip or 'nothing is old enough'}")
+        copy.flips += [] if flip is None else [flip]
+
+    async def _rot(self, copy: Copy) -> None:
+        """Bits turn under running brokers: of one copy, or at the same place of the one that it asks first, too."""
+        rng, app = self._rot_rng, copy.app
+        if app is None or not copy.alive or not self.may_destroy(copy):
+            self.world.note(NOT_NOW)
+            return
+        other = self.world.copies[app._other_copies()[0]]
+        flip = copy.disk.flip(rng, before=copy.disk.vouched_end())
+        self._flip(copy, flip)
+        record = self.world.place.record
+        all_in_sync = record is not None and len(record.isr) == len(self.world.copies)
+        if flip is not None and all_in_sync and flip.log_offset < other.disk.vouched_end() and rng.random() < 0.7:
+            self._flip(other, other.disk.flip_at(flip.name, flip.place, rng.randrange(8)))
+        if flip is not None and rng.random() < 0.7:  # soon, or when the play is over
+            await asyncio.gather(*(self.world.read_at(one, flip) for one in (copy, other)))
 
     def _kept(self) -> Keep:
         return self.world.rng.choice((Keep.NONE, Keep.SOME))

@@ -62,7 +62,7 @@ def judged(world: GroupWorld) -> GroupOutcome:
 
 def _unequal(world: GroupWorld) -> list[str]:
     """After a stop in order: what the logs hold at the same place is the same."""
-    logs = [copy.disk.log_files() for copy in world.copies if not copy.flipped]
+    logs = [copy.disk.log_files() for copy in world.copies]
     if len(logs) < 2:
         return []
     common = sorted(set.intersection(*(set(log) for log in logs)))

@@ -21,10 +21,12 @@ from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.state.journal import Journal
 
-from evenq.store import MessageStore
+from evenq.store import MessageStore, log_damage
 from evenq.store.commit_log import CommitLog
 from evenq.store.disk import Disk
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_damage import LogScan
+from evenq.store.segment import path_of, segment_of
 
 __all__ = ["FOUND_BY", "PLANTS", "planted"]
 
@@ -157,6 +159,19 @@ def _no_sync(_: CommitLog) -> None:
     return
 
 
+def _fits_always(*_: Any, **__: Any) -> str:
+    return ""
+
+
+def _as_it_lies(disk: Disk, segment_bytes: int, start: int, end: int) -> bytes:
+    file_start, position = segment_of(start, segment_bytes)
+    file = disk.open(path_of(file_start))
+    try:
+        return file.pread(end - start, position)
+    finally:
+        file.close()
+
+
 _CONFIRM = Replica._confirm
 _MAY_STAND = Replica._may_stand
 _PERSISTED = Replica._persisted
@@ -187,6 +202,11 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
     "R10 store id": lambda: [(identity, "keeps_identity", lambda *_, **__: True)],
     "R10 replaced disk": lambda: [(ReplicaIdentity, "load", _as_before)],
     "R12 receives": lambda: [(MessageTaker, "_safe", _at_once)],
+    "repair": lambda: [
+        (log_damage, "fault_of", _fits_always),
+        (log_damage, "read_whole_records", _as_it_lies),
+        (LogScan, "again", LogScan.pass_over),
+    ],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }
 
@@ -208,6 +228,7 @@ PLANTS = {
     "R10 store id": "a store that lost its page cache keeps its name",
     "R10 replaced disk": "an empty disk passes for the one that it replaces",
     "R12 receives": "a leader hands messages out before their delivery is committed",
+    "repair": "damaged records are repaired with whatever another copy has there, unchecked",
     "fsync": "nothing of a log is synced",
 }
 """Name of a plant and what it does."""
@@ -216,7 +237,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (0, 1), "5663": (22, 90), "6662": (1, 0), "7017": (0, 1), "7689": (0, 1),
     "7790": (0, 1), "9804": (2, 3), "R3 lower epochs": (19, 81), "R3 synced epoch": (19, 81),
     "R4 cut": (7, 10), "R5 confirmed": (0, 10), "R8 admission": (17, 5), "R10 store id": (18, 24),
-    "R10 replaced disk": (18, 24), "R12 receives": (72,), "fsync": (0, 4),
+    "R10 replaced disk": (18, 24), "R12 receives": (72,), "repair": (0,), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 

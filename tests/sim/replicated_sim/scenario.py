@@ -63,6 +63,14 @@ class GroupPlan:
         )
 
 
+def _rot(seed: int, last_ms: int) -> list[GroupStep]:
+    """Bits turn on running disks in one seed of four, beside all else."""
+    rng = random.Random(f"group rot {seed}")
+    if rng.random() < 0.75:
+        return []
+    return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), "rot", rng.choice(TARGETS), 0) for _ in range(3)]
+
+
 def group_plan(seed: int) -> GroupPlan:
     """The plan of one seed."""
     rng = random.Random(f"group plan {seed}")
@@ -75,6 +83,7 @@ def group_plan(seed: int) -> GroupPlan:
         at_ms += rng.choice((0, 5, 50, 300, 1_000, 2_500, 4_000)) + rng.randint(0, 300)
         lasts_ms = rng.choice((100, 300, 1_000, 2_500, 4_500))
         steps.append(GroupStep(at_ms, rng.choice(kinds), rng.choice(TARGETS), lasts_ms))
+    steps = sorted([*steps, *_rot(seed, at_ms)], key=lambda step: step.at_ms)
     return GroupPlan(
         seed=seed,
         mode="sync" if rng.random() < 0.7 else "memory",

@@ -12,13 +12,14 @@ import gc
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import InvariantBroken, Role
+from evenq_broker.loops.replication.record_repair import RecordRepair
 from evenq_broker.replicated_app import ReplicaMachine, ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
@@ -33,7 +34,7 @@ from evenq.errors import Error, StoreCorrupted
 from evenq.model import MessageType
 from evenq.testing.history import HistoryAction, Op
 from replicated_sim.clients import MemoryRecorder, SimClients, drain
-from replicated_sim.disks import Keep, SimDisk
+from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.faults import GroupFaults
 from replicated_sim.judging import GroupOutcome, judged
 from replicated_sim.plants import planted
@@ -46,6 +47,7 @@ COPIES = range(3)
 BOUND_MS = 60_000
 """After the last fault the group is whole, and everything is read, within this."""
 RESTART_MS = 1_000
+REFUSALS_MAX = 3
 STARTS_MAX = 100
 _NOBODY = contextvars.Context()
 """Of tasks of the world that are begun by a callback of a process."""
@@ -64,9 +66,21 @@ class Copy:
         self.app: ReplicatedApp | None = None
         self.busy = False
         """A step is at work on it."""
-        self.flipped = ""
-        """Where its disk was damaged; it is replaced as soon as its broker says so."""
+        self.flips: list[Flip] = []
+        """Where its disk was damaged; repaired from another copy, or, if it does not start three times, replaced."""
+        self.refusals = 0
+        """Starts that its damage hindered."""
         self.record_cut = False
+
+    @property
+    def flipped(self) -> str:
+        """Damage of its disk that is there still; empty: none."""
+        self.flips = [flip for flip in self.flips if self.disk.shows(flip)]
+        return ", ".join(map(str, self.flips))
+
+    def get_empty_disk(self) -> None:
+        """An operator gives it one."""
+        self.disk, self.flips, self.refusals = SimDisk(), [], 0
 
     @property
     def alive(self) -> bool:
@@ -189,6 +203,7 @@ class GroupWorld:
             return
         await self.clock.sleep_ms(6_000)  # delays and invisible times end
         await self._drain()
+        await self._mend()
         for copy in sorted(self.copies, key=lambda one: one is self.leader):
             await self.stop(copy)
 
@@ -204,12 +219,30 @@ class GroupWorld:
                     return
             except Error as error:
                 last = f"{type(error).__name__}: {error}"
-                if leader is not None and leader.flipped:
-                    await self.replace(leader)
             if self.loop.now_ms > until_ms:
                 self.problems.append(f"not drained within {BOUND_MS} ms: {last} ({self.state()})")
                 return
             await self.clock.sleep_ms(300)
+
+    async def _mend(self) -> None:
+        """Whoever reads where a disk was damaged has it repaired; so it is here, for what nobody read (T4)."""
+        until_ms = self.loop.now_ms + BOUND_MS
+        while damaged := [copy for copy in self.copies if copy.flipped]:
+            for copy in damaged:
+                for flip in copy.flips:
+                    await self.read_at(copy, flip)
+            if self.loop.now_ms > until_ms:
+                said = ", ".join(f"{copy.name}: {copy.flipped}" for copy in damaged)
+                self.problems.append(f"not repaired within {BOUND_MS} ms: {said} ({self.state()})")
+                return
+            await self.clock.sleep_ms(1_000)
+
+    async def read_at(self, copy: Copy, flip: Flip) -> None:
+        """Somebody reads there, and meets the damage."""
+        repair = getattr(copy.app, "_repair", None)
+        if repair is not None and copy.process is not None and copy.alive:
+            error = StoreCorrupted("somebody reads there", log_offset=flip.log_offset)
+            await asyncio.wait([copy.process.spawn(_mended(repair, error), name="read of damage")])
 
     # ------------------------------------------------------------------------------------------------ looks
 
@@ -315,8 +348,10 @@ class GroupWorld:
             return None
         self.note(f"{process.name} ended: {type(error).__name__}: {error}")
         if isinstance(error, StoreCorrupted) and copy.flipped:
-            self.note(f"{copy.name} gets an empty disk")
-            copy.disk, copy.flipped = SimDisk(), ""
+            copy.refusals += 1
+            if copy.refusals == REFUSALS_MAX:
+                self.note(f"{copy.name} gets an empty disk")
+                copy.get_empty_disk()
         elif copy.disk.dead:
             pass
         elif isinstance(error, InvariantBroken | StoreCorrupted) or not isinstance(error, Error):
@@ -369,15 +404,6 @@ class GroupWorld:
             self.note(f"{process.name} could not close: {error!r}")
         self._kill(process)
 
-    async def replace(self, copy: Copy) -> None:
-        """An operator gives it an empty disk."""
-        self.note(f"{copy.name} gets an empty disk")
-        copy.busy = True
-        self.kill(copy, Keep.ALL)
-        copy.disk, copy.flipped = SimDisk(), ""
-        await self.start(copy)
-        copy.busy = False
-
     def _settings(self, copy: Copy) -> BrokerSettings:
         plan = self.plan
         return BrokerSettings(
@@ -400,6 +426,11 @@ class GroupWorld:
             default_group_max_attempts=1_000,
             default_start_from="FIRST",
         )  # fmt: skip
+
+
+async def _mended(repair: RecordRepair, error: StoreCorrupted) -> None:
+    with suppress(Error):
+        await repair.repair(error, repair.version)
 
 
 @contextmanager

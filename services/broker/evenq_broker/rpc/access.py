@@ -110,6 +110,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
     "/evenq.v1.Replication/": {
         "Link": (_CLUSTER, Action.INTERNAL),
         "FetchSnapshot": (_CLUSTER, Action.INTERNAL),
+        "FetchRecords": (_CLUSTER, Action.INTERNAL),
     },
     "/evenq.v1.Staging/": {
         "Begin": (_TOPIC, Action.PUBLISH),

@@ -38,8 +38,8 @@ FILES: tuple[Any, ...] = (
     replication_pb2,
     staging_pb2,
 )
-ALONE = {"/evenq.v1.Replication/Link", "/evenq.v1.Replication/FetchSnapshot"}
-"""Served by `replication_rpcs`, with or without a `Broker`, where brokers replicate."""
+ALONE = {"/evenq.v1.Replication/Link", "/evenq.v1.Replication/FetchSnapshot", "/evenq.v1.Replication/FetchRecords"}
+"""Served by `replication_rpcs` and `record_rpcs`, with or without a `Broker`, where brokers replicate."""
 
 
 def methods() -> set[str]:

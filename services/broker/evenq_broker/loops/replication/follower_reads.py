@@ -18,6 +18,7 @@ from evenq.errors import Error, HaNotAvailable
 from evenq.runtime.clock import Clock
 from evenq.store.committed_view import CommittedView
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_damage import Repairs
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.state.copied_names import CopiedNames, names_something
 from evenq_broker.loops.state.signals import Signal
@@ -57,6 +58,8 @@ class FollowerReads:
         self._log_bytes_max = max(LOG_BYTES_MIN, 4 * growth_bytes)
         self.messages_out = 0
         """Given to readers so far."""
+        self.repairs: Repairs | None = None
+        """Of damage that a reader meets."""
         self._view: FollowerView | None = None
         self._of: LogCopy | None = None
         """What the view is of."""
@@ -135,7 +138,7 @@ class FollowerReads:
         self._replayed = copy.replayed_end
         shown = await CommittedView.open(
             copy.replays, until=until, log_bytes_max=self._log_bytes_max, on_snapshot=names.apply, on_state=names.apply,
-            wanted=names_something,
+            wanted=names_something, repairs=self.repairs,
         )  # fmt: skip
         if self._copy() is not copy:
             shown.close()

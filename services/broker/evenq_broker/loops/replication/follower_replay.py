@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from evenq.errors import Error, StoreCorrupted
 from evenq.runtime.clock import Clock
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_damage import Repairs
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 LOOK_MS = 1_000
 REST_MS = 10_000
 """Between two questions for a snapshot while none is due by the growth of the log."""
+
+DAMAGED_REST_MS = 600_000
+"""Between two tries of a copy whose damage could not be repaired."""
 
 FetchSnapshot = Callable[[int, int], Awaitable[FetchedSnapshot | None]]
 """The leader's newest snapshot, if it lies behind the first log offset and not behind the second; else what is known of
@@ -47,7 +51,11 @@ class FollowerReplay:
         self._clock, self._growth_bytes = clock, growth_bytes
         self._asked_ms = clock.monotonic_ms() - REST_MS
         self._damaged: LogCopy | None = None
-        """Not replayed any more."""
+        """Its damage was told."""
+        self._damaged_ms = self._seen = 0
+        """When that was, and at which version of the repairs."""
+        self.repairs: Repairs | None = None
+        """Of damage that a replay meets."""
 
     @property
     def lag(self) -> int:
@@ -68,15 +76,15 @@ class FollowerReplay:
                 await self._look(copy)
 
     async def _look(self, copy: LogCopy) -> None:
+        seen = 0 if self.repairs is None else self.repairs.version
         try:
             known = await self._fetch(copy.replayed_end, min(self._replica.hw, copy.synced_end))
             if known is None:
                 return
-            if known.data and copy is not self._damaged:
+            if known.data and not self._is_damaged(copy):
                 await self._replay(copy, known)
         except StoreCorrupted as error:
-            self._damaged = copy
-            log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)  # noqa: TRY400
+            await self._look_at_damage(copy, error, seen)
         except Error as error:
             if copy.failure is not None:
                 raise
@@ -84,6 +92,26 @@ class FollowerReplay:
         else:
             if self._replica.table.start < known.log_start <= copy.replayed_end:
                 self._trim(known.log_start)
+
+    async def _look_at_damage(self, copy: LogCopy, error: StoreCorrupted, seen: int) -> None:
+        """Have it repaired; the next look replays on. What cannot be repaired is told once."""
+        repairs = self.repairs
+        try:
+            if repairs is not None and await repairs.repair(error, seen):
+                self._asked_ms = self._clock.monotonic_ms() - REST_MS
+                return
+        except StoreCorrupted as failure:
+            error = failure
+        before, self._damaged = self._damaged, copy
+        self._damaged_ms, self._seen = self._clock.monotonic_ms(), 0 if repairs is None else repairs.version
+        if copy is not before:
+            log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)
+
+    def _is_damaged(self, copy: LogCopy) -> bool:
+        """It was not long ago, and nothing was repaired since. A replay reads much before it meets damage again."""
+        version = 0 if self.repairs is None else self.repairs.version
+        lately = self._clock.monotonic_ms() - self._damaged_ms < DAMAGED_REST_MS
+        return copy is self._damaged and version == self._seen and lately
 
     async def _replay(self, copy: LogCopy, known: FetchedSnapshot) -> None:
         begun_ms = self._clock.monotonic_ms()

@@ -13,13 +13,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreError, StoreFull
+from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
-from evenq.store import MessageStore
+from evenq.store import MessageStore, log_damage
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_damage import Repairs
 from evenq.store.record import HEADER_BYTES
 from evenq_broker.core.replication.actions import (
     Action,
@@ -51,6 +52,9 @@ it was written, so that it reads on meanwhile: there is likely more to come.
 """
 UNSYNCED_BYTES = 4 << 20
 """REPL_SYNC: while the next records are there already, up to this is written before one sync for all of it."""
+READ_LATELY = 8
+BEGINS_MAX = 100
+"""Of one term: each begin may meet damage that was not met before."""
 EMPTY_BATCH = b"\x01"
 """A journal record without operations: what an epoch begins with."""
 
@@ -78,11 +82,15 @@ class Pieces(Protocol):
 
 
 Entry: TypeAlias = PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset
+T = TypeVar("T")
 Step: TypeAlias = Callable[[], Awaitable[list[Action]]]
 
 
 class ReplicaLog:
     """See the module."""
+
+    repairs: Repairs | None = None
+    """See `repair_by`."""
 
     def __init__(
         self, replica: Replica, identity: ReplicaIdentity, *, open_copy: Callable[[], Awaitable[LogCopy]],
@@ -115,6 +123,8 @@ class ReplicaLog:
             replica, copy=lambda: self._copy, refusal=refusal, clock=clock, growth_bytes=growth_bytes
         )
         """What readers are shown while the broker follows."""
+        self._read_lately: deque[int] = deque(maxlen=READ_LATELY)
+        """Where followers read last: who reads there again may have refused what came."""
 
     @property
     def replay_lag(self) -> int:
@@ -124,6 +134,7 @@ class ReplicaLog:
     async def open(self) -> None:
         """Open the copy and tell the core where the log ends. Raises StoreLocked, StoreCorrupted, StoreError."""
         copy = self._copy = await self._open_copy()
+        self._segment_bytes = copy.identity.segment_bytes
         config = self._replica.config
         holds = self.holds_records = copy.end > copy.start
         if config.restored_epoch and self._identity.is_new and holds and not config.founds:
@@ -208,10 +219,47 @@ class ReplicaLog:
         return None if self._store is None else self._store.recent(start, end)
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """See LogActions."""
+        """See LogActions. What is read again soon is checked in full: a follower refuses damaged records, and asks for
+        them again.
+        """
+        if start in self._read_lately:
+            return await self._repairing(lambda: self._read_checked(start, end, bytes_max))
+        self._read_lately.append(start)
+        return await self._repairing(lambda: self._read(start, end, bytes_max))
+
+    async def _read(self, start: int, end: int, bytes_max: int) -> bytes:
         if self._copy is not None:
             return await self._copy.read(start, end, bytes_max)
         return await self._pieces.read(start, end, bytes_max)
+
+    async def _read_checked(self, start: int, end: int, bytes_max: int) -> bytes:
+        data = await self._read(start, end, bytes_max)
+        await asyncio.to_thread(log_damage.check_records, data, start, segment_bytes=self._segment_bytes)
+        return data
+
+    async def _repairing(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read, and once more each time that damage which it met was repaired. Raises StoreCorrupted."""
+        while True:
+            repairs = self.repairs
+            seen = 0 if repairs is None else repairs.version
+            try:
+                return await read()
+            except StoreCorrupted as error:
+                if repairs is None or not await repairs.repair(error, seen):
+                    raise
+
+    def repair_by(self, repairs: Repairs) -> None:
+        """Damage of the log is repaired by another copy from now on. Before `open`."""
+        self.repairs = self.reads.repairs = self._replay.repairs = repairs
+
+    async def rewrite(self, start: int, data: bytes) -> None:
+        """The folder's owner puts whole records of another copy, which are committed, in place of damaged ones. Raises
+        StoreError if the folder changes its owner just now, or as its owner does.
+        """
+        owner = self._copy or self._store
+        if owner is None:
+            raise StoreError("the log changes its owner just now; try again")
+        await owner.rewrite(start, data)
 
     def look(self) -> None:
         """Refuse appends, or take them again, as the core says now; readers look what is committed."""
@@ -306,22 +354,36 @@ class ReplicaLog:
     # Terms.
 
     async def _begin_term(self, epoch: int) -> list[Action]:
-        if self._cut_off:
-            return []
-        assert self._copy is not None
-        copy, self._copy = self._copy, None
-        self.reads.close()
-        await copy.close()
-        passing("replica.term_opening")
-        self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
-        try:
-            await self._beginning
-        except asyncio.CancelledError:
-            if not self._cut_off:
-                raise
-        finally:
-            self._beginning = None
+        begins = 0
+        while not self._cut_off:
+            assert self._copy is not None
+            copy, self._copy = self._copy, None
+            seen, begins = 0 if self.repairs is None else self.repairs.version, begins + 1
+            self.reads.close()
+            await copy.close()
+            passing("replica.term_opening")
+            self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
+            try:
+                await self._beginning
+            except asyncio.CancelledError:
+                if not self._cut_off:
+                    raise
+            except StoreCorrupted as error:
+                if begins == BEGINS_MAX or not await self._is_repaired(error, seen):
+                    raise
+                continue
+            finally:
+                self._beginning = None
+            break
         return []
+
+    async def _is_repaired(self, error: StoreCorrupted, seen: int) -> bool:
+        """A term could not begin because of this: repair it, in the copy that the folder is again. Raises Error."""
+        if self.repairs is None or not 0 <= error.log_offset < self._replica.hw:
+            return False
+        await self._term.end()
+        self._copy = await self._open_copy()
+        return await self.repairs.repair(error, seen)
 
     def _attach(self, store: MessageStore) -> None:
         replica = self._replica
@@ -331,6 +393,8 @@ class ReplicaLog:
         if end > replica.end:  # no header fits into the rest of the file: the store goes on in the next one
             self._tell([*replica.appended(epoch, end), *replica.synced(end)])
         self._store = store
+        if self.repairs is not None:
+            store.repair_by(self.repairs)
         log.info("epoch %d: the log is open, %d records of it were read", epoch, store.stats.recovered_records)
         store.commit(min(replica.hw, replica.end))
         store.on_written = lambda end: self._tell(replica.appended(epoch, end))

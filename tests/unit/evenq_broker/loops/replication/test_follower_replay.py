@@ -11,7 +11,7 @@ import pytest
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
-from evenq_broker.loops.replication.follower_replay import LOOK_MS, REST_MS, FollowerReplay
+from evenq_broker.loops.replication.follower_replay import DAMAGED_REST_MS, LOOK_MS, REST_MS, FollowerReplay
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot, IncomingSnapshot
 
 from evenq.errors import ConnectionFailed, NotFound, StoreCorrupted, StoreFull, StorePoisoned
@@ -172,6 +172,65 @@ def test_damage_is_told_once_and_trouble_is_tried_again(caplog: pytest.LogCaptur
         run(story)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR"]
     assert "commitlog/00 is damaged" in caplog.text
+
+
+class Repairs:
+    """Who repairs, or cannot."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.helps = True
+        self.asked: list[int] = []
+
+    async def repair(self, error: StoreCorrupted, seen: int) -> bool:
+        self.asked.append(error.log_offset)
+        if not self.helps:
+            raise StoreCorrupted(f"{error.message}; copy 1 was asked")
+        self.version += 1
+        return True
+
+
+def test_damage_that_a_replay_meets_is_repaired_and_the_replay_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw = 900
+        stage.has(800)
+        repairs = stage.replay.repairs = Repairs()
+        stage.log.trouble = StoreCorrupted("commitlog/00 is damaged", log_offset=70)
+        await stage.clock.advance(LOOK_MS)
+        assert repairs.asked == [70]
+        stage.log.trouble = None
+        await stage.clock.advance(LOOK_MS)
+        assert stage.log.replayed_end == 800, "at once"
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
+    assert caplog.records == []
+
+
+def test_what_nobody_can_repair_is_told_once_and_tried_again_after_a_repair_or_a_long_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw = 900
+        stage.has(800)
+        repairs = stage.replay.repairs = Repairs()
+        repairs.helps = False
+        stage.log.trouble = StoreCorrupted("commitlog/00 is damaged", log_offset=70)
+        for _ in range(30):
+            await stage.clock.advance(LOOK_MS)
+        assert len(stage.log.replays) == 1
+        repairs.version += 1
+        for _ in range(11):
+            await stage.clock.advance(LOOK_MS)
+        assert len(stage.log.replays) == 2, "something was repaired meanwhile"
+        for _ in range(DAMAGED_REST_MS // REST_MS + 1):
+            await stage.clock.advance(REST_MS)
+        assert len(stage.log.replays) == 3
+
+    with caplog.at_level(logging.WARNING):
+        run(story)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "copy 1 was asked" in caplog.text
 
 
 def test_a_failed_disk_ends_the_loop() -> None:

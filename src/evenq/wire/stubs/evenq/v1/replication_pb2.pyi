@@ -259,6 +259,42 @@ class FetchSnapshotRequest(_Message):
     ) -> None: ...
     def ClearField(self, field_name: Literal["cluster", "broker_name", "sender", "receiver"]) -> None: ...
 
+class FetchRecordsRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    cluster: builtins.str
+    broker_name: builtins.str
+    sender: builtins.int
+    receiver: builtins.int
+    start: builtins.int
+    end: builtins.int
+    epoch: builtins.int
+
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str | None = ...,
+        broker_name: builtins.str | None = ...,
+        sender: builtins.int | None = ...,
+        receiver: builtins.int | None = ...,
+        start: builtins.int | None = ...,
+        end: builtins.int | None = ...,
+        epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["cluster", "broker_name", "sender", "receiver", "start", "end", "epoch"]) -> None: ...
+
+class FetchedRecords(_Message):
+    DESCRIPTOR: Descriptor
+
+    data: builtins.bytes
+
+    def __init__(
+        self,
+        *,
+        data: builtins.bytes | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["data"]) -> None: ...
+
 class SnapshotPiece(_Message):
     DESCRIPTOR: Descriptor
 

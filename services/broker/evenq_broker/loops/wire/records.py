@@ -1,0 +1,58 @@
+"""The messages by which a copy fetches records that its disk has damaged (`loops.replication.record_fetch`), in both
+directions; what they mean is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
+from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, MalformedMessage, Opening
+
+__all__ = ["WantedRecords", "ask_records", "data_of", "record_pieces", "wanted_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRecords:
+    """A part of the log, between records of one file."""
+
+    start: int
+    """Log offset."""
+    end: int
+    """Log offset, exclusive."""
+    epoch: int
+    """That wrote the record at `start`, as who asks knows; 0: it does not."""
+
+
+def ask_records(who: Opening, wanted: WantedRecords) -> bytes:
+    """Asks the broker `who.receiver` for records."""
+    return pb.FetchRecordsRequest(
+        cluster=who.cluster, broker_name=who.broker_name, sender=who.sender, receiver=who.receiver,
+        start=wanted.start, end=wanted.end, epoch=wanted.epoch,
+    ).SerializeToString()  # fmt: skip
+
+
+def wanted_of(request: pb.FetchRecordsRequest) -> tuple[Opening, WantedRecords]:
+    """Who asks, and for what."""
+    who = Opening(request.cluster, request.broker_name, request.sender, request.receiver)
+    return who, WantedRecords(request.start, request.end, request.epoch)
+
+
+def record_pieces(data: bytes) -> Iterator[bytes]:
+    """What the stream brings."""
+    for at in range(0, len(data), PIECE_BYTES_MAX):
+        yield pb.FetchedRecords(data=data[at : at + PIECE_BYTES_MAX]).SerializeToString()
+
+
+def data_of(message: bytes) -> bytes:
+    """One piece. Raises MalformedMessage."""
+    try:
+        data: bytes = pb.FetchedRecords.FromString(message).data
+    except DecodeError as error:
+        raise MalformedMessage(f"{len(message)} bytes that are no piece of records: {error}") from error
+    if not 0 < len(data) <= PIECE_BYTES_MAX:
+        raise MalformedMessage(f"a piece of {len(data)} bytes of records; it has 1 to {PIECE_BYTES_MAX}")
+    return data

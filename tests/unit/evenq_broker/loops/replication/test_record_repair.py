@@ -1,0 +1,436 @@
+"""What one copy's disk has damaged comes back from another copy; what no copy has fails loudly (D2, T4)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.loops.replication.record_repair import (
+    CLEAN_MS,
+    PART_BYTES_MAX,
+    REST_MS,
+    START_MS,
+    WAIT_MS,
+    CommittedLog,
+    RecordRepair,
+)
+from evenq_broker.loops.wire.records import WantedRecords
+from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.made_log import MadeLog, made_log, put_log
+
+from evenq.errors import BadRequest, ConnectionFailed, HaNotAvailable, NotFound, StoreCorrupted, StoreError
+from evenq.runtime.clock import FakeClock
+from evenq.store import epoch_file, lock, log_damage
+from evenq.store.epoch_file import EpochStarts
+from evenq.store.record import HEADER_BYTES, MESSAGE, pack
+from evenq.store.segment import path_of
+
+LOG = made_log()
+SEGMENT = LOG.segment_bytes
+TABLE = EpochTable(0, tuple(EpochStart(epoch, start) for epoch, start in LOG.epochs))
+
+
+class Group:
+    """Three copies of one log, which reach each other."""
+
+    def __init__(self, log: MadeLog = LOG) -> None:
+        self.log, self.clock = log, FakeClock()
+        self.disks = [FaultDisk() for _ in range(3)]
+        self.known = [CommittedLog(log.end, TABLE) for _ in range(3)]
+        self.answers: dict[int, Callable[[WantedRecords], Awaitable[bytes]]] = {}
+        """What a copy says in place of its own."""
+        self.questions: list[tuple[int, int, WantedRecords]] = []
+        for disk in self.disks:
+            put_log(disk, log)
+        self.copies = [self._copy(number) for number in range(3)]
+
+    def _copy(self, number: int) -> RecordRepair:
+        async def ask(other: int, wanted: WantedRecords) -> bytes:
+            self.questions.append((number, other, wanted))
+            return await self.answers.get(other, self.copies[other].given)(wanted)
+
+        async def write(start: int, data: bytes) -> None:
+            log_damage.rewrite(self.disks[number], SEGMENT, start, data)
+
+        return RecordRepair(
+            self.disks[number], SEGMENT, known=lambda: self.known[number],
+            copies=lambda: [other for other in range(3) if other != number], ask=ask, write=write, clock=self.clock,
+            group="broker-a",
+        )  # fmt: skip
+
+    def flip(self, number: int, place: int, bit: int = 0) -> None:
+        start = place - place % SEGMENT
+        file = self.disks[number].files[path_of(start)]
+        file.data[place - start] ^= 1 << bit
+        file.synced[place - start] = file.data[place - start]
+
+    def is_whole(self, number: int) -> bool:
+        files = self.disks[number].files
+        return all(bytes(files[path_of(start)].data) == data for start, data in self.log.files().items())
+
+    async def read(self, number: int, place: int) -> bool:
+        """As a read does that meets damage there."""
+        repair = self.copies[number]
+        return await repair.repair(StoreCorrupted("a read failed", log_offset=place), repair.version)
+
+    async def close(self) -> None:
+        for copy in self.copies:
+            await copy.close()
+
+
+def run(story: Callable[[Group], Awaitable[None]], log: MadeLog = LOG) -> None:
+    async def told() -> None:
+        group = Group(log)
+        try:
+            await story(group)
+        finally:
+            await group.close()
+
+    asyncio.run(told())
+
+
+def test_each_byte_of_each_file_is_repaired_and_is_then_as_the_others_have_it() -> None:
+    async def story(group: Group) -> None:
+        for place in range(LOG.end):
+            group.flip(0, place, place % 8)
+            assert not group.is_whole(0)
+            assert await group.read(0, place), place
+            assert group.is_whole(0), place
+        assert group.copies[0].records_repaired >= LOG.end
+        assert group.copies[0].parts_failed == 0
+
+    run(story)
+
+
+def test_many_places_of_all_copies_are_repaired_crosswise_as_long_as_one_copy_has_each() -> None:
+    async def story(group: Group) -> None:
+        for seed in range(40):
+            rng = random.Random(seed)
+            for record in rng.sample(LOG.starts, 12):
+                for number in rng.sample(range(3), rng.choice((1, 2))):
+                    group.flip(number, record + rng.randrange(30), rng.randrange(8))
+            for number in range(3):
+                for start in LOG.files():
+                    await group.clock.advance(REST_MS)
+                    await group.read(number, start)
+            assert all(map(group.is_whole, range(3))), seed
+            assert [copy.parts_failed for copy in group.copies] == [0, 0, 0]
+
+    run(story)
+
+
+def test_the_same_place_on_all_copies_fails_loudly_names_who_was_asked_and_is_asked_for_rarely() -> None:
+    async def story(group: Group) -> None:
+        place = LOG.starts[4] + 50
+        for number in range(3):
+            group.flip(number, place)
+        group.flip(0, LOG.starts[9])
+        for _ in range(5):
+            with pytest.raises(StoreCorrupted, match=r"copy 1: it is damaged here, too.*copy 2: it is damaged here"):
+                await group.read(0, place)
+        assert group.copies[0].parts_failed <= 2, "only what was repaired beside it was worth a second look"
+        assert group.copies[0].records_repaired == 1, "the other place is whole"
+        questions = len(group.questions)
+        group.flip(1, place)
+        await group.clock.advance(REST_MS - 1)
+        with pytest.raises(StoreCorrupted):
+            await group.read(0, place)
+        assert len(group.questions) == questions
+        await group.clock.advance(1)
+        assert await group.read(0, place)
+        assert group.is_whole(0)
+
+    run(story)
+
+
+def test_each_copy_is_asked_once_and_the_next_one_if_the_first_has_it_not() -> None:
+    async def story(group: Group) -> None:
+        async def away(_: WantedRecords) -> bytes:
+            raise ConnectionFailed("nobody answers at b1:8083")
+
+        group.answers[1] = away
+        group.flip(0, LOG.starts[3] + 8)
+        assert await group.read(0, LOG.starts[3])
+        assert [(other, wanted.start, wanted.end) for _, other, wanted in group.questions] == [
+            (1, LOG.starts[3], LOG.starts[4]),
+            (2, LOG.starts[3], LOG.starts[4]),
+        ]
+        assert {wanted.epoch for _, _, wanted in group.questions} == {TABLE.epoch_at(LOG.starts[3])}
+        assert group.is_whole(0)
+
+    run(story)
+
+
+@pytest.mark.parametrize("wrong", ["short", "longer", "flipped", "another place", "another epoch", "damaged", "empty"])
+def test_bytes_that_do_not_fit_are_refused_and_the_next_copy_is_asked(wrong: str) -> None:
+    _, began = LOG.epochs[1]
+    end = LOG.starts[LOG.starts.index(began) + 1]
+
+    def forged(right: bytes) -> bytes:
+        match wrong:
+            case "short":
+                return right[:-1]
+            case "longer":
+                return right + right
+            case "flipped":
+                return right[:-1] + bytes([right[-1] ^ 1])
+            case "another place":
+                return LOG.data[LOG.starts[0] : LOG.starts[0] + len(right)]
+            case "another epoch":
+                return pack(
+                    kind=MESSAGE, flags=0, epoch=1, topic_id=1, queue_id=0, queue_offset=1, log_offset=began,
+                    synced_offset=0, store_ms=1, born_ms=1, tag_hash=5, head=bytes(len(right) - HEADER_BYTES),
+                    system=b"",
+                )  # fmt: skip
+            case "damaged":
+                return bytes(len(right))
+            case _:
+                return b""
+
+    async def story(group: Group) -> None:
+        async def liar(wanted: WantedRecords) -> bytes:
+            return forged(LOG.data[wanted.start : wanted.end])
+
+        group.answers[1] = liar
+        group.flip(0, began + 30)
+        assert await group.read(0, began)
+        assert [other for _, other, _ in group.questions] == [1, 2]
+        assert group.is_whole(0)
+        group.answers[2] = liar
+        group.flip(0, began + 30)
+        await group.clock.advance(REST_MS)
+        before = bytes(group.disks[0].files[path_of(0)].data)
+        with pytest.raises(StoreCorrupted, match=r"copy 1 sent other bytes.*copy 2 sent other bytes"):
+            await group.read(0, began)
+        assert bytes(group.disks[0].files[path_of(0)].data) == before, "nothing of it was written"
+        assert end > began
+
+    run(story)
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_a_crash_at_each_step_of_the_disk_leaves_what_is_repaired_again(keep: Keep) -> None:
+    async def story(group: Group) -> None:
+        first, last = LOG.starts[2], LOG.starts[5]
+        size, crashes = last - first, 0
+        for operation in range(2):
+            for written in (0, 1, 40, 87, 88, 200, size - 1, size) if operation == 0 else (0,):
+                for place in range(first, last):
+                    group.flip(0, place, place % 8)
+                disk = group.disks[0]
+                disk.cut = (disk.operations + operation, written)
+                await group.clock.advance(REST_MS)
+                assert not await group.read(0, first)
+                assert disk.dead
+                crashes += 1
+                rng = random.Random(f"{operation} {written}")
+                group.disks[0] = disk.crash(keep, rng)
+                await group.copies[0].close()
+                group.copies[0] = group._copy(0)
+                await group.read(0, first)
+                assert group.is_whole(0), (operation, written)
+        assert crashes == 9
+
+    run(story)
+
+
+def test_what_is_not_known_to_be_committed_is_neither_asked_for_nor_given() -> None:
+    async def story(group: Group) -> None:
+        place, following = LOG.starts[6], LOG.starts[7]
+        group.flip(0, place + 20)
+        group.known[0] = CommittedLog(place, TABLE)
+        assert not await group.read(0, place), "it is not committed here"
+        assert group.questions == []
+        group.known[0] = CommittedLog(LOG.end, TABLE)
+        group.known[1] = group.known[2] = CommittedLog(following - 1, TABLE)
+        with pytest.raises(StoreCorrupted, match=r"copy 1: nothing behind \d+ is known to be committed"):
+            await group.read(0, place)
+        group.known[2] = CommittedLog(following, TABLE)
+        await group.clock.advance(REST_MS)
+        assert await group.read(0, place)
+        assert group.is_whole(0)
+
+    run(story)
+
+
+def test_a_copy_gives_only_whole_records_of_one_file_of_the_same_epoch() -> None:
+    async def story(group: Group) -> None:
+        copy, starts = group.copies[0], LOG.starts
+        assert await copy.given(WantedRecords(starts[1], starts[3], 0)) == LOG.data[starts[1] : starts[3]]
+        for start, end in ((-1, 9), (9, 9), (9, 4), (starts[1], SEGMENT + 1), (0, PART_BYTES_MAX + 1)):
+            with pytest.raises(BadRequest, match="no part of one log file"):
+                await copy.given(WantedRecords(start, end, 0))
+        with pytest.raises(BadRequest, match="epoch 1 wrote the log here at 0, not epoch 2"):
+            await copy.given(WantedRecords(0, starts[1], 2))
+        with pytest.raises(HaNotAvailable, match="known to be committed"):
+            await copy.given(WantedRecords(LOG.end - 1, LOG.end + 1, 0))
+        with pytest.raises(NotFound, match="it is damaged here, too"):
+            await copy.given(WantedRecords(starts[1] + 1, starts[3], 0))
+        group.known[0] = CommittedLog(LOG.end, TABLE.begun(SEGMENT))
+        with pytest.raises(NotFound, match=f"the log here begins at {SEGMENT}"):
+            await copy.given(WantedRecords(0, starts[1], 0))
+        group.known[0] = CommittedLog(LOG.end, TABLE)
+        group.disks[0].remove(path_of(0))
+        with pytest.raises(NotFound, match="does not reach back"):
+            await copy.given(WantedRecords(0, starts[1], 0))
+
+    run(story)
+
+
+def test_what_is_asked_for_and_damaged_there_too_is_repaired_there_as_well() -> None:
+    async def story(group: Group) -> None:
+        place = LOG.starts[4] + 9
+        group.flip(0, place)
+        group.flip(1, place)
+        assert await group.read(0, place)
+        for _ in range(20):
+            await group.clock.advance(1)
+        assert group.is_whole(0)
+        assert group.is_whole(1)
+
+    run(story)
+
+
+def test_who_read_before_a_repair_reads_again_without_another_one() -> None:
+    async def story(group: Group) -> None:
+        repair = group.copies[0]
+        seen, place = repair.version, LOG.starts[4]
+        group.flip(0, place)
+        assert await group.read(0, place)
+        questions = len(group.questions)
+        assert await repair.repair(StoreCorrupted("late", log_offset=place), seen)
+        assert len(group.questions) == questions
+        assert not await group.read(0, place), "the log is whole, so something else is wrong"
+        assert not await repair.repair(StoreCorrupted("elsewhere"), repair.version)
+        assert not await repair.repair(StoreCorrupted("behind", log_offset=LOG.end), repair.version)
+        group.flip(0, place)
+        assert not await group.read(0, place), "it was walked a moment ago"
+        await group.clock.advance(CLEAN_MS)
+        assert await group.read(0, place)
+
+    run(story)
+
+
+def test_readers_of_one_file_wait_for_one_repair_and_not_for_ever() -> None:
+    async def story(group: Group) -> None:
+        held = asyncio.Event()
+
+        async def slow(wanted: WantedRecords) -> bytes:
+            await held.wait()
+            return LOG.data[wanted.start : wanted.end]
+
+        group.answers[1] = slow
+        group.flip(0, LOG.starts[4])
+        readers = [asyncio.ensure_future(group.read(0, LOG.starts[4])) for _ in range(50)]
+        await group.clock.advance(WAIT_MS - 1)
+        assert not any(reader.done() for reader in readers)
+        await group.clock.advance(2)
+        results = await asyncio.gather(*readers, return_exceptions=True)
+        assert all(isinstance(result, StoreCorrupted) for result in results)
+        assert "its repair from another copy goes on, read again" in str(results[0])
+        held.set()
+        assert await group.read(0, LOG.starts[4])
+        assert group.is_whole(0)
+        assert len(group.questions) == 1
+
+    run(story)
+
+
+def test_a_disk_that_gives_back_other_bytes_than_were_written_is_not_written_for_ever() -> None:
+    async def story(group: Group) -> None:
+        async def lost(start: int, data: bytes) -> None:
+            group.disks[0].files[path_of(0)].data[start] ^= 2
+
+        group.copies[0]._write = lost
+        group.flip(0, 9)
+        with pytest.raises(StoreCorrupted, match="the disk is broken"):
+            await group.read(0, 9)
+
+    run(story)
+
+
+def test_a_write_that_is_refused_leaves_the_damage_and_says_why() -> None:
+    async def story(group: Group) -> None:
+        async def refused(start: int, data: bytes) -> None:
+            raise StoreError("the log changes its owner just now")
+
+        group.copies[0]._write = refused
+        group.flip(0, 9)
+        with pytest.raises(StoreCorrupted, match="changes its owner"):
+            await group.read(0, 9)
+
+    run(story)
+
+
+# -- a start ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_opened_is_repaired_up_to_the_damage() -> None:
+    async def story(group: Group) -> None:
+        disk, repair = group.disks[0], group.copies[0]
+        group.known[0] = CommittedLog(0, EpochTable())  # nothing is known yet
+        epoch_file.save(disk, EpochStarts(LOG.epochs))
+        places = (LOG.starts[2] + 5, LOG.starts[7] + 5)
+        for place in (*places, LOG.starts[9] + 5):
+            group.flip(0, place)
+        await repair.repair_unopened(StoreCorrupted("damaged", log_offset=LOG.starts[7]))
+        group.flip(0, LOG.starts[9] + 5)
+        assert group.is_whole(0), "and what lies behind it is the next error's"
+        lock.acquire(disk)
+        disk.unlock()
+
+    run(story)
+
+
+def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> None:
+    async def story(group: Group) -> None:
+        disk, repair = group.disks[0], group.copies[0]
+        place = LOG.starts[7] + 5
+        group.flip(0, place)
+        error = StoreCorrupted("damaged", log_offset=LOG.starts[7])
+
+        async def failing() -> str:
+            task = asyncio.ensure_future(repair.repair_unopened(error))
+            for _ in range(START_MS // 500):
+                await group.clock.advance(1_000)
+            with pytest.raises(StoreCorrupted) as caught:
+                await asyncio.wait_for(task, 60)
+            return caught.value.message
+
+        assert "the table of epochs is missing" in await failing()
+        epoch_file.save(disk, EpochStarts(((9, 0),)))
+        assert "epoch 1 wrote the log here" in await failing() or "epoch" in await failing()
+        epoch_file.save(disk, EpochStarts(LOG.epochs))
+        group.known[1] = group.known[2] = CommittedLog(place, TABLE)
+        assert "copy 1: nothing behind" in await failing()
+        disk.faults_of["write"] = errno.EIO
+        group.known[1] = CommittedLog(LOG.end, TABLE)
+        assert "the disk failed" in await failing()
+        disk.faults_of.clear()
+        disk.remove(path_of(0))
+        assert "the file is missing" in await failing()
+
+    run(story)
+
+
+def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committed() -> None:
+    async def story(group: Group) -> None:
+        epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
+        group.flip(0, LOG.starts[7] + 5)
+        group.known[1] = group.known[2] = CommittedLog(0, TABLE)
+        task = asyncio.ensure_future(
+            group.copies[0].repair_unopened(StoreCorrupted("damaged", log_offset=LOG.starts[7]))
+        )
+        await group.clock.advance(3_000)
+        assert not task.done()
+        group.known[2] = CommittedLog(LOG.end, TABLE)
+        for _ in range(5):
+            await group.clock.advance(1_000)
+        await asyncio.wait_for(task, 60)
+        assert group.is_whole(0)
+
+    run(story)
