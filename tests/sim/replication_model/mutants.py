@@ -123,7 +123,7 @@ class _CountsBrokers(Replica):
 
 
 class _TakesAnything(Replica):
-    """R20: what a leader sent ahead is written wherever it begins."""
+    """R21: what a leader sent ahead is written wherever it begins."""
 
     __slots__ = ()
 
@@ -135,7 +135,7 @@ class _TakesAnything(Replica):
 
 
 class _KeepsQueued(Replica):
-    """R20: what an earlier leader sent ahead stays, and what the next one sends is taken behind it. The epoch of the
+    """R21: what an earlier leader sent ahead stays, and what the next one sends is taken behind it. The epoch of the
     record before would tell, so it is not looked at either.
     """
 
@@ -219,8 +219,8 @@ MUTANTS = {
     "R8 epoch start": Rules(_NoEpochCheck),
     "R3 synced epoch": Rules(forgets_epochs=True),
     "R6 by broker, not by pair": Rules(_CountsBrokers),
-    "R20 only what is next": Rules(_TakesAnything),
-    "R20 of this match of the logs": Rules(_KeepsQueued),
+    "R21 only what is next": Rules(_TakesAnything),
+    "R21 of this match of the logs": Rules(_KeepsQueued),
 }
 """Name of the rule that is switched off -> the world without it."""
 

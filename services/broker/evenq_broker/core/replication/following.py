@@ -1,7 +1,7 @@
 """A follower: matches its log with the leader's, cuts what differs, copies the rest, and says how far it is.
 
 One request for epochs and one copy are under way at a time, and what comes meanwhile waits for the copy's end, up to
-`config.ahead` (R20). What may have been lost is asked for again by `tick`, or when later records come. A reply counts
+`config.ahead` (R21). What may have been lost is asked for again by `tick`, or when later records come. A reply counts
 only for the request that waits for it: a late one shows a shorter log (see `EpochsReply`). Records count only if they
 begin where what was received ends and the record before them has the same epoch; else the logs are matched again.
 """

@@ -264,7 +264,7 @@ class Rules:
         return self.end if self.writing is None else self.writing.end
 
     def _is_next(self, records: Records) -> bool:
-        """R20: only records that follow what was received count, in whatever order messages come."""
+        """R21: only records that follow what was received count, in whatever order messages come."""
         return records.start == self._received_end()
 
     def _view(self) -> tuple[Pair, ...]:
@@ -387,7 +387,7 @@ class Rules:
         self.role = role
 
     def _forget_queued(self) -> None:
-        """R20: what came and is not with the writer goes with the match of the logs that it was sent for."""
+        """R21: what came and is not with the writer goes with the match of the logs that it was sent for."""
         self.queued, self.gap_at = (), NOTHING
 
     def _raise_hw(self, end: int) -> None:
