@@ -84,14 +84,13 @@ class Follower(Rules):
 
     def _compare_committed(self, cut: int) -> None:
         """The log of this epoch's leader has what is below `cut`. It must have all that is committed, unless it came to
-        lead by an unclean election, or after one (R20).
+        lead by an unclean election, or after one (R20): then nothing is known to be committed until it says so, as
+        after a start. Not even what both have: the leader may not have synced it, and may come back without.
         """
-        if cut < self.hw:
-            if not self._may_lose_committed():
-                raise InvariantBroken(
-                    f"I1: committed {self.hw}, but the leader of epoch {self.max_epoch} has only {cut}"
-                )
-            self.hw = cut
+        if self._may_lose_committed():
+            self.hw = 0
+        elif cut < self.hw:
+            raise InvariantBroken(f"I1: committed {self.hw}, but the leader of epoch {self.max_epoch} has only {cut}")
         self.hw_epoch = self.max_epoch
 
     def _truncated(self, end: int) -> list[Action]:
@@ -102,8 +101,6 @@ class Follower(Rules):
 
     def _emptied(self, start: int) -> list[Action]:
         self.table, self.end, self.durable = EpochTable(start), start, start
-        if self._unclean_since(0):
-            self.hw = min(self.hw, start)  # instead of a cut, when what is derived could not be cut (R20)
         return self._matched()
 
     def _matched(self) -> list[Action]:

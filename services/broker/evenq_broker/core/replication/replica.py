@@ -66,7 +66,11 @@ class Replica(Leader):
         if epoch != self.persisting:
             return []  # a higher one is on its way
         self.persisting = 0
-        return self._begin() if self.role is Role.ELECTED else self._follow()
+        if self.role is not Role.ELECTED:
+            return self._follow()
+        # Who is in sync has confirmed what it knows to be committed; who was elected unclean may have to do so yet (R20).
+        self.hw, self.hw_epoch = min(self.hw, self._confirmed_end()), epoch
+        return self._begin()
 
     def appended(self, epoch: int, end: int) -> list[Action]:
         """A leader's records, or the epoch-start record, were written; the log ends at `end`."""
