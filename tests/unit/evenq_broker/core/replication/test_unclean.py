@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from evenq_broker.core.replication.actions import CompareAndSet, Fence, PersistEpoch, Reset, Truncate
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
-from evenq_broker.core.replication.messages import EpochsReply
+from evenq_broker.core.replication.messages import EpochsReply, FollowerProgress
 from evenq_broker.core.replication.record import (
     REASON_MAX,
     UNCLEAN_MAX,
@@ -78,9 +79,7 @@ def test_it_commits_nothing_before_another_copy_is_admitted() -> None:
     assert (one.role, one.hw) == (Role.READY, 20)
 
 
-def confirmation(end: int) -> object:
-    from evenq_broker.core.replication.messages import FollowerProgress
-
+def confirmation(end: int) -> FollowerProgress:
     return FollowerProgress(end, end, wants=False)
 
 
@@ -212,8 +211,6 @@ def test_a_record_with_nonsense_about_unclean_elections_is_refused(change: dict[
 
 
 def test_the_record_keeps_the_newest_ones_and_stays_small() -> None:
-    import json
-
     record = seen(1).record
     for epoch in range(1, UNCLEAN_MAX + 3):
         record = record.elected_unclean(election(epoch, reason="ä" * REASON_MAX), (PAIRS[1],))
