@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "core" / "replicati
 import pytest
 from evenq_broker.core.replication.actions import CompareAndSet, HandedOver
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
-from evenq_broker.core.replication.record import NO_LEADER, Seen
+from evenq_broker.core.replication.record import NO_LEADER, Seen, UncleanElection
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.unclean import UncleanOrder
 from evenq_broker.loops.replication.group_control import CHANGE_MS, HAND_OVER_MS, ReplicaControl
@@ -204,13 +204,24 @@ def left_behind() -> Driver:
     return driver
 
 
+def elected(driver: Driver, order: UncleanOrder) -> UncleanElection:
+    async def main() -> UncleanElection:
+        clock = FakeClock()
+        one = ReplicaControl(driver, broker_name="g", addresses={}, serves=lambda: False, clock=clock)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(one.elect_unclean(one.view(), order))
+        await clock.until(task.done)
+        return await task
+
+    return asyncio.run(main())
+
+
 def test_a_copy_that_is_not_in_sync_leads_on_request_once_the_record_has_been_quiet() -> None:
     driver = left_behind()
     one = control(driver)
     order = UncleanOrder(copy=1, reason=" its  disks\nburnt ")
     plan = one.unclean_plan(one.view(), order)
     assert (plan.suggested, plan.refusal, [pair.broker_id for pair in plan.lost]) == (1, "", [0, 2])
-    done = asyncio.run(one.elect_unclean(one.view(), order))
+    done = elected(driver, order)
     assert (done.epoch, done.broker_id, done.log_end, done.reason) == (2, 1, 10, "its disks burnt")
     assert one.view().unclean == (done,)
 
@@ -230,13 +241,5 @@ def test_what_hinders_an_unclean_election_is_said_and_nothing_is_written() -> No
 def test_an_unclean_election_whose_record_cannot_be_written_says_that_it_may_be_later() -> None:
     driver = left_behind()
     driver.writes = False
-
-    async def main() -> None:
-        clock = FakeClock()
-        one = ReplicaControl(driver, broker_name="g", addresses={}, serves=lambda: False, clock=clock)
-        task = asyncio.ensure_future(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
-        await clock.until(task.done)
-        await task
-
     with pytest.raises(HaNotAvailable, match="may be later"):
-        asyncio.run(main())
+        elected(driver, UncleanOrder(copy=1))
