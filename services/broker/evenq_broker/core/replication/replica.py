@@ -68,7 +68,7 @@ class Replica(Leader):
         self.persisting = 0
         if self.role is not Role.ELECTED:
             return self._follow()
-        # Who is in sync has confirmed what it knows to be committed; who was elected unclean may have to do so yet (R20).
+        # Who is in sync has confirmed what it knows to be committed; who was elected unclean may not have (R20).
         self.hw, self.hw_epoch = min(self.hw, self._confirmed_end()), epoch
         return self._begin()
 

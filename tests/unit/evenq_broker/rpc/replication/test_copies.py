@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_refused(fields: dict[str, Any], kind: type[Excep
 
 def test_a_plan_with_a_refusal_is_not_carried_out() -> None:
     one = Electable(1, refusal="a leader lives")
-    with pytest.raises(PreconditionFailed, match="copy 1: a leader lives. Nothing was changed"):
+    with pytest.raises(PreconditionFailed, match="copy 1: a leader lives"):
         elected([one], copy=1, accept_data_loss=True)
     assert one.orders == []
 
