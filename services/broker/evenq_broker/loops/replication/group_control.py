@@ -158,7 +158,7 @@ class ReplicaControl:
             if self._clock.monotonic_ms() >= deadline_ms:
                 raise HaNotAvailable(
                     f"the group record of {self._name} was not written within {CHANGE_MS} ms, and may be later; look "
-                    "with `evenq cluster show --endpoint` at this copy, then try again"
+                    "with `evenq cluster show` at the address of this copy, then try again"
                 )
             self._driver.stand_unclean(reason=reason)
             await self._clock.sleep_ms(LOOK_MS)
