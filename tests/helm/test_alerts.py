@@ -386,6 +386,22 @@ STORIES = {
         ),
         [alert("CopiesMissing", **NODE_A), alert("CopyBehind", broker_id="2", **NODE_A)],
     ),
+    "a copy that an operator let lead": Story(
+        C1
+        | {
+            f"evenq_broker_unclean_elections{own('c1', 'broker', 'a')}": f"1x{ENDS}",
+            f"evenq_broker_unclean_election_timestamp_seconds{own('c1', 'broker', 'a')}": f"60x{ENDS}",
+        },
+        [alert("UncleanElection", cluster="c1", node_id="a")],
+    ),
+    "a copy that an operator let lead long ago": Story(
+        C1
+        | {
+            f"evenq_broker_unclean_elections{own('c1', 'broker', 'a')}": f"1x{ENDS}",
+            f"evenq_broker_unclean_election_timestamp_seconds{own('c1', 'broker', 'a')}": f"-90000x{ENDS}",
+        },
+        [],
+    ),
     "elections without end": Story(
         changed(TWO_GROUPS, "evenq_broker_replica_epoch", f"7x{BEGINS} 8+1x{ENDS - BEGINS}", node_id="a"),
         [alert("LeaderChanges", **NODE_A)],

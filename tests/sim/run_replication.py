@@ -1,7 +1,8 @@
 """`make replication-model WALKS=100000 SEED=0`: random walks of the replication model.
 
 `--mutant-walks n` looks for mutants of its rules by walks too (tests/sim/test_replication_model.py kills all of them).
-`--members` plays those in which copies come and go, `--founding` those from before the first record on. `--search` plays the exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks
+`--members` plays those in which copies come and go, `--founding` those from before the first record on, `--unclean` those
+with unclean elections. `--search` plays the exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks
 an invariant, a mutant survives, or a scope was not finished.
 """
 
@@ -19,14 +20,15 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from replication_model.founding import Founding  # noqa: E402 - the line above makes it importable
-from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS  # noqa: E402
+from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, UNCLEAN_MUTANTS  # noqa: E402
 from replication_model.search import SCOPES, Search  # noqa: E402
+from replication_model.unclean import Unclean  # noqa: E402
 from replication_model.walks import ChangingCopies, Outcome, Walk  # noqa: E402
 from replication_model.world import Rules, Violation  # noqa: E402
 
 CHUNK = 50
-KINDS: dict[str, type[Walk]] = {"": Walk, "members": ChangingCopies, "founding": Founding}
-ALL_MUTANTS = {**MUTANTS, **MEMBER_MUTANTS, **FOUNDING_MUTANTS}
+KINDS: dict[str, type[Walk]] = {"": Walk, "members": ChangingCopies, "founding": Founding, "unclean": Unclean}
+ALL_MUTANTS = {**MUTANTS, **MEMBER_MUTANTS, **FOUNDING_MUTANTS, **UNCLEAN_MUTANTS}
 
 
 def main() -> int:
@@ -40,11 +42,12 @@ def main() -> int:
     parser.add_argument("--walk", type=int, default=None, help="only this one, with its story")
     parser.add_argument("--members", action="store_true", help="walks in which copies are added and removed")
     parser.add_argument("--founding", action="store_true", help="walks that begin without a record")
+    parser.add_argument("--unclean", action="store_true", help="walks in which copies are elected that lack records")
     parser.add_argument("--search", action="store_true", help="the exhaustive scopes")
     parser.add_argument("--states", type=int, default=20_000_000, help="of one scope, at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args()
-    kind = "members" if options.members else "founding" if options.founding else ""
+    kind = next((name for name in KINDS if name and getattr(options, name)), "")
     if options.walk is not None:
         return one(options.walk, kind)
     if options.search:
@@ -104,7 +107,8 @@ def mutants(pool: multiprocessing.pool.Pool, walks_max: int, only: str) -> int:
 
 
 def kind_of(mutant: str) -> str:
-    return "members" if mutant in MEMBER_MUTANTS else "founding" if mutant in FOUNDING_MUTANTS else ""
+    mutants_of = {"members": MEMBER_MUTANTS, "founding": FOUNDING_MUTANTS, "unclean": UNCLEAN_MUTANTS}
+    return next((kind for kind, mutants in mutants_of.items() if mutant in mutants), "")
 
 
 def played_of(seed: int, *, name: str, kind: str) -> Outcome:

@@ -12,8 +12,9 @@ import pytest
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import Role, Timing
 from replication_model.founding import Founding, FoundingWorld
-from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS
+from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, UNCLEAN_MUTANTS
 from replication_model.search import Scope, Search
+from replication_model.unclean import Unclean, UncleanWorld
 from replication_model.walks import ChangingCopies, HandingOver, play
 from replication_model.world import Rules, Violation, World
 
@@ -58,6 +59,24 @@ def test_groups_that_are_founded_on_nothing_or_on_one_copy_break_no_invariant_an
     worlds = [walk.world for walk in walks]
     assert sum(bool(world.alone) for world in worlds if isinstance(world, FoundingWorld)) > WALKS // 2
     assert sum(world.refused for world in worlds if isinstance(world, FoundingWorld)) > WALKS // 8, "R19"
+
+
+def test_unclean_elections_lose_what_their_copy_lacks_and_nothing_else_and_the_group_goes_on() -> None:
+    """D12: whatever the chosen copy has stays, what is committed from then on is never lost, and what is lost is known
+    at the moment of the election. Copies that knew of more are cut, once.
+    """
+    walks = [Unclean(seed, Rules()) for seed in range(WALKS)]
+    outcomes = [walk.play() for walk in walks]
+    assert [(one.seed, one.problem) for one in outcomes if one.problem] == []
+    worlds = [walk.world for walk in walks if isinstance(walk.world, UncleanWorld)]
+    assert sum(len(world.record.unclean) for world in worlds) > WALKS // 8
+    assert sum(len(world.given_up) for world in worlds) > WALKS // 8
+    assert all(one.healed_rounds for one in outcomes if one.seed % 4 == 0)
+
+
+@pytest.mark.parametrize("name", UNCLEAN_MUTANTS)
+def test_walks_with_unclean_elections_kill_the_mutant(name: str) -> None:
+    assert any(Unclean(seed, UNCLEAN_MUTANTS[name]).play().problem for seed in range(600))
 
 
 def test_a_walk_is_the_same_twice() -> None:

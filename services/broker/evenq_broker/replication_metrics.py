@@ -80,8 +80,29 @@ def replication_metrics(
                 if one.lag_ms >= 0 and one.state is not CopyState.AWAY
             ],
         ),
+        *_unclean(replica),
         *_of_follower(replay_lag, messages_out),
         *_of_repair(repair),
+    ]  # fmt: skip
+
+
+def _unclean(replica: Replica) -> list[Metric]:
+    def newest_seconds() -> float:
+        unclean = () if replica.record is None else replica.record.unclean
+        return unclean[-1].time_ms / 1000 if unclean else 0.0
+
+    return [
+        Metric(
+            name="evenq_broker_unclean_elections", kind=MetricKind.GAUGE, unit="", labels=(),
+            help="Times that an operator let a copy lead that may have lacked acknowledged messages, by the record, "
+            "4 at most.",
+            read=lambda: [((), 0 if replica.record is None else len(replica.record.unclean))],
+        ),
+        Metric(
+            name="evenq_broker_unclean_election_timestamp_seconds", kind=MetricKind.GAUGE, unit="seconds", labels=(),
+            help="When that was done last, seconds since the epoch of time; 0: never.",
+            read=lambda: [((), newest_seconds())],
+        ),
     ]  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from evenq.store import MessageStore
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import ReplicaGroupView
 from evenq_broker.core.replication.membership import CopyChange
+from evenq_broker.core.replication.record import UncleanElection
+from evenq_broker.core.replication.unclean import UncleanOrder, UncleanPlan
 from evenq_broker.settings import BrokerSettings
 from evenq_broker.stats import BrokerStats
 
@@ -41,6 +43,14 @@ class GroupControl(Protocol):
 
     async def change(self, change: CopyChange) -> ReplicaGroupView:
         """Change the copies; gives the group as it is then. Raises NotFound, PreconditionFailed, HaNotAvailable."""
+        ...
+
+    def unclean_plan(self, view: ReplicaGroupView, order: UncleanOrder | None) -> UncleanPlan:
+        """What would be lost if a copy led that is not in sync, and why it may not. `view`: of all that answer."""
+        ...
+
+    async def elect_unclean(self, view: ReplicaGroupView, order: UncleanOrder) -> UncleanElection:
+        """Let this copy lead although it is not in sync. Raises PreconditionFailed, HaNotAvailable."""
         ...
 
 

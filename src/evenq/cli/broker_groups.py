@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 
 from evenq.cli.admin import with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
-from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView, LeaderMoveView
+from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView, LeaderMoveView, UncleanElectionView
 
 __all__ = [
     "add_replica",
@@ -100,7 +101,19 @@ def _note(group: BrokerGroupView) -> str:
         parts.append(f"no writes are accepted until {group.in_sync_min} are in sync")
     elif missing and group.in_sync == group.in_sync_min:
         parts.append("if one more is lost, no writes are accepted")
+    if group.unclean:
+        parts.append(_unclean(group.unclean))
     return "; ".join(parts)
+
+
+def _unclean(elections: tuple[UncleanElectionView, ...]) -> str:
+    newest = elections[-1]
+    when = datetime.fromtimestamp(newest.time_ms / 1000, UTC)
+    earlier = f", and {len(elections) - 1} before" if len(elections) > 1 else ""
+    return (
+        f"acknowledged messages may be lost: unclean election at epoch {newest.epoch} on {when:%Y-%m-%d} by "
+        f"copy {newest.copy}{earlier}"
+    )
 
 
 def move_leader(options: argparse.Namespace) -> None:

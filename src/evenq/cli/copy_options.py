@@ -52,6 +52,15 @@ examples:
   evenq broker set-min-in-sync broker-a 2
   evenq broker set-min-in-sync broker-a 1      go on with one copy; what only that one has is lost with its disk
 """
+_UNCLEAN = """\
+examples:
+  evenq broker elect-unclean broker-a --endpoint db3:8083                                what would be lost
+  evenq broker elect-unclean broker-a --endpoint db3:8083 --copy 2 --accept-data-loss    copy 2 leads
+
+The last resort, when all copies that may lead are lost for good: acknowledged messages that only they had are lost.
+Ask any copy at its address in replication.members. It is refused while the group has a leader, while a copy answers
+that may lead, and while another copy answers that has more.
+"""
 
 
 def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -98,6 +107,26 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
         "set-min-in-sync", "set how many copies of a broker group must be in sync", "set_min_in_sync", _MINIMUM
     )
     minimum.add_argument("copies", type=natural, metavar="N", help="with fewer in sync nothing is taken")
+    unclean = command(
+        actions,
+        "elect-unclean",
+        "let a copy lead that lacks acknowledged messages, when all that may lead are lost for good",
+        "unclean",
+        "elect_unclean",
+        examples=_UNCLEAN,
+    )
+    unclean.set_defaults(silent_hint=". Ask a copy of the group at its address in replication.members")
+    unclean.add_argument("name", metavar="GROUP", help="the broker's name")
+    unclean.add_argument(
+        "--copy", type=natural, metavar="COPY", help="number of the copy that is to lead (default: only look)"
+    )
+    unclean.add_argument("--accept-data-loss", action="store_true", help="do it; without this only the plan is printed")
+    unclean.add_argument(
+        "--despite-better", action="store_true", help="also if another copy answers that has more; needs --reason"
+    )
+    unclean.add_argument(
+        "--reason", default="", metavar="TEXT", help="kept in the group record, at most 200 characters"
+    )
 
 
 def _copy(parser: argparse.ArgumentParser, text: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_admin import AdminClient
-from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView
+from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView, UncleanPlanView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -31,7 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import SyncFace
-from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced
+from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced, must_accept
 from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
@@ -359,6 +359,38 @@ class Admin(Queries, SyncFace, AdminClient):
         PreconditionFailed (fewer are in sync, or the group has fewer), HaNotAvailable.
         """
         return self._run(self._calls.set_in_sync_min(broker, copies))
+
+    def plan_unclean_election(
+        self, broker: str, *, copy: int | None = None, reason: str = "", despite_better: bool = False
+    ) -> UncleanPlanView:
+        """What would be lost if a copy of a broker group led that is not in sync (`copy`; None: none is chosen yet),
+        and why that would be refused. Changes nothing. The endpoint must be the address of a copy for the other copies,
+        as in `replication.members`: a group without a leader serves no clients. Raises BadRequest (another group's
+        copy).
+        """
+        return self._run(
+            self._calls.elect_unclean(
+                broker, copy, accept_data_loss=False, reason=reason, despite_better=despite_better, epoch=0
+            )
+        )
+
+    def elect_unclean(
+        self, broker: str, copy: int, *, accept_data_loss: bool, reason: str = "", despite_better: bool = False,
+        epoch: int = 0,
+    ) -> UncleanPlanView:  # fmt: skip
+        """Let a copy lead that lacks acknowledged messages: the last resort when all that may lead are lost for good.
+        What only they had is lost; it stays in the group record that this was done. `accept_data_loss` must be True.
+        `epoch`: of the plan that was looked at; in another one nothing is done. `despite_better`: also if another copy
+        answers that has more, with a `reason`. The endpoint: as for `plan_unclean_election`. Raises PreconditionFailed
+        (a leader lives, a copy answers that may lead or has more; nothing was changed), ConnectionFailed and
+        HaNotAvailable (it may be done yet: look).
+        """
+        must_accept(accept_data_loss)
+        return self._run(
+            self._calls.elect_unclean(
+                broker, copy, accept_data_loss=True, reason=reason, despite_better=despite_better, epoch=epoch
+            )
+        )
 
     def describe_cluster(self) -> ClusterView:
         """A summary of the cluster, with the copies of each broker. An endpoint may also be the address of a copy for

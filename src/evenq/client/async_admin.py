@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evenq.client.async_queries import AsyncQueries
-from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView
+from evenq.client.core.broker_group_views import BrokerGroupView, LeaderMoveView, UncleanPlanView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -31,7 +31,7 @@ from evenq.client.core.views import (
     WithdrawView,
 )
 from evenq.client.faces import AsyncFace, SdkClient
-from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced
+from evenq.client.loops.changing_copies import copies_grown, copy_removed, copy_replaced, must_accept
 from evenq.client.loops.moving import leader_moved
 from evenq.client.loops.resizing import drained, scaled, withdrawn
 from evenq.client.loops.scale_in import scale_in_checked
@@ -287,6 +287,24 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
         """This many copies must be in sync; see `evenq.Admin.set_in_sync_min`."""
         return await self._calls.set_in_sync_min(broker, copies)
+
+    async def plan_unclean_election(
+        self, broker: str, *, copy: int | None = None, reason: str = "", despite_better: bool = False
+    ) -> UncleanPlanView:
+        """What an unclean election would lose; see `evenq.Admin.plan_unclean_election`."""
+        return await self._calls.elect_unclean(
+            broker, copy, accept_data_loss=False, reason=reason, despite_better=despite_better, epoch=0
+        )
+
+    async def elect_unclean(
+        self, broker: str, copy: int, *, accept_data_loss: bool, reason: str = "", despite_better: bool = False,
+        epoch: int = 0,
+    ) -> UncleanPlanView:  # fmt: skip
+        """Let a copy lead that lacks acknowledged messages; see `evenq.Admin.elect_unclean`."""
+        must_accept(accept_data_loss)
+        return await self._calls.elect_unclean(
+            broker, copy, accept_data_loss=True, reason=reason, despite_better=despite_better, epoch=epoch
+        )
 
     async def describe_cluster(self) -> ClusterView:
         """The cluster at a glance."""

@@ -20,7 +20,7 @@ from evenq.store.disk import Disk, File
 from evenq.store.memory_disk import MEMORY_FULL, MORE_MEMORY
 from evenq.store.segment import FOLDER, path_of, segment_of
 
-__all__ = ["CommitLog", "LogRun"]
+__all__ = ["CommitLog", "LogRun", "runs_of"]
 
 log = logging.getLogger(__name__)
 
@@ -202,3 +202,18 @@ class CommitLog:
             self.sync()
         if len(runs) > 1 or first.position == 0:
             self._disk.sync_folder(FOLDER)
+
+
+def runs_of(data: memoryview, start: int, segment_bytes: int) -> list[LogRun]:
+    """What of bytes that begin at log offset `start` goes to which file."""
+    runs, done = [], 0
+    whole = data.obj if isinstance(data.obj, bytes) and len(data.obj) == len(data) else None  # not copied then
+    while done < len(data):
+        file_start, position = segment_of(start + done, segment_bytes)
+        size = min(segment_bytes - position, len(data) - done)
+        run = LogRun(file_start, position)
+        run.add(whole if whole is not None and size == len(whole) else bytes(data[done : done + size]))
+        run.seals = position + size == segment_bytes
+        runs.append(run)
+        done += size
+    return runs

@@ -35,7 +35,15 @@ from evenq.store.frame_walk import Fault, FrameWalk
 from evenq.store.snapshot import Snapshot
 from evenq.store.timers.runs import FOLDER as TIMERS
 
-__all__ = ["FoundLog", "checkpoint_crc", "drop_derived_over", "empty_folder", "find_log", "unclean_checkpoint"]
+__all__ = [
+    "FoundLog",
+    "can_derive",
+    "checkpoint_crc",
+    "drop_derived_over",
+    "empty_folder",
+    "find_log",
+    "unclean_checkpoint",
+]
 
 log = logging.getLogger(__name__)
 
@@ -272,6 +280,17 @@ def drop_derived_over(disk: Disk, log_start: int, end: int) -> None:
     if names:
         disk.sync_folder(snapshot.FOLDER)
     index_file.load_all(disk, log_start=log_start, log_end=end)  # drops those over it
+
+
+def can_derive(disk: Disk, log_start: int, end: int) -> bool:
+    """Whether a log from `log_start` that is cut at `end` has all that a store needs to go on from it: it begins at 0,
+    or a snapshot that is not behind `end` says what was before.
+    """
+    saved = checkpoint_file.load(disk)
+    places = [int(name) for name in disk.list(snapshot.FOLDER) if name.isdecimal()]
+    if not log_start or max([0 if saved is None else saved.log_offset, *places]) <= end:
+        return True
+    return any(log_start <= place <= end for place in places)
 
 
 def empty_folder(disk: Disk) -> None:

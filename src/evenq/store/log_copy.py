@@ -22,11 +22,12 @@ from typing import Final, TypeVar
 from evenq.errors import BodyTooLarge, Error, RecordsDamaged, StoreError, StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.failpoints import passing
-from evenq.store import copy_trim, epoch_file, log_tail, opening, segment, snapshot_copy
-from evenq.store.commit_log import FULL, CommitLog, LogRun, shortage
+from evenq.store import copy_trim, epoch_file, log_tail, lost_tail, opening, segment, snapshot_copy
+from evenq.store.commit_log import FULL, CommitLog, runs_of, shortage
 from evenq.store.copied_mark import Mark, MarkFile
 from evenq.store.copy_opening import (
     FoundLog,
+    can_derive,
     checkpoint_crc,
     drop_derived_over,
     empty_folder,
@@ -41,6 +42,7 @@ from evenq.store.frame_walk import FrameWalk
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
 from evenq.store.log_pieces import LogPieces
+from evenq.store.lost_tail import LostTail
 from evenq.store.options import StoreOptions
 from evenq.store.record import HEADER_BYTES, STATE, pack, pack_padding
 
@@ -189,6 +191,15 @@ class LogCopy(CopyRepair):
         """Return `synced_end` when everything that was written before the call is on disk. Raises StorePoisoned."""
         return await self._run(self._sync)
 
+    async def can_cut(self, end: int) -> bool:
+        """Whether a store could go on from a log that is cut at `end`. Else only `reset` helps."""
+        return await self._run(lambda: can_derive(self._disk, self.start, end))
+
+    async def keep_lost(self, start: int) -> LostTail:
+        """Count what lies behind `start`, and keep it aside as far as there is room, before it is cut."""
+        keep = lost_tail.keep
+        return await self._run(lambda: keep(self._disk, self._pieces, start, self._end))
+
     async def truncate(self, end: int) -> None:
         """Cut the log at `end`, where a group must end; on disk when it returns. Raises StoreError for another place,
         StoreFull if nothing was changed yet, StorePoisoned.
@@ -305,7 +316,7 @@ class LogCopy(CopyRepair):
         epochs = self._epochs.grown(walk.epochs, led=led)
         self._file_epochs(epochs)
         try:
-            self._log.write(self._runs(data, start))
+            self._log.write(runs_of(data, start, self._segment_bytes))
         except StoreFull as error:
             cause = error.__cause__
             text = shortage(cause) if isinstance(cause, OSError) else str(error)
@@ -314,20 +325,6 @@ class LogCopy(CopyRepair):
         self._epochs, self._end = epochs, walk.boundary
         self._last_store_ms = max(self._last_store_ms, walk.last_store_ms)
         return walk.boundary
-
-    def _runs(self, data: memoryview, start: int) -> list[LogRun]:
-        """What goes to which file."""
-        runs, done = [], 0
-        whole = data.obj if isinstance(data.obj, bytes) and len(data.obj) == len(data) else None  # not copied then
-        while done < len(data):
-            file_start, position = segment.segment_of(start + done, self._segment_bytes)
-            size = min(self._segment_bytes - position, len(data) - done)
-            run = LogRun(file_start, position)
-            run.add(whole if whole is not None and size == len(whole) else bytes(data[done : done + size]))
-            run.seals = position + size == self._segment_bytes
-            runs.append(run)
-            done += size
-        return runs
 
     def _append_epoch_start(self, epoch: int, payload: bytes, store_ms: int) -> int:
         if epoch <= self._epochs.last:

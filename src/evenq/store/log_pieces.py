@@ -70,6 +70,11 @@ class LogPieces:
             yield epoch, position
             position = behind
 
+    def kinds(self, start: int, end: int) -> Iterator[int]:
+        """Kind of each frame between two places. Raises as `read`."""
+        for _, kind, _, _ in self._steps(start, end):
+            yield kind
+
     def ends_group(self, start: int, end: int) -> bool | None:
         """Whether a group ends at `end`, seen by the frames from `start`, where a frame begins. None: no record lies
         between them, so that cannot be said.

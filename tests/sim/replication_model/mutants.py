@@ -17,7 +17,7 @@ from evenq_broker.core.replication.rules import Role
 
 from replication_model.world import Rules
 
-__all__ = ["FOUNDING_MUTANTS", "MEMBER_MUTANTS", "MUTANTS"]
+__all__ = ["FOUNDING_MUTANTS", "MEMBER_MUTANTS", "MUTANTS", "UNCLEAN_MUTANTS"]
 
 
 class _NoAdmission(Replica):
@@ -206,6 +206,33 @@ class _NeedsMoreThanThereAre(Replica):
         return True
 
 
+class _CutsCommitted(Replica):
+    """R20: forgets what it knows to be committed for every new leader, not only after an unclean election."""
+
+    __slots__ = ()
+
+    def _may_lose_committed(self) -> bool:
+        return True
+
+
+class _OldPairsCount(Replica):
+    """R20: who was in sync before an unclean election stays it, with what it has."""
+
+    __slots__ = ()
+
+    def _unclean_set(self, record: GroupRecord) -> tuple[Pair, ...]:
+        return (*(pair for pair in record.isr if pair.broker_id != self.config.broker_id), self.own_pair)
+
+
+class _LeadsForItsOldDisk(Replica):
+    """R20, R2: an attempt with the disk before, carried out late, passes for the one of this disk."""
+
+    __slots__ = ()
+
+    def _is_own_attempt(self, record: GroupRecord) -> bool:
+        return record.leader == self.config.broker_id and record.epoch == self.attempted
+
+
 MUTANTS = {
     "R8 altogether": Rules(_NoAdmission),
     "R3 refuse lower epochs": Rules(_HearsOldEpochs),
@@ -237,3 +264,10 @@ FOUNDING_MUTANTS = {
     "R19 epoch of the founder's log": Rules(_FoundsInNoEpoch),
 }
 """The same of the founding of a group; `Founding` walks find them."""
+
+UNCLEAN_MUTANTS = {
+    "R20 cut below committed": Rules(_CutsCommitted),
+    "R20 old pairs count": Rules(_OldPairsCount),
+    "R20 attempt of the old disk": Rules(_LeadsForItsOldDisk),
+}
+"""The same of unclean elections; `Unclean` walks find them."""

@@ -82,6 +82,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "ForgetBroker": (_BROKER, Action.OPERATE),
         "MoveLeader": (_BROKER, Action.OPERATE),
         "ChangeCopies": (_BROKER, Action.OPERATE),
+        "ElectUnclean": (_BROKER, Action.OPERATE),
         "CreateGroup": (_GROUP, Action.CREATE),
         "DeleteGroup": (_GROUP, Action.DELETE),
         "ListGroups": (_CLUSTER, Action.DESCRIBE),

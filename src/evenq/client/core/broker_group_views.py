@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BrokerCopyView", "BrokerGroupView", "LeaderMoveView", "MoveAnswer"]
+__all__ = [
+    "BrokerCopyView",
+    "BrokerGroupView",
+    "LeaderMoveView",
+    "LostPairView",
+    "MoveAnswer",
+    "UncleanElectionView",
+    "UncleanPlanView",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +35,42 @@ class BrokerCopyView:
     """How long ago it had everything; 0 while it has."""
     away_since_ms: int
     """When it was missed first, ms since the epoch; 0: it answers."""
+    committed_end: int | None = None
+    """Bytes of log that it knows to be committed since its process started."""
+    log_epoch: int | None = None
+    """Epoch of the last record of its log; 0: it has none."""
 
     @property
     def in_sync(self) -> bool:
         """It has every committed record, and keeps up."""
         return self.state in {"LEADER", "STARTING", "IN_SYNC"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostPairView:
+    """A copy with its store that has all that is committed, by the group record."""
+
+    copy: int
+    store_id: str
+    away_since_ms: int
+    """When it was missed first, ms since the epoch; 0: it answers, with another store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanElectionView:
+    """An operator let a copy lead that may lack acknowledged messages."""
+
+    epoch: int
+    """That it began."""
+    copy: int
+    store_id: str
+    time_ms: int
+    """Ms since the epoch, by the clock of that copy."""
+    log_end: int
+    """Bytes of log that it had: what was committed behind that is lost."""
+    lost: tuple[int, ...]
+    """Copies that may have led before."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +88,8 @@ class BrokerGroupView:
     """With fewer copies in sync nothing is taken."""
     copies: tuple[BrokerCopyView, ...]
     """Ascending."""
+    unclean: tuple[UncleanElectionView, ...] = ()
+    """The last four, the newest last; empty: nothing acknowledged was ever given up."""
 
     @property
     def in_sync(self) -> int:
@@ -84,3 +125,19 @@ class LeaderMoveView:
     log for longer than was waited."""
     took_ms: int
     """From the request until it served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanPlanView:
+    """What would be lost if a copy led that is not in sync; and what was done, if it was."""
+
+    group: BrokerGroupView
+    """As it was before."""
+    suggested: int | None
+    """The copy that answers and has most; None: none answers."""
+    refusal: str
+    """Why it is not done, or would not be; empty: nothing hinders."""
+    lost: tuple[LostPairView, ...]
+    """What only these have is lost."""
+    election: UncleanElectionView | None
+    """None: nothing was done."""

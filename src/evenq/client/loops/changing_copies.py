@@ -22,7 +22,7 @@ from evenq.errors import (
 )
 from evenq.runtime.clock import Clock
 
-__all__ = ["copies_grown", "copy_removed", "copy_replaced"]
+__all__ = ["copies_grown", "copy_removed", "copy_replaced", "must_accept"]
 
 LOOK_MS = 250
 LEAD_MS = 10_000
@@ -116,6 +116,15 @@ async def copies_grown(
         if clock.monotonic_ms() >= deadline_ms:
             raise RequestTimeout(f"not done within {wait_ms:,} ms: {missing}. Do the same again to go on")
         await clock.sleep_ms(LOOK_MS)
+
+
+def must_accept(accept_data_loss: bool) -> None:
+    """Raises BadRequest unless the caller says that acknowledged messages may be lost."""
+    if accept_data_loss is not True:
+        raise BadRequest(
+            "an unclean election gives up acknowledged messages: pass accept_data_loss=True once every copy that may "
+            "lead is lost for good; plan_unclean_election says what would be lost"
+        )
 
 
 async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, str], in_sync_min: int) -> str:

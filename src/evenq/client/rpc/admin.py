@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer
+from evenq.client.core.broker_group_views import BrokerGroupView, MoveAnswer, UncleanPlanView
 from evenq.client.core.views import (
     BrokerView,
     ClusterView,
@@ -38,6 +38,7 @@ from evenq.client.rpc.admin_views import (
     offset_move,
     resize_view,
     simulation,
+    unclean_plan,
     withdraw_view,
 )
 from evenq.client.rpc.admin_views import message_type as topic_type
@@ -342,6 +343,19 @@ class AdminCalls(QueryCalls):
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
         return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, in_sync_min=copies))
+
+    async def elect_unclean(
+        self, broker: str, copy: int | None, *, accept_data_loss: bool, reason: str, despite_better: bool, epoch: int
+    ) -> UncleanPlanView:
+        request = admin_pb2.ElectUncleanRequest(
+            broker_name=broker,
+            copy=copy,
+            accept_data_loss=accept_data_loss,
+            reason=reason,
+            despite_better=despite_better,
+            epoch=epoch,
+        )
+        return unclean_plan(await self.ask("ElectUnclean", request, admin_pb2.ElectUncleanResponse))
 
     async def _change_copies(self, request: admin_pb2.ChangeCopiesRequest) -> BrokerGroupView:
         return broker_group((await self.ask("ChangeCopies", request, admin_pb2.ChangeCopiesResponse)).group)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from evenq.client.core.broker_group_views import BrokerCopyView, BrokerGroupView
+from evenq.client.core.broker_group_views import (
+    BrokerCopyView,
+    BrokerGroupView,
+    LostPairView,
+    UncleanElectionView,
+    UncleanPlanView,
+)
 from evenq.client.core.views import (
     BrokerView,
     DifferingFiltersView,
@@ -190,9 +196,37 @@ def broker_group(wire: admin_pb2.BrokerGroup) -> BrokerGroupView:
                 lag_bytes=_known(one.lag_bytes),
                 lag_ms=_known(one.lag_ms),
                 away_since_ms=one.away_since_ms,
+                committed_end=_known(one.committed_end) if one.HasField("committed_end") else None,
+                log_epoch=_known(one.log_epoch) if one.HasField("log_epoch") else None,
             )
             for one in wire.copies
         ),
+        unclean=tuple(map(_unclean_election, wire.unclean)),
+    )
+
+
+def unclean_plan(wire: admin_pb2.ElectUncleanResponse) -> UncleanPlanView:
+    """What would be, or was, given up."""
+    return UncleanPlanView(
+        group=broker_group(wire.group),
+        suggested=_known(wire.suggested),
+        refusal=wire.refusal,
+        lost=tuple(
+            LostPairView(copy=one.copy, store_id=one.store_id, away_since_ms=one.away_since_ms) for one in wire.lost
+        ),
+        election=_unclean_election(wire.election) if wire.HasField("election") else None,
+    )
+
+
+def _unclean_election(wire: admin_pb2.UncleanElection) -> UncleanElectionView:
+    return UncleanElectionView(
+        epoch=wire.epoch,
+        copy=wire.copy,
+        store_id=wire.store_id,
+        time_ms=wire.time_ms,
+        log_end=wire.log_end,
+        lost=tuple(one.copy for one in wire.lost),
+        reason=wire.reason,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.store import checkpoint as checkpoint_file
-from evenq.store import consume_queue, copied_mark, epoch_file, lock, segment, snapshot
+from evenq.store import consume_queue, copied_mark, epoch_file, lock, lost_tail, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.disk import Disk
 from evenq.store.inspection.findings import Findings, Harm, StoreFinding
@@ -35,7 +35,8 @@ INDEX: Final = "index"
 TIMERS: Final = "timers"
 BESIDE: Final = ".new"
 FOLDERS: Final = frozenset({segment.FOLDER, consume_queue.FOLDER, snapshot.FOLDER, INDEX, TIMERS})
-NOT_OURS: Final = frozenset({"lost+found"})  # the file system's own, at the root of a volume
+NOT_OURS: Final = frozenset({"lost+found", lost_tail.FOLDER})
+"""The file system's own, at the root of a volume, and what an unclean election took off the log."""
 
 
 @dataclass(frozen=True, slots=True)

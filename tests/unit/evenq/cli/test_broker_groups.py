@@ -236,3 +236,13 @@ def test_grow_adds_what_is_missing_and_raises_the_minimum_last(run: Any) -> None
     assert [(one.add.copy, one.add.address, one.in_sync_min) for one in changes] == [(2, "db2:8083", 0), (0, "", 2)]
     with pytest.raises(SystemExit):
         run("broker grow broker-a --members 0:db0")
+
+
+def test_an_unclean_election_is_said_for_ever(run: Any) -> None:
+    answer = cluster()
+    answer.broker_groups[0].unclean.add(epoch=3, copy=1, time_ms=1_600_000_000_000)
+    answer.broker_groups[0].unclean.add(epoch=4, copy=2, time_ms=1_700_000_000_000)
+    _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
+    assert json.loads(out)["broker_groups"][0]["note"] == (
+        "acknowledged messages may be lost: unclean election at epoch 4 on 2023-11-14 by copy 2, and 1 before"
+    )

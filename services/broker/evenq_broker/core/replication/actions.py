@@ -90,16 +90,24 @@ class AppendRecords:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log at `end`, sync that, rebuild what is derived from it, then tell `truncated`."""
+    """Cut the log at `end`, sync that, rebuild what is derived from it, then tell `truncated`. If what is derived
+    cannot be rebuilt from the rest, do as for a Reset to `start`, and tell `emptied`.
+    """
 
     end: int
+    start: int = 0
+    """Where the leader's log begins."""
+    unclean: int = 0
+    """Epoch of the unclean election for which committed records may go (R20); 0: none may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Drop the whole log and begin an empty one at `start`, then tell `truncated`."""
+    """Drop the whole log and begin an empty one at `start`, then tell `emptied`."""
 
     start: int
+    unclean: int = 0
+    """As of a Truncate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,15 +83,22 @@ class Follower(Rules):
             return []
         self.request = CUT_UNDER_WAY
         cut = self._cut_end(reply.table, reply.end)
+        unclean = self._unclean_since(self.table.last_epoch)
+        self._compare_committed(reply.table.start if cut is None else cut)
         if cut is None:
-            self._refuse_cut(reply.table.start)
-            return [Reset(reply.table.start)]
-        self._refuse_cut(cut)
-        return [Truncate(cut)]
+            return [Reset(reply.table.start, unclean)]
+        return [Truncate(cut, reply.table.start, unclean)]
 
-    def _refuse_cut(self, cut: int) -> None:
-        if cut < self.hw:
+    def _compare_committed(self, cut: int) -> None:
+        """The log of this epoch's leader has what is below `cut`. It must have all that is committed, unless it came to
+        lead by an unclean election, or after one (R20): then nothing is known to be committed until it says so, as
+        after a start. Not even what both have: the leader may not have synced it, and may come back without.
+        """
+        if self._may_lose_committed():
+            self.hw = 0
+        elif cut < self.hw:
             raise InvariantBroken(f"I1: committed {self.hw}, but the leader of epoch {self.max_epoch} has only {cut}")
+        self.hw_epoch = self.max_epoch
 
     def _truncated(self, end: int) -> list[Action]:
         if not self.table.start <= end <= self.end:

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, UncleanElection
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import LEADING, Mode, Role
 
@@ -65,6 +65,10 @@ class CopyView:
     """How long ago it had all that there was; 0 while it has all."""
     away_since_ms: int = 0
     """When it was missed first by the copy asked, ms since the epoch; 0: it answers."""
+    committed_end: int = UNKNOWN
+    """What it knows to be committed since its process started, as a log offset."""
+    log_epoch: int = UNKNOWN
+    """Epoch of its last record; 0: it has none."""
 
     @property
     def in_sync(self) -> bool:
@@ -87,6 +91,8 @@ class ReplicaGroupView:
     """Broker id of the copy that says so."""
     copies: tuple[CopyView, ...]
     """Ascending broker id."""
+    unclean: tuple[UncleanElection, ...] = ()
+    """Of the group record, the newest last."""
 
     def copy(self, broker_id: int) -> CopyView | None:
         """The copy with this id."""
@@ -150,6 +156,7 @@ def group_view(
         in_sync_min=replica.config.min_isr if record is None else record.min_isr,
         told_by=own_id,
         copies=tuple(copies),
+        unclean=() if record is None else record.unclean,
     )
 
 
@@ -182,8 +189,9 @@ def _own(replica: Replica, *, serves: bool) -> CopyView:
         state = CopyState.IN_SYNC
     own = replica.config.broker_id
     return CopyView(
-        copy=own, address="", state=state, may_lead=may_lead, log_end=replica.end, lag_bytes=lag, lag_ms=lag
-    )
+        copy=own, address="", state=state, may_lead=may_lead, log_end=replica.end, lag_bytes=lag, lag_ms=lag,
+        committed_end=replica.hw, log_epoch=replica.table.last_epoch,
+    )  # fmt: skip
 
 
 def _follower(replica: Replica, broker_id: int, peers: PeersSeen, now_ms: int) -> CopyView:

@@ -14,11 +14,14 @@ from typing import NamedTuple
 
 __all__ = [
     "NO_LEADER",
+    "REASON_MAX",
+    "UNCLEAN_MAX",
     "GroupRecord",
     "MemberAddress",
     "Pair",
     "RecordRefused",
     "Seen",
+    "UncleanElection",
     "address_fault",
     "first_record",
     "record_fields",
@@ -30,6 +33,10 @@ NO_LEADER = -1
 MEMBERS_MAX = 9
 NUMBER_MAX = 1 << 62
 STORE_ID = re.compile(r"[0-9a-f]{32}")
+UNCLEAN_MAX = 4
+"""Unclean elections that a record keeps, the newest ones: all that a record holds must fit into what is stored."""
+REASON_MAX = 200
+"""Characters of the reason of one."""
 ADDRESS = re.compile(r"[^\s,=;]{1,255}:[0-9]{1,5}")
 
 
@@ -52,6 +59,24 @@ class MemberAddress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanElection:
+    """An operator let a copy lead that may lack committed records (R20, D12): what was known then."""
+
+    epoch: int
+    """That it began; what lower epochs committed may be lost."""
+    broker_id: int
+    store_id: str
+    time_ms: int
+    """Ms since the epoch of time, by the clock of that copy: for people."""
+    log_end: int
+    """What it had: what was committed behind it is lost."""
+    lost: tuple[Pair, ...]
+    """Who was in sync before, and may never lead again with these stores."""
+    reason: str
+    """The operator's, at most `REASON_MAX` characters of one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """One state of the group."""
 
@@ -69,6 +94,8 @@ class GroupRecord:
     """Broker ids of the group, ascending."""
     addresses: tuple[MemberAddress, ...] = ()
     """Of members that were added while the group ran, ascending; they win over the settings of each copy."""
+    unclean: tuple[UncleanElection, ...] = ()
+    """The last `UNCLEAN_MAX` of them, ascending by epoch."""
 
     def store_of(self, broker_id: int) -> str:
         """Store that is in sync for the broker; empty: the broker is not in sync."""
@@ -84,6 +111,12 @@ class GroupRecord:
     def elected(self, broker_id: int) -> GroupRecord:
         """The record that makes the broker leader of the next epoch. The in-sync set stays (R1)."""
         return replace(self, version=self.version + 1, epoch=self.epoch + 1, leader=broker_id)
+
+    def elected_unclean(self, election: UncleanElection, isr: tuple[Pair, ...]) -> GroupRecord:
+        """The record in which an operator let a copy lead that is not in sync (R20): nobody else is in sync then."""
+        return replace(
+            self.elected(election.broker_id), isr=tuple(sorted(isr)), unclean=(*self.unclean, election)[-UNCLEAN_MAX:]
+        )
 
     def with_isr(self, isr: tuple[Pair, ...]) -> GroupRecord:
         """The record with another in-sync set."""
@@ -159,7 +192,24 @@ def record_fields(record: GroupRecord) -> dict[str, object]:
         "isr": {str(pair.broker_id): pair.store_id for pair in record.isr},
         "min_isr": record.min_isr,
         "members": list(record.members),
-    } | ({"addresses": addresses} if addresses else {})
+    } | _rare_fields(record, addresses)
+
+
+def _rare_fields(record: GroupRecord, addresses: dict[str, str]) -> dict[str, object]:
+    """What most records do not have, and older programs do not know."""
+    unclean = [
+        {
+            "epoch": one.epoch,
+            "broker_id": one.broker_id,
+            "store_id": one.store_id,
+            "time_ms": one.time_ms,
+            "log_end": one.log_end,
+            "lost": {str(pair.broker_id): pair.store_id for pair in one.lost},
+            "reason": one.reason,
+        }
+        for one in record.unclean
+    ]
+    return ({"addresses": addresses} if addresses else {}) | ({"unclean": unclean} if unclean else {})
 
 
 def record_of(fields: object) -> GroupRecord:
@@ -182,9 +232,34 @@ def record_of(fields: object) -> GroupRecord:
         min_isr=_number(fields, "min_isr", 1),
         members=tuple(sorted(_broker_id(member) for member in members)),
         addresses=tuple(sorted(MemberAddress(_broker_id(key), _address(value)) for key, value in addresses.items())),
+        unclean=_unclean(fields.get("unclean", [])),
     )
     _check(record)
     return record
+
+
+def _unclean(entries: object) -> tuple[UncleanElection, ...]:
+    if not isinstance(entries, list) or len(entries) > UNCLEAN_MAX:
+        raise RecordRefused(f"unclean is {str(entries)[:200]}: it lists at most {UNCLEAN_MAX} unclean elections")
+    return tuple(map(_unclean_election, entries))
+
+
+def _unclean_election(fields: object) -> UncleanElection:
+    lost = fields.get("lost") if isinstance(fields, Mapping) else None
+    if not isinstance(fields, Mapping) or not isinstance(lost, Mapping) or len(lost) > MEMBERS_MAX:
+        raise RecordRefused(f"unclean election {str(fields)[:200]}: it is an object with the pairs that were lost")
+    reason = fields.get("reason")
+    if not isinstance(reason, str) or len(reason) > REASON_MAX:
+        raise RecordRefused(f"reason {str(reason)[:80]!r} of an unclean election: at most {REASON_MAX} characters")
+    return UncleanElection(
+        epoch=_number(fields, "epoch", 1),
+        broker_id=_broker_id(fields.get("broker_id")),
+        store_id=_store_id(fields.get("store_id")),
+        time_ms=_number(fields, "time_ms", 0),
+        log_end=_number(fields, "log_end", 0),
+        lost=tuple(sorted(Pair(_broker_id(key), _store_id(store)) for key, store in lost.items())),
+        reason=reason,
+    )
 
 
 def address_fault(address: object) -> str:
@@ -234,5 +309,8 @@ def _check(record: GroupRecord) -> None:
         raise RecordRefused(f"min_isr is {record.min_isr}, more than the {len(members)} members")
     if record.leader != NO_LEADER and record.leader not in brokers:
         raise RecordRefused(f"leader {record.leader} is not in sync; in sync are {brokers}")
+    epochs = [one.epoch for one in record.unclean]
+    if epochs != sorted(set(epochs)) or any(epoch > record.epoch for epoch in epochs):
+        raise RecordRefused(f"unclean elections of epochs {epochs} in epoch {record.epoch}: they ascend up to it")
     if (record.leader == NO_LEADER) != (record.epoch == 0):
         raise RecordRefused(f"epoch {record.epoch} with leader {record.leader}: epoch 0 has no leader, every other has")

@@ -32,7 +32,7 @@ from evenq_broker.core.replication.messages import (
     Refusal,
     fault_of,
 )
-from evenq_broker.core.replication.record import Seen, first_record, restored_record
+from evenq_broker.core.replication.record import Seen, UncleanElection, first_record, restored_record
 from evenq_broker.core.replication.rules import LEADING, STANDING, InvariantBroken, Role
 
 __all__ = ["Replica"]
@@ -66,7 +66,11 @@ class Replica(Leader):
         if epoch != self.persisting:
             return []  # a higher one is on its way
         self.persisting = 0
-        return self._begin() if self.role is Role.ELECTED else self._follow()
+        if self.role is not Role.ELECTED:
+            return self._follow()
+        # Who is in sync has confirmed what it knows to be committed; who was elected unclean may not have (R20).
+        self.hw, self.hw_epoch = min(self.hw, self._confirmed_end()), epoch
+        return self._begin()
 
     def appended(self, epoch: int, end: int) -> list[Action]:
         """A leader's records, or the epoch-start record, were written; the log ends at `end`."""
@@ -193,6 +197,29 @@ class Replica(Leader):
     def cas_unknown(self, number: int) -> list[Action]:
         """Nobody knows whether it was, or will be, carried out: both sets count until the record tells (R7)."""
         return [ReadRecord()] if self.cas is not None and self.cas.number == number else []
+
+    def stand_unclean(self, *, reason: str, time_ms: int) -> list[Action]:
+        """Try to become leader of the next epoch without being in sync, on an operator's command: what only the copies
+        in sync had is given up (R20, D12). Gives nothing while another change of the record is under way, or if
+        `why_not_unclean` forbids it: ask that first.
+        """
+        return self._guarded(lambda: self._stand_unclean(reason, time_ms))
+
+    def _stand_unclean(self, reason: str, time_ms: int) -> list[Action]:
+        record = self.record
+        if record is None or self.cas is not None or self.why_not_unclean():
+            return []
+        election = UncleanElection(
+            epoch=record.epoch + 1,
+            broker_id=self.config.broker_id,
+            store_id=self.store_id,
+            time_ms=time_ms,
+            log_end=self.end,
+            lost=record.isr,
+            reason=reason,
+        )
+        self.attempted = election.epoch
+        return self._set(record.elected_unclean(election, self._unclean_set(record)))
 
     # Peers and time.
 

@@ -131,9 +131,9 @@ class Rules:
 
     __slots__ = (
         "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms", "durable", "end",
-        "epoch_start_end", "gap_at", "heard", "hw", "max_epoch", "nominated", "number", "own_pair", "persisting",
-        "queued", "rank", "reported", "request", "retried_ms", "role", "seen", "session", "silent", "store_id",
-        "successor", "table", "windows", "writing",
+        "epoch_start_end", "gap_at", "heard", "hw", "hw_epoch", "max_epoch", "nominated", "number", "own_pair",
+        "persisting", "queued", "rank", "reported", "request", "retried_ms", "role", "seen", "session", "silent",
+        "store_id", "successor", "table", "windows", "writing",
     )  # fmt: skip
 
     queued: tuple[Records, ...]
@@ -143,7 +143,9 @@ class Rules:
     gap_at: int
     """Of a follower: where records are missing that were asked for again already."""
 
-    def __init__(self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int) -> None:
+    def __init__(  # noqa: PLR0915 - one line for each part of the state
+        self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int
+    ) -> None:
         self.config = config
         self.store_id = store_id
         self.own_pair = Pair(config.broker_id, store_id)
@@ -164,6 +166,8 @@ class Rules:
         """End of what is synced."""
         self.hw = 0
         """End of what is known to be committed."""
+        self.hw_epoch = 0
+        """The last epoch whose leader's log was seen to have it."""
         self.attempted = 0
         """Epoch that this start of the process stood for last."""
         self.number = 0
@@ -242,8 +246,10 @@ class Rules:
         return record.epoch > max(self.max_epoch, self.persisting)
 
     def _is_own_attempt(self, record: GroupRecord) -> bool:
-        """R2: a leadership belongs to the start of the process that stood for it, never to a later one."""
-        return record.leader == self.config.broker_id and record.epoch == self.attempted
+        """R2: a leadership belongs to the start of the process that stood for it, never to a later one; and to its
+        store: an attempt with the disk before may be carried out late, while one of this disk is on its way (R20).
+        """
+        return record.leader == self.config.broker_id and record.epoch == self.attempted and self._may_stand(record)
 
     def _is_over(self, epoch: int) -> bool:
         """R3: what comes from a lower epoch than the one synced is refused."""
@@ -369,6 +375,43 @@ class Rules:
         missing = [str(member) for member in record.members if member not in good and member != besides]
         return f"not in sync: {'copy ' + ', copy '.join(missing) if missing else 'no other copy'}"
 
+    def _unclean_since(self, epoch: int) -> int:
+        """R20: the newest unclean election after `epoch`; 0: since then every leader had all that was committed."""
+        record = self.record
+        newest = record.unclean[-1].epoch if record is not None and record.unclean else 0
+        return newest if newest > epoch else 0
+
+    def _may_lose_committed(self) -> bool:
+        """R20: what was known to be committed was so in an epoch before an unclean election, so the log of the epoch
+        now may lack it. Once it was compared with that log, it may not any more.
+        """
+        return self._unclean_since(self.hw_epoch) > 0
+
+    def _unclean_set(self, record: GroupRecord) -> tuple[Pair, ...]:
+        """R20: who was in sync is not any more, whatever it has: its log is of another history now."""
+        del record
+        return (self.own_pair,)
+
+    def why_not_unclean(self) -> str:
+        """Why this copy may not lead without being in sync now, in a sentence; empty: it may (R20)."""
+        record, own = self.record, self.config.broker_id
+        if record is None:
+            return f"copy {own} has not read the group record"
+        if own not in record.members:
+            return f"copy {own} is no copy of the group, whose copies are {', '.join(map(str, record.members))}"
+        if self._may_stand(record):
+            return f"copy {own} has all that is committed, and leads without this as soon as nobody else does"
+        if self._is_over(record.epoch):
+            return (
+                f"the group record is at epoch {record.epoch}, and copy {own} has acted in epoch "
+                f"{max(self.max_epoch, self.persisting)}: the record was lost or put back from a backup"
+            )
+        if self.role not in STANDING or self.persisting or self.request < 0:
+            return f"copy {own} is busy ({self.role}); try again"
+        if self.writing is not None or self.durable < self.end:
+            return f"copy {own} still writes what it copied last; try again"
+        return ""
+
     def _may_show(self) -> bool:
         """R11: readers are answered by a leader that knows all that was committed before it."""
         return self.role in {Role.READY, Role.DRAINING}
@@ -393,7 +436,7 @@ class Rules:
     def _raise_hw(self, end: int) -> None:
         if end < self.hw:
             raise InvariantBroken(f"I5: committed {self.hw}, now {end}")
-        self.hw = end
+        self.hw, self.hw_epoch = end, self.max_epoch
 
     def check(self) -> None:
         """Recompute the invariants that one replica can see. Raises InvariantBroken."""

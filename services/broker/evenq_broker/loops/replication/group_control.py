@@ -1,9 +1,10 @@
 """What operators may see and do of a broker group: who leads and how the copies are; let another copy lead; add a copy,
-remove one, or need more or fewer of them in sync.
+remove one, or need more or fewer of them in sync; as a last resort, let one lead that is not in sync.
 
 `runtime.GroupControl` of a copy, for the calls of `rpc`. Everything goes through the core: a hand-over is the drain of
 R13 with one nominee, and a leader whose nominee does not take over goes on leading; a change of the copies is one write
-of the group record (R15 to R18). There is no way here to make a copy lead that lacks a committed record.
+of the group record (R15 to R18). A copy that may lack committed records leads only by an operator's order, when all
+that may lead are gone (R20); the order is checked here again by the copy that it names.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from evenq.runtime.clock import Clock
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView, group_view
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, is_done
-from evenq_broker.core.replication.record import NO_LEADER
+from evenq_broker.core.replication.record import NO_LEADER, UncleanElection
 from evenq_broker.core.replication.rules import Role
+from evenq_broker.core.replication.unclean import UncleanOrder, UncleanPlan, cleaned_reason, in_words, unclean_plan
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 
 __all__ = ["CHANGE_MS", "HAND_OVER_MS", "ReplicaControl"]
@@ -127,6 +129,47 @@ class ReplicaControl:
             extra={"broker": self._name, "epoch": replica.max_epoch},
         )  # fmt: skip
         return self.view()
+
+    def unclean_plan(self, view: ReplicaGroupView, order: UncleanOrder | None) -> UncleanPlan:
+        """What would be lost if a copy led that is not in sync, and why it may not. `view`: of all that answer."""
+        replica = self._driver.replica
+        return unclean_plan(
+            view, replica.record, order,
+            changed_ms_ago=self._clock.monotonic_ms() - replica.changed_ms,
+            quiet_ms=replica.config.timing.suspect_ms,
+        )  # fmt: skip
+
+    async def elect_unclean(self, view: ReplicaGroupView, order: UncleanOrder) -> UncleanElection:
+        """Let this copy lead although it may lack committed records; gives what stands in the group record of it.
+        Raises PreconditionFailed (nothing was changed), HaNotAvailable (the record was not written in time, and may be
+        later).
+        """
+        replica = self._driver.replica
+        plan = self.unclean_plan(view, order)
+        refusal = plan.refusal or replica.why_not_unclean()
+        if refusal:
+            raise PreconditionFailed(f"no unclean election of copy {order.copy}: {refusal}. Nothing was changed")
+        reason, deadline_ms = cleaned_reason(order.reason), self._clock.monotonic_ms() + CHANGE_MS
+        log.warning(
+            "replica %s: copy %d is told to lead although it may lack acknowledged messages", self._name, order.copy,
+            extra={"broker": self._name, "epoch": view.epoch, "end": replica.end, "reason": reason},
+        )  # fmt: skip
+        while (done := self._own_election(view.epoch)) is None:
+            if self._clock.monotonic_ms() >= deadline_ms:
+                raise HaNotAvailable(
+                    f"the group record of {self._name} was not written within {CHANGE_MS} ms, and may be later; look "
+                    "with `evenq cluster show` at the address of this copy, then try again"
+                )
+            self._driver.stand_unclean(reason=reason)
+            await self._clock.sleep_ms(LOOK_MS)
+        log.warning("replica %s: %s", self._name, in_words(done), extra={"broker": self._name, "epoch": done.epoch})
+        return done
+
+    def _own_election(self, after: int) -> UncleanElection | None:
+        record, own = self._driver.replica.record, self._driver.replica.own_pair
+        newest = record.unclean[-1] if record is not None and record.unclean else None
+        is_own = newest is not None and (newest.broker_id, newest.store_id) == own and newest.epoch > after
+        return newest if is_own else None
 
     def _target(self, view: ReplicaGroupView, to: int | None) -> int:
         """Who is to lead. Raises PreconditionFailed."""

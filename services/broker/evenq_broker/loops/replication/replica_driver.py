@@ -41,6 +41,7 @@ from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, RecordRefused
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
+from evenq_broker.core.replication.unclean import in_words
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.replication.peer_watch import PeerWatch
 
@@ -172,6 +173,11 @@ class ReplicaDriver:
         before, self._record = self._record, self.replica.record
         record, own_id = self._record, self.replica.config.broker_id
         assert record is not None
+        if record.unclean and (before is None or before.unclean != record.unclean):
+            log.warning(
+                "replica %s: %s", self._group, in_words(record.unclean[-1]),
+                extra={"broker": self._group, "epoch": record.unclean[-1].epoch, "reason": record.unclean[-1].reason},
+            )  # fmt: skip
         if before is not None and (before.members, before.addresses, before.min_isr) == (
             record.members, record.addresses, record.min_isr,
         ):  # fmt: skip
@@ -221,6 +227,12 @@ class ReplicaDriver:
         whether it may be, the record whether it is done.
         """
         self.tell(self.replica.change_copies(change))
+
+    def stand_unclean(self, *, reason: str) -> None:
+        """Propose to lead without being in sync; `Replica.why_not_unclean` says whether it may be, the record whether
+        it is done.
+        """
+        self.tell(self.replica.stand_unclean(reason=reason, time_ms=self._clock.now_ms()))
 
     def _handed_over(self, drained: asyncio.Future[HandedOver]) -> None:
         if not self._draining_to_end:

@@ -300,18 +300,38 @@ class ReplicaLog:
                 return await self._also_synced(replica.appended(epoch, end))
             case AppendRecords():
                 return await self._append(copy, action)
-            case Truncate(end):
+            case Truncate(end, start, unclean):
                 if end < copy.end:
                     log.warning("the log is cut from %d to %d: its leader does not have the rest", copy.end, end)
+                    await self._keep_lost(copy, end, unclean)
+                if not await copy.can_cut(end):
+                    log.warning("what is derived of the log cannot be cut at %d: all of it is copied anew", end)
+                    return await self._begin_anew(copy, start)
                 await copy.truncate(end)
                 passing("replica.cut")
                 return replica.truncated(end)
-            case Reset(start):
+            case Reset(start, unclean):
                 log.warning("the log is begun anew at %d: its leader has nothing of it", start)
-                await copy.reset(start)
-                if start:
-                    await self._fetch_for(copy, start)
-                return replica.emptied(start)
+                await self._keep_lost(copy, copy.start, unclean)
+                return await self._begin_anew(copy, start)
+
+    async def _begin_anew(self, copy: LogCopy, start: int) -> list[Action]:
+        await copy.reset(start)
+        if start:
+            await self._fetch_for(copy, start)
+        return self._replica.emptied(start)
+
+    async def _keep_lost(self, copy: LogCopy, end: int, unclean: int) -> None:
+        """Before committed records may go: say how many, and keep them aside as far as there is room (R20)."""
+        if not unclean or end >= copy.end:
+            return
+        lost = await copy.keep_lost(end)
+        log.error(
+            "%d bytes of the log from %d on, with %d messages of clients, are discarded: a copy that lacked them was "
+            "made leader of epoch %d by an operator, and they may have been acknowledged. %s",
+            copy.end - end, end, lost.messages, unclean, lost.where,
+            extra={"bytes": copy.end - end, "messages": lost.messages, "epoch": unclean, "kept_bytes": lost.kept_bytes},
+        )  # fmt: skip
 
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
         records = action.records

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from evenq.errors import BadRequest
 from evenq.wire.stubs.evenq.v1 import admin_pb2
-from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
+from evenq_broker.core.replication.group_view import UNKNOWN, CopyState, CopyView, ReplicaGroupView
+from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
+from evenq_broker.core.replication.record import Pair, UncleanElection
+from evenq_broker.core.replication.unclean import LostPair
 
-__all__ = ["group_message", "group_of"]
+__all__ = ["copy_change", "election_message", "group_message", "group_of", "lost_message"]
 
 STATES = {
     CopyState.LEADER: admin_pb2.BrokerCopy.LEADER,
@@ -36,9 +40,42 @@ def group_message(view: ReplicaGroupView) -> admin_pb2.BrokerGroup:
                 lag_bytes=one.lag_bytes,
                 lag_ms=one.lag_ms,
                 away_since_ms=one.away_since_ms,
+                committed_end=one.committed_end,
+                log_epoch=one.log_epoch,
             )
             for one in view.copies
         ],
+        unclean=map(election_message, view.unclean),
+    )
+
+
+def election_message(election: UncleanElection) -> admin_pb2.UncleanElection:
+    """An unclean election, on the wire."""
+    return admin_pb2.UncleanElection(
+        epoch=election.epoch,
+        copy=election.broker_id,
+        store_id=election.store_id,
+        time_ms=election.time_ms,
+        log_end=election.log_end,
+        lost=[admin_pb2.LostPair(copy=pair.broker_id, store_id=pair.store_id) for pair in election.lost],
+        reason=election.reason,
+    )
+
+
+def lost_message(pair: LostPair) -> admin_pb2.LostPair:
+    """A copy that may lead by the record, on the wire."""
+    return admin_pb2.LostPair(copy=pair.broker_id, store_id=pair.store_id, away_since_ms=pair.away_since_ms)
+
+
+def _election_of(message: admin_pb2.UncleanElection) -> UncleanElection:
+    return UncleanElection(
+        epoch=message.epoch,
+        broker_id=message.copy,
+        store_id=message.store_id,
+        time_ms=message.time_ms,
+        log_end=message.log_end,
+        lost=tuple(Pair(pair.copy, pair.store_id) for pair in message.lost),
+        reason=message.reason,
     )
 
 
@@ -61,7 +98,25 @@ def group_of(message: admin_pb2.BrokerGroup) -> ReplicaGroupView:
                 lag_bytes=one.lag_bytes,
                 lag_ms=one.lag_ms,
                 away_since_ms=one.away_since_ms,
+                committed_end=one.committed_end if one.HasField("committed_end") else UNKNOWN,
+                log_epoch=one.log_epoch if one.HasField("log_epoch") else UNKNOWN,
             )
             for one in message.copies
         ),
+        unclean=tuple(map(_election_of, message.unclean)),
     )
+
+
+def copy_change(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
+    """What is to change. Raises BadRequest; whether the group can have it, its leader says."""
+    match request.WhichOneof("change"):
+        case "add":
+            if request.add.copy < 0:
+                raise BadRequest(f"copy {request.add.copy}: copies have numbers from 0 to 999999999")
+            return AddCopy(request.add.copy, request.add.address)
+        case "remove":
+            return RemoveCopy(request.remove)
+        case "in_sync_min":
+            return SetMinimum(request.in_sync_min)
+        case _:
+            raise BadRequest("the request names no change: a copy to add or to remove, or how many must be in sync")

@@ -11,10 +11,9 @@ from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import one_copy
-from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.wire.broker_groups import group_message
+from evenq_broker.loops.wire.broker_groups import copy_change, group_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
 from evenq_broker.runtime import GroupControl, Runtime
@@ -23,6 +22,7 @@ __all__ = ["own_group", "rpcs"]
 
 METHOD = "/evenq.v1.Admin/MoveLeader"
 CHANGE_COPIES = "/evenq.v1.Admin/ChangeCopies"
+ELECT_UNCLEAN = "/evenq.v1.Admin/ElectUnclean"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
@@ -32,6 +32,7 @@ def rpcs(runtime: Runtime, catalog: Catalog, *, cluster: ClusterLink) -> list[Rp
     return [
         rpc(METHOD, groups.move, admin_pb2.MoveLeaderResponse),
         rpc(CHANGE_COPIES, groups.change, admin_pb2.ChangeCopiesResponse),
+        rpc(ELECT_UNCLEAN, groups.elect_unclean, admin_pb2.ElectUncleanResponse),
     ]
 
 
@@ -64,12 +65,24 @@ class _BrokerGroups:
 
     async def change(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.ChangeCopiesRequest, data)
-        change = _change(request)
+        change = copy_change(request)
         name = request.broker_name
         if self._is_elsewhere(name):
             return await self._pass(name, CHANGE_COPIES, data)
         view = await self._own(name, "it is not a group of copies").change(change)
         return admin_pb2.ChangeCopiesResponse(status=OK, group=group_message(view)).SerializeToString()
+
+    async def elect_unclean(self, data: bytes, _context: RpcContext) -> bytes:
+        """Here are leaders only, so there is nothing to elect; the copies of a group without one answer elsewhere."""
+        request = parsed(admin_pb2.ElectUncleanRequest, data)
+        name = request.broker_name
+        if self._is_elsewhere(name):
+            raise PreconditionFailed(
+                f"ask a copy of broker group {name} itself, at its address in replication.members: `evenq broker "
+                f"elect-unclean {name} --endpoint HOST:PORT`; brokers do not pass this on"
+            )
+        view = self._own(name, "there is nobody else to lead").view()
+        raise PreconditionFailed(f"broker group {name} has a leader, copy {view.leader}, in epoch {view.epoch}")
 
     def _is_elsewhere(self, name: str) -> bool:
         if not name:
@@ -100,18 +113,3 @@ class _BrokerGroups:
             return await self._cluster.peers.ask(name, method, data)
         except (ConnectionFailed, RequestTimeout) as error:
             raise ConnectionFailed(f"the leader of broker group {name} did not answer: {error.message}") from error
-
-
-def _change(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
-    """Raises BadRequest; whether the group can have it, its leader says."""
-    match request.WhichOneof("change"):
-        case "add":
-            if request.add.copy < 0:
-                raise BadRequest(f"copy {request.add.copy}: copies have numbers from 0 to 999999999")
-            return AddCopy(request.add.copy, request.add.address)
-        case "remove":
-            return RemoveCopy(request.remove)
-        case "in_sync_min":
-            return SetMinimum(request.in_sync_min)
-        case _:
-            raise BadRequest("the request names no change: a copy to add or to remove, or how many must be in sync")

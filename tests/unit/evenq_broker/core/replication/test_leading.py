@@ -14,6 +14,7 @@ from evenq_broker.core.replication.actions import (
     ClosePeer,
     CommitAdvanced,
     CompareAndSet,
+    Fence,
     HandedOver,
     PersistEpoch,
     RecordTooOld,
@@ -423,3 +424,36 @@ def test_a_copy_whose_link_broke_is_dropped_at_once_and_the_minimum_stays() -> N
     confirm(one, 1, one.end, now_ms=300)
     one.tick(400)
     assert one.may_append()
+
+
+# What goes wrong with disks; more of it in the table of docs/internals/replication.md.
+
+
+def test_a_follower_whose_disk_is_full_leaves_the_set_and_writes_go_on_and_it_comes_back() -> None:
+    """It copies nothing (`not_copied`) and says how far it is: it is behind, and after `lag_ms` it does not count."""
+    one = ready()
+    one.appended(1, 20)
+    one.synced(20)
+    confirm(one, 1, 20)
+    one.tick(1_000)
+    confirm(one, 2, 10, now_ms=1_000, wants=True)
+    assert one.hw == 10, "both others are in sync yet"
+    for now_ms in range(2_000, 5_000, 1_000):
+        confirm(one, 1, 20, now_ms=now_ms)
+        confirm(one, 2, 10, now_ms=now_ms, wants=True)
+    (call,) = only(one.tick(5_000), CompareAndSet)
+    assert call.proposed.isr == PAIRS[:2]
+    one.cas_done(call.number, Seen(call.proposed, "9"), 5_000)
+    assert (one.hw, one.may_append()) == (20, True)
+    confirm(one, 2, 20, now_ms=6_000, wants=True)
+    (call,) = only(one.tick(6_000), CompareAndSet)
+    assert call.proposed.isr == PAIRS
+
+
+def test_a_leader_whose_disk_fails_stops_at_once_and_writes_nothing_more() -> None:
+    """D9: what waits for a commit fails as unknown before the process ends; others elect, as at any death."""
+    one = ready()
+    actions = one.disk_failed(OSError(5, "Input/output error"))
+    assert [type(action) for action in actions] == [StopServing, Fence]
+    assert (one.role, one.may_append(), one.visible_end()) == (Role.CRASHED, False, -1)
+    assert confirm(one, 1, 10) == one.tick(60_000) == one.stand() == []

@@ -12,11 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "core" / "replicati
 import pytest
 from evenq_broker.core.replication.actions import CompareAndSet, HandedOver
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
-from evenq_broker.core.replication.record import NO_LEADER, Seen
+from evenq_broker.core.replication.record import NO_LEADER, Seen, UncleanElection
 from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.unclean import UncleanOrder
 from evenq_broker.loops.replication.group_control import CHANGE_MS, HAND_OVER_MS, ReplicaControl
 from evenq_broker.loops.replication.peer_watch import PeerWatch
-from group import confirm, fetching, ready
+from group import PAIRS, confirm, fetching, ready, seen
 
 from evenq.errors import Error, HaNotAvailable, NotFound, PreconditionFailed
 from evenq.runtime.clock import FakeClock
@@ -39,6 +40,11 @@ class Driver:
         self.asked.append((to, within_ms))
         await self.hold.wait()
         return self.result or HandedOver(to, 2)
+
+    def stand_unclean(self, *, reason: str) -> None:
+        for call in self.replica.stand_unclean(reason=reason, time_ms=5):
+            if self.writes and isinstance(call, CompareAndSet):
+                self.replica.cas_done(call.number, Seen(call.proposed, str(call.proposed.version)), 0)
 
     def change_copies(self, change: CopyChange) -> None:
         for call in self.replica.change_copies(change):
@@ -183,3 +189,57 @@ def test_a_record_that_cannot_be_written_ends_the_waiting() -> None:
     driver.writes = False
     with pytest.raises(HaNotAvailable, match=f"not written within {CHANGE_MS} ms, and may be later"):
         changed(driver, RemoveCopy(2))
+
+
+# Unclean elections.
+
+
+def left_behind() -> Driver:
+    """Copy 1 is not in sync; those that are do not answer."""
+    one = fetching(1)
+    one.observed(seen(3, epoch=1, leader=0, isr=(PAIRS[0], PAIRS[2])), -10_000)
+    driver = Driver(one)
+    driver.watch = PeerWatch([0, 2])
+    driver.watch.look(set(), 5)
+    return driver
+
+
+def elected(driver: Driver, order: UncleanOrder) -> UncleanElection:
+    async def main() -> UncleanElection:
+        clock = FakeClock()
+        one = ReplicaControl(driver, broker_name="g", addresses={}, serves=lambda: False, clock=clock)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(one.elect_unclean(one.view(), order))
+        await clock.until(task.done)
+        return await task
+
+    return asyncio.run(main())
+
+
+def test_a_copy_that_is_not_in_sync_leads_on_request_once_the_record_has_been_quiet() -> None:
+    driver = left_behind()
+    one = control(driver)
+    order = UncleanOrder(copy=1, reason=" its  disks\nburnt ")
+    plan = one.unclean_plan(one.view(), order)
+    assert (plan.suggested, plan.refusal, [pair.broker_id for pair in plan.lost]) == (1, "", [0, 2])
+    done = elected(driver, order)
+    assert (done.epoch, done.broker_id, done.log_end, done.reason) == (2, 1, 10, "its disks burnt")
+    assert one.view().unclean == (done,)
+
+
+def test_what_hinders_an_unclean_election_is_said_and_nothing_is_written() -> None:
+    driver = left_behind()
+    driver.replica.changed_ms = 0
+    one = control(driver)
+    with pytest.raises(PreconditionFailed, match=r"changed 0\.0 s ago, so a leader may live.*Nothing was changed"):
+        asyncio.run(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
+    driver.replica.changed_ms, driver.replica.durable = -10_000, 5
+    with pytest.raises(PreconditionFailed, match="still writes what it copied last"):
+        asyncio.run(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
+    assert driver.replica.cas is None
+
+
+def test_an_unclean_election_whose_record_cannot_be_written_says_that_it_may_be_later() -> None:
+    driver = left_behind()
+    driver.writes = False
+    with pytest.raises(HaNotAvailable, match="may be later"):
+        elected(driver, UncleanOrder(copy=1))

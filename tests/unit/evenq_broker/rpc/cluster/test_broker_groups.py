@@ -162,3 +162,17 @@ def test_a_change_that_is_none_or_nobody_can_make_is_refused(run: Run) -> None:
             await ask_change(stage, broker_name="b", remove=1)
 
     run(story)
+
+
+def test_an_unclean_election_is_refused_where_there_is_a_leader_and_not_passed_on(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await two(stage)
+        method, answer = "/evenq.v1.Admin/ElectUnclean", admin_pb2.ElectUncleanResponse
+        with pytest.raises(PreconditionFailed, match="has a leader, copy 0, in epoch 4"):
+            await stage.call(method, admin_pb2.ElectUncleanRequest(broker_name="b"), answer, broker="b")
+        with pytest.raises(PreconditionFailed, match="elect-unclean b --endpoint HOST:PORT"):
+            await stage.call(method, admin_pb2.ElectUncleanRequest(broker_name="b"), answer, broker="a")
+        with pytest.raises(PreconditionFailed, match="broker a has one copy"):
+            await stage.call(method, admin_pb2.ElectUncleanRequest(broker_name="a"), answer, broker="a")
+
+    run(story)

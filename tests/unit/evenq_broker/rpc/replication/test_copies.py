@@ -8,14 +8,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
+from evenq_broker.core.replication.membership import CopyChange, SetMinimum
+from evenq_broker.core.replication.record import Pair, UncleanElection
+from evenq_broker.core.replication.unclean import LostPair, UncleanOrder, UncleanPlan
 from evenq_broker.rpc.replication.copies import METHOD, copy_rpcs
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.loop_net import LoopNet
 
+from evenq.errors import BadRequest, ConnectionFailed, PreconditionFailed
 from evenq.runtime.clock import FakeClock
+from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
@@ -98,3 +104,108 @@ def test_another_copy_asks_for_what_this_one_knows_alone() -> None:
 def test_an_address_that_leads_to_another_group_by_now_does_not_count() -> None:
     stranger = replace(view(2), broker_name="broker-b")
     assert [one.state for one in asked([view(1), stranger]).copies] == [5, 3, 5]
+
+
+# Unclean elections, and changes of the copies while nobody serves.
+
+
+class Electable(Control):
+    """A copy that is not in sync, of a group whose copy 0 is gone."""
+
+    def __init__(self, own: int, *, refusal: str = "") -> None:
+        gone = CopyView(copy=0, address="host-0:1", may_lead=True, state=CopyState.AWAY, away_since_ms=50)
+        copies = (gone, *(
+            CopyView(copy=number, address=f"host-{number}:1", may_lead=False, log_end=number, log_epoch=3,
+                     state=CopyState.CATCHING_UP if number == own else CopyState.AWAY)
+            for number in (1, 2)
+        ))  # fmt: skip
+        super().__init__(replace(view(own), copies=copies))
+        self.refusal, self.orders, self.changes = refusal, [], []
+
+    def unclean_plan(self, told: ReplicaGroupView, order: UncleanOrder | None) -> UncleanPlan:
+        lost = (LostPair(broker_id=0, store_id="a" * 32, away_since_ms=50),)
+        return UncleanPlan(group=told, lost=lost, suggested=2, refusal=self.refusal)
+
+    async def elect_unclean(self, _: ReplicaGroupView, order: UncleanOrder) -> UncleanElection:
+        self.orders.append(order)
+        return UncleanElection(
+            epoch=4, broker_id=order.copy, store_id="b" * 32, time_ms=7, log_end=2,
+            lost=(Pair(0, "a" * 32),), reason=order.reason,
+        )  # fmt: skip
+
+    async def change(self, change: CopyChange) -> ReplicaGroupView:
+        self.changes.append(change)
+        return self.told
+
+
+def called(controls: list[Any], method: str, request: Any, response: Any) -> Any:
+    """What the first of these copies answers. Raises what its status says."""
+
+    async def main() -> Any:
+        clock = FakeClock()
+        net = LoopNet(clock)
+        for one in controls:
+            settings = BrokerSettings(broker_name="broker-a", cluster="c")
+            runtime = Runtime(settings, clock=clock, rng=random.Random(1), net=net)
+            net.serve(f"host-{one.told.told_by}:1", copy_rpcs(runtime, one))
+        address = f"host-{controls[0].told.told_by}:1"
+        task = asyncio.ensure_future(
+            net.unary(address, "/evenq.v1.Admin/" + method, request.SerializeToString(), timeout_ms=5_000, metadata={})
+        )
+        await clock.until(task.done)
+        answer = response.FromString(await task)
+        check(answer.status)
+        return answer
+
+    return asyncio.run(main())
+
+
+def elected(controls: list[Any], **fields: Any) -> Any:
+    request = admin_pb2.ElectUncleanRequest(**{"broker_name": "broker-a", **fields})
+    return called(controls, "ElectUnclean", request, admin_pb2.ElectUncleanResponse)
+
+
+def test_without_consent_the_answer_is_the_plan_and_nothing_is_done() -> None:
+    one = Electable(1, refusal="why not")
+    answer = elected([one, Electable(2)], copy=2)
+    assert (answer.suggested, answer.refusal, answer.HasField("election"), one.orders) == (2, "why not", False, [])
+    assert [(pair.copy, pair.store_id, pair.away_since_ms) for pair in answer.lost] == [(0, "a" * 32, 50)]
+    assert [(copy.log_end, copy.log_epoch) for copy in answer.group.copies][1:] == [(1, 3), (2, 3)]
+
+
+def test_the_copy_that_is_to_lead_does_it_whoever_is_asked() -> None:
+    one, other = Electable(1), Electable(2)
+    answer = elected([one, other], copy=2, accept_data_loss=True, reason="fire", epoch=3)
+    assert (one.orders, other.orders) == ([], [UncleanOrder(copy=2, reason="fire", epoch=3)])
+    assert (answer.election.epoch, answer.election.copy, answer.election.reason) == (4, 2, "fire")
+    assert elected([one], copy=1, accept_data_loss=True).election.copy == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "said"),
+    [
+        ({"broker_name": "b"}, BadRequest, "a copy of broker group broker-a, not of 'b'"),
+        ({"accept_data_loss": True}, BadRequest, "names no copy"),
+        ({"copy": 1, "reason": "x" * 201}, BadRequest, "has 201 characters, at most 200"),
+        ({"copy": 9, "accept_data_loss": True}, PreconditionFailed, "copy 9 of broker group broker-a must be asked"),
+        ({"copy": 2, "accept_data_loss": True}, ConnectionFailed, "copy 2 of broker group broker-a at host-2:1"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(fields: dict[str, Any], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        elected([Electable(1)], **fields)
+
+
+def test_a_plan_with_a_refusal_is_not_carried_out() -> None:
+    one = Electable(1, refusal="a leader lives")
+    with pytest.raises(PreconditionFailed, match="copy 1: a leader lives"):
+        elected([one], copy=1, accept_data_loss=True)
+    assert one.orders == []
+
+
+def test_the_minimum_is_lowered_at_the_leader_that_serves_nobody_yet() -> None:
+    leader, other = Electable(2), Electable(1)
+    leader.told = replace(leader.told, leader=2)
+    request = admin_pb2.ChangeCopiesRequest(broker_name="broker-a", in_sync_min=1)
+    called([other, leader], "ChangeCopies", request, admin_pb2.ChangeCopiesResponse)
+    assert (other.changes, leader.changes) == ([], [SetMinimum(1)])

@@ -544,6 +544,97 @@ class ChangeCopiesResponse(_Message):
     def HasField(self, field_name: Literal["status", "group"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "group"]) -> None: ...
 
+class ElectUncleanRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    broker_name: builtins.str
+    copy: builtins.int
+    accept_data_loss: builtins.bool
+    reason: builtins.str
+    despite_better: builtins.bool
+    epoch: builtins.int
+
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str | None = ...,
+        copy: builtins.int | None = ...,
+        accept_data_loss: builtins.bool | None = ...,
+        reason: builtins.str | None = ...,
+        despite_better: builtins.bool | None = ...,
+        epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["copy"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["broker_name", "copy", "accept_data_loss", "reason", "despite_better", "epoch"]) -> None: ...
+
+class ElectUncleanResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def group(self) -> BrokerGroup: ...
+    suggested: builtins.int
+    refusal: builtins.str
+    @builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[LostPair]: ...
+    @builtins.property
+    def election(self) -> UncleanElection: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        group: BrokerGroup | None = ...,
+        suggested: builtins.int | None = ...,
+        refusal: builtins.str | None = ...,
+        lost: Iterable[LostPair] | None = ...,
+        election: UncleanElection | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status", "group", "election"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "group", "suggested", "refusal", "lost", "election"]) -> None: ...
+
+class LostPair(_Message):
+    DESCRIPTOR: Descriptor
+
+    copy: builtins.int
+    store_id: builtins.str
+    away_since_ms: builtins.int
+
+    def __init__(
+        self,
+        *,
+        copy: builtins.int | None = ...,
+        store_id: builtins.str | None = ...,
+        away_since_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["copy", "store_id", "away_since_ms"]) -> None: ...
+
+class UncleanElection(_Message):
+    DESCRIPTOR: Descriptor
+
+    epoch: builtins.int
+    copy: builtins.int
+    store_id: builtins.str
+    time_ms: builtins.int
+    log_end: builtins.int
+    @builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[LostPair]: ...
+    reason: builtins.str
+
+    def __init__(
+        self,
+        *,
+        epoch: builtins.int | None = ...,
+        copy: builtins.int | None = ...,
+        store_id: builtins.str | None = ...,
+        time_ms: builtins.int | None = ...,
+        log_end: builtins.int | None = ...,
+        lost: Iterable[LostPair] | None = ...,
+        reason: builtins.str | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["epoch", "copy", "store_id", "time_ms", "log_end", "lost", "reason"]) -> None: ...
+
 class BrokerGroup(_Message):
     DESCRIPTOR: Descriptor
 
@@ -555,6 +646,8 @@ class BrokerGroup(_Message):
     told_by: builtins.int
     @builtins.property
     def copies(self) -> _containers.RepeatedCompositeFieldContainer[BrokerCopy]: ...
+    @builtins.property
+    def unclean(self) -> _containers.RepeatedCompositeFieldContainer[UncleanElection]: ...
 
     def __init__(
         self,
@@ -566,8 +659,9 @@ class BrokerGroup(_Message):
         in_sync_min: builtins.int | None = ...,
         told_by: builtins.int | None = ...,
         copies: Iterable[BrokerCopy] | None = ...,
+        unclean: Iterable[UncleanElection] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "mode", "epoch", "leader", "in_sync_min", "told_by", "copies"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "mode", "epoch", "leader", "in_sync_min", "told_by", "copies", "unclean"]) -> None: ...
 
 class BrokerCopy(_Message):
     DESCRIPTOR: Descriptor
@@ -601,6 +695,8 @@ class BrokerCopy(_Message):
     lag_bytes: builtins.int
     lag_ms: builtins.int
     away_since_ms: builtins.int
+    committed_end: builtins.int
+    log_epoch: builtins.int
 
     def __init__(
         self,
@@ -613,8 +709,11 @@ class BrokerCopy(_Message):
         lag_bytes: builtins.int | None = ...,
         lag_ms: builtins.int | None = ...,
         away_since_ms: builtins.int | None = ...,
+        committed_end: builtins.int | None = ...,
+        log_epoch: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["copy", "address", "state", "may_lead", "log_end", "lag_bytes", "lag_ms", "away_since_ms"]) -> None: ...
+    def HasField(self, field_name: Literal["committed_end", "log_epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["copy", "address", "state", "may_lead", "log_end", "lag_bytes", "lag_ms", "away_since_ms", "committed_end", "log_epoch"]) -> None: ...
 
 class MissingBroker(_Message):
     DESCRIPTOR: Descriptor
