@@ -264,7 +264,6 @@ class Worker(threading.Thread):
         assert not self.is_alive()
 
 
-@pytest.mark.spec("HA-6")
 def test_a_planned_hand_over_refuses_no_acknowledgement_of_a_simple_consumer(tmp_path: Path) -> None:
     """D7, R13: an acknowledgement that meets the hand-over is made again at the next leader, so nothing is repeated. What
     was received has been finished with OK, which is final (D4).

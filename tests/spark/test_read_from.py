@@ -1,5 +1,5 @@
 """readFrom=any with a real Spark: three copies of a broker, leaders that are killed between planning and reading, a
-follower that was cut off, and a stream over a failover (HA-7, HA-9).
+follower that was cut off, and a stream over a failover (HA-9).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def collected(frame: Any, gate: Path, meanwhile: Callable[[], object]) -> list[R
     return sorted(tuple(row) for row in outcome["rows"])
 
 
-@pytest.mark.spec("HA-7", "HA-9")
+@pytest.mark.spec("HA-9")
 def test_a_batch_is_read_whole_though_nobody_leads_since_it_was_planned(spark: Any, tmp_path: Path) -> None:
     """The leader and a follower are killed with -9 when the plan is made and two of eight tasks have read: the others read
     what was planned from the copy that is left. Then a read is planned by what that copy knows, too.
@@ -156,7 +156,7 @@ def test_a_batch_is_read_whole_though_nobody_leads_since_it_was_planned(spark: A
             rows_of(loaded(spark, alone, readFrom="leader", readTimeoutMs=1_500))
 
 
-@pytest.mark.spec("HA-7", "HA-9")
+@pytest.mark.spec("HA-9")
 def test_a_follower_that_was_cut_off_shows_what_it_knows_and_is_no_loss(spark: Any, tmp_path: Path) -> None:
     """It was paused while the others took more, and they are gone now: a read gives what it knows to be committed, and one
     that is to go further waits for a leader and names what is there. Once there is one, everything comes.
@@ -181,7 +181,7 @@ def test_a_follower_that_was_cut_off_shows_what_it_knows_and_is_no_loss(spark: A
 
 
 @pytest.mark.slow
-@pytest.mark.spec("HA-7")
+@pytest.mark.spec("HA-9")
 def test_a_stream_reads_everything_once_over_a_failover(spark: Any, tmp_path: Path) -> None:
     """Its leader is killed with -9 between a batch's plan and its tasks; group and progress wait for the next leader."""
     with copies(tmp_path / "cluster") as (cluster, alone):

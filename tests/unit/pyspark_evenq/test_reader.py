@@ -77,7 +77,7 @@ def lonely(broker: Any) -> None:
     broker.start()
 
 
-@pytest.mark.spec("HA-7", "HA-9")
+@pytest.mark.spec("HA-9")
 def test_a_follower_plans_what_it_knows_while_the_leader_does_not_answer(copied: tuple[Any, Any]) -> None:
     leader, follower = copied
     assert planned(leader, readFrom="any") == [(0, 0, 15), (1, 0, 15)], "the leader is asked first"
