@@ -47,14 +47,19 @@ class Pair:
         await self.write(leader.store, behind)
         self.end = leader.store.stats.log_end
         self.copy = await self.follow(self.disk)
-        pieces = LogPieces(leader_disk, SEGMENT)
+        self.leader_disk, self.data = leader_disk, data
+        await self.fetch()
+        await leader.store.close()
+        return self.copy
+
+    async def fetch(self):
+        """The leader's log, replayed up to its snapshot."""
+        pieces = LogPieces(self.leader_disk, SEGMENT)
         while self.copy.end < self.end:
             await self.copy.append(pieces.read(self.copy.end, self.end, 2_000), start=self.copy.end)
         pieces.close()
         await self.copy.sync()
-        assert await self.copy.replay(data, committed=self.end, origin="leader")
-        await leader.store.close()
-        return self.copy
+        assert await self.copy.replay(self.data, committed=self.end, origin="leader")
 
     async def write(self, store, count):
         for _ in range(count):
@@ -173,6 +178,25 @@ def test_it_is_given_up_when_the_log_changes_under_it(open_store, change):
         await copy.close()
         files = await pair.lead()
         assert bool(files) is (change == "truncate")
+
+    asyncio.run(story())
+
+
+def test_a_log_that_was_begun_anew_is_indexed_anew(open_store):
+    """A reset empties the folder, and the same place of the log may hold other records then."""
+
+    async def story():
+        pair = Pair(open_store, MemoryDisk())
+        copy = await pair.begin()
+        index = CopyIndex(keys_of)
+        await pair.until_done(index)
+        await copy.reset(0)
+        assert pair.disk.list("index") == []
+        await pair.fetch()
+        await pair.until_done(index)
+        assert [int(name) for name in pair.disk.list("index")] == whole_blocks(copy.replayed_end)
+        await copy.close()
+        await pair.lead()
 
     asyncio.run(story())
 
