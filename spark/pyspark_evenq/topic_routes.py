@@ -113,8 +113,10 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
         for one in schemes.away
         for queue_id in range(one.read_queues)
     }
-    copied = () if points.one_address or any_broker else (*schemes.away, *schemes.leaders)
-    followers = {one.broker_name: tuple(one.followers) for one in copied if one.followers}
+    followers = {one.broker_name: tuple(one.followers) for one in schemes.away if one.followers}
+    followers |= {one.broker_name: tuple(one.followers) for one in schemes.leaders if one.followers}
+    if points.one_address or any_broker:
+        followers = {}
     return TopicQueues(queues=tuple(queues), away=away, whole=schemes.whole, followers=followers)
 
 

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from pyspark_evenq import scan_places
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.cluster import Located
 from pyspark_evenq.options import ReadOptions
@@ -18,6 +19,12 @@ pytestmark = pytest.mark.timeout(120)
 
 BODY = (OutputColumn("body", nullable=True),)
 COUNT = 60
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes long for what is nothing; no test here is about a leader that hangs."""
+    monkeypatch.setattr(scan_places, "ANY_SCAN_MS", 60_000)
 
 
 @pytest.fixture
@@ -163,3 +170,17 @@ def test_the_queues_of_a_broker_begin_at_different_followers() -> None:
     first = [located.followers_of(MessageQueue("t", "broker-a", number))[0] for number in range(4)]
     assert first == ["one", "two", "one", "two"]
     assert located.followers_of(MessageQueue("t", "broker-b", 0)) == ()
+
+
+def test_a_hole_in_a_follower_s_block_is_asked_of_the_leader(copied: tuple[Any, Any]) -> None:
+    """It may have deleted its beginning a moment before its leader does."""
+
+    class Holey(list[Any]):
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__(key)[1:]
+
+    leader, follower = copied
+    leader.far_behind = True
+    follower.queues[0] = Holey(follower.queues[0])
+    assert bodies(leader) == numbers()
+    assert follower.any_copy
