@@ -7,13 +7,15 @@ one acknowledgement of all 32. Snapshots are taken as a broker's leader takes th
 replays it at the leader's last snapshot, `--since` records before the end. Then the broker's ledger (store and state)
 opens both folders: the replayed one, and the log alone. Prints seconds and processor time of each, the records that
 were read, and processor time a record of copying, of replaying, and of the leader's store alone; and what the first
-reader of a follower waits for, the view of what was committed since the replay.
+reader of a follower waits for, the view of what was committed since the replay. Of the message index, which the copy
+files behind its replay: what that costs, and how long the first query by key waits after each log was opened.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import shutil
 import tempfile
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from evenq_broker.core.state.copied_names import CopiedNames, names_something
+from evenq_broker.core.state.keys import keys_of
 from evenq_broker.core.state.records import Acked, Delivered, encode
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
@@ -30,6 +33,7 @@ from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq.runtime.clock import SystemClock
 from evenq.store import Append, StoreOptions, snapshot
 from evenq.store.committed_view import CommittedView
+from evenq.store.copy_index import CopyIndex
 from evenq.store.disk import ReadOnlyDisk, read_whole
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
@@ -49,19 +53,26 @@ def ledger_of(folder: Path) -> Ledger:
     return Ledger(Runtime(settings_of(folder), clock=SystemClock(), rng=random.Random(1), net=net))
 
 
+def system_of(number: int) -> bytes:
+    """System properties of 100 bytes, with a message id."""
+    message_id = b"id-%032d" % number
+    rest = 100 - 2 - len(message_id) - 2
+    return b"\x1a%c%s" % (len(message_id), message_id) + b"\x8a\x01%c" % (rest - 1) + bytes(rest - 1)
+
+
 async def write(folder: Path, messages: int, body: int, since: int) -> tuple[int, float]:
     """The leader's log; its end, and the time of the processor that its store took."""
     ledger = ledger_of(folder)
     await ledger.open(lambda _: None)
     store, number, saved = ledger.store, 0, False
     head, offsets = bytes(body - HEADER_BYTES - 100), [0] * QUEUES
-    records = messages + 2 * messages // CALL
+    records, ids = messages + 2 * messages // CALL, itertools.count()
     begun = time.process_time()
     while number < messages:
         calls = []
         for _ in range(50):
             queue_id = number // CALL % QUEUES
-            calls.append(store.append([Append(1, queue_id, 7, 0, head, bytes(100)) for _ in range(CALL)]))
+            calls.append(store.append([Append(1, queue_id, 7, 0, head, system_of(next(ids))) for _ in range(CALL)]))
             first = offsets[queue_id]
             given = tuple(range(first, first + CALL))
             offsets[queue_id] += CALL
@@ -82,8 +93,10 @@ async def write(folder: Path, messages: int, body: int, since: int) -> tuple[int
     return end, spent
 
 
-async def copy(leader: Path, folder: Path, end: int) -> tuple[float, float, float, float, float]:
-    """Processor time of copying, then of replaying, and the seconds that the latter took; both of a reader's view."""
+async def copy(leader: Path, folder: Path, end: int) -> tuple[float, ...]:
+    """Processor time of copying, then of replaying, and the seconds that the latter took; both of a reader's view, and
+    of the message index.
+    """
     disk = ReadOnlyDisk(leader)
     pieces = LogPieces(disk, SEGMENT_BYTES)
     log = await LogCopy.open(folder, StoreOptions(), broker_name="bench", segment_bytes=SEGMENT_BYTES)
@@ -106,18 +119,24 @@ async def copy(leader: Path, folder: Path, end: int) -> tuple[float, float, floa
     )  # fmt: skip
     viewing = time.process_time() - begun, time.perf_counter() - begun_wall
     view.close()
+    index, begun, begun_wall = CopyIndex(keys_of), time.process_time(), time.perf_counter()
+    while not await index.follow(log):
+        pass
+    indexing = time.process_time() - begun, time.perf_counter() - begun_wall
     await log.close()
     pieces.close()
-    return copying, *spent, *viewing
+    return copying, *spent, *viewing, *indexing
 
 
-async def lead(folder: Path) -> tuple[float, float, int]:
-    """Seconds and processor time until the log is open, and records that were read."""
+async def lead(folder: Path) -> tuple[float, float, int, float]:
+    """Seconds and processor time until the log is open, records that were read, and seconds of a query by key then."""
     ledger = ledger_of(folder)
     begun, begun_wall = time.process_time(), time.perf_counter()
     await ledger.open(lambda _: None)
     spent = time.perf_counter() - begun_wall, time.process_time() - begun
-    return *spent, ledger.store.stats.recovered_records
+    read, begun_wall = ledger.store.stats.recovered_records, time.perf_counter()
+    assert await ledger.store.find(1, b"id-%032d" % 7)
+    return *spent, read, time.perf_counter() - begun_wall
 
 
 def main() -> None:
@@ -130,7 +149,9 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="evenq-promotion-", dir=options.folder))
     try:
         end, appending = asyncio.run(write(folder / "leader", options.messages, options.body, options.since))
-        copying, replaying, seconds, viewing, waiting = asyncio.run(copy(folder / "leader", folder / "warm", end))
+        copying, replaying, seconds, viewing, waiting, indexing, filing = asyncio.run(
+            copy(folder / "leader", folder / "warm", end)
+        )
         cold = folder / "cold"
         cold.mkdir()
         (folder / "warm" / "commitlog").rename(cold / "commitlog")  # one log for both, one after the other
@@ -141,11 +162,15 @@ def main() -> None:
         print(f"copying        {copying / records * 1e6:.2f} us")
         print(f"replaying      {replaying / (records - options.since) * 1e6:.2f} us, in {seconds:.1f} s")
         print(f"view of {options.since} records: {viewing / options.since * 1e6:.2f} us a record, in {waiting:.2f} s")
+        print(f"message index  {indexing / (records - options.since) * 1e6:.2f} us, in {filing:.1f} s")
         for name, place in (("cold", cold), ("warm", folder / "warm")):
             if name == "warm":
                 (cold / "commitlog").rename(folder / "warm" / "commitlog")
-            wall, spent, read = asyncio.run(lead(place))
-            print(f"{name}: open after {wall:.2f} s, {spent:.2f} s of the processor, {read} records read")
+            wall, spent, read, found = asyncio.run(lead(place))
+            print(
+                f"{name}: open after {wall:.2f} s, {spent:.2f} s of the processor, {read} records read; a query by key "
+                f"{found:.2f} s"
+            )
     finally:
         shutil.rmtree(folder)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Block", "StoredBytes", "parse", "records_of", "tag_set", "with_tags"]
 
 VARINT, LENGTH = 0, 2
-STATUS, FIRST, NEXT, RECORDS = 1, 2, 3, 5
-BLOCK_FIELDS: Mapping[int, type] = {STATUS: bytes, FIRST: int, NEXT: int, RECORDS: bytes}
+STATUS, FIRST, NEXT, RECORDS, FAR_BEHIND = 1, 2, 3, 5, 6
+BLOCK_FIELDS: Mapping[int, type] = {STATUS: bytes, FIRST: int, NEXT: int, RECORDS: bytes, FAR_BEHIND: int}
 RECORDS_FIELDS: Mapping[int, type] = {1: int, 2: int, 3: bytes, 4: bytes, 5: int}
 """head, system, sizes, frames, checked."""
 
@@ -39,6 +39,8 @@ class Block:
     messages: Sequence[Message] = ()
     records: StoredBytes | None = None
     """In place of messages."""
+    far_behind: bool = False
+    """The scan began far behind the end of its leader's log: a follower had better go on."""
 
     @property
     def count(self) -> int:
@@ -73,7 +75,7 @@ def parse(encoded: bytes | memoryview) -> Block:
     records = StoredBytes(held.sizes, held.frames, held.head, held.system, held.checked)
     return Block(
         block.first_offset, block.next_offset, block.status, block.messages,
-        records if block.HasField("records") else None,
+        records if block.HasField("records") else None, block.far_behind,
     )  # fmt: skip
 
 
@@ -87,7 +89,8 @@ def _plain(view: memoryview) -> Block | None:
         return None
     head, system, sizes, frames, checked = (held.get(number, kind()) for number, kind in RECORDS_FIELDS.items())
     records = StoredBytes(sizes, frames, bool(head), bool(system), bool(checked))
-    return Block(block.get(FIRST, 0), block.get(NEXT, 0), records=records)
+    far_behind = bool(block.get(FAR_BEHIND, 0))
+    return Block(block.get(FIRST, 0), block.get(NEXT, 0), records=records, far_behind=far_behind)
 
 
 def _fields(view: memoryview, kinds: Mapping[int, type]) -> dict[int, Any] | None:

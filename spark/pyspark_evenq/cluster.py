@@ -61,6 +61,8 @@ T = TypeVar("T")
 
 Route = Mapping[MessageQueue, str]
 """The address (`host:port`) of the broker that serves each readable queue."""
+Suits = Callable[[MessageQueue, QueueState], bool]
+"""Whether a follower's state of a queue is enough for a plan."""
 MARKS_MAX = 256
 """Of one call, as brokers allow."""
 SAMPLE_COUNT = 64
@@ -82,6 +84,8 @@ class Located:
     then `whole` is False."""
     missing: dict[str, errors.TopicNotFound] = field(default_factory=dict)
     """Topics that do not exist."""
+    followers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By broker that has copies: where the others answer readers that take any copy."""
     whole: bool = True
 
     def must_exist(self) -> Located:
@@ -89,6 +93,12 @@ class Located:
         for error in self.missing.values():
             raise error
         return self
+
+    def followers_of(self, queue: MessageQueue) -> tuple[str, ...]:
+        """Another one first for each queue, so that they share what is read."""
+        followers = self.followers.get(queue.broker_name, ())
+        first = queue.queue_id % len(followers) if followers else 0
+        return followers[first:] + followers[:first]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +149,7 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
     addresses: dict[MessageQueue, str] = {}
     away: dict[MessageQueue, str] = {}
     missing: dict[str, errors.TopicNotFound] = {}
+    followers: dict[str, tuple[str, ...]] = {}
     told_whole = True
     for topic in topics:
         try:
@@ -148,8 +159,9 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
             continue
         addresses |= {one.queue: one.address for one in route.queues if one.readable}
         away |= route.away
+        followers |= route.followers
         told_whole = told_whole and route.whole
-    return Located(addresses=addresses, away=away, missing=missing, whole=told_whole)
+    return Located(addresses=addresses, away=away, missing=missing, followers=followers, whole=told_whole)
 
 
 def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:
@@ -163,7 +175,10 @@ def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:
     where = locate(options.endpoints, topics)
     if options.retry_topic:  # made by the first message that comes again
         retried = locate(options.endpoints, [options.retry_topic])
-        where = replace(where, addresses=where.addresses | retried.addresses, away=where.away | retried.away)
+        where = replace(
+            where, addresses=where.addresses | retried.addresses, away=where.away | retried.away,
+            followers=where.followers | retried.followers,
+        )  # fmt: skip
     if options.schema_style is SchemaStyle.KAFKA:
         must_be_unique([*where.addresses, *where.away])
     if not options.assigned:
@@ -230,9 +245,10 @@ def query(
     timestamp_ms: int = 0,
     wait_ms: int = 0,
     known: Positions | None = None,
+    any_copy: bool = False,
 ) -> dict[MessageQueue, QueueState]:
     """The state of some queues of one broker. With `wait_ms`, waits until one of them grows past what `known` says of
-    it.
+    it. `any_copy`: a follower answers, too, as far as it knows, if neither a group nor a wait is asked for.
     """
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import data_pb2
@@ -243,6 +259,7 @@ def query(
         timestamp_ms=timestamp_ms,
         wait_ms=wait_ms,
         known_max=[known.get(queue, -1) for queue in queues] if known is not None else [],
+        any_copy=any_copy,
     )
     response = data_pb2.QueryOffsetsResponse.FromString(
         connection.unary(
@@ -282,10 +299,13 @@ def marks(address: str, positions: Sequence[tuple[MessageQueue, int]]) -> dict[t
     return texts
 
 
-def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> Survey:
+def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True, suits: Suits | None = None) -> Survey:
     """The state of every queue of the topics. Tried until all are there, at most `read_timeout_ms`; unless
     `wait_for_away`, not for brokers of which the others say that they are gone. Raises TopicNotFound, what a broker
     refuses for good, and if none tells a route in that time, why.
+
+    With readFrom=any a follower answers for a broker without a leader, if `suits` says of the states that they will do:
+    it knows no progress, and maybe not the newest messages.
     """
     give_up = time.monotonic() + options.read_timeout_ms / 1000
     backoff = Backoff(random.Random(), first_ms=50, max_ms=1_000)  # noqa: S311  jitter
@@ -302,6 +322,10 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> S
                     raise
                 silent |= {queue: f"{queue.broker_name} does not answer: {failure.message}" for queue in queues}
         unavailable = where.away | silent
+        if options.any_copy and suits is not None and unavailable:
+            of_followers, unavailable = _asked_followers(options, where, unavailable, suits, group=group)
+            states |= of_followers
+            silent = {queue: why for queue, why in silent.items() if queue in unavailable}
         pause = backoff.next_ms() / 1000
         if not (silent or (unavailable and wait_for_away)) or time.monotonic() + pause > give_up:
             return Survey(located=where, states=states, unavailable=unavailable)
@@ -309,10 +333,50 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True) -> S
         time.sleep(pause)
 
 
+def _asked_followers(
+    options: ReadOptions, where: Located, unavailable: Mapping[MessageQueue, str], suits: Suits, *, group: str
+) -> tuple[dict[MessageQueue, QueueState], dict[MessageQueue, str]]:
+    """Of queues whose leader does not answer: the states that followers tell and that will do, and who is left without
+    one. All followers of a broker are asked, and the one that knows most of a queue is believed.
+    """
+    if group:
+        why = f"the progress of group {group} is known to the leader only"
+        return {}, {queue: f"{reason}; {why}" for queue, reason in unavailable.items()}
+    states: dict[MessageQueue, QueueState] = {}
+    by_broker: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(unavailable):
+        by_broker.setdefault(queue.broker_name, []).append(queue)
+    for name, queues in by_broker.items():
+        for address in where.followers.get(name, ()):
+            try:
+                known = query(address, queues, any_copy=True)
+                known = with_times(address, known, options, any_copy=True)
+            except errors.Error as failure:
+                log.warning("no offsets of %s from its follower %s: %s", name, address, failure)
+                continue
+            states |= {
+                queue: state
+                for queue, state in known.items()
+                if queue not in states or state.bounds.high > states[queue].bounds.high
+            }
+    suitable = {queue: state for queue, state in states.items() if suits(queue, state)}
+    if suitable:
+        from pyspark_evenq.losses import named
+
+        log.warning("%s: planned by what followers know, because the leader does not answer", named(suitable))
+    return suitable, {
+        queue: f"{why}; its follower knows offsets {states[queue].bounds.low} to {states[queue].bounds.high}"
+        if queue in states
+        else why
+        for queue, why in unavailable.items()
+        if queue not in suitable
+    }
+
+
 def with_times(
-    address: str, states: Mapping[MessageQueue, QueueState], options: ReadOptions
+    address: str, states: Mapping[MessageQueue, QueueState], options: ReadOptions, *, any_copy: bool = False
 ) -> dict[MessageQueue, QueueState]:
-    """The states with what the options' times mean: one call for each time."""
+    """The states with what the options' times mean: one call for each time. `any_copy`: as in `query`."""
     times: dict[int, list[MessageQueue]] = {}
     for spec in (options.starting, options.ending):
         for queue in states:
@@ -320,7 +384,7 @@ def with_times(
                 times.setdefault(time_ms, []).append(queue)
     merged = dict(states)
     for time_ms, queues in sorted(times.items()):
-        for queue, state in query(address, sorted(set(queues)), timestamp_ms=time_ms).items():
+        for queue, state in query(address, sorted(set(queues)), timestamp_ms=time_ms, any_copy=any_copy).items():
             merged[queue] = replace(merged[queue], times={**merged[queue].times, **state.times})
     return merged
 
@@ -353,11 +417,11 @@ def commit(address: str, group: str, positions: Positions, *, client_id: str, ti
 
 def scan(
     address: str, part: OffsetRange, *, uid: str, tags: str, sql: str = "", group: str, block_bytes: int,
-    timeout_ms: int, parts: RecordParts | None = None,
+    timeout_ms: int, parts: RecordParts | None = None, any_copy: bool = False,
 ) -> Generator[memoryview, None, None]:  # fmt: skip
     """The encoded ScanBlocks of a range, in order. Ends early if the broker does; the reader checks. A broker whose
     queue has another `uid` refuses with PreconditionFailed; older ones do not look. With `parts` records are taken as
-    well as messages.
+    well as messages. `any_copy`: a follower answers, too.
     """
     from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -369,6 +433,7 @@ def scan(
         filter=common_pb2.Filter(type=common_pb2.Filter.SQL if sql else common_pb2.Filter.TAG, expression=sql or tags),
         group=group,
         uid=uid,
+        any_copy=any_copy,
     )
     if parts is not None:
         request.records.version = RECORDS_VERSION

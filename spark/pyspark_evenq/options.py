@@ -30,7 +30,7 @@ from pyspark_evenq.offset_options import (
 )
 from pyspark_evenq.option_values import choice, flag, named, whole
 
-__all__ = ["KAFKA_ADDRESS", "NAMES", "Format", "Limits", "ReadOptions", "SchemaStyle"]
+__all__ = ["KAFKA_ADDRESS", "NAMES", "Format", "Limits", "ReadFrom", "ReadOptions", "SchemaStyle"]
 
 BLOCK_BYTES = 2 << 20
 """Half as much costs a worker a quarter more a row, for what is done once for each block."""
@@ -48,6 +48,14 @@ class SchemaStyle(StrEnum):
 
     EVENQ = "evenq"
     KAFKA = "kafka"
+
+
+class ReadFrom(StrEnum):
+    """Which copies of a broker's log are read."""
+
+    LEADER = "leader"
+    ANY = "any"
+    """Followers, too, while the leader does not answer, or what is to be read lies far behind the end of its log."""
 
 
 class Format(StrEnum):
@@ -120,6 +128,8 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     fail_on_unavailable: bool = True
     """Whether a read that has an end fails when no broker answers for some queues; else it leaves them out."""
+    any_copy: bool = False
+    """Whether followers may be read (readFrom=any)."""
     format: Format = Format.AUTO
     block_bytes: int = BLOCK_BYTES
     idle_wait_ms: int = 300
@@ -223,6 +233,7 @@ class ReadOptions:
             include_headers=flag(values, "includeHeaders", default=False),
             include_system=include_system,
             filter_pushdown=flag(values, "filterPushdown", default=False),
+            any_copy=_any_copy(values, points),
             format=kind,
             fail_on_data_loss=flag(values, "failOnDataLoss", default=True),
             fail_on_unavailable=flag(values, "failOnUnavailable", default=True),
@@ -268,6 +279,7 @@ NAMES = (
     "filterPushdown",
     "failOnDataLoss",
     "failOnUnavailable",
+    "readFrom",
     "format",
     "blockBytes",
     "idleWaitMs",
@@ -402,6 +414,16 @@ def _keys(values: Mapping[str, str]) -> dict[str, Any]:
     if access_key:
         Credentials(access_key=access_key, secret_key=secret_key)
     return {"access_key": access_key, "secret_key": secret_key, "credentials_file": file}
+
+
+def _any_copy(values: Mapping[str, str], points: AccessPoints) -> bool:
+    any_copy = choice(values, "readFrom", ReadFrom.LEADER) is ReadFrom.ANY
+    if any_copy and points.one_address:
+        raise SettingsError(
+            "option readFrom=any does not go with endpoints that name one address of all brokers: it leads to leaders "
+            "only; give the addresses of the brokers, or readFrom=leader"
+        )
+    return any_copy
 
 
 def _listed(text: str, name: str) -> tuple[str, ...]:

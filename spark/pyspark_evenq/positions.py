@@ -13,7 +13,7 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq.offset_options import EARLIEST_MARK, LATEST_MARK, OffsetSpec, Place
 from pyspark_evenq.planner import Bounds, Trimmed
 
-__all__ = ["DataLost", "QueueState", "loss_of", "resolve"]
+__all__ = ["DataLost", "QueueState", "loss_of", "resolve", "vouched"]
 
 
 class DataLost(IllegalOffset):
@@ -60,6 +60,16 @@ def resolve(
         place = {None: spec.place, EARLIEST_MARK: Place.EARLIEST, LATEST_MARK: Place.LATEST}[offset]
         positions[queue] = _at(place, state, without_commit)
     return positions
+
+
+def vouched(spec: OffsetSpec, queue: MessageQueue, state: QueueState) -> bool:
+    """Whether a copy that may lack the newest messages knows the place that the words mean: an offset up to its end, or
+    a time at or after which it has a message. The end itself, `latest`, is as far as it knows.
+    """
+    if time_ms := spec.time_of(queue):
+        return state.times.get(time_ms, state.bounds.high) < state.bounds.high
+    offset = spec.offsets.get(queue, LATEST_MARK)
+    return offset < 0 or state.bounds.low <= offset <= state.bounds.high
 
 
 def _at_time(queue: MessageQueue, state: QueueState, time_ms: int, *, must_match: bool) -> int:

@@ -9,6 +9,7 @@ every filter is handed back to Spark, which evaluates it again.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster
 from pyspark_evenq.arrow_schema import OutputColumn
@@ -35,6 +37,7 @@ from pyspark_evenq.reader import BatchReader
 
 __all__ = ["Narrowing", "PushdownReader", "narrowing"]
 
+log = logging.getLogger(__name__)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 PLACES = {
     "topic": lambda queue: queue.topic,
@@ -195,8 +198,7 @@ class PushdownReader(BatchReader):
             ]
         return [one for one in left if one.count > 0]
 
-    @staticmethod
-    def _offsets_at(time_ms: int, ranges: list[OffsetRange], route: cluster.Route) -> dict[MessageQueue, int]:
+    def _offsets_at(self, time_ms: int, ranges: list[OffsetRange], route: cluster.Route) -> dict[MessageQueue, int]:
         """The first offset stored at the time or later, by the brokers' index of times."""
         queues = {one.queue for one in ranges}
         if time_ms <= 0:
@@ -204,7 +206,13 @@ class PushdownReader(BatchReader):
         offsets: dict[MessageQueue, int] = {}
         addresses = {queue: route[queue] for queue in queues if queue in route}
         for address, here in cluster.by_address(addresses).items():
-            states = cluster.query(address, here, timestamp_ms=time_ms)
+            try:
+                states = cluster.query(address, here, timestamp_ms=time_ms)
+            except errors.Error as failure:
+                if not (self._options.any_copy and failure.retryable):
+                    raise
+                log.warning("times are not looked up at %s, more is read than the filters need: %s", address, failure)
+                continue
             offsets |= {queue: state.times[time_ms] for queue, state in states.items() if state.times[time_ms] >= 0}
         return offsets
 

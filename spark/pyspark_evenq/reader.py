@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from evenq import errors
+from evenq.model.queue import MessageQueue
 from pyspark_evenq import cluster, connection, scanning
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.losses import counted
@@ -21,7 +23,7 @@ from pyspark_evenq.offset_options import OffsetSpec, Place
 from pyspark_evenq.offsets import place_of
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import OffsetRange, Trimmed, tasks, trimmed
-from pyspark_evenq.positions import loss_of, resolve
+from pyspark_evenq.positions import QueueState, loss_of, resolve, vouched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +46,7 @@ class BatchReader(DataSourceReader):
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
         wants_group = options.starting is not None and options.starting.place is Place.GROUP
-        survey = cluster.survey(options, group=options.group if wants_group else "")
+        survey = cluster.survey(options, group=options.group if wants_group else "", suits=partial(_suits, options))
         if options.fail_on_unavailable:
             survey.must_be_complete(options.read_timeout_ms)
         ranges = self._narrowed(_ranges(options, survey), survey.located.addresses)
@@ -60,7 +62,7 @@ class BatchReader(DataSourceReader):
             why = "; ".join(dict.fromkeys(survey.unavailable.values()))
             counted.left_out(dict.fromkeys(survey.unavailable, 0), why)
         uids = {place_of(queue): state.bounds.uid for queue, state in survey.states.items()}
-        return list(scanning.scan_tasks(planned, survey.located.addresses, uids, self._marks(ranges, survey)))
+        return list(scanning.scan_tasks(planned, survey.located, uids, self._marks(ranges, survey)))
 
     @staticmethod
     def _marks(ranges: list[OffsetRange], survey: cluster.Survey) -> dict[MarkedPlace, str]:
@@ -83,6 +85,11 @@ class BatchReader(DataSourceReader):
         """The rows of one task, as Arrow batches."""
         leave_out = not self._options.fail_on_unavailable
         return scanning.read(partition, self._options, self._columns, leave_out=leave_out)
+
+
+def _suits(options: ReadOptions, queue: MessageQueue, state: QueueState) -> bool:
+    specs = (options.starting, options.ending)
+    return all(spec is None or vouched(spec, queue, state) for spec in specs)
 
 
 def _ranges(options: ReadOptions, survey: cluster.Survey) -> list[OffsetRange]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from evenq import errors
+from evenq.client.core.read_places import ReadPlace
 from evenq.model.queue import MessageQueue
 from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.backoff import Backoff
@@ -32,6 +33,7 @@ from pyspark_evenq.offsets import Uids, place_of
 from pyspark_evenq.options import Format, ReadOptions
 from pyspark_evenq.planner import Bounds, OffsetRange, Trimmed
 from pyspark_evenq.positions import DataLost, loss_of
+from pyspark_evenq.scan_places import ScanPlaces
 from pyspark_evenq.verifying import RecordChecksumMismatch, can_verify
 
 if TYPE_CHECKING:
@@ -40,14 +42,15 @@ if TYPE_CHECKING:
 __all__ = ["ScanTask", "read", "scan_tasks"]
 
 log = logging.getLogger(__name__)
-SCAN_MS = 15_000
-"""One scan lasts no longer: a broker that hangs is noticed, and a slow reader just asks for the rest again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
     wanted: OffsetRange
     address: str
+    """Of the broker, or its leader; empty: not known."""
+    followers: tuple[str, ...] = ()
+    """Where the other copies of its log answer; asked with readFrom=any only."""
     uid: str = ""
     """What the offsets counted when the range was planned; empty: not known."""
     mark: str = ""
@@ -63,15 +66,17 @@ class ScanTask(InputPartition):
 
 
 def scan_tasks(
-    planned: list[list[OffsetRange]], route: cluster.Route, uids: Uids, marks: Mapping[Place, str] | None = None
+    planned: list[list[OffsetRange]], located: cluster.Located, uids: Uids, marks: Mapping[Place, str] | None = None
 ) -> list[ScanTask]:
     """What Spark sends to its workers. An address that is not known now is asked for by the worker. `marks`: of the
     messages before the ends of some ranges, which are compared when they have been read.
     """
+    route = located.addresses
 
     def piece(part: OffsetRange) -> _Piece:
         queue, mark = part.queue, (marks or {}).get((part.queue, part.end), "")
-        return _Piece(wanted=part, address=route.get(queue, ""), uid=uids.get(place_of(queue), ""), mark=mark)
+        address, followers = route.get(queue, ""), located.followers_of(queue)
+        return _Piece(wanted=part, address=address, followers=followers, uid=uids.get(place_of(queue), ""), mark=mark)
 
     return [ScanTask([piece(part) for part in ranges]) for ranges in planned]
 
@@ -114,7 +119,11 @@ class _RangeScan:
         self._queue: MessageQueue = piece.wanted.queue
         self._next = piece.wanted.start
         self._end = self._planned_end = piece.wanted.end
-        self._address = piece.address
+        self._places = ScanPlaces(
+            self._queue, options.endpoints, leader=piece.address, followers=piece.followers, any_copy=options.any_copy
+        )
+        self._place: ReadPlace | None = None
+        """Of the present scan, or the last one."""
         self._options = options
         self._columns = columns
         self._tags = tag_set(options.tags)
@@ -125,6 +134,10 @@ class _RangeScan:
         self._failing_since = 0.0
         self._moved = False
         """Whether the present scan gave a block."""
+        self._moves_on = False
+        """Whether it was left for another copy."""
+        self._refusal = ""
+        """What a follower said last that gave nothing."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while self._next < self._end:
@@ -133,6 +146,8 @@ class _RangeScan:
                 yield from self._one_connection()
                 if self._next >= self._end:
                     return
+                if self._moves_on:
+                    continue
                 failure = errors.IllegalOffset(f"the scan of {self._queue} ended at {self._next}, before {self._end}")
             except DataLost:
                 raise
@@ -154,7 +169,7 @@ class _RangeScan:
         """
         position = self._queue, self._planned_end
         try:
-            if cluster.marks(self._address, [position])[position] in {"", mark}:
+            if cluster.marks(self._leader(), [position])[position] in {"", mark}:
                 return
             bounds = self._bounds()
         except errors.Error as failure:
@@ -163,28 +178,31 @@ class _RangeScan:
         self._lost(Trimmed(queue=self._queue, wanted=self._planned_end, bounds=bounds, regrown=True), 0)
 
     def _one_connection(self) -> Iterator[pa.RecordBatch]:
-        if not self._address:
-            self._address = cluster.route(self._options.endpoints, [self._queue.topic]).get(self._queue, "")
-            if not self._address:
-                raise errors.ConnectionFailed(f"no broker serves {self._queue} now")
-        self._moved = False
+        self._moved = self._moves_on = False
+        self._place = None
+        place = self._place = self._places.next()
         blocks = cluster.scan(
-            self._address,
+            place.address,
             OffsetRange(queue=self._queue, start=self._next, end=self._end),
             uid=self._uid,
             tags=self._options.tags,
             sql=self._options.sql_filter,
             group=self._options.group,
             block_bytes=self._options.block_bytes,
-            timeout_ms=min(self._options.read_timeout_ms, SCAN_MS),
+            timeout_ms=min(self._options.read_timeout_ms, self._places.scan_ms),
             parts=self._parts,
+            any_copy=self._options.any_copy,
         )
         try:
             for encoded in blocks:
-                batch = self._batch(parse(encoded))
-                del encoded  # its memory is for the next one
+                block = parse(encoded)
+                batch, far_behind = self._batch(block), block.far_behind
+                del encoded, block  # its memory is for the next one
                 if batch is not None:
                     yield batch
+                self._moves_on = self._places.answered(place, far_behind=far_behind)
+                if self._moves_on:
+                    return
         finally:
             blocks.close()
 
@@ -204,7 +222,8 @@ class _RangeScan:
                 raise
         if self._options.format is Format.LOG:
             raise errors.Unsupported(
-                f"the broker at {self._address} sends no records as they are stored; use format=auto or a newer one"
+                f"the broker at {self._place.address if self._place else ''} sends no records as they are stored; use "
+                "format=auto or a newer one"
             )
         messages = with_tags(block.messages, self._tags)
         return batch_of(messages, self._queue, self._columns) if messages else None
@@ -221,6 +240,10 @@ class _RangeScan:
         if not self._tags and not self._options.sql_filter:
             dense = block.first_offset == self._next and block.next_offset - block.first_offset == block.count
             if not dense:
+                if self._place is not None and not self._place.leads:  # its leader says whether they are gone
+                    raise errors.IllegalOffset(
+                        f"the follower at {self._place.address} has no messages of {self._queue} from {self._next} on"
+                    )
                 if block.records is not None:
                     there = max(0, block.next_offset - max(block.first_offset, self._next))
                 else:
@@ -237,29 +260,40 @@ class _RangeScan:
         self._backoff.reset()
 
     def _recover(self, failure: errors.Error) -> None:
-        """Wait before the next connection, or give up."""
+        """Wait before the next connection, or give up. A follower knows less than its leader: whatever it refuses is
+        asked elsewhere, and nothing is lost by its word.
+        """
         if isinstance(failure, errors.RequestTimeout) and self._moved:
             return  # nothing is wrong: the rows go out more slowly than they come in
-        now = time.monotonic()
+        now, place = time.monotonic(), self._place
+        follows = place is not None and not place.leads
         self._failing_since = self._failing_since or now
-        if self._may_be_anew(failure) and self._was_made_anew(failure):
+        if not follows and self._may_be_anew(failure) and self._was_made_anew(failure):
             return
         over = now - self._failing_since > self._options.read_timeout_ms / 1000
-        silent = isinstance(failure, errors.ConnectionFailed | errors.RequestTimeout)
+        silent = follows or isinstance(failure, errors.ConnectionFailed | errors.RequestTimeout)
         if silent and self._given_up is not None and (over or self._queue.broker_name in self._given_up):
             self._given_up.add(self._queue.broker_name)
             counted.left_out({self._queue: self._end - self._next}, failure)
             self._end = self._next
             return
-        if over or not (failure.retryable or failure.refresh_route or isinstance(failure, errors.IllegalOffset)):
+        if follows:
+            self._refusal = failure.message
+        if over and silent and self._refusal:
+            raise errors.ConnectionFailed(
+                f"neither the leader of broker {self._queue.broker_name} nor a follower gives {self._queue} from "
+                f"offset {self._next} on; the last one said: {failure.message}; a follower: {self._refusal}"
+            ) from failure
+        passes = follows or failure.retryable or failure.refresh_route or isinstance(failure, errors.IllegalOffset)
+        if over or not passes:
             raise failure
-        if isinstance(failure, errors.IllegalOffset):
+        if isinstance(failure, errors.IllegalOffset) and not follows:
             # If that fails, the next try tells more.
             with contextlib.suppress(errors.ConnectionFailed, errors.RequestTimeout, errors.TopicNotFound):
                 self._skip_what_is_gone()
         log.warning("%s: reading goes on at offset %d after: %s", self._queue, self._next, failure)
-        self._address = ""  # the queue may live elsewhere by now
-        time.sleep(self._backoff.next_ms() / 1000)
+        if self._places.failed(place):
+            time.sleep(self._backoff.next_ms() / 1000)
 
     def _skip_what_is_gone(self) -> None:
         bounds = self._bounds()
@@ -281,18 +315,19 @@ class _RangeScan:
         return isinstance(failure, refused) and not isinstance(failure, errors.IllegalOffset)
 
     def _was_made_anew(self, failure: errors.Error) -> bool:
-        """True if the range's messages are gone with their topic, and are counted. False: the route is old."""
+        """True if the range's messages are gone with their topic, and are counted. False: the route is old, or
+        not known now.
+        """
         bounds = Bounds(low=0, high=0)
         try:
-            self._address = cluster.route(self._options.endpoints, [self._queue.topic]).get(self._queue, "")
-            if self._address:
-                bounds = self._bounds()
+            self._places.find()
+            bounds = self._bounds()
         except (errors.TopicNotFound, errors.BadRequest):
             pass
         except (errors.ConnectionFailed, errors.RequestTimeout):
             return False
         else:
-            if not self._address or bounds.uid == self._uid or not (self._uid and bounds.uid):
+            if bounds.uid == self._uid or not (self._uid and bounds.uid):
                 return False
         self._lost(
             Trimmed(queue=self._queue, wanted=self._next, bounds=bounds, anew=True), self._end - self._next, failure
@@ -300,8 +335,14 @@ class _RangeScan:
         self._end = self._next
         return True
 
+    def _leader(self) -> str:
+        """Where the leader was last. Raises ConnectionFailed if that is not known."""
+        if not self._places.leader:
+            raise errors.ConnectionFailed(f"the leader of broker {self._queue.broker_name} is not known now")
+        return self._places.leader
+
     def _bounds(self) -> Bounds:
-        state = cluster.query(self._address, [self._queue]).get(self._queue)
+        state = cluster.query(self._leader(), [self._queue]).get(self._queue)
         return state.bounds if state else Bounds(low=0, high=0)
 
     def _lost(self, gone: Trimmed, messages: int, cause: errors.Error | None = None) -> None:

@@ -45,7 +45,7 @@ from pyspark_evenq.offsets import OffsetMark, Positions, StreamOffset, place_of
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.pinned_start import PinnedStart
 from pyspark_evenq.planner import Bounds, Trimmed, advance, batch_ranges, tasks, trimmed
-from pyspark_evenq.positions import DataLost, loss_of, resolve
+from pyspark_evenq.positions import DataLost, loss_of, resolve, vouched
 from pyspark_evenq.shared import SharedQueues
 from pyspark_evenq.watch import QueueWatch
 
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         uids = StreamOffset.from_json(end).uids
         self._runner.logged(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        return list(scanning.scan_tasks(planned, self._runner.watch.route() if planned else {}, uids))
+        return list(scanning.scan_tasks(planned, self._runner.watch.located() if planned else cluster.Located(), uids))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches."""
@@ -166,12 +166,13 @@ class _Runner:
     def initial(self) -> StreamOffset:
         if self._initial is None:
             options = self._options
+            starting = options.starting or OffsetSpec(place=Place.GROUP)
             if self._survey is None:
-                self._survey = self.watch.survey(wait_for_away=False)
+                self._survey = self.watch.survey(wait_for_away=False, suits=partial(vouched, starting))
             states = self._survey.states
             bounds = {queue: state.bounds for queue, state in states.items()}
             starts = resolve(
-                options.starting or OffsetSpec(place=Place.GROUP),
+                starting,
                 states,
                 without_commit=Place.LATEST,
                 left_out=self._survey.unavailable,

@@ -1,7 +1,7 @@
 """A topic's route, asked of any broker, for readers and writers alike.
 
 Called by `cluster` and `sink_cluster`. The public QueryRoute, and what only ours tell besides: which brokers speak TLS,
-which queues are away. Protobuf stays in here.
+which queues are away, where followers are read. Protobuf stays in here.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class TopicQueues:
     """Readable queues that no live broker serves, each with why, in words; empty unless asked for."""
     whole: bool
     """Whether the broker knew which ones are away."""
+    followers: Mapping[str, tuple[str, ...]]
+    """By broker that has copies, also one that is away: where the others answer readers that take any copy, as
+    `connection` takes addresses."""
 
 
 def first_answer(endpoints: Sequence[str], ask: Callable[[str], T]) -> T:
@@ -110,7 +113,11 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
         for one in schemes.away
         for queue_id in range(one.read_queues)
     }
-    return TopicQueues(queues=tuple(queues), away=away, whole=schemes.whole)
+    followers = {one.broker_name: tuple(one.followers) for one in schemes.away if one.followers}
+    followers |= {one.broker_name: tuple(one.followers) for one in schemes.leaders if one.followers}
+    if points.one_address or any_broker:
+        followers = {}
+    return TopicQueues(queues=tuple(queues), away=away, whole=schemes.whole, followers=followers)
 
 
 def _since(broker_name: str, gone_ms: int) -> str:

@@ -44,6 +44,8 @@ class QueueWatch:
         self._routed = False
         self._routed_at = 0.0
         self._away: dict[MessageQueue, str] = {}
+        self._followers: dict[str, tuple[str, ...]] = {}
+        """By broker, as last told."""
         self._silent: dict[str, str] = {}
         """Address of a broker that did not answer last time, and why."""
         self._pool: ThreadPoolExecutor | None = None
@@ -74,15 +76,20 @@ class QueueWatch:
                 log.warning("the route could not be refreshed, going on with the last one: %s", failure)
         return self._route
 
+    def located(self) -> cluster.Located:
+        """Where the queues are, not older than `route`, and where followers of their brokers answer."""
+        return cluster.Located(addresses=dict(self.route()), away=self._away, followers=self._followers)
+
     @property
     def unavailable(self) -> dict[MessageQueue, str]:
         """Queues that no broker serves now, or whose broker did not answer last time, each with why."""
         silent = {queue: self._silent[address] for queue, address in self._route.items() if address in self._silent}
         return silent | self._away
 
-    def survey(self, *, wait_for_away: bool) -> cluster.Survey:
-        """Ask every broker and wait for all of them, at most `read_timeout_ms`."""
-        survey = cluster.survey(self._options, group=self._options.group, wait_for_away=wait_for_away)
+    def survey(self, *, wait_for_away: bool, suits: cluster.Suits | None = None) -> cluster.Survey:
+        """Ask every broker and wait for all of them, at most `read_timeout_ms`. `suits`: as `cluster.survey` has it."""
+        group = self._options.group
+        survey = cluster.survey(self._options, group=group, wait_for_away=wait_for_away, suits=suits)
         self._take(survey.located)
         self._silent = {
             self._route[queue]: why for queue, why in survey.unavailable.items() if queue in survey.located.addresses
@@ -217,6 +224,7 @@ class QueueWatch:
         kept = {queue: address for queue, address in self._route.items() if queue in located.away or not located.whole}
         self._route = kept | located.addresses
         self._away, self.missing = located.away, located.missing
+        self._followers = self._followers | located.followers
         gone = [queue for queue in self.bounds if queue not in self._route]
         for queue in gone:  # forgotten, closed or deleted: nothing is to be read there, or it is found anew
             del self.bounds[queue]

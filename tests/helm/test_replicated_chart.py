@@ -163,7 +163,7 @@ def test_links_and_the_kubernetes_api_are_open_to_copies_only(helm: str) -> None
     def rules(documents: list[dict[str, Any]], way: str) -> list[dict[str, Any]]:
         return list(find(documents, "NetworkPolicy", "evenq-broker")["spec"][way])
 
-    copies, alone = render(helm, *COPIES), render(helm)
+    copies, alone = render(helm, *COPIES, "--set", "networkPolicy.followerReads=false"), render(helm)
     (entry,) = [rule for rule in rules(copies, "ingress") if {"port": 8084} in rule["ports"]]
     (peer,) = entry["from"]
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
@@ -174,12 +174,41 @@ def test_links_and_the_kubernetes_api_are_open_to_copies_only(helm: str) -> None
     assert {"ports": [{"port": 443}, {"port": 6443}]} not in rules(alone, "egress")
 
 
+@pytest.mark.spec("HA-9")
+@pytest.mark.parametrize(
+    ("values", "reach"),
+    [
+        ([], True),
+        (["auth.enabled=false"], False),
+        (["networkPolicy.followerReads=false"], False),
+        (["broker.settings.EVENQ_BROKER_REPLICATION__FOLLOWER_READS=false"], False),
+        (["networkPolicy.followerReads=true"], True),
+    ],
+    ids=["default", "unsigned", "off", "brokers refuse", "on"],
+)
+def test_readers_reach_followers_where_calls_are_signed(helm: str, values: list[str], reach: bool) -> None:
+    """The same peers as at the brokers' own port. Without signed calls the port is for copies alone: whoever reaches it could
+    speak for one.
+    """
+    shown = [part for value in values for part in ("--set-string" if "settings" in value else "--set", value)]
+    documents = render(helm, *COPIES, *shown, "--set", "networkPolicy.clientNamespaces={shop}")
+    rules = find(documents, "NetworkPolicy", "evenq-broker")["spec"]["ingress"]
+    (clients,) = [rule for rule in rules if {"port": 8081} in rule["ports"]]
+    assert ({"port": 8084} in clients["ports"]) is reach
+    assert any("namespaceSelector" in peer for peer in clients["from"])
+    assert len([rule for rule in rules if {"port": 8084} in rule["ports"]]) == 1 + reach, "copies in any case"
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         (["broker.replicas=3"], "broker.groups=3,broker.replicas=1 keeps 3 broker(s)"),
         (["broker.replicas=1"], "broker.groups=1,broker.replicas=1 keeps 1 broker(s)"),
         (["broker.groups=1", "broker.replicas=4"], "1, 2 or 3 copies"),
+        (
+            ["broker.groups=1", "broker.replicas=3", "networkPolicy.followerReads=true", "auth.enabled=false"],
+            "whoever reaches broker.replication.port could speak for a copy",
+        ),
         (["broker.groups=1", "broker.replicas=2", "broker.replication.minInSync=3"], "no more than 2 can be in sync"),
         (["broker.groups=1", "broker.replicas=3", "broker.replication.port=8081"], "another port of the broker"),
         (

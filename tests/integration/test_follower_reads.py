@@ -138,6 +138,31 @@ def check_scan_and_offsets(leader: str, follower: str) -> None:
     asyncio.run(story())
 
 
+def scan_says_far_behind(leader: str, follower: str) -> None:
+    """A leader in each block of a scan that begins far behind, to who takes any copy, and in both forms of a block."""
+
+    async def story() -> None:
+        net = GrpcNet()
+        queue = common_pb2.Queue(topic=TOPIC, broker_name="broker-a", queue_id=0)
+
+        async def said(address: str, start: int, **fields: Any) -> set[bool]:
+            request = data_pb2.ScanRequest(queue=queue, start=start, end=1_000, **fields).SerializeToString()
+            stream = net.stream(address, "/evenq.v1.Data/Scan", request, timeout_ms=20_000)
+            blocks = [data_pb2.ScanBlock.FromString(one) async for one in stream]
+            return {block.far_behind for block in blocks}
+
+        try:
+            for records in (data_pb2.RecordsWanted(), data_pb2.RecordsWanted(version=1, head=True, system=True)):
+                assert await said(leader, 0, any_copy=True, records=records) == {True}
+                assert await said(leader, 45, any_copy=True, records=records) == {False}, "near the end"
+                assert await said(leader, 0, records=records) == {False}, "nobody asked"
+            assert await said(follower, 0, any_copy=True) == {False}
+        finally:
+            await net.close()
+
+    asyncio.run(story())
+
+
 class Reader:
     """Reads all queues of the topic from any copy; keeps what came, by queue."""
 
@@ -306,6 +331,7 @@ def test_a_reader_far_behind_is_sent_to_a_follower(tmp_path: Path) -> None:
         assert pulled(client, 0, count=1).far_behind
         assert not pulled(client, 0, count=1, any_copy=False).far_behind, "nobody asked"
         assert not pulled(client, 0).far_behind, "it read to the end of the queue"
+        scan_says_far_behind(client, address_of(followers[0]))
         until(lambda: all(len(shown(one)) == len(sent) for one in followers), "followers show all")
         given = sum(figure(one, "evenq_broker_replica_messages_out_total") for one in followers)
         with reading(cluster) as consumer:

@@ -234,6 +234,69 @@ def test_a_planned_stop_hands_over_at_once_and_repeats_nothing(tmp_path: Path) -
         assert gap_s < 25, "before clients read their routes again by themselves"
 
 
+class Worker(threading.Thread):
+    """Receives a few messages at a time and acknowledges each by itself, until it is stopped."""
+
+    def __init__(self, consumer: evenq.SimpleConsumer) -> None:
+        super().__init__(name="worker", daemon=True)
+        self._consumer = consumer
+        self._ended = threading.Event()
+        self.finished: list[str] = []
+        self.refused: list[Error] = []
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                messages = self._consumer.receive(4, invisible_ms=20_000, wait_ms=500)
+            except Error:
+                time.sleep(0.02)
+                continue
+            for message in messages:
+                try:
+                    self._consumer.ack(message)
+                except Error as error:
+                    self.refused.append(error)
+                self.finished.append(message.body.decode())
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(120)
+        assert not self.is_alive()
+
+
+def test_a_planned_hand_over_refuses_no_acknowledgement_of_a_simple_consumer(tmp_path: Path) -> None:
+    """D7, R13: an acknowledgement that meets the hand-over is made again at the next leader, so nothing is repeated. What
+    was received has been finished with OK, which is final (D4).
+    """
+    options = evenq.SimpleOptions(timeout_ms=60_000)  # of a busy machine; a hand-over takes less than a second
+    with group(tmp_path) as cluster:
+        sender = Sender(cluster.endpoints)
+        sender.start()
+        sender.wait_for(50)
+        with evenq.SimpleConsumer(
+            group="workers", subscriptions={TOPIC: "*"}, endpoint=cluster.endpoints, start_from="FIRST", options=options
+        ) as consumer:
+            workers = [Worker(consumer) for _ in range(3)]
+            for worker in workers:
+                worker.start()
+            for _ in range(2):
+                sender.wait_for(100)
+                leader = leader_of(cluster)
+                assert leader.stop() == 0
+                assert leader_of(cluster) is not leader
+                leader.restart()
+            acknowledged = sender.stop()
+            until = time.monotonic() + 120
+            while not set(acknowledged) <= {body for worker in workers for body in worker.finished}:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            for worker in workers:
+                worker.stop()
+        finished = [body for worker in workers for body in worker.finished]
+        assert [str(error) for worker in workers for error in worker.refused] == []
+        assert sorted(finished) == sorted(set(finished))
+
+
 @pytest.mark.slow  # the first two stories fail too if copies do
 def test_without_a_second_copy_nothing_is_taken_and_it_says_why(tmp_path: Path) -> None:
     """R9: below the minimum a send is refused before anything is written."""

@@ -28,6 +28,7 @@ from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_ser
 from evenq.serving.metrics import exposition
 from evenq.serving.page import MetricsPage
 from evenq.store import MessageStore, lock
+from evenq.store.copy_index import CopyIndex
 from evenq.store.disk import Disk, RealDisk
 from evenq.store.jobs import Jobs
 from evenq.store.log_copy import LogCopy
@@ -36,6 +37,7 @@ from evenq_broker.app import BrokerApp, client_addresses
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
+from evenq_broker.core.state.keys import keys_of
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, record_place
 from evenq_broker.loops.replication.follower_reads import FollowerReads
@@ -180,6 +182,7 @@ class ReplicatedApp:
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
             growth_bytes=settings.store.snapshot_log_bytes, refusal=self._no_reads,
+            index=CopyIndex(keys_of) if settings.store.message_index else None,
         )  # fmt: skip
         driver.on_change = self._replica_changed
         self._repair = RecordRepair(

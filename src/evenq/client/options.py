@@ -278,7 +278,8 @@ class SimpleOptions:
     """How a simple consumer receives."""
 
     timeout_ms: int = 3_000
-    """Deadline of one call, on top of its waiting time. 100 .. 60,000."""
+    """Deadline of one call, on top of its waiting time; an acknowledgement, or change of the invisible time, that meets
+    a change of the leader is tried again for this long. 100 .. 60,000."""
     slice_ms: int = 1_000
     """With several brokers: how long to wait at one before the next one is called. 50 .. 30,000."""
     heartbeat_interval_ms: int = 10_000

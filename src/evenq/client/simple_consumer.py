@@ -31,13 +31,14 @@ class SimpleConsumer(SyncFace, SimpleClient):
     def ack(self, *messages: ReceivedMessage) -> None:
         """Acknowledge them for the group; those of one broker and topic take one call, which is much faster than one by
         one. Raises InvalidReceiptHandle if the invisible time of one is over and it was delivered again; the others are
-        acknowledged.
+        acknowledged. While a broker with copies changes its leader, the call is made again for `timeout_ms`; what fails
+        then (HaNotAvailable, ConnectionFailed) may be acknowledged or not, and may be acknowledged again.
         """
         self._run(self._running().ack(*messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_ms: int) -> ReceivedMessage:
         """Hide it for `invisible_ms` from now: longer to have more time, shorter (0 = now) to return it. Use the
-        returned message from then on.
+        returned message from then on. Tried again as `ack`.
         """
         return self._run(self._running().change_invisible(message, invisible_ms))
 

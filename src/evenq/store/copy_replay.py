@@ -89,16 +89,22 @@ class Replays:
         """Replay up to a leader's snapshot. False: given up, because the log changed or the copy was closed. Raises as
         `CopyReplay.steps`, but StorePoisoned for OSError.
         """
-        changes = self.changes
         replay = CopyReplay(self.disk, self.segment_bytes, taken, log_start=log_start)
-        steps = replay.steps()
+        await self.drive(replay.steps())
+        return replay.done
+
+    async def drive(self, steps: Iterator[None]) -> bool:
+        """Take these steps on the thread, one after the other, with pauses. False: given up, because the log changed or
+        the copy was closed. Raises what a step raises, but StorePoisoned for OSError.
+        """
+        changes = self.changes
         while not self._closed:
             begun_ms = self._clock.monotonic_ms()
             if not await self._jobs.run(lambda: self._guarded(lambda: self._step(steps, changes))):
-                break
+                return changes == self.changes and not self._closed
             spent_ms = self._clock.monotonic_ms() - begun_ms
             await self._clock.sleep_ms(max(PAUSE_MS_MIN, PAUSE_FACTOR * spent_ms))
-        return replay.done
+        return False
 
     def close(self) -> None:
         """Give up what runs and wait for its step."""

@@ -191,6 +191,27 @@ class MessageIndex:
             self._read_piece(span)
         return True
 
+    def file_whole_blocks(self, span: Span, files: ReadFiles, *, blocks_max: int) -> Iterator[None]:
+        """Steps that file the next blocks which end in `span`, all of it synced, and read nothing of the one behind.
+        `files` is what the log is read through.
+        """
+        self._files = files
+        self.retry()
+        most = len(self._filed) + blocks_max
+        while (self._sealed or (self.has_whole_block(span) and len(self._filed) < most)) and not self._held:
+            if not self.step(span):
+                return
+            yield
+
+    def has_whole_block(self, span: Span) -> bool:
+        """Whether the block that is read next ends there."""
+        return self._block.end <= span.end
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the last file could not be written."""
+        return self._held
+
     def retry(self) -> None:
         """Try again to write files if it failed before."""
         self._held = False

@@ -21,6 +21,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
 from tests.unit.pyspark_evenq.fake_groups import FakeGroups
 
 OK = definition_pb2.Status(code=definition_pb2.Code.OK)
+NOT_HERE = definition_pb2.Status(code=definition_pb2.Code.HA_NOT_AVAILABLE, message="ask the leader")
 
 
 class FakeBroker:
@@ -59,6 +60,14 @@ class FakeBroker:
         """By ms, the first offset stored then or later; else 1."""
         self.many_pause = 0.0
         """Seconds more for one of several queues."""
+        self.followers: tuple[str, ...] = ()
+        """Where other copies of its log answer; with them it has copies."""
+        self.follows = False
+        """Whether it is such a copy itself: it answers only who takes any, and knows nothing but messages."""
+        self.far_behind = False
+        """What it says of scans to who takes any copy."""
+        self.any_copy: list[bool] = []
+        """Of each scan."""
         self.groups: FakeGroups | None = None
         """None: a broker that knows no members."""
         self.port = 0
@@ -131,6 +140,10 @@ class FakeBroker:
         if request.topic.name != self.topic:
             missing = definition_pb2.Status(code=definition_pb2.Code.TOPIC_NOT_FOUND, message="no such topic")
             return service_pb2.QueryRouteResponse(status=missing).SerializeToString()
+        whole = self.whole and routes_pb2.RouteQuestion.FromString(encoded).whole
+        if not self.queues and not whole:
+            none = definition_pb2.Status(code=definition_pb2.Code.TOPIC_NOT_FOUND, message="no open queue")
+            return service_pb2.QueryRouteResponse(status=none).SerializeToString()
         broker = definition_pb2.Broker(
             name=self.name,
             endpoints=definition_pb2.Endpoints(
@@ -139,8 +152,10 @@ class FakeBroker:
             ),
         )
         away = [routes_pb2.AwayBroker(broker_name=name, read_queues=count) for name, count in self.away.items()]
-        whole = self.whole and routes_pb2.RouteQuestion.FromString(encoded).whole
-        schemes = routes_pb2.RouteSchemes(whole=whole, away=away if whole else []).SerializeToString()
+        leaders = [routes_pb2.GroupLeader(broker_name=self.name, epoch=7, followers=self.followers)]
+        schemes = routes_pb2.RouteSchemes(
+            whole=whole, away=away if whole else [], leaders=leaders if self.followers else []
+        ).SerializeToString()
         answer = service_pb2.QueryRouteResponse(
             status=OK,
             message_queues=[
@@ -163,6 +178,8 @@ class FakeBroker:
     def _offsets(self, encoded: bytes, _context: Any) -> bytes:
         self.calls.append("QueryOffsets")
         request = data_pb2.QueryOffsetsRequest.FromString(encoded)
+        if self.follows and (not request.any_copy or request.group or request.wait_ms or any(request.mark_at)):
+            return data_pb2.QueryOffsetsResponse(status=NOT_HERE).SerializeToString()
         deadline = time.monotonic() + request.wait_ms / 1000
         with self._grown:
             while request.wait_ms and not any(
@@ -213,6 +230,12 @@ class FakeBroker:
         request = data_pb2.ScanRequest.FromString(encoded)
         number, position = request.queue.queue_id, request.start
         stored = self.queues[number]
+        self.any_copy.append(request.any_copy)
+        if self.follows and (not request.any_copy or position > len(stored)):
+            yield data_pb2.ScanBlock(status=NOT_HERE).SerializeToString()
+            return
+        if self.follows:
+            request.end = min(request.end, len(stored))
         if self.uid and request.uid not in {"", self.uid}:
             other = definition_pb2.Status(code=definition_pb2.Code.PRECONDITION_FAILED, message="made anew")
             yield data_pb2.ScanBlock(status=other).SerializeToString()
@@ -231,6 +254,7 @@ class FakeBroker:
                 if not wanted or message.system_properties.tag in wanted
             ]
             block = data_pb2.ScanBlock(status=OK, first_offset=position, next_offset=following)
+            block.far_behind = self.far_behind and request.any_copy
             if self.sends_records and request.records.version == 1 and not wanted:
                 self.parts.add((request.records.head, request.records.system))
                 block.records.CopyFrom(records_of(messages, position, request.records))
@@ -270,5 +294,14 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     # Its port may be one that a broker of an earlier test had, and a channel that knows it as dead waits for a while.
     monkeypatch.setattr(connection, "_channels", {})
     made = FakeBroker()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def follower() -> Iterator[FakeBroker]:
+    """Another copy of the log of `broker`; a test gives it the messages that it knows to be committed."""
+    made = FakeBroker()
+    made.follows = True
     yield made
     made.stop()

@@ -265,3 +265,14 @@ def test_a_stream_without_a_group_has_a_prefix_or_comes_from_kafka() -> None:
         assert parsed.starting == OffsetSpec(place=Place.LATEST)
     with pytest.raises(SettingsError, match="needs the option group"):
         ReadOptions.parse(given | {"groupIdPrefix": "nightly", "startingOffsets": "group"}, streaming=True)
+
+
+def test_other_copies_are_read_only_if_that_is_said_and_they_can_be_reached() -> None:
+    given = {"endpoints": "127.0.0.1:1", "subscribe": "flights"}
+    assert not ReadOptions.parse(given, streaming=False).any_copy
+    assert ReadOptions.parse(given | {"readFrom": "ANY"}, streaming=False).any_copy
+    assert not ReadOptions.parse(given | {"readFrom": "leader"}, streaming=False).any_copy
+    with pytest.raises(SettingsError, match="readFrom is 'master'; give one of: leader, any"):
+        ReadOptions.parse(given | {"readFrom": "master"}, streaming=False)
+    with pytest.raises(SettingsError, match="readFrom=any does not go with endpoints that name one address"):
+        ReadOptions.parse(given | {"endpoints": "127.0.0.1:1?one-address", "readFrom": "any"}, streaming=False)

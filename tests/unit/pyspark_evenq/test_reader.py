@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import grpc
 import pytest
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
@@ -54,6 +55,71 @@ def test_offsets_that_the_broker_does_not_have_are_data_loss_or_cut(filled: Any)
         with pytest.raises(IllegalOffset, match="5 to 15"):
             planned(filled, **bad)
         assert planned(filled, failOnDataLoss="false", **bad)[0] == (0, 5, 15)
+
+
+@pytest.fixture
+def copied(filled: Any, follower: Any) -> tuple[Any, Any]:
+    """A broker, and a follower that knows all but the last three messages of each queue."""
+    filled.followers = (follower.endpoint,)
+    for number in range(24):
+        follower.send(str(number), queue=number % 2)
+    return filled, follower
+
+
+def lonely(broker: Any) -> None:
+    """It goes on to answer for routes, and its queues are silent."""
+
+    def refuse(_request: bytes, context: Any) -> bytes:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+    broker._offsets = refuse
+    broker.stop()
+    broker.start()
+
+
+@pytest.mark.spec("HA-9")
+def test_a_follower_plans_what_it_knows_while_the_leader_does_not_answer(copied: tuple[Any, Any]) -> None:
+    leader, follower = copied
+    assert planned(leader, readFrom="any") == [(0, 0, 15), (1, 0, 15)], "the leader is asked first"
+    assert follower.calls == []
+    lonely(leader)
+    follower.low[1] = 4
+    assert planned(leader, readFrom="any") == [(0, 0, 12), (1, 4, 12)]
+    follower.low[1] = 0
+    assert planned(leader, readFrom="any", startingTimestamp="5") == [(0, 1, 12), (1, 1, 12)]
+    assert planned(leader, readFrom="any", endingOffsets=at(q0=7, q1=-1)) == [(0, 0, 7), (1, 0, 12)]
+    assert planned(leader, readFrom="any", startingOffsets="latest") == []
+    with pytest.raises(ConnectionFailed, match="no broker answers for"):
+        planned(leader, readTimeoutMs="200")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"endingOffsets": at(q0=15)}, {"startingOffsets": at(q0=13)}, {"startingTimestamp": "7"},
+        {"endingTimestamp": "7"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_what_a_follower_does_not_know_is_asked_of_the_leader_and_is_no_loss(
+    copied: tuple[Any, Any], more: dict[str, str], lenient: str
+) -> None:
+    """An offset behind its end, and a time at or after which it has no message: the leader may have more."""
+    leader, follower = copied
+    follower.stored_later[7] = 12
+    leader.stored_later[7] = 14
+    assert planned(leader, readFrom="any", **more)
+    lonely(leader)
+    with pytest.raises(ConnectionFailed, match=r"its follower knows offsets 0 to 12"):
+        planned(leader, readFrom="any", readTimeoutMs="200", failOnDataLoss=lenient, **more)
+
+
+def test_progress_is_asked_of_the_leader_alone(copied: tuple[Any, Any]) -> None:
+    leader, follower = copied
+    lonely(leader)
+    with pytest.raises(ConnectionFailed, match="the progress of group g is known to the leader only"):
+        planned(leader, readFrom="any", readTimeoutMs="200", startingOffsets="group", group="g")
+    assert follower.calls == []
 
 
 def test_an_end_that_is_lost_and_grows_again_before_it_is_read_is_told_or_counted(filled: Any, caplog: Any) -> None:

@@ -11,14 +11,20 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark_evenq import connection, sink_writer
 from pyspark_evenq.arrow_schema import OutputColumn
+from pyspark_evenq.cluster import Located
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.scanning import read, scan_tasks
 from pyspark_evenq.sink_options import WriteOptions
 
 from evenq.errors import ConnectionFailed, IllegalOffset, Unsupported
+from evenq.model.queue import MessageQueue
 
 BODY = (OutputColumn("body", nullable=True),)
+
+
+def at(addresses: dict[MessageQueue, str]) -> Located:
+    return Located(addresses=addresses)
 
 
 def options(broker: Any, **more: str) -> ReadOptions:
@@ -29,7 +35,7 @@ def options(broker: Any, **more: str) -> ReadOptions:
 def bodies(broker: Any, start: int, end: int, *, address: str | None = None, uid: str = "", **more: str) -> list[str]:
     wanted = OffsetRange(queue=broker.queue(0), start=start, end=end)
     address = broker.endpoint if address is None else address
-    [task] = scan_tasks([[wanted]], {wanted.queue: address}, {("flights", "broker-a"): uid})
+    [task] = scan_tasks([[wanted]], at({wanted.queue: address}), {("flights", "broker-a"): uid})
     return [
         body.decode()
         for batch in read(task, options(broker, **more), BODY)
@@ -67,6 +73,16 @@ def test_a_broker_that_stays_away_is_an_error_after_the_read_timeout(filled: Any
     filled.stop()
     with pytest.raises(ConnectionFailed, match="is a broker running there"):
         bodies(filled, 0, 50, readTimeoutMs="200")
+
+
+def test_a_broker_that_alone_had_the_topic_is_waited_for_and_nothing_is_called_lost(filled: Any) -> None:
+    """The others know no open queue of the topic, and remember that the broker had some."""
+    filled.queues.clear()
+    filled.away = {"broker-b": 1}
+    wanted = OffsetRange(queue=MessageQueue("flights", "broker-b", 0), start=0, end=5)
+    [task] = scan_tasks([[wanted]], at({wanted.queue: "127.0.0.1:1"}), {("flights", "broker-b"): "uid"})
+    with pytest.raises(ConnectionFailed, match=r"no broker serves flights@broker-b:0 now: broker-b is not there"):
+        list(read(task, options(filled, readTimeoutMs="300"), BODY))
 
 
 def test_an_unknown_address_is_asked_for(filled: Any) -> None:
@@ -118,7 +134,7 @@ def test_a_broker_that_stays_away_is_left_out_and_counted_where_that_is_allowed(
 ) -> None:
     filled.stop()
     wanted = [OffsetRange(queue=filled.queue(0), start=5, end=50), OffsetRange(queue=filled.queue(1), start=0, end=7)]
-    [task] = scan_tasks([wanted], dict.fromkeys([filled.queue(0), filled.queue(1)], filled.endpoint), {})
+    [task] = scan_tasks([wanted], at(dict.fromkeys([filled.queue(0), filled.queue(1)], filled.endpoint)), {})
     assert list(read(task, options(filled, readTimeoutMs="200"), BODY, leave_out=True)) == []
     assert "evenq: left out queues=1 messages=45: flights on broker-a (queue 0)" in caplog.text
     assert "evenq: left out queues=1 messages=7: flights on broker-a (queue 1)" in caplog.text
@@ -155,7 +171,7 @@ def test_tags_are_read_as_messages_from_every_broker(filled: Any) -> None:
 def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_broker(filled: Any) -> None:
     filled.sends_records = filled.flip = True
     wanted = OffsetRange(queue=filled.queue(0), start=7, end=50)
-    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
+    [task] = scan_tasks([[wanted]], at({wanted.queue: filled.endpoint}), {})
     columns = (OutputColumn("body", nullable=True), OutputColumn("messageId", nullable=True))
     found = [row["body"].decode() for batch in read(task, options(filled), columns) for row in batch.to_pylist()]
     assert found == [str(number) for number in range(7, 50)]
@@ -165,7 +181,7 @@ def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_br
 def test_bodies_that_no_column_is_made_of_do_not_travel(filled: Any) -> None:
     filled.sends_records = True
     wanted = OffsetRange(queue=filled.queue(0), start=0, end=50)
-    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
+    [task] = scan_tasks([[wanted]], at({wanted.queue: filled.endpoint}), {})
     offsets = (OutputColumn("queueOffset", nullable=True), OutputColumn("storeTimestamp", nullable=True))
     found = list(read(task, options(filled), offsets))
     assert [offset for batch in found for offset in batch.column(0).to_pylist()] == list(range(50))
@@ -181,7 +197,7 @@ def test_a_long_range_is_read_in_order_and_leaves_no_connection(broker: Any) -> 
     assert broker.calls.count("Scan") == 4
     assert not connection._idle
     wanted = OffsetRange(queue=broker.queue(0), start=0, end=200)
-    [task] = scan_tasks([[wanted]], {wanted.queue: broker.endpoint}, {})
+    [task] = scan_tasks([[wanted]], at({wanted.queue: broker.endpoint}), {})
     rows = read(task, options(broker), BODY)
     assert next(rows).num_rows == 4
     rows.close()  # Spark needs no more of it
@@ -211,7 +227,7 @@ def test_libraries_are_frozen_after_the_rows_and_again_when_more_were_loaded(
     monkeypatch.setattr("pyspark_evenq.collector._frozen", (0, 0))
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(len(sys.modules)))
     wanted = OffsetRange(queue=filled.queue(0), start=0, end=30)
-    [task] = scan_tasks([[wanted]], {wanted.queue: filled.endpoint}, {})
+    [task] = scan_tasks([[wanted]], at({wanted.queue: filled.endpoint}), {})
     rows = read(task, options(filled, gcFreeze="true"), BODY)
     assert next(rows).num_rows
     assert frozen == [], "what the first block needs was loaded after that"

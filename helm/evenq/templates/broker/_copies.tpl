@@ -3,6 +3,13 @@
 {{- range $copy, $pod := splitList " " (include "evenq.copyPods" .) }}{{ if $copy }},{{ end }}{{ $copy }}={{ $pod }}.{{ $.domain }}:{{ int $.port }}{{ end }}
 {{- end }}
 
+{{/* Whether clients may reach the port of copies, to read from those that follow. */}}
+{{- define "evenq.followerReads" -}}
+{{- $wanted := toString .Values.networkPolicy.followerReads }}
+{{- $served := ne (lower (toString (get .Values.broker.settings "EVENQ_BROKER_REPLICATION__FOLLOWER_READS"))) "false" }}
+{{- if eq $wanted "auto" }}{{ and .Values.auth.enabled $served }}{{ else }}{{ $wanted }}{{ end }}
+{{- end }}
+
 {{/* Refuses what cannot be, or what a release that runs cannot become; renders nothing. */}}
 {{- define "evenq.checkCopies" -}}
 {{- $broker := .Values.broker }}
@@ -29,6 +36,9 @@
 {{- end }}
 {{- if not (semverCompare ">=1.28.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "broker.replicas above 1 needs Kubernetes 1.28, whose pods have their number as a label; this is %s" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and .Values.networkPolicy.enabled (eq (include "evenq.followerReads" .) "true") (not .Values.auth.enabled) }}
+{{- fail "networkPolicy.followerReads=true needs auth.enabled: without signed calls whoever reaches broker.replication.port could speak for a copy, and what was acknowledged could be lost. Switch auth.enabled on, or leave followerReads at auto" }}
 {{- end }}
 {{- range $key := list "BROKER_NAME" "REPLICATION__BROKER_ID" "REPLICATION__MEMBERS" "REPLICATION__RECORD" "REPLICATION__MODE" "REPLICATION__MIN_IN_SYNC" "REPLICATION__PORT" "REPLICATION__FROM_ONE_COPY" "REPLICATION__FORWARD_CLIENTS" }}
 {{- if hasKey $broker.settings (printf "EVENQ_BROKER_%s" $key) }}

@@ -11,17 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from evenq.client.core.calls import SimpleCalls
 from evenq.client.loops.group_start import GroupStart
+from evenq.client.loops.leader_watch import LOOK_MAX_MS, LeaderWatch
+from evenq.client.loops.outgoing import LOST
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import SimpleOptions
-from evenq.errors import BadRequest, ConnectionFailed, Error, RequestTimeout
+from evenq.errors import BadRequest, ConnectionFailed, Error, HaNotAvailable, RequestTimeout
 from evenq.model import FilterExpression, MessageQueue, ReceivedMessage, StartFrom
+from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
@@ -31,6 +34,8 @@ log = logging.getLogger(__name__)
 
 ACKS_MAX = 1_000
 """In one call; brokers take 4,096."""
+AGAIN_FIRST_MS = 50
+"""Pause before a settlement that met no leader is tried again; it grows to `LOOK_MAX_MS`."""
 Result = TypeVar("Result")
 
 
@@ -71,6 +76,8 @@ class Receiving:
         self.routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self.starts: GroupStart | None = None
         """Where the group begins on what it never read; None: the brokers decide."""
+        self._rng = rng
+        self._leaders = LeaderWatch(self.routes, clock, rng)
         self._turn = rng.randrange(1 << 16)
         self._beats: asyncio.Task[None] | None = None
         self._troubles = Troubles(clock, who=f"group {group}")
@@ -148,6 +155,7 @@ class Receiving:
                 log.info(
                     "group %s: broker %s could not be told that this consumer stops: %s", self._group, address, error
                 )
+        await self._leaders.close()
         await self.routes.close()
 
     async def _ask(
@@ -167,7 +175,7 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
-        except (ConnectionFailed, RequestTimeout) as error:
+        except (ConnectionFailed, HaNotAvailable, RequestTimeout) as error:
             self.routes.renew(queue.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
                 raise
@@ -189,18 +197,32 @@ class Receiving:
             raise ConnectionFailed(f"no broker serves a readable queue of {', '.join(self._subscriptions)} now")
         return list(places.values())
 
-    async def settle(self, message: ReceivedMessage, call: Callable[[str], Awaitable[Result]]) -> Result:
-        """At the broker that gave it; if that one does not answer and any other would do, there."""
-        route = await self.routes.get(message.topic)
-        gave = message.queue.broker_name
-        try:
-            return await call(route.address_of(gave))
-        except ConnectionFailed:
-            others = [address for name, address in sorted(route.addresses.items()) if name != gave]
-            if not self._anywhere or not others:
-                raise
-            self.routes.renew(message.topic)
-            return await call(others[0])
+    async def settle(self, message: ReceivedMessage, call: Callable[[str], Coroutine[None, None, Result]]) -> Result:
+        """At the broker that gave it; if that one does not answer and any other would do, there.
+
+        A broker with copies may be changing its leader, and the next one knows the handle: the call is made again
+        until one of them takes it, or `timeout_ms` has passed since the first try. Repeating it is safe: finishing a
+        finished message is OK, and one that an earlier try gave back is not given back twice (InvalidReceiptHandle).
+        """
+        queue = message.queue
+        until_ms = self._clock.monotonic_ms() + self._options.timeout_ms
+        pauses = Backoff(self._rng, first_ms=AGAIN_FIRST_MS, max_ms=LOOK_MAX_MS)
+        while True:
+            route = await self.routes.get(message.topic)
+            leader = self.routes.leader(queue.broker_name)
+            try:
+                calling = call(route.address_of(queue.broker_name))
+                return await (self._leaders.call(queue, leader, calling) if leader.epoch else calling)
+            except (HaNotAvailable, *LOST) as error:
+                self.routes.renew(message.topic)
+                others = [address for name, address in sorted(route.addresses.items()) if name != queue.broker_name]
+                if self._anywhere and others and isinstance(error, ConnectionFailed):
+                    return await call(others[0])
+                left_ms = until_ms - self._clock.monotonic_ms()
+                if not leader.epoch or left_ms <= 0:
+                    raise
+                log.debug("group %s: settling at broker %s is tried again: %s", self._group, queue.broker_name, error)
+            await self._leaders.moved(queue, leader, within_ms=min(pauses.next_ms(), left_ms))
 
     async def addresses(self) -> list[str]:
         """Of all brokers of the topics, as far as they are known."""

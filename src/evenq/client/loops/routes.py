@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from evenq.client.core.calls import RouteCalls
-from evenq.client.core.route import Route
+from evenq.client.core.route import Route, RouteLeader
 from evenq.errors import ConnectionFailed, Error, TopicNotFound
 from evenq.model import MessageQueue
 from evenq.model.names import RETRY_PREFIX
@@ -29,6 +29,7 @@ OLD_MS = 10_000
 times. If it goes on, the broker group was made anew.
 """
 LATE_MAX = 10_000
+NO_LEADER = RouteLeader("", 0)
 
 
 class RouteBook:
@@ -49,6 +50,8 @@ class RouteBook:
         """When a topic's route last named the newest leaders that we know."""
         self._followers: dict[str, tuple[str, ...]] = {}
         """By broker, as the last route that named it told: a route may lose a broker whose leader is gone."""
+        self._leaders: dict[str, RouteLeader] = {}
+        """By broker that has copies, in the same way."""
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
     def peek(self, topic: str) -> Route | None:
@@ -102,6 +105,10 @@ class RouteBook:
     def followers(self, broker_name: str) -> tuple[str, ...]:
         """Where the other copies of a broker's log answer, by the last route that named it; none: it has no copies."""
         return self._followers.get(broker_name, ())
+
+    def leader(self, broker_name: str) -> RouteLeader:
+        """Who leads a broker that has copies, by the last route that named it; epoch 0: it has none."""
+        return self._leaders.get(broker_name, NO_LEADER)
 
     async def fresh(self, topic: str) -> Route:
         """Ask now. A failure gives the cached route, if there is one."""
@@ -171,6 +178,7 @@ class RouteBook:
         route = self._routes[topic] = task.result()
         self._met.update(route.addresses)
         self._followers.update(route.followers)
+        self._leaders.update({name: route.leader_of(name) for name in route.epochs})
         self._fetched_ms[topic] = self._clock.monotonic_ms()
 
     def _newer(self, route: Route) -> Route:

@@ -31,6 +31,8 @@ class Away:
     read_queues: int
     gone_ms: int
     """When it was missed first; 0: it is not missed yet, it may come any moment."""
+    followers: tuple[str, ...] = ()
+    """Where the other copies of its log answered reads when it was there last, as far as this process saw it."""
 
 
 class KnownBrokers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from evenq.errors import Error
 from evenq_broker.core.cluster.known_brokers import Away, KnownBrokers
@@ -41,6 +42,8 @@ class BrokerMemory:
         ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
         self._learned: dict[str, RegisteredBroker] = {}
         """As last looked at: a table of routes is compared topic by topic only for brokers that told something new."""
+        self._followers: dict[str, tuple[str, ...]] = {}
+        """Of brokers with copies, as last seen; readers that take any copy go on there while there is no leader."""
 
     def look(self) -> None:
         """The routes may have changed."""
@@ -55,12 +58,14 @@ class BrokerMemory:
             for op in self.brokers.learn(name, _read_queues(view))
         ]
         self._learned = views
+        self._followers |= {name: view.followers for name, view in views.items() if name in self.brokers}
         if ops:
             self._ledger.journal.record(*ops)
         for one in news:
             self._ledger.journal.record(one)
         for op in ops:
             if isinstance(op, BrokerForgotten):
+                self._followers.pop(op.name, None)
                 self.on_forgotten(op.name)
             if isinstance(op, BrokerKnown) and op.gone_ms:
                 log.warning(
@@ -79,7 +84,8 @@ class BrokerMemory:
 
     def away(self, topic: str) -> list[Away]:
         """Brokers that had readable queues of the topic and are not there now, ascending."""
-        return self.brokers.away(topic, {view.name for view in self._routes.brokers()})
+        away = self.brokers.away(topic, {view.name for view in self._routes.brokers()})
+        return [replace(one, followers=self._followers.get(one.name, ())) for one in away]
 
     async def topic_deleted(self, topic: str) -> None:
         """An operator deleted the topic everywhere; durable when it returns."""
@@ -91,6 +97,7 @@ class BrokerMemory:
         """Forget one HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
         if op is not None:
+            self._followers.pop(name, None)
             self.on_forgotten(name)
             await self._ledger.journal.record(op)
         return op is not None

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from evenq.errors import Error, StoreCorrupted
 from evenq.runtime.clock import Clock
+from evenq.store.copy_index import CopyIndex
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_damage import Repairs
 from evenq_broker.core.replication.replica import Replica
@@ -42,13 +43,13 @@ class FollowerReplay:
 
     def __init__(
         self, replica: Replica, *, copy: Callable[[], LogCopy | None], fetch: FetchSnapshot,
-        trim: Callable[[int], None], clock: Clock, growth_bytes: int,
+        trim: Callable[[int], None], clock: Clock, growth_bytes: int, index: CopyIndex | None = None,
     ) -> None:  # fmt: skip
         """`copy`: the log's copy, None while the broker leads. `trim`: let the log before an offset go. `growth_bytes`:
-        after so much more log the leader takes a snapshot.
+        after so much more log the leader takes a snapshot. `index`: builds the message index; None: there is none.
         """
         self._replica, self._copy, self._fetch, self._trim = replica, copy, fetch, trim
-        self._clock, self._growth_bytes = clock, growth_bytes
+        self._clock, self._growth_bytes, self._index = clock, growth_bytes, index
         self._asked_ms = clock.monotonic_ms() - REST_MS
         self._damaged: LogCopy | None = None
         """Its damage was told."""
@@ -56,6 +57,8 @@ class FollowerReplay:
         """When that was, and at which version of the repairs."""
         self.repairs: Repairs | None = None
         """Of damage that a replay meets."""
+        self._is_indexed = False
+        """Whether the message index was built for what is replayed."""
 
     @property
     def lag(self) -> int:
@@ -74,6 +77,8 @@ class FollowerReplay:
             if rested or self.lag >= self._growth_bytes:
                 self._asked_ms = self._clock.monotonic_ms()
                 await self._look(copy)
+            if self._index is not None and not self._is_indexed and copy is self._copy():
+                self._is_indexed = await self._index.follow(copy)
 
     async def _look(self, copy: LogCopy) -> None:
         seen = 0 if self.repairs is None else self.repairs.version
@@ -118,3 +123,4 @@ class FollowerReplay:
         if await copy.replay(known.data, committed=self._replica.hw, origin=known.origin):
             spent_ms = self._clock.monotonic_ms() - begun_ms
             log.info("the copied log is replayed up to %d, in %d ms", known.log_offset, spent_ms)
+            self._is_indexed = False

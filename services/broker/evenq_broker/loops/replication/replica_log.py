@@ -19,6 +19,7 @@ from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, Sto
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import MessageStore, log_damage
+from evenq.store.copy_index import CopyIndex
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_damage import Repairs
 from evenq.store.record import HEADER_BYTES
@@ -96,10 +97,11 @@ class ReplicaLog:
         self, replica: Replica, identity: ReplicaIdentity, *, open_copy: Callable[[], Awaitable[LogCopy]],
         pieces: Pieces, term: LeaderTerm, clock: Clock, tell: Callable[[list[Action]], None],
         fetch: FetchSnapshot, growth_bytes: int, refusal: Callable[[], str] = lambda: "",
+        index: CopyIndex | None = None,
     ) -> None:  # fmt: skip
         """`open_copy` opens the folder to follow; `tell` carries out actions; `fetch` asks the leader. `growth_bytes`:
         after so much more log a leader takes a snapshot. `refusal`: why readers are shown nothing here; empty:
-        nothing hinders.
+        nothing hinders. `index`: builds the message index while this broker follows.
         """
         self._replica, self._identity = replica, identity
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
@@ -117,7 +119,7 @@ class ReplicaLog:
         """The term that is open, or about to, is over."""
         self._replay = FollowerReplay(
             replica, copy=lambda: self._copy, fetch=fetch, trim=lambda start: self._add(lambda: self._trim(start)),
-            clock=clock, growth_bytes=growth_bytes,
+            clock=clock, growth_bytes=growth_bytes, index=index,
         )  # fmt: skip
         self.reads = FollowerReads(
             replica, copy=lambda: self._copy, refusal=refusal, clock=clock, growth_bytes=growth_bytes

@@ -125,5 +125,8 @@ def missing_messages(brokers: Iterable[BrokerKnown]) -> list[admin_pb2.MissingBr
 def away_messages(brokers: Iterable[Away]) -> list[routes_pb2.AwayBroker]:
     """The wire form of brokers with queues of a topic that are not there."""
     return [
-        routes_pb2.AwayBroker(broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms) for one in brokers
+        routes_pb2.AwayBroker(
+            broker_name=one.name, read_queues=one.read_queues, gone_ms=one.gone_ms, followers=one.followers
+        )
+        for one in brokers
     ]

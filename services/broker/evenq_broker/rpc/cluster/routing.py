@@ -191,6 +191,9 @@ class _Routing:
             return b""
         names = [at.broker.name for at in places if at.broker.address(context.listener).tls]
         any_broker = self._cluster.leads_anywhere(context)
+        if any_broker:
+            for broker in away:
+                broker.ClearField("followers")
         leaders = [
             routes_pb2.GroupLeader(
                 broker_name=at.broker.name,
@@ -224,7 +227,7 @@ class _Routing:
         for _, result in answers:
             if not isinstance(result, Error):
                 named = routes_pb2.RouteSchemes.FromString(result).away
-                away |= {one.broker_name: one for one in named if one.broker_name not in away}
+                away |= {one.broker_name: one for one in named if _tells_more(one, away.get(one.broker_name))}
         return [away[name] for name in sorted(away) if self._catalog.routes.broker(name) is None]
 
     async def query_assignment(self, data: bytes, context: RpcContext) -> bytes:
@@ -356,6 +359,11 @@ def _check_access_point(endpoints: definition_pb2.Endpoints) -> None:
         raise IllegalAccessPoint(
             f"the access point {first.host!r}:{first.port} is malformed; give a host and a port from 1 to 65535"
         )
+
+
+def _tells_more(one: routes_pb2.AwayBroker, known: routes_pb2.AwayBroker | None) -> bool:
+    """A broker that started lately remembers no followers."""
+    return known is None or (bool(one.followers) and not known.followers)
 
 
 def _broker_message(view: RegisteredBroker, address: BrokerAddress) -> definition_pb2.Broker:

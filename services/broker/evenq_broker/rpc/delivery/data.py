@@ -198,9 +198,13 @@ class _Data:
         must_be_planned(request, queue, self._catalog.queue_uid(topic))
         size = scan_size(request, self._runtime.settings.receive_bytes_max)
         taken = self._taken(request.group, topic)
-        store = self._ledger.store
-        async for block in scanned(store, topic.topic_id, queue.queue_id, request, context, size=size, taken=taken):
+        store, ids = self._ledger.store, (topic.topic_id, queue.queue_id)
+        far_behind = request.any_copy and self._far_behind_bytes > 0 and await self._begins_far_behind(*ids, request)
+        async for block in scanned(store, *ids, request, context, size=size, taken=taken, far_behind=far_behind):
             yield block
+
+    async def _begins_far_behind(self, topic_id: int, queue_id: int, request: data_pb2.ScanRequest) -> bool:
+        return any(map(self._is_far_behind, await self._ledger.store.read_at(topic_id, queue_id, [request.start])))
 
     def _taken(self, name: str, topic: TopicConfig) -> GroupTopicStats:
         """Where a scan counts what it gives: at the group that it names, if that is one. A scan makes none."""

@@ -42,6 +42,7 @@ __all__ = [
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 PULL_OK = data_pb2.PullResponse(status=OK).SerializeToString()
 SCAN_OK = data_pb2.ScanBlock(status=OK).SerializeToString()
+FAR_BEHIND = varint_field(6, 1)
 PULL_DEFAULT = 32  # RocketMQ 4.9 consumer, pull batch
 PULL_MAX = 10_000
 PULL_BYTES_DEFAULT = 4 << 20
@@ -132,9 +133,9 @@ def scan_size(request: data_pb2.ScanRequest, bytes_max: int) -> int:
 
 async def scanned(
     source: QueueSource, topic_id: int, queue_id: int, request: data_pb2.ScanRequest, context: RpcContext, *,
-    size: int, taken: GroupTopicStats,
+    size: int, taken: GroupTopicStats, far_behind: bool = False,
 ) -> AsyncGenerator[Frames, None]:  # fmt: skip
-    """The blocks of a scan; what is given is counted in `taken`."""
+    """The blocks of a scan; what is given is counted in `taken`. `far_behind`: a copy should be read (HA-9)."""
     wanted = filter_wanted(request.filter)
     low, high = source.queue_range(topic_id, queue_id)
     position, end = request.start, min(request.end, high)
@@ -144,10 +145,13 @@ async def scanned(
     if wanted is EVERYTHING and request.records.version == FRAME_VERSION:
         records = request.records
         kept = Kept(head=records.head, system=records.system, check=not records.verifies)
-        async for frame in _records(source, topic_id, queue_id, position, end, size, kept, context, taken):
+        async for frame in _records(
+            source, topic_id, queue_id, position, end, size, kept, context, taken, far_behind=far_behind
+        ):
             yield frame
         return
     look = SCAN_LOOK_FIRST if wanted is EVERYTHING else SCAN_COUNT_MAX
+    behind = FAR_BEHIND if far_behind else b""
     while position < end:
         count = min(end - position, look)
         result = await read_queue(source, topic_id, queue_id, position, count, size, wanted)
@@ -156,7 +160,7 @@ async def scanned(
             return
         messages = [message for message in result.messages if message.queue_offset < end]
         following = min(result.next_offset, end)
-        head = (SCAN_OK, varint_field(2, position), varint_field(3, following))
+        head = (SCAN_OK, varint_field(2, position), varint_field(3, following), behind)
         block = b"".join((*head, *_frames(4, messages)))
         taken.messages_out += len(messages)
         taken.bytes_out += len(block)
@@ -169,10 +173,11 @@ async def scanned(
 
 async def _records(
     source: QueueSource, topic_id: int, queue_id: int, position: int, end: int, size: int, kept: Kept,
-    context: RpcContext, taken: GroupTopicStats,
+    context: RpcContext, taken: GroupTopicStats, *, far_behind: bool,
 ) -> AsyncGenerator[Frames, None]:  # fmt: skip
     """The blocks of a scan as records: what is in the log goes out as it is."""
     parts = b"".join((varint_field(1, kept.head), varint_field(2, kept.system)))
+    behind = FAR_BEHIND if far_behind else b""
     look = SCAN_LOOK_FIRST
     while position < end:
         count = min(end - position, look)
@@ -186,7 +191,8 @@ async def _records(
         length = sum(map(len, stored.frames))
         before = (parts, varint_field(5, stored.checked), sizes, b"\x22", varint(length))  # 4 frames
         inner = sum(map(len, before)) + length
-        head = (SCAN_OK, varint_field(2, position), varint_field(3, stored.next_offset), b"\x2a", varint(inner))
+        places = (varint_field(2, position), varint_field(3, stored.next_offset))
+        head = (SCAN_OK, *places, behind, b"\x2a", varint(inner))
         block = MessagePieces([b"".join((*head, *before)), *stored.pieces()])  # 5 records
         stored.give_back()
         taken.messages_out += len(stored.sizes)

@@ -13,7 +13,14 @@ import pytest
 from evenq.client.core.route import Route
 from evenq.client.loops.receiving import Receiving
 from evenq.client.options import SimpleOptions
-from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle, RequestTimeout
+from evenq.errors import (
+    ConnectionFailed,
+    Error,
+    HaNotAvailable,
+    InvalidReceiptHandle,
+    PersistenceTimeout,
+    RequestTimeout,
+)
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import FakeClock
 
@@ -148,3 +155,105 @@ def test_an_error_of_one_broker_is_raised_after_the_others_are_acknowledged(trou
         assert calls.together[-1] == 2
 
     play(story, anywhere=False)
+
+
+class MovingCalls(Calls):
+    """Broker a has copies; its leader changes after `moves_after` tries."""
+
+    def __init__(self, clock: FakeClock, error: Error, *, moves_after: int, epoch: int = 7) -> None:
+        super().__init__(clock)
+        self.error, self.moves_after, self.epoch = error, moves_after, epoch
+        self.tries: list[str] = []
+        self.named = True
+
+    async def query_route(self, topic: str) -> Route:
+        moved = len(self.tries) >= self.moves_after
+        addresses = {"a": "next:1" if moved else "old:1"} if self.named or moved else {}
+        epochs = {"a": self.epoch + moved} if self.epoch and addresses else {}
+        return Route(topic=topic, writable=QUEUES[:2], readable=QUEUES[:2], addresses=addresses, epochs=epochs)
+
+    async def ack(self, address: str, group: str, *got: ReceivedMessage) -> None:
+        self.tries.append(address)
+        if address == "old:1":
+            self.named = False
+            raise self.error
+
+    async def change_invisible(self, address: str, *_: Any, **__: Any) -> str:
+        await self.ack(address, "g")
+        return "next handle"
+
+
+def play_move(story: Callable[[FakeClock, Receiving], Awaitable[None]], calls_of: Callable[[FakeClock], Calls]) -> None:
+    async def body() -> None:
+        clock = FakeClock()
+        receiving = Receiving(
+            calls_of(clock),  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+            group="g", subscriptions={"t": FilterExpression()}, clock=clock, rng=random.Random(1),
+            options=SimpleOptions(timeout_ms=2_000),
+        )  # fmt: skip
+        await story(clock, receiving)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "error", [HaNotAvailable("hands over"), ConnectionFailed("gone"), RequestTimeout("hangs"), PersistenceTimeout("-")]
+)
+def test_a_settlement_that_meets_no_leader_is_made_again_at_the_next_one(error: Error) -> None:
+    """D7: nothing of a hand-over is repeated. The route may not name the broker at all meanwhile."""
+    made: list[MovingCalls] = []
+
+    def calls_of(clock: FakeClock) -> Calls:
+        made.append(MovingCalls(clock, error, moves_after=1))
+        return made[-1]
+
+    async def acks(clock: FakeClock, receiving: Receiving) -> None:
+        await clock.during(receiving.ack(message("a"), message("a")))
+        assert made[-1].tries == ["old:1", "next:1"]
+        assert clock.monotonic_ms() < 1_000
+
+    async def changes(clock: FakeClock, receiving: Receiving) -> None:
+        changed = await clock.during(receiving.change_invisible(message("a"), 5_000))
+        assert changed.receipt_handle == "next handle"
+        assert made[-1].tries == ["old:1", "next:1"]
+
+    play_move(acks, calls_of)
+    play_move(changes, calls_of)
+
+
+def test_a_settlement_is_tried_for_as_long_as_one_call_may_take_and_then_says_why() -> None:
+    """With pauses, and so that a group of too few copies is not called in a busy loop."""
+    made: list[MovingCalls] = []
+
+    def calls_of(clock: FakeClock) -> Calls:
+        made.append(MovingCalls(clock, HaNotAvailable("1 of 2 copies are in sync"), moves_after=1_000))
+        return made[-1]
+
+    async def story(clock: FakeClock, receiving: Receiving) -> None:
+        began_ms = clock.monotonic_ms()
+        with pytest.raises((HaNotAvailable, ConnectionFailed)):
+            await clock.during(receiving.ack(message("a")))
+        assert 2_000 <= clock.monotonic_ms() - began_ms <= 2_500
+        assert len(made[-1].tries) < 30
+
+    play_move(story, calls_of)
+
+
+def test_what_no_other_leader_would_change_is_raised_at_once() -> None:
+    for error, epoch in ((InvalidReceiptHandle("over"), 7), (ConnectionFailed("gone"), 0), (HaNotAvailable("?"), 0)):
+        made: list[MovingCalls] = []
+
+        def calls_of(
+            clock: FakeClock, error: Error = error, epoch: int = epoch, made: list[MovingCalls] = made
+        ) -> Calls:
+            made.append(MovingCalls(clock, error, moves_after=1_000, epoch=epoch))
+            return made[-1]
+
+        async def story(
+            clock: FakeClock, receiving: Receiving, error: Error = error, made: list[MovingCalls] = made
+        ) -> None:
+            with pytest.raises(type(error)):
+                await clock.during(receiving.ack(message("a")))
+            assert made[-1].tries == ["old:1"]
+
+        play_move(story, calls_of)

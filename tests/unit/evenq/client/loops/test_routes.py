@@ -111,3 +111,19 @@ def test_an_older_leader_is_not_believed_until_nobody_names_the_newer_one_any_mo
         assert await leader(1) == RouteLeader("b:5", 1)
 
     asyncio.run(story())
+
+
+def test_the_last_leader_of_a_broker_with_copies_is_known_while_no_route_names_it() -> None:
+    async def story() -> None:
+        calls, clock = Calls(), FakeClock()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+        await book.get("t")
+        assert book.leader("b").epoch == 0, "it has no copies"
+        calls.epoch = 7
+        assert await book.fresh("t") is not None
+        assert book.leader("b") == RouteLeader("b:2", 7)
+        book._routes["t"] = Route(topic="t", writable=(), readable=(), addresses={})
+        assert book.leader("b") == RouteLeader("b:2", 7)
+        assert book.leader("c").epoch == 0
+
+    asyncio.run(story())

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_a_broker_that_leaves_the_routes_is_missing_is_logged_once_and_comes_bac
         routes(broker, seen("b", "2", t=4))
         assert missing(broker) == []
         assert known.away("t") == []
+
+    run(story)
+
+
+def test_where_followers_of_a_missing_broker_answered_is_remembered_until_it_is_forgotten(run: Run) -> None:
+    """HA-9: readers that take any copy go on there while the broker group has no leader."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        known = broker.cluster.known
+        routes(broker, replace(seen("b", t=4), copies=3, followers=("f:1", "f:2")))
+        routes(broker)
+        assert [away.followers for away in known.away("t")] == [("f:1", "f:2")]
+        routes(broker, seen("b", "2", t=4))
+        routes(broker)
+        assert [away.followers for away in known.away("t")] == [()], "as it was there last"
+        assert await known.forget("b")
+        assert known._followers == {}
 
     run(story)
 

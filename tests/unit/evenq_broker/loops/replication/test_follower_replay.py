@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from evenq_broker.core.replication.epoch_table import EpochTable
@@ -265,3 +265,34 @@ def test_a_snapshot_out_of_place_is_not_transferred_but_known() -> None:
         taken, known = asyncio.run(told(log_offset))
         assert (taken, known.log_offset, known.log_start) == (wanted, log_offset, 50)
         assert known.data == (b"abcd" if wanted else b"")
+
+
+def test_the_message_index_is_built_behind_each_replay_until_all_of_it_is_there() -> None:
+    """A few blocks at a time, so that the next replay comes between; not while the broker leads."""
+
+    class Index:
+        left = 0
+        calls: ClassVar[list[object]] = []
+
+        async def follow(self, copy: object) -> bool:
+            self.calls.append(copy)
+            self.left -= 1
+            return self.left <= 0
+
+    async def story(stage: Stage) -> None:
+        index = stage.replay._index = Index()  # type: ignore[assignment]  # what is called of it
+        stage.replica.hw = 100
+        await stage.clock.advance(3 * LOOK_MS)
+        assert index.calls == [stage.log], "once for what was replayed before this start"
+        stage.has(90)
+        index.left = 3
+        await stage.clock.advance(REST_MS)
+        assert stage.log.replays == [(b"90", 100)]
+        await stage.clock.advance(5 * LOOK_MS)
+        assert len(index.calls) == 4
+        stage.copy = None
+        stage.replay._is_indexed = False
+        await stage.clock.advance(5 * LOOK_MS)
+        assert len(index.calls) == 4
+
+    run(story)

@@ -185,6 +185,7 @@ class ScanBlock(_Message):
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_apache_rocketmq_v2_definition.Message]: ...
     @builtins.property
     def records(self) -> Records: ...
+    far_behind: builtins.bool
 
     def __init__(
         self,
@@ -194,9 +195,10 @@ class ScanBlock(_Message):
         next_offset: builtins.int | None = ...,
         messages: Iterable[_apache_rocketmq_v2_definition.Message] | None = ...,
         records: Records | None = ...,
+        far_behind: builtins.bool | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "records"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "first_offset", "next_offset", "messages", "records"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "first_offset", "next_offset", "messages", "records", "far_behind"]) -> None: ...
 
 class Records(_Message):
     DESCRIPTOR: Descriptor

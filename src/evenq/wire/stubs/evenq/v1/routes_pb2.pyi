@@ -75,6 +75,8 @@ class AwayBroker(_Message):
     broker_name: builtins.str
     read_queues: builtins.int
     gone_ms: builtins.int
+    @builtins.property
+    def followers(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
 
     def __init__(
         self,
@@ -82,5 +84,6 @@ class AwayBroker(_Message):
         broker_name: builtins.str | None = ...,
         read_queues: builtins.int | None = ...,
         gone_ms: builtins.int | None = ...,
+        followers: Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "read_queues", "gone_ms"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "read_queues", "gone_ms", "followers"]) -> None: ...
