@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
@@ -135,12 +136,9 @@ class Walk:
         return self.world.lost_stores < MIN_ISR
 
     def step(self) -> None:
-        point = self.rng.random() * self.total
-        for kind, bound in zip(self.kinds, self.bounds, strict=True):
-            if point < bound:
-                kind()
-                break
-        self.world.judge()
+        self.kinds[bisect_right(self.bounds, self.rng.random() * self.total)]()
+        if self.world.dirty:
+            self.world.judge()
 
     def one(self) -> int:
         return int(self.rng.random() * len(self.world.brokers))
