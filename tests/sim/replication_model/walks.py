@@ -254,6 +254,8 @@ class Walk:
         for rounds in range(1, HEAL_ROUNDS):
             world.now_ms += 3
             for id_ in world.brokers:
+                if world.nodes[id_].replica is None:  # it ended because its log is of no group (R19); now it has none
+                    world.start(id_)
                 world.tick(id_)
                 world.observe(id_)
                 world.write(id_)

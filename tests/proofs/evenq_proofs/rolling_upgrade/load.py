@@ -1,0 +1,254 @@
+"""Senders, push and simple consumers of the SDK beside a group that is replaced, and what became of each message.
+
+A stream is one sender that sends one message after the other; those of the FIFO topic are a message group each. Every
+message has a number in its stream. Consumers write down what reaches them, in its order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import evenq
+from evenq.errors import BadRequest, Error
+from evenq.model import ReceivedMessage
+from evenq.runtime.closing import Closing
+
+__all__ = ["Load", "Outcome"]
+
+NORMAL, FIFO = "rolled", "rolled-fifo"
+STREAMS: Final = {NORMAL: 3, FIFO: 4}
+GROUPS: Final = {"push": NORMAL, "push-fifo": FIFO, "simple": NORMAL, "simple-fifo": FIFO}
+INVISIBLE_MS: Final = 10_000
+PACE_S: Final = 0.025
+"""Between two messages of a stream: the group is under load, and its machine is not full."""
+DRAIN_S: Final = 90.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of everything."""
+
+    acknowledged: int = 0
+    refused: int = 0
+    """Sends that ended with an error, after all tries of the SDK."""
+    lost: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    reordered: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """What must not be, or nothing."""
+        kinds = {"lost": self.lost, "repeated": self.repeated, "reordered": self.reordered}
+        return [f"{len(found)} {kind}: {'; '.join(found[:5])}" for kind, found in kinds.items() if found]
+
+
+class Load(Closing):
+    """Runs from its making on until `finish`."""
+
+    def __init__(self, endpoints: str) -> None:
+        """Makes topics and groups, too."""
+        self._endpoints = endpoints
+        self._stopping, self._leaving = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._acknowledged: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        """Stream -> number and time (ms, monotonic) of what was answered with OK."""
+        self._refused = 0
+        self._arrived: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
+        """Group -> stream, number and place of what came, in its order."""
+        self._stack = ExitStack()
+        self._threads: list[threading.Thread] = []
+        with evenq.Admin(endpoint=endpoints) as admin:
+            admin.create_topic(NORMAL, queues=4, message_type="NORMAL")
+            admin.create_topic(FIFO, queues=4, message_type="FIFO")
+            for group, topic in GROUPS.items():
+                admin.create_group(group, ordered=topic == FIFO, start_from="FIRST", max_attempts=1_000)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        enter, endpoint = self._stack.enter_context, self._endpoints
+        for group, topic in GROUPS.items():
+            if group.startswith("push"):
+                enter(
+                    evenq.PushConsumer(
+                        group=group, listener=self._listener(group), subscriptions={topic: "*"}, endpoint=endpoint,
+                        start_from="FIRST", ordered=topic == FIFO,
+                    )
+                )  # fmt: skip
+            else:
+                consumer = evenq.SimpleConsumer(
+                    group=group, subscriptions={topic: "*"}, endpoint=endpoint, start_from="FIRST"
+                )
+                self._run(f"receive-{group}", self._receiver(group, enter(consumer)))
+        for topic, streams in STREAMS.items():
+            producer = enter(evenq.Producer(endpoint=endpoint))
+            for number in range(streams):
+                stream = f"{topic}-{number}"
+                self._run(f"send-{stream}", self._sender(producer, topic, stream))
+
+    def _run(self, name: str, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _sender(self, producer: evenq.Producer, topic: str, stream: str) -> Callable[[], None]:
+        acknowledged = self._acknowledged[stream]
+
+        def send() -> None:
+            number = 0
+            while not self._stopping.wait(PACE_S):  # the pace
+                number += 1
+                message = evenq.Message(
+                    topic=topic, body=f"{stream}:{number}".encode(), message_group=stream if topic == FIFO else None
+                )
+                try:
+                    producer.send(message)
+                except Error:
+                    with self._lock:
+                        self._refused += 1
+                else:
+                    acknowledged.append((number, _now_ms()))
+
+        return send
+
+    def _listener(self, group: str) -> Callable[[Sequence[ReceivedMessage]], None]:
+        def listen(messages: Sequence[ReceivedMessage]) -> None:
+            for message in messages:
+                self._came(group, message)
+
+        return listen
+
+    def _receiver(self, group: str, consumer: evenq.SimpleConsumer) -> Callable[[], None]:
+        def receive() -> None:
+            while not self._leaving.is_set():
+                try:
+                    messages = consumer.receive(32, invisible_ms=INVISIBLE_MS, wait_ms=1_000)
+                except Error:
+                    self._leaving.wait(0.05)  # the next try
+                    continue
+                for message in messages:
+                    self._came(group, message)
+                for message in messages:
+                    self._ack(consumer, message)
+
+        return receive
+
+    def _ack(self, consumer: evenq.SimpleConsumer, message: ReceivedMessage) -> None:
+        end = time.monotonic() + INVISIBLE_MS / 1_000
+        while time.monotonic() < end:
+            try:
+                consumer.ack(message)
+            except BadRequest:  # it was given to somebody else: the message comes again, and is counted then
+                return
+            except Error:
+                time.sleep(0.05)
+            else:
+                return
+
+    def _came(self, group: str, message: ReceivedMessage) -> None:
+        stream, _, number = message.body.decode().rpartition(":")
+        place = f"{message.queue.queue_id}:{message.queue_offset}"
+        with self._lock:
+            self._arrived[group].append((stream, int(number), place))
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages so far."""
+        return sum(len(of_stream) for of_stream in list(self._acknowledged.values()))
+
+    def wait_for(self, count: int, *, within_s: float = 60.0) -> None:
+        """Until so many more are acknowledged. Raises AssertionError."""
+        goal, end = self.acknowledged + count, time.monotonic() + within_s
+        while self.acknowledged < goal:
+            assert time.monotonic() < end, f"{self.acknowledged} of {goal} messages acknowledged within {within_s} s"
+            time.sleep(0.02)
+
+    def stalls_ms(self, begin_ms: int, end_ms: int) -> tuple[int, int]:
+        """The longest time without an acknowledgement that reaches into the given time: of all streams together, and of
+        one stream.
+        """
+        streams = [[at_ms for _, at_ms in list(of_stream)] for of_stream in list(self._acknowledged.values())]
+        together = sorted(at_ms for stream in streams for at_ms in stream)
+        return _longest(together, begin_ms, end_ms), max(_longest(one, begin_ms, end_ms) for one in streams)
+
+    def finish(self) -> Outcome:
+        """Stop sending, wait until everything came, end the consumers, compare."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.name.startswith("send-"):
+                thread.join(120)
+                assert not thread.is_alive(), f"{thread.name} does not end"
+        end = time.monotonic() + DRAIN_S
+        while self._missing() and time.monotonic() < end:
+            time.sleep(0.1)
+        self._leaving.wait(INVISIBLE_MS / 1_000 + 2)  # for what would come again
+        self.close()
+        return self._outcome()
+
+    def close(self) -> None:
+        """End everything. Idempotent."""
+        self._stopping.set()
+        self._leaving.set()
+        for thread in self._threads:
+            thread.join(60)
+        self._stack.close()
+
+    def _missing(self) -> list[str]:
+        with self._lock:
+            came = {group: {(stream, number) for stream, number, _ in items} for group, items in self._arrived.items()}
+        return [
+            f"{group} never got {stream}:{number}"
+            for group, topic in GROUPS.items()
+            for stream, sent in self._acknowledged.items()
+            if stream.rpartition("-")[0] == topic
+            for number, _ in sent
+            if (stream, number) not in came.get(group, ())
+        ]
+
+    def _outcome(self) -> Outcome:
+        outcome = Outcome(acknowledged=self.acknowledged, refused=self._refused, lost=self._missing())
+        for group, items in self._arrived.items():
+            counted = Counter((stream, number) for stream, number, _ in items)
+            places = defaultdict(list)
+            for stream, number, place in items:
+                places[stream, number].append(place)
+            outcome.repeated += [
+                f"{group} got {stream}:{number} at {', '.join(places[stream, number])}"
+                for (stream, number), count in counted.items()
+                if count > 1
+            ]
+            if GROUPS[group] == FIFO:
+                outcome.reordered += _reordered(group, items)
+        return outcome
+
+
+def _reordered(group: str, items: Sequence[tuple[str, int, str]]) -> list[str]:
+    """Messages of one message group that came first behind a later one."""
+    last: dict[str, int] = {}
+    seen: set[tuple[str, int]] = set()
+    wrong = []
+    for stream, number, _ in items:
+        if (stream, number) not in seen and number < last.get(stream, 0):
+            wrong.append(f"{group} got {stream}:{number} after {last[stream]}")
+        seen.add((stream, number))
+        last[stream] = max(number, last.get(stream, 0))
+    return wrong
+
+
+def _longest(times_ms: Sequence[int], begin_ms: int, end_ms: int) -> int:
+    gaps = [after - before for before, after in pairwise(times_ms) if after >= begin_ms and before <= end_ms]
+    return max(gaps, default=0)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
