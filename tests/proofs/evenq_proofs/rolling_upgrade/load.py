@@ -25,10 +25,17 @@ __all__ = ["Load", "Outcome"]
 NORMAL, FIFO = "rolled", "rolled-fifo"
 STREAMS: Final = {NORMAL: 3, FIFO: 4}
 GROUPS: Final = {"push": NORMAL, "push-fifo": FIFO, "simple": NORMAL, "simple-fifo": FIFO}
-INVISIBLE_MS: Final = 10_000
+MEMBERS: Final = {"simple": 4, "simple-fifo": 2}
+"""Threads that receive; one acknowledges what it has before it receives again."""
+BATCH: Final = 8
+INVISIBLE_MS: Final = 30_000
+"""Much longer than a batch takes on a busy machine: whatever comes a second time comes for another reason."""
+REPEATS_S: Final = 6.0
+"""Waited at the end for what should not come."""
 PACE_S: Final = 0.025
 """Between two messages of a stream: the group is under load, and its machine is not full."""
-DRAIN_S: Final = 90.0
+IDLE_S: Final = 60.0
+"""What has not come after so long without anything new is lost."""
 
 
 @dataclass(slots=True)
@@ -89,7 +96,9 @@ class Load(Closing):
                 consumer = evenq.SimpleConsumer(
                     group=group, subscriptions={topic: "*"}, endpoint=endpoint, start_from="FIRST"
                 )
-                self._run(f"receive-{group}", self._receiver(group, enter(consumer)))
+                enter(consumer)
+                for member in range(MEMBERS[group]):
+                    self._run(f"receive-{group}-{member}", self._receiver(group, consumer))
         for topic, streams in STREAMS.items():
             producer = enter(evenq.Producer(endpoint=endpoint))
             for number in range(streams):
@@ -132,13 +141,12 @@ class Load(Closing):
         def receive() -> None:
             while not self._leaving.is_set():
                 try:
-                    messages = consumer.receive(32, invisible_ms=INVISIBLE_MS, wait_ms=1_000)
+                    messages = consumer.receive(BATCH, invisible_ms=INVISIBLE_MS, wait_ms=1_000)
                 except Error:
                     self._leaving.wait(0.05)  # the next try
                     continue
                 for message in messages:
                     self._came(group, message)
-                for message in messages:
                     self._ack(consumer, message)
 
         return receive
@@ -188,10 +196,12 @@ class Load(Closing):
             if thread.name.startswith("send-"):
                 thread.join(120)
                 assert not thread.is_alive(), f"{thread.name} does not end"
-        end = time.monotonic() + DRAIN_S
-        while self._missing() and time.monotonic() < end:
-            time.sleep(0.1)
-        self._leaving.wait(INVISIBLE_MS / 1_000 + 2)  # for what would come again
+        missing, since = len(self._missing()), time.monotonic()
+        while missing and time.monotonic() - since < IDLE_S:
+            time.sleep(0.2)
+            if (left := len(self._missing())) < missing:
+                missing, since = left, time.monotonic()
+        self._leaving.wait(REPEATS_S)
         self.close()
         return self._outcome()
 
