@@ -84,7 +84,7 @@ sim-mutants: dev ## test | is that simulation awake? plants every fault in turn,
 replication-model: dev ## test | random walks of the replication model: make replication-model WALKS=100000 SEED=0
 	$(BIN)/python tests/sim/run_replication.py --mixed --walks $(or $(WALKS),100000) --seed $(or $(SEED),0) $(if $(JOBS),--jobs $(JOBS))
 
-replication-model-search: dev ## test | every order of the model's small scopes: make replication-model-search STATES=2000000; three minutes of a processor
+replication-model-search: dev ## test | every order of the model's small scopes: make replication-model-search STATES=2000000; two minutes of a processor
 	$(BIN)/python tests/sim/run_replication.py --search --states $(or $(STATES),2000000)
 
 integration: dev ## test | every test with real processes on loopback, the slow ones too; eight minutes
