@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 import evenq
 from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage
 from evenq.runtime.closing import Closing
+from evenq_proofs.rolling_upgrade.judging import (
+    Acknowledged,
+    Arrival,
+    Outcome,
+    longest_gap_ms,
+    missing,
+    reordered,
+    repeated,
+)
 
-__all__ = ["Load", "Outcome"]
+__all__ = ["Load"]
 
 NORMAL, FIFO = "rolled", "rolled-fifo"
 STREAMS: Final = {NORMAL: 3, FIFO: 4}
@@ -30,30 +37,12 @@ MEMBERS: Final = {"simple": 4, "simple-fifo": 2}
 BATCH: Final = 8
 INVISIBLE_MS: Final = 30_000
 """Much longer than a batch takes on a busy machine: whatever comes a second time comes for another reason."""
-REPEATS_S: Final = 6.0
+REPEATS_S: Final = 4.0
 """Waited at the end for what should not come."""
 PACE_S: Final = 0.025
 """Between two messages of a stream: the group is under load, and its machine is not full."""
 IDLE_S: Final = 60.0
 """What has not come after so long without anything new is lost."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of everything."""
-
-    acknowledged: int = 0
-    refused: int = 0
-    """Sends that ended with an error, after all tries of the SDK."""
-    lost: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
-    reordered: list[str] = field(default_factory=list)
-
-    @property
-    def problems(self) -> list[str]:
-        """What must not be, or nothing."""
-        kinds = {"lost": self.lost, "repeated": self.repeated, "reordered": self.reordered}
-        return [f"{len(found)} {kind}: {'; '.join(found[:5])}" for kind, found in kinds.items() if found]
 
 
 class Load(Closing):
@@ -64,11 +53,11 @@ class Load(Closing):
         self._endpoints = endpoints
         self._stopping, self._leaving = threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._acknowledged: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        """Stream -> number and time (ms, monotonic) of what was answered with OK."""
+        self._acknowledged: dict[str, list[Acknowledged]] = defaultdict(list)
+        """By stream."""
         self._refused = 0
-        self._arrived: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
-        """Group -> stream, number and place of what came, in its order."""
+        self._arrived: dict[str, list[Arrival]] = defaultdict(list)
+        """By group, in their order."""
         self._stack = ExitStack()
         self._threads: list[threading.Thread] = []
         with evenq.Admin(endpoint=endpoints) as admin:
@@ -126,7 +115,7 @@ class Load(Closing):
                     with self._lock:
                         self._refused += 1
                 else:
-                    acknowledged.append((number, _now_ms()))
+                    acknowledged.append(Acknowledged(number, _now_ms()))
 
         return send
 
@@ -167,7 +156,7 @@ class Load(Closing):
         stream, _, number = message.body.decode().rpartition(":")
         place = f"{message.queue.queue_id}:{message.queue_offset}"
         with self._lock:
-            self._arrived[group].append((stream, int(number), place))
+            self._arrived[group].append(Arrival(stream, int(number), place))
 
     @property
     def acknowledged(self) -> int:
@@ -187,7 +176,7 @@ class Load(Closing):
         """
         streams = [[at_ms for _, at_ms in list(of_stream)] for of_stream in list(self._acknowledged.values())]
         together = sorted(at_ms for stream in streams for at_ms in stream)
-        return _longest(together, begin_ms, end_ms), max(_longest(one, begin_ms, end_ms) for one in streams)
+        return longest_gap_ms(together, begin_ms, end_ms), max(longest_gap_ms(one, begin_ms, end_ms) for one in streams)
 
     def finish(self) -> Outcome:
         """Stop sending, wait until everything came, end the consumers, compare."""
@@ -215,49 +204,20 @@ class Load(Closing):
 
     def _missing(self) -> list[str]:
         with self._lock:
-            came = {group: {(stream, number) for stream, number, _ in items} for group, items in self._arrived.items()}
-        return [
-            f"{group} never got {stream}:{number}"
-            for group, topic in GROUPS.items()
-            for stream, sent in self._acknowledged.items()
-            if stream.rpartition("-")[0] == topic
-            for number, _ in sent
-            if (stream, number) not in came.get(group, ())
-        ]
+            arrived = {group: list(self._arrived[group]) for group in GROUPS}
+        return [text for group in GROUPS for text in missing(group, self._sent_to(group), arrived[group])]
+
+    def _sent_to(self, group: str) -> dict[str, list[Acknowledged]]:
+        sent = list(self._acknowledged.items())
+        return {stream: messages for stream, messages in sent if stream.rpartition("-")[0] == GROUPS[group]}
 
     def _outcome(self) -> Outcome:
         outcome = Outcome(acknowledged=self.acknowledged, refused=self._refused, lost=self._missing())
-        for group, items in self._arrived.items():
-            counted = Counter((stream, number) for stream, number, _ in items)
-            places = defaultdict(list)
-            for stream, number, place in items:
-                places[stream, number].append(place)
-            outcome.repeated += [
-                f"{group} got {stream}:{number} at {', '.join(places[stream, number])}"
-                for (stream, number), count in counted.items()
-                if count > 1
-            ]
+        for group, arrivals in self._arrived.items():
+            outcome.repeated += repeated(group, arrivals)
             if GROUPS[group] == FIFO:
-                outcome.reordered += _reordered(group, items)
+                outcome.reordered += reordered(group, arrivals)
         return outcome
-
-
-def _reordered(group: str, items: Sequence[tuple[str, int, str]]) -> list[str]:
-    """Messages of one message group that came first behind a later one."""
-    last: dict[str, int] = {}
-    seen: set[tuple[str, int]] = set()
-    wrong = []
-    for stream, number, _ in items:
-        if (stream, number) not in seen and number < last.get(stream, 0):
-            wrong.append(f"{group} got {stream}:{number} after {last[stream]}")
-        seen.add((stream, number))
-        last[stream] = max(number, last.get(stream, 0))
-    return wrong
-
-
-def _longest(times_ms: Sequence[int], begin_ms: int, end_ms: int) -> int:
-    gaps = [after - before for before, after in pairwise(times_ms) if after >= begin_ms and before <= end_ms]
-    return max(gaps, default=0)
 
 
 def _now_ms() -> int:

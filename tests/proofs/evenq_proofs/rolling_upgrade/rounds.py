@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
-from evenq_proofs.rolling_upgrade.load import Load, Outcome
+from evenq_proofs.rolling_upgrade.judging import Outcome
+from evenq_proofs.rolling_upgrade.load import Load
 from evenq_proofs.rolling_upgrade.versions import Version
 
 __all__ = ["PodTurn", "RollingUpgrade"]
