@@ -219,7 +219,7 @@ class _Round:
     def _whole_again(self) -> None:
         """All three run without armed failpoints and are in sync."""
         end = time.monotonic() + AGAIN_S
-        while len(self.stage.state().in_sync) < len(BROKERS) or not all(node.alive for node in self.stage.brokers):
+        while not self.stage.is_whole():
             self._back(arm=False)
             assert time.monotonic() < end, f"not whole within {AGAIN_S} s: {self.stage.state()}"
             time.sleep(0.05)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,6 +27,8 @@ class Arrival(NamedTuple):
     number: int
     place: str
     """Queue and offset: a repeat from two places was stored twice, one from the same place was delivered twice."""
+    at_ms: int = 0
+    """Monotonic."""
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Outcome:
 
 def missing(group: str, sent: Mapping[str, Sequence[Acknowledged]], arrivals: Sequence[Arrival]) -> list[str]:
     """What was acknowledged and never came to the group."""
-    came = {(stream, number) for stream, number, _ in arrivals}
+    came = {(one.stream, one.number) for one in arrivals}
     return [
         f"{group} never got {stream}:{number}"
         for stream, messages in sent.items()
@@ -59,15 +61,14 @@ def missing(group: str, sent: Mapping[str, Sequence[Acknowledged]], arrivals: Se
 
 
 def repeated(group: str, arrivals: Sequence[Arrival]) -> list[str]:
-    """What came more than once, with the places that it came from."""
-    counted = Counter((stream, number) for stream, number, _ in arrivals)
-    places = defaultdict(list)
-    for stream, number, place in arrivals:
-        places[stream, number].append(place)
+    """What came more than once, with the places that it came from, and how long after the first time."""
+    times: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
+    for one in arrivals:
+        times[one.stream, one.number].append(one)
     return [
-        f"{group} got {stream}:{number} at {', '.join(places[stream, number])}"
-        for (stream, number), count in counted.items()
-        if count > 1
+        f"{group} got {stream}:{number} at {', '.join(f'{one.place} ({one.at_ms - same[0].at_ms} ms)' for one in same)}"
+        for (stream, number), same in times.items()
+        if len(same) > 1
     ]
 
 
@@ -76,7 +77,7 @@ def reordered(group: str, arrivals: Sequence[Arrival]) -> list[str]:
     last: dict[str, int] = {}
     seen: set[tuple[str, int]] = set()
     wrong = []
-    for stream, number, _ in arrivals:
+    for stream, number, *_ in arrivals:
         if (stream, number) not in seen and number < last.get(stream, 0):
             wrong.append(f"{group} got {stream}:{number} after {last[stream]}")
         seen.add((stream, number))

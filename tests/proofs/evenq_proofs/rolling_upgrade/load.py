@@ -58,6 +58,8 @@ class Load(Closing):
         self._refused = 0
         self._arrived: dict[str, list[Arrival]] = defaultdict(list)
         """By group, in their order."""
+        self.unfinished: list[str] = []
+        """Acknowledgements that were refused, or not answered."""
         self._stack = ExitStack()
         self._threads: list[threading.Thread] = []
         with evenq.Admin(endpoint=endpoints) as admin:
@@ -145,18 +147,24 @@ class Load(Closing):
         while time.monotonic() < end:
             try:
                 consumer.ack(message)
-            except BadRequest:  # it was given to somebody else: the message comes again, and is counted then
+            except BadRequest as error:  # it was given to somebody else: the message comes again, and is counted then
+                self._unfinished(message, error)
                 return
             except Error:
                 time.sleep(0.05)
             else:
                 return
+        self._unfinished(message, f"no answer within {INVISIBLE_MS} ms")
+
+    def _unfinished(self, message: ReceivedMessage, why: object) -> None:
+        with self._lock:
+            self.unfinished.append(f"{message.body.decode()}: {why}")
 
     def _came(self, group: str, message: ReceivedMessage) -> None:
         stream, _, number = message.body.decode().rpartition(":")
         place = f"{message.queue.queue_id}:{message.queue_offset}"
         with self._lock:
-            self._arrived[group].append(Arrival(stream, int(number), place))
+            self._arrived[group].append(Arrival(stream, int(number), place, _now_ms()))
 
     @property
     def acknowledged(self) -> int:

@@ -77,6 +77,8 @@ class RollingUpgrade:
                 for number in range(self.rounds):
                     self._round(cluster, load, number)
                 self.outcome = load.finish()
+                for text in load.unfinished[:20]:
+                    self.say(f"not acknowledged: {text}")
                 self.stalls_ms = [load.stalls_ms(turn.begun_ms, turn.ready_ms + SETTLE_MS) for turn in self.turns]
             self.problems += [
                 f"a stack trace in {node.log_path}" for node in cluster.nodes if "Traceback" in node.log_text()

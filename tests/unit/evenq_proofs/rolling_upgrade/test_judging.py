@@ -26,7 +26,7 @@ def test_an_acknowledged_message_that_never_came_is_lost() -> None:
 
 
 def test_a_message_that_came_twice_is_repeated_and_its_places_are_named() -> None:
-    assert repeated("g", [*ALL, Arrival("a", 1, "0:7")]) == ["g got a:1 at 0:0, 0:7"]
+    assert repeated("g", [*ALL, Arrival("a", 1, "0:7", 30)]) == ["g got a:1 at 0:0 (0 ms), 0:7 (30 ms)"]
 
 
 def test_a_message_behind_a_later_one_of_its_stream_is_out_of_order_and_a_repeat_is_not() -> None:
