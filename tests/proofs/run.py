@@ -1,4 +1,4 @@
-"""Run a campaign at full size: `python tests/proofs/run.py storage|kill_loop|group_faults [options]`; `--help` behind it tells them."""
+"""Run a campaign at full size: `python tests/proofs/run.py CAMPAIGN [options]`; `--help` behind it tells them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = str(Path(__file__).resolve().parent)
-CAMPAIGNS = ("storage", "kill_loop", "group_faults")
+CAMPAIGNS = ("storage", "kill_loop", "group_faults", "rolling_upgrade")
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
 """`make replication-model WALKS=100000 SEED=0`: random walks of the replication model.
 
 `--mutant-walks n` looks for mutants of its rules by walks too (tests/sim/test_replication_model.py kills all of them).
-`--members` plays those in which copies come and go, `--founding` those from before the first record on, `--unclean` those
-with unclean elections. `--search` plays the exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks
-an invariant, a mutant survives, or a scope was not finished.
+`--members` plays those in which copies come and go, `--founding` those from before the first record on, `--unclean`
+those with unclean elections, `--mixed` a tenth of the first two each and the rest without. `--search` plays the
+exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks an invariant, a
+mutant survives, or a scope was not finished.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from functools import partial
@@ -43,6 +45,9 @@ def main() -> int:
     parser.add_argument("--members", action="store_true", help="walks in which copies are added and removed")
     parser.add_argument("--founding", action="store_true", help="walks that begin without a record")
     parser.add_argument("--unclean", action="store_true", help="walks in which copies are elected that lack records")
+    parser.add_argument(
+        "--mixed", action="store_true", help="of the walks a tenth with --members and a tenth with --founding"
+    )
     parser.add_argument("--search", action="store_true", help="the exhaustive scopes")
     parser.add_argument("--states", type=int, default=20_000_000, help="of one scope, at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
@@ -53,9 +58,22 @@ def main() -> int:
     if options.search:
         return search(options.states)
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        failed = walks(pool, options.seed, options.walks, kind) if options.walks else 0
+        failed = sum(
+            walks(pool, options.seed, count, kind) for kind, count in shares(options.walks, kind, mixed=options.mixed)
+        )
         survived = mutants(pool, options.mutant_walks, options.only) if options.mutant_walks else 0
+        pool.close()
+        pool.join()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{used.ru_utime + used.ru_stime:.0f} s of processors")
     return 1 if failed or survived else 0
+
+
+def shares(count: int, kind: str, *, mixed: bool) -> list[tuple[str, int]]:
+    """How many walks of which kind."""
+    tenth = count // 10
+    parts = [("", count - 2 * tenth), ("members", tenth), ("founding", tenth)] if mixed else [(kind, count)]
+    return [(name, walks_of_it) for name, walks_of_it in parts if walks_of_it]
 
 
 def one(seed: int, kind: str) -> int:
@@ -78,10 +96,11 @@ def walks(pool: multiprocessing.pool.Pool, first: int, count: int, kind: str) ->
         rounds = max(rounds, outcome.healed_rounds)
         if outcome.problem:
             failed += 1
-            print(f"\nwalk {outcome.seed}: {outcome.problem}", flush=True)
+            again = f"--walk {outcome.seed}{' --' + kind if kind else ''}"
+            print(f"\nwalk {outcome.seed}: {outcome.problem}; again: tests/sim/run_replication.py {again}", flush=True)
         show(done, count, f"{failed} failed", started)
     seconds = time.monotonic() - started
-    print(f"\n{count} walks, {events} events, {epochs} epochs, {committed} records committed, {healed} healed (at most {rounds} rounds): {failed} failed")  # fmt: skip
+    print(f"\n{count} walks{' with --' + kind if kind else ''}, {events} events, {epochs} epochs, {committed} records committed, {healed} healed (at most {rounds} rounds): {failed} failed")  # fmt: skip
     print(f"{seconds:.0f} s, {count / seconds:.0f} walks/s, {events / seconds:.0f} events/s")
     return failed
 

@@ -22,6 +22,8 @@ STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40,
 WALKS = 400
 FOUNDERS_WITHOUT_POWER = (1_951, 3_104)
 """Walks in which a founder loses power before it hears that its record was written, where memory counts."""
+REFUSED_AT_THE_END = (8_720,)
+"""A walk in which logs that are of no group are refused only once its faults are over."""
 
 
 def test_walks_break_no_invariant_and_heal() -> None:
@@ -51,7 +53,7 @@ def test_copies_that_come_and_go_break_no_invariant_and_heal() -> None:
 
 
 def test_groups_that_are_founded_on_nothing_or_on_one_copy_break_no_invariant_and_heal() -> None:
-    walks = [Founding(seed, Rules()) for seed in (*range(WALKS), *FOUNDERS_WITHOUT_POWER)]
+    walks = [Founding(seed, Rules()) for seed in (*range(WALKS), *FOUNDERS_WITHOUT_POWER, *REFUSED_AT_THE_END)]
     outcomes = [walk.play() for walk in walks]
     assert [(outcome.seed, outcome.problem) for outcome in outcomes if outcome.problem] == []
     assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16

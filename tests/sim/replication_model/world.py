@@ -367,10 +367,10 @@ class World:
         if replica.hw != node.shown:
             self._commit(node, replica)
         for action in actions:
-            if isinstance(action, WRITES):
-                node.queue.append(action)
-            elif isinstance(action, Send):
+            if isinstance(action, Send):
                 self._post(node.id, action.to, action.envelope)
+            elif isinstance(action, WRITES):
+                node.queue.append(action)
             elif isinstance(action, SendRecords):
                 self._send(node, replica, action)
             elif isinstance(action, CompareAndSet):

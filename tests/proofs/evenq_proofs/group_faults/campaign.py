@@ -25,9 +25,13 @@ from evenq_proofs.group_faults.shapes import SHAPES
 from evenq_proofs.group_faults.stage import GROUP, Stage
 from evenq_proofs.kill_loop.clients import GROUPS, TOPIC, Clients
 
-__all__ = ["FaultRun", "drained", "equal_logs", "subscribe"]
+__all__ = ["ALL_OF_IT", "FaultRun", "drained", "equal_logs", "subscribe"]
 
 RECOVERY_MS_MAX: Final = 30_000
+ALL_OF_IT: Final = "all of it"
+"""A fault of the history that lasts from the first to the last: an election or a refusal may come long after what caused
+it has ended, and what was not acknowledged then comes again, as it may.
+"""
 REST_S: Final = 1.0
 """Of work in peace behind each recovery."""
 DRAIN_S: Final = 120.0
@@ -43,6 +47,8 @@ class FaultRun:
     """For each shape."""
     seed: int = 1
     mode: str = "sync"
+    record: str = "lease"
+    """Where the group record stands, one of `places.RECORDS`."""
     say: Callable[[str], None] = lambda _: None
     applied: Counter[str] = field(default_factory=Counter)
     promises: int = 0
@@ -56,19 +62,21 @@ class FaultRun:
     def run(self) -> list[str]:
         """What is wrong, or nothing; then the folder may go."""
         rng = random.Random(self.seed)
-        with Stage(self.folder, rng, mode=self.mode) as stage:
+        with Stage(self.folder, rng, mode=self.mode, record=self.record) as stage:
             with Recorder(self.folder / "history.jsonl", clock=stage.clock) as recorder:
                 subscribe(recorder)
                 stage.wait_in_sync()
                 clients = GroupClients([node.address for node in stage.brokers], recorder, rng)
                 try:
                     _until_more(clients, 50)
+                    recorder.fault(ALL_OF_IT, target=GROUP)
                     for name in self.shapes:
                         self._play(stage, clients, recorder, rng, name)
                 finally:
                     stage.mend()
                     clients.stop()
                 stage.wait_in_sync()
+                recorder.heal(ALL_OF_IT, target=GROUP)
                 drained(stage, recorder)
             self.problems += stage.problems()
             self.elections = len(stage.elections())
@@ -115,8 +123,8 @@ class FaultRun:
         )
         return (
             f"{applied}\n{self.promises:,} sends, acks and commits acknowledged, {self.elections} elections, "
-            f"{self.events:,} events; slowest recovery {self.slowest_ms} ms; seed {self.seed}, mode {self.mode}\n"
-            f"verdict: {verdict}\n"
+            f"{self.events:,} events; slowest recovery {self.slowest_ms} ms; seed {self.seed}, mode {self.mode}, "
+            f"record {self.record}\nverdict: {verdict}\n"
         )
 
 

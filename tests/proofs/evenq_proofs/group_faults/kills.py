@@ -21,8 +21,9 @@ from evenq.runtime.failpoints import COUNTS_VARIABLE, POINTS, VARIABLE, read_cou
 from evenq.testing.checker import Tolerances, check
 from evenq.testing.history import Recorder, read_history
 from evenq_proofs.cluster_binaries import wait_for
-from evenq_proofs.group_faults.campaign import drained, equal_logs, subscribe
+from evenq_proofs.group_faults.campaign import ALL_OF_IT, drained, equal_logs, subscribe
 from evenq_proofs.group_faults.clients import GroupClients, acks_of_deposed
+from evenq_proofs.group_faults.places import MEMBERS
 from evenq_proofs.group_faults.stage import BROKERS, GROUP, Stage
 from evenq_proofs.kill_loop.campaign import SINK_ONLY
 
@@ -33,6 +34,13 @@ KINDS: Final[Mapping[str, int]] = {
     "everybody": 1,
 }  # fmt: skip
 """Who dies, and how often of 17."""
+MEMBER_KINDS: Final[Mapping[str, int]] = {
+    "member killed": 2,
+    "member paused": 2,
+    "two members killed": 1,
+    "leader and member paused": 2,
+}
+"""The same of a place of several members; what is paused goes on when whoever died is started."""
 ROUND_CYCLES: Final = 12
 KILL_S: Final = (0.2, 1.5)
 POINT_SHARE: Final = 0.5
@@ -52,6 +60,8 @@ class GroupKills:
     cycles: int
     seed: int = 1
     mode: str = "sync"
+    record: str = "lease"
+    """Where the group record stands, one of `places.RECORDS`."""
     say: Callable[[str], None] = lambda _: None
     killed: Counter[str] = field(default_factory=Counter)
     promises: int = 0
@@ -102,7 +112,7 @@ class GroupKills:
         return (
             f"{sum(self.killed.values())} cycles ({kinds}); at failpoints {sum(hit.values())} ({len(hit)} of "
             f"{len(self.hits)} points); {self.promises:,} sends, acks and commits acknowledged, {self.elections} elections; "
-            f"slowest recovery {self.slowest_ms} ms; seed {self.seed}, mode {self.mode}\nverdict: {verdict}\n"
+            f"slowest recovery {self.slowest_ms} ms; seed {self.seed}, mode {self.mode}, record {self.record}\nverdict: {verdict}\n"
         )
 
 
@@ -111,7 +121,7 @@ class _Round:
 
     def __init__(self, whole: GroupKills, folder: Path, rng: random.Random) -> None:
         self.whole, self.folder, self.rng = whole, folder, rng
-        self.stage = Stage(folder, rng, mode=whole.mode)
+        self.stage = Stage(folder, rng, mode=whole.mode, record=whole.record)
 
     def run(self, cycles: int) -> None:
         """All cycles, the drain, the verdict."""
@@ -123,11 +133,13 @@ class _Round:
                 clients = GroupClients([node.address for node in stage.brokers], recorder, self.rng)
                 try:
                     self._until_more(clients, 30)
+                    recorder.fault(ALL_OF_IT, target=GROUP)
                     for _ in range(cycles):
                         self._cycle(recorder, clients)
                     self._disarm()
                 finally:
                     clients.stop()
+                recorder.heal(ALL_OF_IT, target=GROUP)
                 drained(stage, recorder)
             whole.problems += stage.problems()
             whole.elections += len(stage.elections())
@@ -140,7 +152,8 @@ class _Round:
         whole.problems += [f"{anomaly.kind}: {anomaly.text}; {self.folder}" for anomaly in report.anomalies[:10]]
 
     def _cycle(self, recorder: Recorder, clients: GroupClients) -> None:
-        kind = self.rng.choices([*KINDS], [*KINDS.values()])[0]
+        kinds = KINDS if self.whole.record == "lease" else {**KINDS, **MEMBER_KINDS}
+        kind = self.rng.choices([*kinds], [*kinds.values()])[0]
         threading.Event().wait(self.rng.uniform(*KILL_S))  # so that some die at their failpoints first
         self.whole.say(f"{kind}; {self.stage.state()}, {clients.acknowledged} acknowledged")
         recorder.fault(kind, target=GROUP)
@@ -150,6 +163,9 @@ class _Round:
             dead = self._victims(kind)
         if "place" in kind or kind == "everybody":
             self.stage.place.kill()
+        if "member" in kind:
+            members = self.rng.sample(range(MEMBERS), 2 if "two" in kind else 1)
+            self.stage.place.take(members, "killed" if "killed" in kind else "paused")
         for broker in dead:
             self.stage.brokers[broker].kill()
             if "disk" in kind:
@@ -203,7 +219,7 @@ class _Round:
     def _whole_again(self) -> None:
         """All three run without armed failpoints and are in sync."""
         end = time.monotonic() + AGAIN_S
-        while len(self.stage.state().in_sync) < len(BROKERS) or not all(node.alive for node in self.stage.brokers):
+        while not self.stage.is_whole():
             self._back(arm=False)
             assert time.monotonic() < end, f"not whole within {AGAIN_S} s: {self.stage.state()}"
             time.sleep(0.05)

@@ -116,6 +116,10 @@ class FaultProxy:
         """Connections that are open now."""
         return len(self._open)
 
+    def hold(self) -> None:
+        """Nothing passes, in both directions."""
+        self.there = self.back = Flow(held=True)
+
     def mend(self) -> None:
         """Bytes pass again in both directions; connections stay as they are."""
         self.there = self.back = OPEN

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from evenq_proofs.group_faults.places import MEMBERS, RECORDS
 from evenq_proofs.group_faults.proxy import Flow
 from evenq_proofs.group_faults.stage import BROKERS, Stage
 
@@ -33,6 +34,8 @@ class Shape:
     again_s: float = 1.0
     lasts_s: tuple[float, float] = (4.0, 9.0)
     """Shortest and longest time of one application."""
+    records: tuple[str, ...] = RECORDS
+    """Places of the record that it can be done to."""
 
 
 def _hold(stage: Stage, pairs: list[tuple[int, int]]) -> None:
@@ -50,7 +53,8 @@ def _silence(stage: Stage, speaker: int, hearer: int) -> None:
 
 def _hold_place(stage: Stage, *brokers: int) -> None:
     for broker in brokers:
-        stage.places[broker].there = stage.places[broker].back = HELD
+        for proxy in stage.place.proxies[broker]:
+            proxy.hold()
 
 
 def _others(broker: int) -> list[int]:
@@ -115,6 +119,16 @@ def _flap(stage: Stage, leader: int, turn: int = 0) -> None:
         _leader_alone(stage, leader)
 
 
+def _take_in_turn(how: str, count: int = 1) -> tuple[Callable[[Stage, int], None], Callable[[Stage, int, int], None]]:
+    """Of the place's three members now these, now others; the ones before come back first."""
+
+    def again(stage: Stage, _: int, turn: int) -> None:
+        stage.place.mend()
+        stage.place.take(sorted((turn + 1 + n) % MEMBERS for n in range(count)), how)
+
+    return lambda stage, leader: again(stage, leader, -1), again
+
+
 def _reset(stage: Stage, *_: int) -> None:
     for proxy in stage.links.values():
         proxy.reset()
@@ -141,6 +155,14 @@ SHAPES: Final = {
         Shape("follower-from-record", "a follower is cut from the place of the record",
               lambda s, b: _hold_place(s, _others(b)[0])),
         Shape("record-away", "nobody reaches the place of the record", lambda s, _: _hold_place(s, *BROKERS)),
+        Shape("member-killed", "one of the record's three members is killed, now this, now that one",
+              *_take_in_turn("killed"), again_s=2.5, records=("etcd",)),
+        Shape("member-paused", "one of the record's members keeps its connections and says nothing",
+              *_take_in_turn("paused"), again_s=3.5, records=("etcd",)),
+        Shape("member-cut", "no broker reaches one of the record's members",
+              *_take_in_turn("cut"), again_s=3.5, records=("etcd",)),
+        Shape("most-members-paused", "two of the record's three members say nothing, so nobody can write",
+              *_take_in_turn("paused", 2), again_s=6.0, records=("etcd",)),
     )
 }  # fmt: skip
 SHORT: Final = ("leader-alone", "nothing-out", "said-again")

@@ -463,4 +463,7 @@ class MessageTaker:
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:
         messages = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, sorted(queue.pending))
-        rebuild(self._ledger.progress, queue, messages, message_group_of=message_group_of)
+        # Two receives may read at once after a restart. The second one must not rebuild: the first one has lined up
+        # messages since that the second one did not read, and they would be in no lane, blocked for good.
+        if queue.unkeyed:
+            rebuild(self._ledger.progress, queue, messages, message_group_of=message_group_of)

@@ -161,3 +161,39 @@ def test_a_record_that_cannot_be_read_keeps_the_other_queues_from_nobody(run: Ru
             await one.pop(queue_id=1)
 
     run(story)
+
+
+def test_two_receives_at_once_after_a_restart_leave_no_message_of_an_ordered_group_in_no_lane(run: Run) -> None:
+    """The second one had read what waits before the first one handed out more."""
+
+    async def story(stage: Any) -> None:
+        one = await reader(stage)
+        one.group = await stage.during(one.broker.catalog.create_group("ordered", ordered=True, start_from=StartFrom.FIRST))  # fmt: skip
+        assert one.places(await one.pop()) == [(0, 0)]
+        queue, store = one.broker.ledger.progress.queue(one.group.group_id, one.topic.topic_id, 0), one.broker.ledger.store  # fmt: skip
+        queue.unkeyed = True  # as after a restart
+        await stage.during(store.append([Append(one.topic.topic_id, 0, 0, 0, b"", b"") for _ in range(2)]))
+        read_at, both, first = store.read_at, asyncio.Event(), asyncio.Event()
+
+        async def later(*place: Any) -> Any:
+            messages = await read_at(*place)
+            calls.append(place)
+            if len(calls) == 2:
+                both.set()
+            await (both if len(calls) == 1 else first).wait()
+            return messages
+
+        calls: list[Any] = []
+
+        async def then(taken: Awaitable[Any]) -> None:
+            await taken
+            first.set()
+
+        store.read_at = later
+        takes = [one.popping.pop(one.group, one.topic, queue_id=0, count=32, invisible_ms=1_000, client_id="") for _ in range(2)]  # fmt: skip
+        await stage.during(asyncio.gather(then(takes[0]), takes[1]))
+        assert len(calls) == 2
+        assert [list(lane) for lane in queue.lanes.values()] == [[0, 1, 2, 3, 4]]
+        assert sorted(queue.pending) == [0, 1, 2, 3, 4]
+
+    run(story)
