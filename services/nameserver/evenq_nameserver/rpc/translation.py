@@ -15,7 +15,7 @@ from evenq_nameserver.core.registry import BrokerEntry, RegisteredTopic, RouteCh
 
 __all__ = ["change_event", "entry_of", "fill_route", "info_of", "snapshot_event"]
 
-LISTENERS_MAX = 16
+LISTENERS_MAX = 17
 QUEUES_MAX = 4_096
 TEXT_MAX = 255
 
