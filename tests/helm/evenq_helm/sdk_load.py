@@ -99,6 +99,9 @@ class Loaded:
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
+            process.wait(30)
+            if process.stdin is not None:
+                process.stdin.close()
         for reader in self._readers:
             reader.join(10)
 
