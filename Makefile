@@ -9,7 +9,7 @@ PYTEST = $(if $(EVENQ_TEST_ALL),$(BIN)/python tools/second_look.py )$(BIN)/pytes
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
 
-.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication grpcio-front replication-model replication-model-search shuffled
+.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication grpcio-front replication-model replication-model-search shuffled kubernetes-replicated
 
 # Behind ## stand what one wants to do and what the target does; the groups come in the order of their first target.
 help: ## start | list the targets
@@ -152,6 +152,9 @@ kubernetes: dev ## test with others | install the chart on a real one-node Kuber
 kubernetes-and-walks: dev
 	@mkdir -p build; nice -n 10 $(MAKE) replication-model WALKS=100000 JOBS=1 >build/walks.log 2>&1 & walks=$$!; \
 	  $(MAKE) kubernetes; failed=$$?; wait $$walks || failed=1; cat build/walks.log; exit $$failed
+
+kubernetes-replicated: dev ## break things | three copies on a real one-node Kubernetes under two SDKs: leaders and volumes lost, rollouts, no API server: make kubernetes-replicated LOSSES=10 RATE=500
+	EVENQ_TEST_LOAD_RATE=$(or $(RATE),500) EVENQ_TEST_LOSSES=$(or $(LOSSES),10) EVENQ_TEST_API_AWAY_SECONDS=60 EVENQ_TEST_QUIET_SECONDS=$(or $(QUIET),600) EVENQ_TEST_FAILOVER_SECONDS=10 $(BIN)/pytest -q -s tests/helm/test_replicated_kubernetes.py
 
 # Wheels of other versions, in front of those of .venv by PYTHONPATH.
 build/%/.ready:

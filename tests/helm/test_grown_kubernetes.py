@@ -31,6 +31,14 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         wait_until(lambda: copies.record()["min_isr"] == 2, 60, "two copies are needed")
         assert copies.claim(FIRST) == volume, "copy 0 is the broker of before, with its volume"
         assert "keep broker.replication.fromOneCopy=true" in copies.refused(*THREE)
+        assert "founded with 3" in copies.refused(*grown, "broker.replicas=2")
+        assert "needs broker.replicas 2 or 3" in copies.refused(*grown, "broker.replicas=1")
+        assert "keep broker.replication.fromOneCopy=true" in copies.refused(*ONE)
+        back = kubernetes.tried("helm", "-n", "grown", "rollback", "evenq", "1", "--timeout", "3m", timeout=240)
+        assert back.returncode != 0
+        said = copies.job_log("evenq-rollback")
+        assert "Refused: the brokers of this release have several copies by now" in said, said
+        assert sorted(copies.ready()) == [FIRST, f"{FIRST}-1", f"{FIRST}-2"]
         sender.wait_for(100)
 
         copies.lose(FIRST)

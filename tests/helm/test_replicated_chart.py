@@ -40,10 +40,44 @@ def test_each_group_is_a_set_of_its_own_whose_copies_know_each_other(helm: str) 
         assert told["EVENQ_BROKER_BROKER_NAME"] == name
         assert told["EVENQ_BROKER_REPLICATION__RECORD"] == f"lease:{name}"
         assert told["EVENQ_BROKER_REPLICATION__MEMBERS"] == ",".join(f"{n}={name}-{n}.{DOMAIN}:8084" for n in range(3))
-        assert told["EVENQ_BROKER_ADVERTISE"] == f"default=$(POD_NAME).{DOMAIN}:8081"
+        assert told["EVENQ_BROKER_ADVERTISE"] == (
+            f"default=$(POD_NAME).{DOMAIN}:8081,any-copy=$(EVENQ_BROKER_BROKER_NAME).default.svc.cluster.local:8081"
+        )
         assert told["EVENQ_ENDPOINT"] == "evenq.default.svc.cluster.local:8081", "a follower serves nobody"
         order = list(told)
         assert order.index("POD_NAME") < order.index("EVENQ_BROKER_ADVERTISE"), "only earlier ones are put in"
+
+
+def test_each_group_has_an_address_that_outlives_its_leader_where_no_certificate_would_lack_its_name(helm: str) -> None:
+    documents = render(helm, *COPIES)
+    for index in range(2):
+        name = f"evenq-broker-{index}"
+        spec = find(documents, "Service", name)["spec"]
+        assert "clusterIP" not in spec, "names of pods change with them, and clients keep what they resolved"
+        assert "publishNotReadyAddresses" not in spec
+        assert spec["selector"][GROUP] == name
+        assert [(port["port"], port["targetPort"]) for port in spec["ports"]] == [(8081, "grpc")]
+    secure = ["--set", "tls.enabled=true,tls.existingSecret=pair"]
+    documents = render(helm, *COPIES, *secure)
+    assert "evenq-broker-0" not in {d["metadata"]["name"] for d in documents if d["kind"] == "Service"}
+    assert "any-copy" not in environment(broker(documents))["EVENQ_BROKER_ADVERTISE"]
+    documents = render(helm, *COPIES, *secure, "--set", "tls.keepPlain=true")
+    (port,) = find(documents, "Service", "evenq-broker-0")["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (8081, "plain")
+
+
+def test_every_revision_asks_before_a_rollback_to_it(helm: str) -> None:
+    """`helm rollback` renders nothing: it runs the hooks that the revision was made with."""
+    for values, of_copies in (([], True), (COPIES, False)):
+        job = find(render(helm, *values), "Job", "evenq-rollback")
+        assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-rollback"
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        script = container["command"][-1]
+        assert ("several copies by now" in script) is of_copies
+        assert "No broker answers, so nothing is checked" in script, "a rollback may be the cure"
+        assert 'int(row["broker"].rpartition("-")[2]) >= 2' in script
+    unchecked = render(helm, "--set", "broker.scaleIn=unchecked")
+    assert "evenq-rollback" not in {d["metadata"]["name"] for d in unchecked if d["kind"] == "Job"}
 
 
 def test_the_program_takes_what_the_chart_tells_a_copy(helm: str) -> None:

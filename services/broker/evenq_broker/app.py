@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
@@ -49,6 +50,10 @@ def client_addresses(settings: BrokerSettings) -> list[ListenAddress]:
     return addresses + [ListenAddress(*spot) for spot in parse_listeners(settings.listeners)]
 
 
+async def nothing() -> None:
+    """Nobody else uses the ports."""
+
+
 class BrokerApp:
     """The program as an object. Belongs to one event loop."""
 
@@ -62,10 +67,13 @@ class BrokerApp:
         edges: Edges = EDGES,
         disk: Disk | None = None,
         leadership: Leadership | None = None,
+        before_listening: Callable[[], None] = lambda: None,
+        after_listening: Callable[[], Coroutine[Any, Any, None]] = nothing,
     ) -> None:
         """`disk` stands in for the data folder of the settings. With a `leadership` this is one term of a replica,
-        which has a page of its own.
+        which has a page of its own, and may use the ports until `before_listening` and from `after_listening` on.
         """
+        self._before_listening, self._after_listening = before_listening, after_listening
         self.settings = settings
         plain = settings.port >= 0 or any(not listener.tls for listener, *_ in parse_listeners(settings.listeners))
         self._auth = Auth(settings.auth, clock=clock, plain=plain)
@@ -115,6 +123,7 @@ class BrokerApp:
             running_max=settings.calls_max,
         )
         places = client_addresses(settings)
+        self._before_listening()
         servers = await open_grpc_servers(
             rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
         )
@@ -163,6 +172,7 @@ class BrokerApp:
         left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
         if self._servers is not None:
             await self._servers.stop(left_ms)
+        await self._after_listening()
         await self.broker.close()
         await self._auth.close()
         if self._page is not None:

@@ -21,7 +21,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.serving.auth import Auth
-from evenq.serving.connection_forwarder import ConnectionForwarder
+from evenq.serving.connection_forwarder import HERE, ConnectionForwarder
 from evenq.serving.edges import EDGES, Edges
 from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers
@@ -73,6 +73,8 @@ SEGMENT_BYTES = 64 << 20
 RETRY_MS = 500
 OPENS_MAX = 1_000
 """Each opening of a folder may meet damage that was not met before."""
+LEAVE_MS = 2_000
+"""How long a copy that stops still leads clients on: until load balancers have noticed that it is not ready."""
 MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 
 
@@ -121,7 +123,7 @@ class ReplicatedApp:
         self._pieces: _Pieces | None = None
         self._repair: RecordRepair | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        self._closed = False
+        self._stopping = self._closed = False
 
     @property
     def port(self) -> int:
@@ -224,15 +226,25 @@ class ReplicatedApp:
 
     async def close(self) -> None:
         """Hand over to another broker if this one leads, then end. Idempotent."""
-        if self._closed:
+        if self._stopping:
             return
-        self._closed = True
+        self._stopping = True
         driver, replica_log = self._driver, self._log
         whole = driver is not None and not driver.failed.done()
         if driver is not None and whole and driver.leads:
             handed = await driver.drain()
             if handed.leader == NO_LEADER:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
+        if (
+            self._forwarder is not None
+            and driver is not None
+            and whole
+            and not driver.leads
+            and self._sees_others(driver)
+        ):
+            # Clients that still come, and those that were cut off by the hand-over, find the way to the leader here.
+            await self._clock.sleep_ms(LEAVE_MS)
+        self._closed = True
         if driver is not None:
             await driver.close()
         if self._forwarder is not None:
@@ -256,12 +268,13 @@ class ReplicatedApp:
             await self._place.close()
         await self._auth.close()
 
+    def _sees_others(self, driver: ReplicaDriver) -> bool:
+        return bool(driver.peers.connected - {self.settings.replication.broker_id})
+
     # The term of leadership (LeaderTerm).
 
     async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
         """See LeaderTerm."""
-        if self._forwarder is not None:
-            self._forwarder.close()  # the term listens there
         term = self._term = BrokerApp(
             self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
             disk=None if self._machine is None else self._machine.disk,
@@ -269,12 +282,22 @@ class ReplicatedApp:
                 epoch, attach, self._control, copies=len(self.settings.replication.addresses),
                 followers=self._followers,
             ),
+            before_listening=self._stop_forwarding, after_listening=self._forward_again,
         )  # fmt: skip
         await term.start()
         self._is_open = True
+        self._lead_clients()
         watch = spawn(self._watch(term), name="term of leadership")
         watch.add_done_callback(self._ended)
         self._tasks.append(watch)
+
+    def _stop_forwarding(self) -> None:
+        if self._forwarder is not None:
+            self._forwarder.stop_listening()
+
+    async def _forward_again(self) -> None:
+        if self._forwarder is not None and not self._closed:
+            await self._forwarder.open()
 
     def _followers(self) -> tuple[str, ...]:
         """Where the other copies answer reads, as routes tell it."""
@@ -297,12 +320,12 @@ class ReplicatedApp:
         if term is None:
             return
         self._is_open = False
+        self._lead_clients()
         if self._ending is None:
             self._ending = spawn(term.close(drain_ms=0), name="end of a term")
         await asyncio.shield(self._ending)
         self._term = self._ending = None
-        if self._forwarder is not None and not self._closed:
-            await self._forwarder.open()
+        await self._forward_again()
 
     async def _watch(self, term: BrokerApp) -> None:
         """A loop of the broker failed. If its term is over it may: its store appends nothing any more."""
@@ -374,10 +397,17 @@ class ReplicatedApp:
     def _replica_changed(self) -> None:
         assert self._log is not None
         self._log.look()
-        if self._forwarder is not None:
-            leader = self.driver.replica.leader_id()
-            is_other = leader != self.settings.replication.broker_id
-            self._forwarder.lead_to(self._addresses.get(leader, "").rpartition(":")[0].strip("[]") if is_other else "")
+        self._lead_clients()
+
+    def _lead_clients(self) -> None:
+        """Connections of clients go where the leader is: elsewhere, or here once the term listens."""
+        if self._forwarder is None:
+            return
+        leader = self.driver.replica.leader_id()
+        if leader != self.settings.replication.broker_id:
+            self._forwarder.lead_to(self._addresses.get(leader, "").rpartition(":")[0].strip("[]"))
+        else:
+            self._forwarder.lead_to(HERE if self._is_open else "")
 
     def _copies_changed(self, record: GroupRecord) -> None:
         """Links follow the group record. A copy that is no member of its group opens none."""
@@ -401,6 +431,7 @@ class ReplicatedApp:
             replay_lag=lambda: replica_log.replay_lag,
             messages_out=lambda: replica_log.reads.messages_out,
             repair=self._repair,
+            reaches_record=lambda: self.driver.reaches_record,
         )
         return exposition([*of_term, *own], constant_labels(self._runtime))
 
@@ -437,7 +468,7 @@ class ReplicatedApp:
         return await fetch_records(self._runtime.net, self._addresses[copy], who, wanted, clock=self._clock)
 
     def _why_not_ready(self) -> str:
-        if self._closed:
+        if self._stopping:
             return "it stops"
         if self._term is not None:
             return self._term.why_not_ready()

@@ -20,9 +20,10 @@ def replication_metrics(
     replay_lag: Callable[[], int] = lambda: 0,
     messages_out: Callable[[], int] = lambda: 0,
     repair: RecordRepair | None = None,
+    reaches_record: Callable[[], bool] = lambda: True,
 ) -> list[Metric]:
     """What an operator of a replicated group looks at. `view`: the group as this copy knows it now; `replay_lag`: of
-    `FollowerReplay`; `messages_out`: of `FollowerReads`; `repair`: of damaged records.
+    `FollowerReplay`; `messages_out`: of `FollowerReads`; `repair`: of damaged records; `reaches_record`: of the driver.
     """
     gauge = MetricKind.GAUGE
     return [
@@ -32,6 +33,7 @@ def replication_metrics(
             read=lambda: [((role.value,), int(replica.role is role)) for role in Role],
         ),
         _member(replica),
+        _record(reaches_record),
         Metric(
             name="evenq_broker_replica_epoch", kind=gauge, unit="", labels=(),
             help="Epoch of the broker group in which this copy acts.", read=lambda: [((), replica.max_epoch)],
@@ -144,6 +146,18 @@ def _member(replica: Replica) -> Metric:
         labels=(),
         help="1 while the group record has this copy; 0: it was removed, or not added yet.",
         read=lambda: [((), int(replica.record is not None and replica.config.broker_id in replica.record.members))],
+    )
+
+
+def _record(reaches_record: Callable[[], bool]) -> Metric:
+    return Metric(
+        name="evenq_broker_replica_record_reachable",
+        kind=MetricKind.GAUGE,
+        unit="",
+        labels=(),
+        help="0 while the place of the group record (a Lease, a key of etcd) does not answer this copy: the leader "
+        "goes on, and nobody can be elected.",
+        read=lambda: [((), int(reaches_record()))],
     )
 
 

@@ -53,9 +53,10 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     advertise: str = Field(
         default="",
         description="Addresses that clients are given, as `[broker/][listener=]host:port`, "
-        "comma-separated. Listeners are `default` (without TLS), `tls`, those of `listeners`, and `internal` "
-        "for other servers; an entry that begins with a broker's name holds for that broker only. Empty = "
-        "the addresses listened on.",
+        "comma-separated. Listeners are `default` (without TLS), `tls`, those of `listeners`, `internal` for other "
+        "servers, and `any-copy`: where any copy of this broker's group answers (`replication.forward_clients`), for "
+        "clients that do not follow its leader. An entry that begins with a broker's name holds for that broker only. "
+        "Empty = the addresses listened on.",
     )
     shared_listeners: str = Field(
         default="",

@@ -1,6 +1,8 @@
 """Ports whose connections lead to the same ports of another host: bytes go on, nothing is read or decrypted.
 
-A copy that follows opens the ports that its leader serves clients at, so that a load balancer may choose any copy.
+A copy that follows opens the ports that its leader serves clients at, so that a load balancer may choose any copy. A
+connection that comes while nobody leads is held, for `HOLD_S` at most, until somebody does: refused, a client of gRPC
+would pause for a second, then for longer.
 Always true: at most `CONNECTIONS_MAX` connections, each with at most `PIECE_BYTES` in each direction that have not left
 yet, because a side is not read while the other one has not taken what was read before; after `close` no port and no
 connection is left.
@@ -9,15 +11,17 @@ connection is left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from evenq.runtime.tasks import spawn
 from evenq.serving.binding import bind
 from evenq.serving.grpc_servers import ListenAddress
 
-__all__ = ["CONNECTIONS_MAX", "PIECE_BYTES", "ConnectionForwarder"]
+__all__ = ["CONNECTIONS_MAX", "HERE", "PIECE_BYTES", "ConnectionForwarder"]
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +30,15 @@ CONNECTIONS_MAX = 8_000
 PIECE_BYTES = 16 << 10
 LAST_BYTES_S = 5.0
 """Longest time for the last bytes to leave when the other side has ended."""
+HOLD_S = 10.0
+"""Longest wait for a host that answers; then the client is told by the end of its connection, and tries again."""
 CONNECT_S = 5.0
-"""Longest wait for the other host; then the client is told by the end of its connection, and tries again."""
+"""Longest wait for one answer of the host."""
+RETRY_S = 0.1
+"""Before a host that refused is tried again: it leads, and opens its ports in a moment, or another one will."""
+HERE = "(this host)"
+"""To lead to: the ports themselves, once somebody else listens there. For connections that came before."""
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
 
 
 class ConnectionForwarder:
@@ -37,7 +48,8 @@ class ConnectionForwarder:
         """`addresses`: where to listen; their ports are those of the other host, too."""
         self._addresses = list(addresses)
         self._connections_max = connections_max
-        self._host = ""
+        self.host = ""
+        """Where connections lead; empty: nobody is known."""
         self._listening: list[asyncio.AbstractServer] = []
         self._pairs: dict[_Pair, None] = {}
         self.piece = memoryview(bytearray(PIECE_BYTES))
@@ -56,38 +68,43 @@ class ConnectionForwarder:
         try:
             for address in self._addresses:
                 for bound in bind(address.host, address.port):
-                    port = address.port
-                    listening = await loop.create_server(lambda port=port: _Client(self, port), sock=bound)  # type: ignore[misc]  # the default binds this port
+                    here = "127.0.0.1" if address.host in _WILDCARDS else address.host
+                    listening = await loop.create_server(partial(_Client, self, address.port, here), sock=bound)
                     self._listening.append(listening)
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """Close ports and connections. Idempotent."""
+    def stop_listening(self) -> None:
+        """Close the ports; connections go on. Idempotent."""
         for listening in self._listening:
             listening.close()
         self._listening.clear()
+
+    def close(self) -> None:
+        """Close ports and connections. Idempotent."""
+        self.stop_listening()
         for pair in list(self._pairs):
             pair.end()
 
     def lead_to(self, host: str) -> None:
         """Connections go to this host from now on, and those to another one end. Empty: nobody is known; then new ones
-        are closed and others go on.
+        wait and others go on. `HERE` only after `stop_listening`.
         """
-        if host and self._host and host != self._host:
-            log.info("clients' connections lead to %s now, %d to %s end", host, len(self._pairs), self._host)
-            for pair in list(self._pairs):
-                pair.end()
-        self._host = host
+        if host == self.host:
+            return
+        self.host = host
+        pairs = list(self._pairs)
+        ended = sum(pair.look() for pair in pairs)
+        if ended:
+            log.info("clients' connections lead to %s now, %d to another host end", host, ended)
 
-    def accepted(self, client: _Client, port: int) -> None:
+    def accepted(self, client: _Client, port: int, here: str) -> None:
         """A client came."""
-        if not self._host or len(self._pairs) >= self._connections_max or not self._listening:
+        if len(self._pairs) >= self._connections_max or not self._listening:
             client.transport.abort()
             return
-        pair = _Pair(self, client, self._host, port)
-        self._pairs[pair] = None
+        self._pairs[_Pair(self, client, port, here)] = None
 
     def ended(self, pair: _Pair) -> None:
         """A pair is no more."""
@@ -143,32 +160,40 @@ class _Side(asyncio.BufferedProtocol):
 
 
 class _Client(_Side):
-    def __init__(self, forwarder: ConnectionForwarder, port: int) -> None:
+    def __init__(self, forwarder: ConnectionForwarder, port: int, here: str) -> None:
         super().__init__(forwarder)
-        self._port = port
+        self._port, self._here = port, here
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._forwarder.accepted(self, self._port)
+        self._forwarder.accepted(self, self._port, self._here)
 
 
 class _Pair:
     """A client's connection and the one that it leads to."""
 
-    def __init__(self, forwarder: ConnectionForwarder, client: _Client, host: str, port: int) -> None:
-        self._forwarder, self._client = forwarder, client
+    def __init__(self, forwarder: ConnectionForwarder, client: _Client, port: int, here: str) -> None:
+        """`here`: where this machine answers at the client's port."""
+        self._forwarder, self._client, self._port, self._here = forwarder, client, port, here
         self._sides: dict[_Side, None] = {client: None}
         """Those that are open."""
         client.pair = self
-        self._connecting = spawn(self._connect(host, port), name="forwarded connection")
+        self._host = ""
+        """That it leads to; empty: not yet."""
+        self._moved = asyncio.Event()
+        """Another host than before is to be connected to."""
+        self._trying: asyncio.Timeout | None = None
+        self._connecting = spawn(self._connect(), name="forwarded connection")
 
-    async def _connect(self, host: str, port: int) -> None:
-        client, server = self._client, _Side(self._forwarder)
+    async def _connect(self) -> None:
+        client = self._client
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await asyncio.get_running_loop().create_connection(lambda: server, host, port)
-        except OSError as error:  # TimeoutError is one
-            log.debug("a client's connection cannot go on to %s port %d: %s", host, port, error)
+            async with asyncio.timeout(HOLD_S):
+                server = await self._reach()
+        except TimeoutError:
+            log.debug(
+                "a client's connection cannot go on to %s port %d", self._forwarder.host or "any host", self._port
+            )
             client.transport.abort()
             return
         server.pair = self
@@ -178,6 +203,45 @@ class _Pair:
             early, source.early = source.early, b""
             source.transport.resume_reading()
             target.transport.write(early)  # which may hold up the source again
+
+    async def _reach(self) -> _Side:
+        """The connection to the host that leads by then."""
+        loop, forwarder = asyncio.get_running_loop(), self._forwarder
+        while True:
+            self._moved.clear()
+            host = forwarder.host
+            if not host:
+                await self._moved.wait()
+                continue
+            server = _Side(forwarder)
+            with contextlib.suppress(OSError):  # TimeoutError is one
+                async with asyncio.timeout(CONNECT_S) as self._trying:
+                    target = self._here if host == HERE else host
+                    await loop.create_connection(lambda side=server: side, target, self._port)  # type: ignore[misc]  # the default binds this side
+                    self._host = host
+            self._trying = None
+            if self._host and forwarder.host in {"", host}:
+                return server
+            if self._host:
+                server.transport.abort()
+                self._host = ""
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S):
+                    await self._moved.wait()
+
+    def look(self) -> bool:
+        """Another host leads than before. True if the pair led to another one, and has ended."""
+        host = self._forwarder.host
+        if self._host and self._client.other is not None:
+            if host and host != self._host:
+                self.end()
+                return True
+        elif host:
+            self._moved.set()
+            if self._trying is not None and not self._trying.expired():
+                self._trying.reschedule(asyncio.get_running_loop().time())
+        return False
 
     def lost(self, side: _Side) -> None:
         """A side is gone; the other one follows by itself."""

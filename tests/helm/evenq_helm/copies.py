@@ -13,6 +13,8 @@ from evenq_helm.stream import Stream, make_producer
 
 __all__ = ["Copies", "installed_copies"]
 
+METRICS = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:5557/metrics', timeout=10).read().decode())"
+
 
 @dataclass(frozen=True, slots=True)
 class Copies:
@@ -31,6 +33,10 @@ class Copies:
         done = self.kubernetes.tried("helm", "-n", self.namespace, "upgrade", "evenq", str(CHART), *values(*wish))
         assert done.returncode != 0, wish
         return done.stderr
+
+    def job_log(self, name: str) -> str:
+        """What a Job's pod has printed."""
+        return self.kubernetes.run("kubectl", "-n", self.namespace, "logs", f"job/{name}")
 
     def exec(self, pod: str, *command: str) -> str:
         """What a command in a pod prints."""
@@ -54,6 +60,44 @@ class Copies:
         """Identity of the pod's volume claim; empty while there is none."""
         claims = self.kubernetes.listed("pvc", self.namespace)
         return next((one["metadata"]["uid"] for one in claims if one["metadata"]["name"] == f"data-{pod}"), "")
+
+    def serving(self) -> bool:
+        """All three copies are ready, and in sync as the group record says."""
+        return len(self.ready()) == 3 and len(self.record()["isr"]) == 3
+
+    def leader(self) -> str:
+        """The pod that leads, of a group that was installed with copies."""
+        return f"evenq-broker-0-{self.record()['leader']}"
+
+    def restarts(self) -> dict[str, int]:
+        """Restarts of each broker's container."""
+        pods = self.kubernetes.listed("pods", self.namespace, "-l", "app.kubernetes.io/component=broker")
+        return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods}
+
+    def logs(self) -> list[dict[str, Any]]:
+        """What the brokers' containers of now have logged; each line with its pod."""
+        lines = []
+        for pod in sorted(self.ready()):
+            shown = self.kubernetes.run("kubectl", "-n", self.namespace, "logs", pod)
+            lines += [{**json.loads(line), "pod": pod} for line in shown.splitlines() if line.startswith("{")]
+        return lines
+
+    def metric(self, pod: str, name: str) -> float:
+        """The sum of all series of a pod's metric."""
+        shown = self.exec(pod, "python", "-c", METRICS)
+        rows = [line.rpartition(" ") for line in shown.splitlines() if line.startswith((name + "{", name + " "))]
+        assert rows, f"{pod} has no {name}"
+        return sum(float(value) for _, _, value in rows)
+
+    def memory_mib(self, pod: str) -> int:
+        """Resident memory of a pod's broker, MiB."""
+        return int(self.exec(pod, "sh", "-c", "grep VmRSS /proc/1/status").split()[1]) >> 10
+
+    def evict(self, pod: str) -> str:
+        """What `kubectl drain` does to a pod; empty: it goes, else why not."""
+        there = f"/api/v1/namespaces/{self.namespace}/pods/{pod}"
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": self.namespace}}
+        return self.kubernetes.created(f"{there}/eviction", body)
 
     def lose(self, pod: str) -> None:
         """Kill the pod's process with SIGKILL and delete the pod and its volume."""

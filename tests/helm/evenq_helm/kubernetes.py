@@ -73,6 +73,25 @@ class Kubernetes:
         )
         assert done.returncode == 0, done.stderr
 
+    def created(self, path: str, body: dict[str, Any]) -> str:
+        """Post an object to a path of the API; what the server says if it refuses, else nothing."""
+        done = subprocess.run(
+            ["kubectl", "create", "--raw", path, "-f", "-"],
+            input=json.dumps(body), capture_output=True, text=True, timeout=60, env=self.environment, check=False,
+        )  # fmt: skip
+        return done.stderr if done.returncode else ""
+
+    @contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """kube-apiserver answers nobody while the block runs: it is stopped, and goes on at the end."""
+        signal = 'for stat in /proc/[0-9]*/comm; do if [ "$(cat $stat)" = kube-apiserver ]; then kill -$0 $(echo $stat | cut -d/ -f3); fi; done'
+        self.tool("node-exec", "sh", "-c", signal, "STOP")
+        try:
+            yield
+        finally:
+            self.tool("node-exec", "sh", "-c", signal, "CONT")
+            wait_until(lambda: not self.tried("kubectl", "get", "--raw", "/readyz").returncode, 60, "the API answers")
+
     def listed(self, kind: str, namespace: str = "default", *more: str) -> list[dict[str, Any]]:
         """All objects of a kind in a namespace."""
         shown = self.run("kubectl", "-n", namespace, "get", kind, "-o", "json", *more)

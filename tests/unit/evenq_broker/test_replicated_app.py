@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from evenq_broker import replicated_app
+from evenq_broker.broker import Broker
 from evenq_broker.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from pydantic import ValidationError
@@ -48,7 +50,7 @@ async def answered(net: GrpcNet, address: str) -> None:
             try:
                 answer = await net.unary(address, HEARTBEAT, b"", timeout_ms=5_000)
             except ConnectionFailed:
-                net.renew(address)
+                await net.renew(address)
                 await SystemClock().sleep_ms(50)
                 continue
             assert service_pb2.HeartbeatResponse.FromString(answer).status.code == 20000
@@ -82,6 +84,84 @@ def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
                 for one in apps:
                     await one.close()
                 await net.close()
+
+    asyncio.run(story())
+
+
+class Knocker:
+    """Connects to each address again and again, and remembers for how long one refused, ms."""
+
+    def __init__(self, *addresses: tuple[str, int]) -> None:
+        self.longest_ms = dict.fromkeys(addresses, 0)
+        self._tasks = [asyncio.ensure_future(self._knock(address)) for address in addresses]
+
+    async def _knock(self, address: tuple[str, int]) -> None:
+        clock, since_ms = SystemClock(), None
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(*address)
+            except ConnectionError:
+                since_ms = clock.monotonic_ms() if since_ms is None else since_ms
+                self.longest_ms[address] = max(self.longest_ms[address], clock.monotonic_ms() - since_ms)
+            else:
+                since_ms = None
+                writer.transport.abort()
+            await clock.sleep_ms(25)
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.mark.timeout(300)
+def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hand-over, with brokers that take 2 s to open and to close; then a leader that stops: it is left first."""
+    slow_ms = 2_000
+    leave_ms = 4 * slow_ms
+    monkeypatch.setattr(replicated_app, "LEAVE_MS", leave_ms)
+    for name in ("open", "close"):
+        quick = getattr(Broker, name)
+
+        async def slowly(broker: Broker, *, quick: Callable[[Broker], Awaitable[None]] = quick) -> None:
+            await SystemClock().sleep_ms(slow_ms)
+            await quick(broker)
+
+        monkeypatch.setattr(Broker, name, slowly)
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            apps = [copy(number, tmp_path, port, links, net) for number in range(3)]
+            knocker = None
+            try:
+                for one in apps:
+                    await one.start()
+                await until(lambda: in_sync(apps))
+                (leader,) = [one for one in apps if one.port]
+                knocker = Knocker(*((host, port) for host in HOSTS))
+                await leader._control.hand_over(None)
+                await until(lambda: in_sync(apps) and not leader.port)
+                assert max(knocker.longest_ms.values()) < slow_ms / 2
+                await answered(net, f"{HOSTS[0]}:{port}")
+                (stopped,) = [one for one in apps if one.port]
+                began_ms = SystemClock().monotonic_ms()
+                ending = asyncio.ensure_future(stopped.close())
+                await until(lambda: not stopped.driver.leads)
+                assert stopped._why_not_ready() == "it stops"
+                await answered(net, f"{stopped.settings.host}:{port}")
+                assert not ending.done()
+                await ending
+                assert SystemClock().monotonic_ms() - began_ms >= leave_ms
+            finally:
+                if knocker is not None:
+                    await knocker.end()
+                await asyncio.gather(*(one.close() for one in apps))
+                await net.close()
+                await SystemClock().sleep_ms(200)  # connections that were aborted are gone
 
     asyncio.run(story())
 

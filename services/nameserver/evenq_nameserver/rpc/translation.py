@@ -15,7 +15,8 @@ from evenq_nameserver.core.registry import BrokerEntry, RegisteredTopic, RouteCh
 
 __all__ = ["change_event", "entry_of", "fill_route", "info_of", "snapshot_event"]
 
-LISTENERS_MAX = 16
+LISTENERS_MAX = 17
+FOLLOWERS_MAX = 16
 QUEUES_MAX = 4_096
 TEXT_MAX = 255
 
@@ -59,9 +60,9 @@ def entry_of(state: registry_pb2.BrokerState, *, topics_max: int) -> BrokerEntry
 
 
 def _followers(info: registry_pb2.BrokerInfo) -> tuple[str, ...]:
-    if len(info.followers) > LISTENERS_MAX or any(not 1 <= len(one) <= TEXT_MAX for one in info.followers):
+    if len(info.followers) > FOLLOWERS_MAX or any(not 1 <= len(one) <= TEXT_MAX for one in info.followers):
         raise BadRequest(
-            f"broker {info.name!r} names {len(info.followers)} followers; the limit is {LISTENERS_MAX}, of 1 to "
+            f"broker {info.name!r} names {len(info.followers)} followers; the limit is {FOLLOWERS_MAX}, of 1 to "
             f"{TEXT_MAX} characters each"
         )
     return tuple(info.followers)

@@ -12,6 +12,7 @@ import pytest
 from evenq.errors import PortInUse
 from evenq.model import PLAIN_LISTENER
 from evenq.runtime.clock import SystemClock
+from evenq.serving import connection_forwarder
 from evenq.serving.connection_forwarder import PIECE_BYTES, ConnectionForwarder
 from evenq.serving.grpc_servers import ListenAddress
 from evenq.testing.free_ports import FreePorts
@@ -42,7 +43,7 @@ class Stage:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Self:
-        self._servers = [await asyncio.start_server(self._served, host, self.port) for host in (LEADER, NEXT)]
+        self._servers = [await asyncio.start_server(self.served, host, self.port) for host in (LEADER, NEXT)]
         await self.forwarder.open()
         self.forwarder.lead_to(LEADER)
         return self
@@ -52,7 +53,7 @@ class Stage:
         self._writers.append(writer)
         return reader, writer
 
-    async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         with contextlib.suppress(ConnectionError):
             await self._serve(reader, writer)
@@ -141,8 +142,6 @@ def test_when_another_host_leads_connections_to_the_old_one_end(played: Play) ->
             stage.forwarder.lead_to("")
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x", "nobody is known to lead: the old leader may go on"
-            late, _ = await stage.client()
-            assert await ended(late), "a new connection has nowhere to go"
             stage.forwarder.lead_to(LEADER)
             writer.write(b"y")
             assert await reader.readexactly(1) == b"y"
@@ -150,6 +149,86 @@ def test_when_another_host_leads_connections_to_the_old_one_end(played: Play) ->
             assert await ended(reader)
             reader, _ = await stage.client()
             assert await reader.readexactly(len(NEXT) + 1) == f"{NEXT} ".encode()
+
+    played(story)
+
+
+def test_a_connection_is_held_while_nobody_leads_and_while_the_leader_refuses(played: Play) -> None:
+    """A client of gRPC that is refused pauses for a second, then for longer."""
+
+    async def story() -> None:
+        async with forwarding() as stage:
+            stage.forwarder.lead_to("")
+            reader, writer = await stage.client()
+            writer.write(b"early")
+            stage.forwarder.lead_to("127.0.0.9")  # nobody listens there: a leader that begins, or one that is gone
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 3 * connection_forwarder.RETRY_S)
+            assert stage.forwarder.connections == 1
+            stage.forwarder.lead_to(NEXT)
+            assert await reader.readexactly(len(NEXT) + 6) == f"{NEXT} early".encode()
+
+    played(story)
+
+
+def test_a_connection_does_not_wait_for_a_host_that_is_silent_when_another_one_leads(
+    played: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that vanished answers nothing, not even that it refuses."""
+
+    async def story() -> None:
+        async with forwarding() as stage:
+            loop, asked = asyncio.get_running_loop(), asyncio.Event()
+            connect = loop.create_connection
+
+            async def silent(protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> object:
+                if host == "vanished":
+                    asked.set()
+                    await asyncio.Event().wait()
+                return await connect(protocol, host, port)
+
+            stage.forwarder.lead_to("vanished")
+            with monkeypatch.context() as patch:
+                patch.setattr(type(loop), "create_connection", lambda _, *arguments: silent(*arguments))
+                patch.setattr(connection_forwarder, "CONNECT_S", 1_000.0)
+                patch.setattr(connection_forwarder, "HOLD_S", 1_000.0)
+                reader, _ = await stage.client()
+                await asked.wait()
+                stage.forwarder.lead_to(NEXT)
+                assert await reader.readexactly(len(NEXT) + 1) == f"{NEXT} ".encode()
+
+    played(story)
+
+
+def test_a_connection_that_nobody_takes_ends(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_forwarder, "HOLD_S", 0.3)
+
+    async def story() -> None:
+        async with forwarding() as stage:
+            stage.forwarder.lead_to("")
+            reader, _ = await stage.client()
+            assert await ended(reader)
+            while stage.forwarder.connections:
+                await SystemClock().sleep_ms(5)
+
+    played(story)
+
+
+def test_held_connections_go_to_who_listens_at_the_ports_next(played: Play) -> None:
+    """The copy itself leads: what came to it before stays, and nobody new is taken."""
+
+    async def story() -> None:
+        async with forwarding() as stage:
+            old, _ = await stage.client()
+            await old.readexactly(len(LEADER) + 1)
+            stage.forwarder.lead_to("")
+            held, _ = await stage.client()
+            stage.forwarder.stop_listening()
+            own = await asyncio.start_server(stage.served, HERE, stage.port)
+            stage.forwarder.lead_to(connection_forwarder.HERE)
+            assert await held.readexactly(len(HERE) + 1) == f"{HERE} ".encode()
+            assert await ended(old), "it led to the leader of before"
+            own.close()
 
     played(story)
 

@@ -1,7 +1,8 @@
 """Where a broker listens beside its two usual ports, and which address it tells for each of its listeners.
 
 `parse_listeners` reads the setting `listeners`, `advertised` the setting `advertise`. Pure. Always true: each listener
-has exactly one address, the first one's comes first, and the one for other servers (`internal`) last.
+has exactly one address, the first one's comes first, and those that need no listener of their own (`any-copy`,
+`internal`) last.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from evenq.errors import SettingsError
 from evenq.model import PLAIN_LISTENER, TLS_LISTENER, BrokerAddress, Listener
 from evenq.model.names import broker_problem
 
-__all__ = ["INTERNAL", "Spot", "advertised", "check_shared", "parse_listeners"]
+__all__ = ["ANY_COPY", "INTERNAL", "Spot", "advertised", "check_shared", "parse_listeners"]
 
 INTERNAL = "internal"
 """Name of the address that other servers call; it needs no listener of its own."""
+ANY_COPY = "any-copy"
+"""Name of the address behind which any copy of the broker's group answers, for clients that do not ask who leads. They
+come through the first listener.
+"""
 LISTENERS_MAX = 13
-"""As many as nameservers take, with the usual listeners and `internal`."""
+"""As many as nameservers take, with the usual listeners, `any-copy` and `internal`."""
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
-_RESERVED = frozenset({PLAIN_LISTENER.name, TLS_LISTENER.name, INTERNAL})
+_RESERVED = frozenset({PLAIN_LISTENER.name, TLS_LISTENER.name, ANY_COPY, INTERNAL})
 
 
 class Spot(NamedTuple):
@@ -82,7 +87,7 @@ def advertised(
     """
     first = next(iter(ports))
     given = _entries(text, first.name, broker_name)
-    known = {listener.name for listener in ports} | {INTERNAL}
+    known = {listener.name for listener in ports} | {ANY_COPY, INTERNAL}
     for name in given:
         if name not in known:
             raise SettingsError(
@@ -91,6 +96,9 @@ def advertised(
             )
     usual = given.get(first.name) or given.get(INTERNAL)
     addresses = [_address(listener, port, given.get(listener.name), usual, hosts) for listener, port in ports.items()]
+    if ANY_COPY in given:
+        host, port = given[ANY_COPY]
+        addresses.append(BrokerAddress(ANY_COPY, host, port or addresses[0].port, addresses[0].tls))
     if INTERNAL in given:
         called = _called_by_peers(addresses, peers_tls)
         host, port = given[INTERNAL]

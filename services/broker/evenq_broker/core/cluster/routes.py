@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evenq.model import BrokerAddress, Listener, MessageQueue, MessageType, QueueCounts
-from evenq_broker.core.cluster.listeners import INTERNAL
+from evenq_broker.core.cluster.listeners import ANY_COPY, INTERNAL
 
 __all__ = ["RegisteredBroker", "RouteTable", "TopicAt"]
 
@@ -48,14 +48,18 @@ class RegisteredBroker:
         """The greater one is believed when two views of one name differ."""
         return (self.epoch, self.start_ms, self.incarnation, self.data_version)
 
-    def address(self, listener: Listener) -> BrokerAddress:
+    def address(self, listener: Listener, *, any_copy: bool = False) -> BrokerAddress:
         """What a client that came through `listener` (of any broker) is told of this one: its address for the listener
-        of that name and scheme, else of another one of that scheme, else the default.
+        of that name and scheme, else of another one of that scheme, else the default. `any_copy`: in place of the
+        default that of any copy of its group, if there is one.
         """
         fitting = [address for address in self.addresses if address.tls == listener.tls]
         named = next((address for address in fitting if address.listener == listener.name), None)
-        others = (address for address in fitting if address.listener != INTERNAL)
-        return named or next(others, self.addresses[0])
+        others = (address for address in fitting if address.listener not in {ANY_COPY, INTERNAL})
+        known = named or next(others, self.addresses[0])
+        if any_copy and known is self.addresses[0]:
+            return next((address for address in fitting if address.listener == ANY_COPY), known)
+        return known
 
     def peer_address(self, *, tls: bool) -> BrokerAddress:
         """What another server calls: the listener `internal` if there is one and it will do, else the first address

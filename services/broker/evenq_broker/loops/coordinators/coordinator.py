@@ -24,6 +24,8 @@ class CoordinatorUnknown(Error):
     """Nobody knows what is in the group record, or whether a compare-and-set was carried out. Read it again."""
 
     code, retryable = InternalError.code, True
+    is_logged = False
+    """True: the place of the record has logged its outage by itself, and will log its end."""
 
 
 class RecordWentBack(Error):

@@ -174,6 +174,7 @@ class RemoteCoordinator:
         if self._reached:
             self._reached = False
             log.warning("%s; the leader goes on, nobody can be elected meanwhile", error.message)
+        error.is_logged = True
         return error
 
     async def _tried(self, once: Callable[[], Awaitable[ResultT]]) -> ResultT:

@@ -42,7 +42,7 @@ from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, RecordR
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.core.replication.unclean import in_words
-from evenq_broker.loops.coordinators.coordinator import Coordinator
+from evenq_broker.loops.coordinators.coordinator import Coordinator, CoordinatorUnknown
 from evenq_broker.loops.replication.peer_watch import PeerWatch
 
 __all__ = ["LogActions", "PeerSender", "ReplicaDriver"]
@@ -138,6 +138,8 @@ class ReplicaDriver:
         self._too_old_ms = -TOO_OLD_LOG_MS
         self._unwritten = ""
         """Why the group record could not be written last; it is logged once."""
+        self.reaches_record = True
+        """False while the group record cannot be read, written or watched: the leader goes on, nobody is elected."""
         self._closed = False
 
     def start(self) -> None:
@@ -336,12 +338,15 @@ class ReplicaDriver:
                 seen = await self._coordinator.compare_and_set(action.expected, action.proposed)
                 passing("replica.record_set")
             except (Error, RecordRefused) as error:
+                self.reaches_record = False
                 if str(error) != self._unwritten:
                     self._unwritten = str(error)
-                    log.warning("group record not written: %s", self._unwritten, extra={"broker": self._group})
+                    log.log(
+                        _level(error), "group record not written: %s", self._unwritten, extra={"broker": self._group}
+                    )
                 actions = replica.cas_unknown(action.number)
             else:
-                self._unwritten = ""
+                self._unwritten, self.reaches_record = "", True
                 now_ms = self._clock.monotonic_ms()
                 if seen is None:
                     actions = replica.cas_conflict(action.number, None, now_ms)
@@ -360,10 +365,12 @@ class ReplicaDriver:
         try:
             seen = await self._coordinator.read()
         except (Error, RecordRefused) as error:
+            self.reaches_record = False
             log.debug("group record not read: %s", error)  # the watch says it once
             return
         finally:
             self._reading = False
+        self.reaches_record = True
         now_ms = self._clock.monotonic_ms()
         self.tell(self.replica.absent(now_ms) if seen is None else self.replica.observed(seen, now_ms))
 
@@ -372,12 +379,13 @@ class ReplicaDriver:
         while True:
             try:
                 async for seen in self._coordinator.watch():
-                    said = ""
+                    said, self.reaches_record = "", True
                     self.tell(self.replica.observed(seen, self._clock.monotonic_ms()))
             except (Error, RecordRefused) as error:
+                self.reaches_record = False
                 if str(error) != said:
                     said = str(error)
-                    log.warning("group record cannot be watched: %s", said, extra={"broker": self._group})
+                    log.log(_level(error), "group record cannot be watched: %s", error, extra={"broker": self._group})
             await self._clock.sleep_ms(WATCH_PAUSE_MS)
 
     def _too_old(self, epoch: int, epoch_seen: int) -> None:
@@ -437,3 +445,8 @@ class ReplicaDriver:
         record = replica.record
         good = replica.role in {Role.FETCHING, Role.STARTING, Role.READY, Role.DRAINING}
         return good and record is not None and replica.own_pair in record.isr
+
+
+def _level(error: Exception) -> int:
+    """Of an outage of the record's place there is one line at its begin, and the place may have written it."""
+    return logging.DEBUG if isinstance(error, CoordinatorUnknown) and error.is_logged else logging.WARNING

@@ -3,8 +3,10 @@ ours.
 
 Routes are answered from the watched copy of the nameservers, encoded once per version, so an answer is byte for byte
 the same until something changed (wire contract 3.4). Each broker is told with one address: that of the listener through
-which the call came, whatever address its client typed. Assignments come from the rebalancer if there is one; trouble on
-the way to it is never the client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
+which the call came, whatever address its client typed. A group of copies may have one more, behind which any copy
+answers: those who do not ask for its leader are told that one, because they ask for routes too seldom to follow a
+leader (decision 83). Assignments come from the rebalancer if there is one; trouble on the way to it is never the
+client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
 """
 
 from __future__ import annotations
@@ -148,7 +150,7 @@ class _Routing:
         self._runtime, self._catalog = runtime, catalog
         self._cluster, self._cluster_catalog, self._membership = cluster, cluster_catalog, membership
         self._clients, self._sessions, self._rebalancer = clients, sessions, rebalancer
-        self._routes: dict[tuple[str, Listener], tuple[int, bytes]] = {}
+        self._routes: dict[tuple[str, Listener, bool], tuple[int, bytes]] = {}
 
     async def query_route(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(service_pb2.QueryRouteRequest, data, context)
@@ -159,7 +161,8 @@ class _Routing:
         if question.local:
             return self._remembered(name)
         away = await self._away(request, wanted=question.schemes and question.whole)
-        key = (name, listener)
+        any_copy = not question.schemes
+        key = (name, listener, any_copy)
         known = self._routes.get(key)
         if known is not None and known[0] == self._catalog.routes.version:
             return known[1] + self._schemes(question, self._catalog.routes.route(name), away, context)
@@ -167,7 +170,11 @@ class _Routing:
         version = self._catalog.routes.version
         route = self._catalog.routes.route(name)
         places = route or ([] if away else self._prospect(name, context))
-        queues = [queue for at in places for queue in _queues(request.topic, at, at.broker.address(listener))]
+        queues = [
+            queue
+            for at in places
+            for queue in _queues(request.topic, at, at.broker.address(listener, any_copy=any_copy))
+        ]
         if not queues and not away:
             raise TopicNotFound(
                 f"topic {name!r} has no queue that is open on any live broker; see `evenq topic show {name}`"
@@ -249,7 +256,7 @@ class _Routing:
                         topic=request.topic,
                         id=queue.queue_id,
                         permission=permission_of(at.counts, queue.queue_id),
-                        broker=_broker_message(at.broker, at.broker.address(context.listener)),
+                        broker=_broker_message(at.broker, at.broker.address(context.listener, any_copy=True)),
                     )
                 )
         return response.SerializeToString()

@@ -201,6 +201,19 @@ def test_a_client_is_told_the_address_of_a_door_like_the_one_it_came_through(
     assert own.address(listener) is address
 
 
+def test_the_address_of_any_copy_is_for_those_who_would_be_told_the_default_and_ask_for_it() -> None:
+    group, other = BrokerAddress("any-copy", "group", 8081), BrokerAddress("internal", "pod", 8081)
+    copies = RegisteredBroker(name="a", addresses=(DEFAULT, OUTSIDE, group, other), topics={})
+    plain, outside, tls = Listener("default"), Listener("external"), Listener("tls", tls=True)
+    assert copies.address(plain, any_copy=True) is group
+    assert copies.address(plain) is DEFAULT
+    assert copies.address(outside, any_copy=True) is OUTSIDE
+    assert copies.address(tls, any_copy=True) is DEFAULT, "it speaks no TLS"
+    assert copies.address(Listener("far"), any_copy=True) is group, "the default would be told"
+    assert copies.peer_address(tls=False) is other
+    assert RegisteredBroker(name="a", addresses=(DEFAULT,), topics={}).address(plain, any_copy=True) is DEFAULT
+
+
 def test_a_broker_without_a_door_that_fits_is_told_by_its_default_so_that_it_is_not_missed() -> None:
     assert RegisteredBroker(name="a", addresses=(DEFAULT, OUTSIDE)).address(Listener("tls", tls=True)) is DEFAULT
 

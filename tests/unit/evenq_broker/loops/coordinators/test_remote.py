@@ -77,8 +77,9 @@ def test_tries_are_bounded_and_grow_with_the_endpoints(tmp_path: Path) -> None:
         a = on(store, tmp_path)
         for endpoints, tries in ((1, 4), (5, 6)):
             store.endpoints, store.tries, store.errors = endpoints, 0, [ConnectionFailed("down")] * 99
-            with pytest.raises(CoordinatorUnknown, match="the group record x cannot be read: down"):
+            with pytest.raises(CoordinatorUnknown, match="the group record x cannot be read: down") as caught:
                 await a.read()
+            assert caught.value.is_logged, "who calls says nothing of its own"
             assert store.tries == tries
         store.tries, store.errors = 0, [ConnectionFailed("down")] * 3
         assert await a.read() is None

@@ -398,11 +398,36 @@ def test_a_coordinator_that_is_away_changes_nothing_and_is_told_once(caplog: pyt
         assert world.leader is leader
         watched = [record for record in caplog.records if "cannot be watched" in record.message]
         assert len(watched) <= len(world.members)
-        assert len([record for record in caplog.records if "not written" in record.message]) <= len(world.members)
+        written = [record for record in caplog.records if "not written" in record.message]
+        assert 0 < len(written) <= len(world.members)
+        assert {record.levelname for record in written} == {"WARNING"}
+        assert not leader.driver.reaches_record
         for member in world.members:
             member.coordinator.away = False
         version = world.shared.seen.record.version  # type: ignore[union-attr]
         await world.clock.until(lambda: world.shared.seen.record.version > version)  # type: ignore[union-attr]
+        await world.clock.until(lambda: all(member.driver.reaches_record for member in world.members))
+
+    play(story)
+
+
+def test_an_outage_that_the_place_of_the_record_has_logged_is_not_logged_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        error = CoordinatorUnknown("the coordinator is away")
+        error.is_logged = True
+        refused = []
+
+        async def refuse(*_: object) -> None:
+            refused.append(error)
+            raise error
+
+        leader.coordinator.compare_and_set = refuse  # type: ignore[method-assign,assignment]
+        caplog.clear()
+        await world.clock.until(lambda: len(refused) > 1)
+        assert not [record for record in caplog.records if "not written" in record.message]
 
     play(story)
 

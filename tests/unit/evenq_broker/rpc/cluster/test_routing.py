@@ -243,6 +243,31 @@ def test_our_own_sdk_is_told_which_brokers_speak_tls_or_have_copies_and_others_g
     run(story)
 
 
+def test_clients_that_do_not_ask_who_leads_are_told_where_any_copy_answers(run: Run) -> None:
+    """The official SDKs ask for a route every 30 s. Our SDK follows the leader, so it is told the leader's own address."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        group = BrokerAddress("any-copy", "group", 8081)
+        view = other(2, 2)
+        broker.catalog.routes.snapshot("n", "x", [replace(view, addresses=(*view.addresses, group), copies=3)], 0)
+        for _ in range(2):  # made, and kept
+            told = await route(stage, "t")
+            assert {q.broker.endpoints.addresses[0].host for q in told.message_queues} == {"group"}
+            question = routes_pb2.RouteQuestion(schemes=True).SerializeToString()
+            request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name="t"), endpoints=POINT)
+            ours = service_pb2.QueryRouteRequest.FromString(request.SerializeToString() + question)
+            told = await stage.call(V2 + "QueryRoute", ours, service_pb2.QueryRouteResponse)
+            assert {q.broker.endpoints.addresses[0].host for q in told.message_queues} == {"b"}
+        asked = service_pb2.QueryAssignmentRequest(
+            topic=definition_pb2.Resource(name="t"), group=definition_pb2.Resource(name="g"), endpoints=POINT
+        )
+        assigned = await stage.call(V2 + "QueryAssignment", asked, service_pb2.QueryAssignmentResponse)
+        assert {one.message_queue.broker.endpoints.addresses[0].host for one in assigned.assignments} == {"group"}
+
+    run(story)
+
+
 def test_a_prospect_says_who_speaks_tls_as_well_and_is_not_kept(run: Run) -> None:
     """A producer that speaks to a topic before it is there must not fall back to plain text; the topic's own route is
     told once it is made, also where nothing else changed.
