@@ -157,7 +157,7 @@ class LocalEngine(Engine):
             target = self._written
             unsynced = self.store.take_unsynced()
             index = target > self.indexed and (everything or now >= self._next_index_ms)
-            queues = self._consume_queues() if index else []
+            queues = self.consume_queues() if index else []
             newest: dict[QueueTail, int] = {queue: queue.end for queue in queues}
         try:
             self.store.sync(unsynced)
@@ -175,7 +175,12 @@ class LocalEngine(Engine):
         except OSError as error:
             raise self.fail(error, self.disk.describe("")) from error
 
-    def _consume_queues(self) -> list[LocalConsumeQueue]:
+    def consume_queue(self, name: str, queue_id: int) -> LocalConsumeQueue:
+        queue = self._found_queue(name, queue_id)
+        assert isinstance(queue, LocalConsumeQueue)
+        return queue
+
+    def consume_queues(self) -> list[LocalConsumeQueue]:
         return [queue for queue in self.queues() if isinstance(queue, LocalConsumeQueue)]
 
     def _let_go(self, before: int) -> None:
@@ -183,10 +188,10 @@ class LocalEngine(Engine):
         before = min(self.store.start_of(max(0, before)), self.store.start_of(self._removable))
         if not self.store.starts or before <= self.store.starts[0]:
             return
-        for queue in self._consume_queues():
+        for queue in self.consume_queues():
             queue.min = queue.first_at(before)
         self.store.remove_before(before)
-        for queue in self._consume_queues():
+        for queue in self.consume_queues():
             queue.positions.remove_before(queue.min * consume_queue.ENTRY_BYTES)
 
     def state(self) -> dict[str, Any]:

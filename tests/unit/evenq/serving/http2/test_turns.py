@@ -47,7 +47,7 @@ class Backlog:
         self.log.append((self.name, read))
         self.turns.spend(read, self.takes_ms)
         if self.frames:
-            self.turns.wait(self)  # type: ignore[arg-type]  # as much of a connection as is used
+            self.turns.wait(self)
 
 
 def made() -> tuple[Turns, Any]:
@@ -59,7 +59,7 @@ def crowd(turns: Turns, count: int, frames: int) -> tuple[list[Backlog], list[tu
     log: list[tuple[str, int]] = []
     waiting = [Backlog(turns, frames, log, str(number)) for number in range(count)]
     for one in waiting:
-        turns.wait(one)  # type: ignore[arg-type]
+        turns.wait(one)
     return waiting, log
 
 
