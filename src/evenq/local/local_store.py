@@ -1,7 +1,7 @@
 """The local engine (LQ-39 to LQ-70): one message store for all queues, and consume queues that point into it.
 
 A producer packs its messages, takes the short lock that gives them their places, and then the write lock: who gets it
-writes what all others have waiting too (and syncs it, in SYNC mode), so many senders share one write and one fsync
+writes what all others have waiting too (and syncs it, in SYNC mode), and so senders share one write and one fsync
 (LQ-72, LQ-73). Messages become readable in the order of the store, after they are written. Consume queues are derived:
 their entries go to files in pieces, and a start walks over the rest of the store again (LQ-46).
 """

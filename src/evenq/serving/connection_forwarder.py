@@ -27,7 +27,7 @@ PIECE_BYTES = 16 << 10
 LAST_BYTES_S = 5.0
 """Longest time for the last bytes to leave when the other side has ended."""
 CONNECT_S = 5.0
-"""Longest wait for the other host; then the client is told by the end of its connection, and tries again."""
+"""Longest wait for the other host; then the client learns it by the end of its connection, and tries again."""
 
 
 class ConnectionForwarder:
@@ -72,7 +72,7 @@ class ConnectionForwarder:
             pair.end()
 
     def lead_to(self, host: str) -> None:
-        """Connections go to this host from now on, and those to another one end. Empty: nobody is known; then new ones
+        """Connections go to this host from now on, and those to another one end. Empty: no host is known; then new ones
         are closed and others go on.
         """
         if host and self._host and host != self._host:
@@ -117,7 +117,7 @@ class _Side(asyncio.BufferedProtocol):
         data = bytes(self._forwarder.piece[:size])
         if self.other is not None:
             self.other.transport.write(data)
-        else:  # there is nobody to write to yet
+        else:  # there is no host to write to yet
             self.early += data
             self.transport.pause_reading()
 

@@ -64,10 +64,12 @@ async def scaled(
             return views
         if clock.monotonic_ms() >= deadline_ms:
             unread = sum(view.unread for view in views if not view.done)
-            nobody = f" and {unread} messages that no group has read (close_unread=True hides them)" if unread else ""
+            unread_text = (
+                f" and {unread} messages that no group has read (close_unread=True hides them)" if unread else ""
+            )
             raise RequestTimeout(
-                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{nobody}; call "
-                "again to go on waiting, with force=True to close them unread, or with more queues to go back"
+                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{unread_text}; "
+                "call again to go on waiting, with force=True to close them unread, or with more queues to go back"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 

@@ -41,14 +41,14 @@ class RouteBook:
         self._routes: dict[str, Route] = {}
         self._fetched_ms: dict[str, int] = {}
         self._missing: dict[str, tuple[TopicNotFound, int]] = {}
-        """Retry topics that are not made yet, and when we heard so: members are told when they are."""
+        """Retry topics that are not made yet, and when we heard so: members are notified when they are."""
         self._late: dict[str, None] = {}
         """Topics that did not exist when we wanted them first."""
         self._fetches: dict[str, asyncio.Task[Route]] = {}
         self._led_ms: dict[str, int] = {}
         """When a topic's route last named the newest leaders that we know."""
         self._followers: dict[str, tuple[str, ...]] = {}
-        """By broker, as the last route that named it told: a route may lose a broker whose leader is gone."""
+        """By broker, as the last route that named it said: a route may lose a broker whose leader is gone."""
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left
 
     def peek(self, topic: str) -> Route | None:

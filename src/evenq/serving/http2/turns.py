@@ -72,7 +72,7 @@ class Turns:
         return self._small if self._left > -self._round else 0
 
     def spend(self, frames: int, took_ms: int) -> None:
-        """This number was read, and what it began took so long: the more of both counts, at most as a round. The
+        """This number was read, and what it began took `took_ms`: the more of both counts, at most as a round. The
         clock's steps are as long as many turns: what one turn pays too much, others pay too little.
         """
         self._left -= min(max(frames, took_ms * self._per_ms), self._round)
