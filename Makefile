@@ -123,7 +123,7 @@ kill-loop: dev ## break things | kill -9 the store and the broker again and agai
 verify-replicated: dev ## break things | evenq verify on three copies while leaders are killed every 20 s and disks are lost: make verify-replicated MINUTES=10
 	EVENQ_TEST_TOLERANCE_MS=5000 EVENQ_TEST_KILL_SECONDS=20 EVENQ_TEST_ROUNDS=$$(( 3 * $(or $(MINUTES),10) )) $(BIN)/pytest -q -s tests/chaos/test_replicated_verify.py
 
-replication-faults: dev ## break things | every shape of broken links between three copies: make replication-faults SECONDS=180 SEED=1; so long for each of 15
+replication-faults: dev ## break things | every shape of broken links between three copies: make replication-faults SECONDS=180 SEED=1; this time for each of 15
 	$(BIN)/python tests/proofs/run.py group_faults links --seconds $(or $(SECONDS),180) --seed $(or $(SEED),1) --ledger tests/chaos/group_ledger.md
 
 replication-kills: dev ## break things | kill -9 leaders, followers and the record's place of three copies, at failpoints too: make replication-kills CYCLES=1000 SEED=1
@@ -159,7 +159,7 @@ spark-oldest: dev build/pyspark_4.2.0/.ready ## test with others | the Spark sou
 	PYTHONPATH=build/pyspark_4.2.0 $(BIN)/pytest -q tests/unit/pyspark_evenq
 	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.2.0 $(BIN)/pytest -q tests/spark/test_batch.py tests/spark/test_stream.py tests/spark/test_14_sink.py tests/spark/test_16_places.py
 
-spark-refused: dev build/pyspark_4.1.1/.ready ## test with others | what a PySpark that is too old is told (450 MB)
+spark-refused: dev build/pyspark_4.1.1/.ready ## test with others | how a PySpark that is too old is refused (450 MB)
 	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.1.1 $(BIN)/pytest -q tests/spark/test_old_spark.py
 
 spark-chaos: dev ## test with others | kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50 ONLY=broker

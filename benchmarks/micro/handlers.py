@@ -82,7 +82,7 @@ class Wire:
         self._goal = 0
         self._reached: asyncio.Future[None] | None = None
         self.answer: list[bytes] | None = None
-        """What is written, where somebody wants it."""
+        """What is written, where it is wanted."""
         # By name: `checkout` may be one in which the class lives in the server's own module.
         address = vars(http2_server)["Address"]("127.0.0.1")
         address.connections = 1
@@ -128,7 +128,7 @@ class Wire:
         asyncio.get_running_loop().call_soon(self._protocol.data_received, data)
 
     async def answered(self, count: int) -> None:
-        """Wait until so many more calls are answered than when this was called last."""
+        """Wait until this number of further calls are answered than when this was called last."""
         self._goal += count
         if self._done < self._goal:
             self._reached = asyncio.get_running_loop().create_future()

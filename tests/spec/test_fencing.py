@@ -96,7 +96,7 @@ def test_oc_18_a_late_commit_of_the_old_owner_never_moves_the_offset(play):
         await world.until(lambda: len(world.seen) == 10)
         await world.kill(one)
         await world.until(lambda: not broker.membership.members.members("g"))
-        with pytest.raises(PreconditionFailed, match="nobody holds it"):
+        with pytest.raises(PreconditionFailed, match="no member holds it"):
             await world.during(commit(world, "one", 10))
         before = await world.committed("g")
         two = await world.push("two", options=evenq.PushOptions(**FAST))

@@ -16,7 +16,7 @@ from evenq.runtime.clock import Clock
 __all__ = ["drained", "scaled", "withdrawn"]
 
 AGAIN_MS = 500
-WAITING_TOLD_MAX = 5
+GROUPS_NAMED_MAX = 5
 
 
 class ResizingCalls(Protocol):
@@ -121,6 +121,6 @@ def _who(left: Iterable[UnfinishedView]) -> str:
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
-    named = [f"{group} {lag}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    named = [f"{group} {lag}" for group, lag in lags.most_common(GROUPS_NAMED_MAX)]
     more = len(lags) - len(named)
     return ", ".join(named) + (f" and {more} more groups" if more > 0 else "") or "no group"

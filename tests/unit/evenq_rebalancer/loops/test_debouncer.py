@@ -164,7 +164,7 @@ def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCa
         engine.facts.opened("a", 1)
         engine.facts.opened("b", 2)
         (line,) = await told("m1")
-        assert "MACHINE_ROOM gives 2 of 4 queues to nobody (b/0, b/1), all of rooms z2" in line
+        assert "MACHINE_ROOM gives 2 of 4 queues to no member (b/0, b/1), all of rooms z2" in line
         assert await told("m1", "n1") == [], "the same again"
         assert await told("m1", "n1", "o1") == ["group g, topic T: 1 of 3 members have no queue, among them o1"]
         assert await told("m1", "n1") == []

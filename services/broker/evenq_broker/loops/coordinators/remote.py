@@ -72,8 +72,8 @@ class Look:
 
 
 class RecordStore(Protocol):
-    """Single tries, each bounded by some seconds. All raise an Error if nobody knows, retryable if another try may
-    help.
+    """Single tries, each bounded by some seconds. All raise an Error if the outcome is not known, retryable if another
+    try may help.
     """
 
     @property
@@ -173,7 +173,7 @@ class RemoteCoordinator:
     def _noted(self, error: CoordinatorUnknown) -> CoordinatorUnknown:
         if self._reached:
             self._reached = False
-            log.warning("%s; the leader goes on, nobody can be elected meanwhile", error.message)
+            log.warning("%s; the leader goes on, no other copy can be elected meanwhile", error.message)
         return error
 
     async def _tried(self, once: Callable[[], Awaitable[ResultT]]) -> ResultT:

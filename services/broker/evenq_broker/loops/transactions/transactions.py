@@ -2,7 +2,7 @@
 
 A half message is a timer of the store (`core.transactions.half_messages`), due for its next check. A decision ends the
 timer, appends the message if it is a commit, and records the outcome: one group of the log, all or nothing. A check
-goes to the stream of a live producer of the topic, the sender's if it can be, here or at another broker; when nobody is
+goes to the stream of a live producer of the topic, the sender's if it can be, here or at another broker; when none is
 there, it counts as not made. After the last check the message goes to `TRANS_CHECK_MAX_TIME_TOPIC`.
 """
 
@@ -85,7 +85,7 @@ class Transactions:
         self._relays: set[asyncio.Task[None]] = set()
         self._making: asyncio.Task[None] | None = None
         self._unasked: dict[int, dict[int, None]] = {}
-        """Topic id -> open transactions whose last check met nobody."""
+        """Topic id -> open transactions whose last check met no producer."""
 
     # ------------------------------------------------------------------------------------------------ begin
 
@@ -291,7 +291,9 @@ class Transactions:
         return backoff_ms
 
     def producer_came(self, topics: Iterable[str]) -> None:
-        """A producer of these topics is connected now: ask it about transactions that nobody could be asked about."""
+        """A producer of these topics is connected now: ask it about transactions for whose checks no producer was
+        there.
+        """
         for name in topics:
             topic = self._catalog.topics.get(name)
             numbers = None if topic is None else self._unasked.pop(topic.topic_id, None)
@@ -314,8 +316,8 @@ class Transactions:
             self._record(number)
 
     def push_check(self, topic: str, client_id: str, command: bytes) -> bool | None:
-        """Send the command to a producer of the topic that is connected here, first to that client. False: nobody is;
-        None: nobody has room for it now.
+        """Send the command to a producer of the topic that is connected here, first to that client. False: none is;
+        None: none has room for it now.
         """
         streams = self._clients.streams.producers(topic, first=client_id)
         if any(stream.push(command) for stream in streams):

@@ -2,9 +2,10 @@
 ours.
 
 Routes are answered from the watched copy of the nameservers, encoded once per version, so an answer is byte for byte
-the same until something changed (wire contract 3.4). Each broker is told with one address: that of the listener through
-which the call came, whatever address its client typed. Assignments come from the rebalancer if there is one; trouble on
-the way to it is never the client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
+the same until something changed (wire contract 3.4). Each broker is answered with one address: that of the listener
+through which the call came, whatever address its client typed. Assignments come from the rebalancer if there is one;
+trouble on the way to it is never the client's trouble (wire contract 6.1): the last answer is repeated, or one is
+computed here.
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ class _Routing:
             rebalancer=self._rebalancer,
         )
         if not assignment.counter and self._soon_decided(group.name, client_id):
-            reason = "the rebalancer will decide in a moment; keep what you have, and ask when you are told to"
+            reason = "the rebalancer will decide in a moment; keep what you have, and ask when you are notified"
             return assignment_pb2.AssignmentResponse(status=OK, known=False, reason=reason).SerializeToString()
         return assignment_pb2.AssignmentResponse(
             status=OK,
@@ -391,7 +392,9 @@ def _alive(catalog: Catalog, topic: str, broker_name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _share(name: str) -> tuple[Share | None, str]:
-    """What divides here, and its name: without a rebalancer nobody knows who has what, so AVG stands in for STICKY."""
+    """What divides here, and its name: without a rebalancer it is not known who has what, so AVG stands in for
+    STICKY.
+    """
     if not name:
         return None, name
     strategy: Strategy = Averagely()

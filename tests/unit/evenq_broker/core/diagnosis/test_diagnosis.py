@@ -68,7 +68,7 @@ def group(
     idle: dict[str, str] | None = None,
     counts: tuple[int, int] = (2, 2),
     queue: Callable[[QueueAt], QueueAt] = lambda at: at,
-    told: tuple[AssignedQueues, ...] = (),
+    assigned: tuple[AssignedQueues, ...] = (),
     zones: tuple[str, str] = ("", ""),
     settings: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     stranded: int = 0,
@@ -86,7 +86,7 @@ def group(
                 broker_name=broker,
                 members=everybody,
                 queues=tuple(queue(QueueAt(queue=one, holder=owner, committed=5)) for one, owner in held),
-                told=told if broker == "a" else (),
+                assigned=assigned if broker == "a" else (),
                 counts={TOPIC: replace(_counts(broker, *counts), permission=permission)},
                 stranded=(QueueAt(queue=MessageQueue(TOPIC, broker, 3), lag=stranded),) if stranded else (),
                 settings=settings[BROKERS.index(broker)],
@@ -174,7 +174,7 @@ HEALTHY = {
         member("m1"),
         member("m2"),
         sdk("s1"),
-        told=(
+        assigned=(
             AssignedQueues("s1", TOPIC, Generation(1, 1), (QUEUES[0],)),
             AssignedQueues("s1", TOPIC, Generation(1, 2), ()),
         ),
@@ -208,7 +208,7 @@ SICK = {
         given=("m1", "m2", *("",) * 2), owners=("m1", "m2", *("",) * 2), zones=("north", "south")
     ),
     FindingKind.TWO_OWNERS: group(
-        member("m1"), member("m2"), sdk("s1"), told=(AssignedQueues("s1", TOPIC, Generation(1, 9), (QUEUES[0],)),)
+        member("m1"), member("m2"), sdk("s1"), assigned=(AssignedQueues("s1", TOPIC, Generation(1, 9), (QUEUES[0],)),)
     ),
     FindingKind.HAND_OVER_HANGS: group(owners=("m2", *OWNERS[1:])),
     FindingKind.DIFFERENT_SUBSCRIPTIONS: group(
@@ -299,7 +299,7 @@ def test_messages_that_nobody_can_read_are_opened_by_the_change_that_closed_them
         permission: findings(group(stranded=7, permission=permission))[0]
         for permission in (Permission.NONE, Permission.WRITE)
     }
-    assert told[Permission.NONE].seen.endswith("which nobody may read: the topic's permission there is NONE")
+    assert told[Permission.NONE].seen.endswith("which no member may read: the topic's permission there is NONE")
     assert told[Permission.NONE].command == "evenq topic permit orders read --broker a"
     assert told[Permission.WRITE].command == "evenq topic permit orders read-write --broker a"
 
@@ -322,5 +322,5 @@ def test_many_queues_are_one_finding_and_the_worst_comes_first() -> None:
         FindingKind.UNEQUAL_QUEUES,
     ]
     assert found[0].seen == (
-        "nobody has queues a/0, a/1, b/0 and b/1: STICKY gives them to nobody, nothing waits there yet"
+        "no member has queues a/0, a/1, b/0 and b/1: STICKY gives them to no member, nothing waits there yet"
     )

@@ -41,7 +41,7 @@ def test_a_member_whose_session_ended_stays_fenced_until_it_holds_the_queue_agai
     locks.acquire("g", "x", QUEUE)
     members.leave("g", "x")
     locks.drop("g", "x")
-    assert "nobody holds it; lock it first" in (told(fencing, "x") or "")
+    assert "no member holds it; lock it first" in (told(fencing, "x") or "")
     assert told(fencing, "x", commits=True) is not None
 
 
@@ -99,7 +99,7 @@ def test_who_says_that_it_owns_a_queue_reads_only_what_it_holds_also_if_nobody_k
     def owner() -> str | None:
         return fencing.refusal("g", "slept", QUEUE, NO_GENERATION, commits=False, owner=True)
 
-    assert "nobody holds it; lock it first" in (owner() or "")
+    assert "no member holds it; lock it first" in (owner() or "")
     locks.acquire("g", "y", QUEUE)
     assert "'y' holds it" in (owner() or "")
     assert told(fencing, "slept") is None, "a reader that owns nothing goes on"

@@ -195,7 +195,7 @@ def test_a_goodbye_that_nobody_hears_is_logged_and_does_not_stop_the_shutdown(
         monkeypatch.setattr(broker.cluster.peers, "ask_peers", ask_peers)
         with caplog.at_level(logging.INFO):
             await stage.during(broker.cluster.known.goodbye(Left((), 0, 0, 0)))
-        assert "not all brokers were told that this drained broker stops: refused" in caplog.text
+        assert "not all brokers were notified that this drained broker stops: refused" in caplog.text
 
     run(story)
 
