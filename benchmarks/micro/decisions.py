@@ -106,7 +106,7 @@ def translating(members: int, trials: int) -> tuple[float, float]:
 
 
 def storm(members: int, queues: int) -> tuple[float, int]:
-    """Seconds of work, and decisions, for so many members that join within a second, settled each 50 ms."""
+    """Seconds of work, and decisions, for this number of members that join within a second, settled each 50 ms."""
     facts = Facts()
     facts.topic("T", queues)
     ids, spent, decisions = names(members), 0.0, 0
@@ -120,7 +120,9 @@ def storm(members: int, queues: int) -> tuple[float, int]:
 
 
 def rest(groups: int) -> tuple[float, float]:
-    """Share of a core that so many groups of 10 members cost while nothing changes, and the MiB that they need."""
+    """Share of a core that this number of groups of 10 members cost while nothing changes, and the MiB that they
+    need.
+    """
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

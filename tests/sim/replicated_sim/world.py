@@ -263,7 +263,7 @@ class GroupWorld:
                 return
             error = self._ended(copy, process, task)
             self._kill(process)
-            if error is None or self.problems:  # it was killed, and somebody else starts it; or there is a finding
+            if error is None or self.problems:  # it was killed, and something starts it; or there is a finding
                 return
             if copy.starts > STARTS_MAX:
                 self.problems.append(

@@ -15,7 +15,7 @@ LONG = 20_000
 
 
 class Broker:
-    """Takes progress, or fails as often as told."""
+    """Takes progress, or fails as often as set up."""
 
     def __init__(self, *, failures: int = 0, error: Exception | None = None) -> None:
         self.failures = failures

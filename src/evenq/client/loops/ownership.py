@@ -347,9 +347,7 @@ class Ownership:
 
     def _renewed(self, locked: LockAnswer) -> None:
         if not locked.granted or self._passed(locked.queue, locked.committed):
-            log.warning(
-                "group %s: queue %s was lost to %s", self._group, locked.queue, locked.holder or "no member yet"
-            )
+            log.warning("group %s: queue %s was lost to %s", self._group, locked.queue, locked.holder or "no member")
             self._perform(self._table.lost(locked.queue))
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:

@@ -43,7 +43,7 @@ class GroupState(NamedTuple):
 
     epoch: int
     leader: int
-    """Broker id; -1: nobody has led yet."""
+    """Broker id; -1: no copy has led yet."""
     in_sync: frozenset[int]
 
 
@@ -118,7 +118,7 @@ class Stage(Closing):
         return GroupState(0, -1, frozenset())
 
     def elections(self) -> list[tuple[int, int, int]]:
-        """Epoch, leader, and when it was written to the record, ms of `clock`, before anybody was told."""
+        """Epoch, leader, and when it was written to the record, ms of `clock`, before it was reported."""
         found: list[tuple[int, int, int]] = []
         for line in writes_of(self._record).read_text(encoding="utf-8").splitlines():
             try:

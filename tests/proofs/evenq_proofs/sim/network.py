@@ -407,6 +407,6 @@ async def _answer(rpc: Rpc, request: bytes, context: RpcContext) -> bytes | Erro
 def _in_status(rpc: Rpc, error: Error, call: _Stream, net: SimNet) -> Error | None:
     if "status" not in rpc.response.DESCRIPTOR.fields_by_name:
         return error
-    told = rpc.response(status=status_of(error, "")).SerializeToString()
-    net._along(call, up=False, deliver=lambda: call.frames.put_nowait(told))
+    result = rpc.response(status=status_of(error, "")).SerializeToString()
+    net._along(call, up=False, deliver=lambda: call.frames.put_nowait(result))
     return None

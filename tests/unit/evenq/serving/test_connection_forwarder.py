@@ -140,7 +140,7 @@ def test_when_another_host_leads_connections_to_the_old_one_end(played: Play) ->
             await reader.readexactly(len(LEADER) + 1)
             stage.forwarder.lead_to("")
             writer.write(b"x")
-            assert await reader.readexactly(1) == b"x", "nobody is known to lead: the old leader may go on"
+            assert await reader.readexactly(1) == b"x", "no copy is known to lead: the old leader may go on"
             late, _ = await stage.client()
             assert await ended(late), "a new connection has nowhere to go"
             stage.forwarder.lead_to(LEADER)

@@ -70,7 +70,7 @@ def test_it_waits_until_the_new_leader_serves() -> None:
     view, _ = moved(wire, to=1)
     assert (view.before, view.leader, view.epoch, view.served) == (0, 1, 5, True)
     assert view.took_ms >= 200, "four looks were in vain"
-    assert wire.asked == [("g", 1, 4)], "with the epoch of before, so that a repeat changes nothing"
+    assert wire.asked == [("g", 1, 4)], "with the epoch from before, so that a repeat changes nothing"
 
 
 def test_a_leader_that_leads_already_is_told_at_once() -> None:

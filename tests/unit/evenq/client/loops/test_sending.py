@@ -1,4 +1,4 @@
-"""The producer's loop over a net that answers as told."""
+"""The producer's loop over a net that answers as the test sets."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Brokers:
                 queue.topic.name, queue.broker.name = request.topic.name, broker
                 host = self.leaders.get(broker, (broker, 0))[0]
                 queue.broker.endpoints.addresses.add(host=host, port=1)
-        told = [routes_pb2.GroupLeader(broker_name=name, epoch=epoch) for name, (_, epoch) in self.leaders.items()]
-        return answer.SerializeToString() + routes_pb2.RouteSchemes(leaders=told).SerializeToString()
+        response = [routes_pb2.GroupLeader(broker_name=name, epoch=epoch) for name, (_, epoch) in self.leaders.items()]
+        return answer.SerializeToString() + routes_pb2.RouteSchemes(leaders=response).SerializeToString()
 
     async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
         self.tries.append((broker, [m.system_properties.message_id for m in request.messages]))
@@ -237,7 +237,7 @@ def test_a_group_whose_leader_died_is_tried_until_another_copy_leads(end: errors
         net.leaders["a"] = ("a-0", 5)
         async with producer(net, max_attempts=2) as p:
             await p.send(note("x"))
-        assert len({ids[0] for _, ids in net.tries}) == 1, "one message id, whoever leads"
+        assert len({ids[0] for _, ids in net.tries}) == 1, "one message id, no matter which copy leads"
         assert [host for host, _ in net.tries[:8]] == ["a-0"] * 8
         assert net.tries[-1][0] == "a-1"
 
@@ -674,7 +674,7 @@ def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_
             await p.flush()
         assert not net.tries
         for name in names:
-            mine = [(address, body) for address, told, body in net.sent if told == name]
+            mine = [(address, body) for address, reported, body in net.sent if reported == name]
             assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
 
     asyncio.run(story())

@@ -50,15 +50,17 @@ def _counts(broker: str, read: int, write: int) -> QueueCounts:
     )
 
 
-def member(client_id: str, *, age_ms: int = LONG_MS, silent_ms: int = 100, lost: bool = False, **told: Any) -> MemberAt:
-    told.setdefault("protocol", Protocol.EVENQ)
-    told.setdefault("subscriptions", (Subscription(TOPIC, FilterExpression("*")),))
-    known = Member(client_id=client_id, address="10.0.0.1", **told)
+def member(
+    client_id: str, *, age_ms: int = LONG_MS, silent_ms: int = 100, lost: bool = False, **result: Any
+) -> MemberAt:
+    result.setdefault("protocol", Protocol.EVENQ)
+    result.setdefault("subscriptions", (Subscription(TOPIC, FilterExpression("*")),))
+    known = Member(client_id=client_id, address="10.0.0.1", **result)
     return MemberAt(member=known, age_ms=age_ms, silent_ms=silent_ms, lease_ms=10_000, lost=lost)
 
 
-def sdk(client_id: str, **told: Any) -> MemberAt:
-    return member(client_id, protocol=Protocol.V2, **told)
+def sdk(client_id: str, **result: Any) -> MemberAt:
+    return member(client_id, protocol=Protocol.V2, **result)
 
 
 def group(
@@ -295,13 +297,13 @@ def test_messages_that_nobody_can_read_are_opened_by_the_change_that_closed_them
     (a, b) = findings(group(stranded=7))
     assert a.seen == "7 messages wait in queue a/3 of orders, which were closed before the group had read them"
     assert (b.subject, b.command) == ("orders at b", "evenq topic scale orders --queues 2")
-    told = {
+    result = {
         permission: findings(group(stranded=7, permission=permission))[0]
         for permission in (Permission.NONE, Permission.WRITE)
     }
-    assert told[Permission.NONE].seen.endswith("which no member may read: the topic's permission there is NONE")
-    assert told[Permission.NONE].command == "evenq topic permit orders read --broker a"
-    assert told[Permission.WRITE].command == "evenq topic permit orders read-write --broker a"
+    assert result[Permission.NONE].seen.endswith("which no member may read: the topic's permission there is NONE")
+    assert result[Permission.NONE].command == "evenq topic permit orders read --broker a"
+    assert result[Permission.WRITE].command == "evenq topic permit orders read-write --broker a"
 
 
 def test_brokers_with_different_settings_are_told_the_newest() -> None:

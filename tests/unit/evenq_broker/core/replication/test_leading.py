@@ -198,7 +198,7 @@ def test_what_is_committed_goes_with_the_next_records_or_repeat_and_in_no_messag
     actions = confirm(one, 2, 20, wants=True)
     assert actions == [CommitAdvanced(20)]
     assert one.tick(one.config.timing.retry_ms)[-2:] == [SendRecords(1, 20, 20), SendRecords(2, 20, 20)]
-    assert one.tick(2 * one.config.timing.retry_ms) == [], "nobody waits any more"
+    assert one.tick(2 * one.config.timing.retry_ms) == [], "nothing waits any more"
 
 
 def test_a_follower_that_ends_below_the_first_record_is_told_where_the_log_begins() -> None:
@@ -275,7 +275,7 @@ def test_a_nominee_that_wins_after_all_ends_the_term_of_a_leader_that_went_on() 
     one.resume()
     actions = one.observed(seen(3, epoch=2, leader=2), 2_500)
     assert only(actions, StopServing)
-    assert not only(actions, HandedOver), "nobody waits for it any more"
+    assert not only(actions, HandedOver), "nothing waits for it any more"
 
 
 def test_only_a_draining_leader_resumes() -> None:

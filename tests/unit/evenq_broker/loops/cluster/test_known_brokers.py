@@ -1,4 +1,4 @@
-"""The memory of the other brokers: fed by routes, kept in the journal, and a goodbye when nobody will miss this one."""
+"""The memory of the other brokers: fed by routes, kept in the journal, and a goodbye when no group will miss this one."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def seen(name: str, incarnation: str = "1", **read_queues: int) -> RegisteredBroker:
-    """A broker as a nameserver tells it, with so many queues by topic."""
+    """A broker as a nameserver tells it, with this number of queues by topic."""
     topics = {
         topic: QueueCounts(
             broker_name=name,
@@ -178,7 +178,7 @@ def test_a_broker_that_somebody_waits_for_says_no_goodbye(
         await stage.during(broker.cluster.known.goodbye(left))
         assert asked == []
         await stage.during(broker.cluster.known.goodbye(Left((), 0, 7, 0)))
-        assert asked == [FORGET], "what nobody ever read cannot be waited for"
+        assert asked == [FORGET], "what was never read cannot be waited for"
 
     run(story)
 

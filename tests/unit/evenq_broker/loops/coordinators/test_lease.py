@@ -1,4 +1,4 @@
-"""The group record in a Lease, against an API server of our own that fails as told."""
+"""The group record in a Lease, against an API server of our own that fails as the test sets."""
 
 from __future__ import annotations
 

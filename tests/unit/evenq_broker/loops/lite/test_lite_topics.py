@@ -65,7 +65,7 @@ async def scene_of(stage: Any, name: str = "a", **settings: Any) -> Scene:
 
 
 def told_of(stage: Any, scene: Scene, *client_ids: str, kind: int) -> list[str]:
-    """Names of the lite topics of whose end clients of this kind are told; filled as they are told."""
+    """Names of the lite topics of whose end clients of this kind are notified; filled with the notices."""
     ended: list[str] = []
 
     async def listen(stream: Any) -> None:
