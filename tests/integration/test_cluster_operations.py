@@ -44,7 +44,7 @@ def shown(admin: evenq.Admin) -> BrokerGroupView:
 
 def until(admin: evenq.Admin, what: Callable[[BrokerGroupView], bool], *, within_s: float = 60) -> BrokerGroupView:
     """The first view of which it is true."""
-    end, last = time.monotonic() + within_s, "nobody answers"
+    end, last = time.monotonic() + within_s, "no server answers"
     while time.monotonic() < end:
         try:
             view = shown(admin)

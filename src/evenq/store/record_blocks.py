@@ -71,7 +71,7 @@ class RecordBlock:
         self._lent.append((home, room))
 
     def give_back(self) -> None:
-        """The caller has the frames: what they were read into is for a further block, as soon as nobody
+        """The caller has the frames: what they were read into is for a further block, as soon as no reader
         looks at it.
         """
         self.frames.clear()

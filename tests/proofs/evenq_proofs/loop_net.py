@@ -109,7 +109,7 @@ class LoopNet:
         self.calls.append((address, method))
         host = self._hosts.get(address)
         if host is None or method not in host.rpcs:
-            raise ConnectionFailed(f"nobody answers {method} at {address}")
+            raise ConnectionFailed(f"no server answers {method} at {address}")
         return host, host.rpcs[method]
 
     def _context(

@@ -194,7 +194,7 @@ class GroupWorld:
 
     async def _drain(self) -> None:
         until_ms = self.loop.now_ms + BOUND_MS
-        last = "nobody leads"
+        last = "no copy leads"
         while True:
             leader = self.leader
             try:

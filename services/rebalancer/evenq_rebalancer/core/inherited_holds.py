@@ -56,7 +56,7 @@ def inherited_of(facts: Iterable[HoldsFact], holders: Callable[[], Iterable[tupl
 
 
 def _given_since(rows: Iterable[tuple[str, HeldFact]], topic: str, generation: Generation) -> set[MessageQueue]:
-    """Queues that a member got by this decision or a later one, or took while nobody decided: the queue's own broker
+    """Queues that a member got by this decision or a later one, or took while none decided: the queue's own broker
     gave the lock, which remembers the generation of who had it before. What other brokers answered by an older
     decision is out of date.
     """

@@ -304,7 +304,7 @@ class SimNet:
             return None
         host = self._hosts.get(call.address)
         if host is None or method not in host.rpcs or host.draining:
-            refusal = ConnectionFailed(f"nobody answers {method} at {call.address}")
+            refusal = ConnectionFailed(f"no server answers {method} at {call.address}")
             self._send(_host(call.address), call.source.host, lambda: call.fail(refusal))
             return None
         return host

@@ -146,7 +146,7 @@ def test_what_the_server_refuses_is_one_line_and_exit_code_1(run: Any, error: Ex
 
 
 def test_where_nobody_answers_it_says_how_to_ask_a_copy(run: Any) -> None:
-    code, _, err, _ = run("cluster show", DescribeCluster=ConnectionFailed("nobody answers"))
+    code, _, err, _ = run("cluster show", DescribeCluster=ConnectionFailed("no server answers"))
     assert code == 1
     assert "no server answers" in err
     assert "ask one of its copies at its address in replication.members" in err

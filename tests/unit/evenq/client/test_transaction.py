@@ -52,12 +52,12 @@ def test_a_decision_in_the_block_stands_and_another_one_is_refused() -> None:
 
 
 def test_a_rollback_that_cannot_be_told_does_not_hide_the_users_error() -> None:
-    with pytest.raises(KeyError), Transaction(HALF, Resolutions(ConnectionFailed("nobody there"))):
+    with pytest.raises(KeyError), Transaction(HALF, Resolutions(ConnectionFailed("no server there"))):
         raise KeyError("the order does not exist")
 
 
 def test_a_commit_that_cannot_be_told_leaves_it_open() -> None:
-    transaction = Transaction(HALF, Resolutions(ConnectionFailed("nobody there")))
+    transaction = Transaction(HALF, Resolutions(ConnectionFailed("no server there")))
     with pytest.raises(ConnectionFailed):
         transaction.commit()
     assert transaction.resolution is None
@@ -73,7 +73,7 @@ def test_the_asyncio_face_does_the_same() -> None:
                 raise KeyError("the order does not exist")
         assert (good.resolution, bad.resolution) == (COMMIT, ROLLBACK)
         assert result.resolutions == [COMMIT, ROLLBACK]
-        failing = Resolutions(ConnectionFailed("nobody there"))
+        failing = Resolutions(ConnectionFailed("no server there"))
         with pytest.raises(KeyError):
             async with AsyncTransaction(HALF, failing.later):
                 raise KeyError("the order does not exist")
@@ -93,7 +93,7 @@ def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_told_lea
                 await other.commit()
                 raise KeyError("after the decision")
         assert result.resolutions == [ROLLBACK, COMMIT]
-        open_still = AsyncTransaction(HALF, Resolutions(ConnectionFailed("nobody there")).later)
+        open_still = AsyncTransaction(HALF, Resolutions(ConnectionFailed("no server there")).later)
         with pytest.raises(ConnectionFailed):
             await open_still.commit()
         assert open_still.resolution is None

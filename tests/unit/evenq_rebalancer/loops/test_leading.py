@@ -35,7 +35,7 @@ class MemoryLease:
         if self.hang is not None:
             await self.hang.wait()
         if self.away:
-            raise ConnectionFailed("nobody there")
+            raise ConnectionFailed("no server there")
 
 
 class Stage:

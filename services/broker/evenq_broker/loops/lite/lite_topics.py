@@ -4,7 +4,7 @@
 what clients want. A group that has not read a lite topic begins at its first message, whenever it subscribes. A lite
 topic expires when, for `lite_topic_idle_ms`, nothing was sent to it and no client was subscribed to it; what a live
 subscription may still read is never dropped. When its parent is deleted, subscriptions end at once, and clients are
-told.
+notified.
 """
 
 from __future__ import annotations

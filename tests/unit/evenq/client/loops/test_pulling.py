@@ -32,7 +32,7 @@ class Calls:
         return self.route
 
     async def pull(self, *_: Any, **__: Any) -> None:
-        raise ConnectionFailed("nobody listens")
+        raise ConnectionFailed("no server listens")
 
 
 @pytest.mark.parametrize(("epochs", "patient"), [({"b": 7}, False), ({}, True)])
@@ -111,7 +111,7 @@ def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> Pulling:
     )
 
 
-GONE = ConnectionFailed("nobody listens")
+GONE = ConnectionFailed("no server listens")
 BEFORE = IllegalOffset("it begins at 50", min_offset=50, max_offset=60)
 
 

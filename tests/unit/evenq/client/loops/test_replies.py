@@ -149,9 +149,9 @@ def test_a_request_that_could_not_be_sent_and_a_closed_producer_end_the_wait() -
     async def story(_: Topic, replies: Replies) -> None:
         asked = await replies.ask(QUESTION, 5_000)
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        sent.set_exception(ConnectionFailed("nobody there"))
+        sent.set_exception(ConnectionFailed("no server there"))
         asked.sent(sent)
-        with pytest.raises(ConnectionFailed, match="nobody there"):
+        with pytest.raises(ConnectionFailed, match="no server there"):
             await replies.wait(asked)
         replies.end(asked)
         other = await replies.ask(QUESTION, 5_000)

@@ -192,7 +192,7 @@ SICK = {
         group(),
         brokers=tuple(replace(part, retries_waiting=3, failed=9, delivered=10) for part in group().brokers),
     ),
-    FindingKind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="nobody leads"),
+    FindingKind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="no copy leads"),
     FindingKind.STRATEGY_FAILS: group(
         decided=replace(group().decided or Decided(), problems=("orders: CUSTOM raised",))
     ),

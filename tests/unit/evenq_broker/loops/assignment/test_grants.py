@@ -24,7 +24,7 @@ class Rebalancer:
     async def forward(self, _method: str, _request: bytes, _timeout_ms: int) -> bytes:
         self.asked += 1
         if not self.connected:
-            raise ConnectionFailed("nobody leads")
+            raise ConnectionFailed("no copy leads")
         answer = assignment_pb2.ExplainResponse(status=definition_pb2.Status(code=definition_pb2.OK))
         for number, owner in enumerate(self.owners):
             row = answer.queues.add(owner=owner)

@@ -291,8 +291,10 @@ def test_a_message_that_cannot_be_said_is_refused_and_later_ones_leave() -> None
         call = await stage.stand()
         with pytest.raises(MalformedMessage):
             stage.link.send(Envelope("c", 0, "0" * 32, 7, 1, Records(1, 2, 1, (), 0, 0, "no bytes")))
+        call.room = 0
         assert stage.link.send(Envelope("c", 0, "0" * 32, 7, 1, FollowerProgress(1 << 64, 0, wants=False)))
         assert stage.link.send(progress(2))
+        call.give_room()
         assert ends(call) == [2]
 
     run(story)
@@ -317,5 +319,8 @@ def test_an_outage_is_a_line_for_each_kind_of_trouble_and_one_at_its_end(caplog:
         assert f"the link to broker 1 at {ADDRESS} stands" in stands
         assert "6 failed tries" in stands
         assert stage.link.tries == 0
+        stage.call.says(ConnectionFailed("refused"))
+        await stage.clock.until(lambda: not stage.link.connected)
+        assert caplog.messages[3:] == [lost], "another outage has lines of its own"
 
     run(story)
