@@ -216,7 +216,9 @@ class ReplicatedApp:
         if driver is not None and whole and driver.leads:
             handed = await driver.drain()
             if handed.leader == NO_LEADER:
-                log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
+                log.warning(
+                    "broker group %s: no other copy took over before this one stopped", self.settings.broker_name
+                )
         if driver is not None:
             await driver.close()
         if self._forwarder is not None:

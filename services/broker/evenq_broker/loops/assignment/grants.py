@@ -87,7 +87,7 @@ class Grants:
             response = await link.forward("/evenq.v1.Assignment/Explain", ask_owners(*key), ASK_TIMEOUT_MS)
             return owners_of(response, key[1], self._runtime.settings.broker_name)
         except Error as error:
-            log.debug("owners not known", extra={"group": key[0], "topic": key[1], "error": str(error)})
+            log.debug("group %s: owners of the queues of topic %s are not known: %s", *key, error.message)
             return {}
 
     def _keep(self, key: Key, owners: dict[int, str]) -> None:

@@ -111,7 +111,7 @@ class RebalancerLink:
         try:
             return assignment_of(await self.forward("/evenq.v1.Assignment/Query", request, QUERY_TIMEOUT_MS))
         except Error as error:
-            log.debug("assignment query failed", extra={"error": str(error)})
+            log.debug("group %s: the rebalancer gave no assignment of topic %s: %s", group, topic, error.message)
             self._asked_again_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS
             return None
 

@@ -87,10 +87,11 @@ class ClusterLink:
         await done_within(first, ROUTE_WAIT_MS, clock=clock)
         if not self._is_new or not self.nameservers or self._welcome.is_set():
             return
-        log.info("waiting for a nameserver: this broker has no topics yet, and its cluster may be starting")
+        log.info("waiting for one of the nameservers %s: this broker has no topics yet", ", ".join(self.nameservers))
         if not await done_within(asyncio.ensure_future(self._welcome.wait()), WELCOME_WAIT_MS, clock=clock):
             log.warning(
-                "no nameserver answered in %d s: topics that are created now may be missing at other brokers",
+                "none of the nameservers %s answered in %d s: topics created now may be missing at other brokers",
+                ", ".join(self.nameservers),
                 WELCOME_WAIT_MS // 1_000,
                 extra={"nameservers": self.nameservers},
             )

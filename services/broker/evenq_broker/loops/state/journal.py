@@ -178,7 +178,7 @@ class Journal:
         try:
             await self._store.save_snapshot(self._state())
         except Exception:
-            log.exception("snapshot failed")
+            log.exception("no snapshot at the end of this broker: the next start replays more of the log")
 
 
 def _seen(future: asyncio.Future[None]) -> None:

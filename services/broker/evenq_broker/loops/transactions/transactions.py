@@ -93,7 +93,7 @@ class Transactions:
         """Store a half message; its transaction id when it is safe. Raises TooManyRequests and what a send raises."""
         now_ms = self._runtime.clock.now_ms()
         for number in self.table.make_room(now_ms):
-            log.warning("a transaction has no half message", extra={"number": number})
+            log.warning("transaction %d made room for others: its half message was never stored", number)
         timer.head = pack_half(HalfHeader(None, now_ms, 0, 0, client_id), timer.head)
         stored = self._ledger.store.append((), timers=(timer,))
         number = timer.log_offset
@@ -158,7 +158,9 @@ class Transactions:
             if outcome is TransactionOutcome.COMMITTED:
                 if frame is None:
                     outcome = TransactionOutcome.TO_COMMIT
-                    log.warning("a half message cannot be read now; it is delivered later", extra={"number": number})
+                    log.warning(
+                        "topic %s: the half message %d cannot be read now; it is delivered later", topic.name, number
+                    )
                 else:
                     messages.append(_message(frame, topic))
             ended = [frame.log_offset] if frame is not None else []
@@ -184,7 +186,7 @@ class Transactions:
         try:
             timers = await self._ledger.store.read_timers(timer_ids)
         except StoreCorrupted as error:
-            log.warning("a half message cannot be read", extra={"number": number, "error": str(error)})
+            log.warning("the half message of transaction %d cannot be read: %s", number, error.message)
             return None
         return next((timer for timer in timers if timer is not None and _number_of(timer) == number), None)
 
@@ -198,7 +200,7 @@ class Transactions:
         number = timer.log_offset if header.number is None else header.number
         topic = self._catalog.topics.by_id(timer.topic_id)
         if topic is None:
-            log.info("a half message has no topic any more", extra={"topic_id": timer.topic_id, "number": number})
+            log.info("transaction %d is dropped: its topic, id %d, was deleted", number, timer.topic_id)
             self.table.forget(number)
             self._unasked.pop(timer.topic_id, None)
             self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.FORGOTTEN,)))
