@@ -77,6 +77,7 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, server: ConnectionOwner) -> None:
         self.server = server
         self.loop = server.loop
+        # Of the server; here because each call needs them, without knowing the server.
         self.turns, self.deadlines = server.turns, server.deadlines
         self.share = next(server.shares)
         self.limits = server.limits
