@@ -170,7 +170,7 @@ spark-oldest: dev build/pyspark_4.2.0/.ready ## test with others | the Spark sou
 	PYTHONPATH=build/pyspark_4.2.0 $(BIN)/pytest -q tests/unit/pyspark_evenq
 	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.2.0 $(BIN)/pytest -q tests/spark/test_batch.py tests/spark/test_stream.py tests/spark/test_14_sink.py tests/spark/test_16_places.py
 
-spark-refused: dev build/pyspark_4.1.1/.ready ## test with others | what a PySpark that is too old is told (450 MB)
+spark-refused: dev build/pyspark_4.1.1/.ready ## test with others | how a PySpark that is too old is refused (450 MB)
 	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.1.1 $(BIN)/pytest -q tests/spark/test_old_spark.py
 
 spark-chaos: dev ## test with others | kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50 ONLY=broker

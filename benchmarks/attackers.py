@@ -104,7 +104,7 @@ class Crowd:
         self._share = share
         self.seconds = seconds
         self.over = False
-        """Somebody wants the end now."""
+        """The end is wanted now."""
         self.report = Report()
         self._began, self._cpu = time.perf_counter(), time.process_time()
 

@@ -75,7 +75,7 @@ class Row:
     """CPU that the broker's process used while each call waited, failed ones too."""
     failed: int = 0
     why: str = ""
-    """What the first failed call was told."""
+    """Why the first call failed."""
     grown_mb: float = 0.0
     opened: int = 0
     ended: int = 0
@@ -93,7 +93,7 @@ class Row:
     alive: bool = True
 
     def at(self, quantile: float) -> float:
-        """A quantile of all calls, ms; infinite if so many failed."""
+        """A quantile of all calls, ms; infinite if that part of them failed."""
         return quantile_of(self.times_ms + [math.inf] * self.failed, quantile)
 
     @property
@@ -214,7 +214,7 @@ def alive(pid: int) -> bool:
 
 
 class Attackers:
-    """Their process; waits until it is told to begin."""
+    """Their process; waits for the line to begin."""
 
     def __init__(self, name: str, address: str, seconds: float, share: float) -> None:
         command = [sys.executable, str(attackers.__file__), name, address, str(seconds), str(share)]
@@ -233,13 +233,13 @@ class Attackers:
         """Hear what they did, at once if they are not done."""
         self.process.terminate()
         try:
-            told, _ = self.process.communicate(timeout=AFTER_S)
+            output, _ = self.process.communicate(timeout=AFTER_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            told, _ = self.process.communicate()
-        if not told:
+            output, _ = self.process.communicate()
+        if not output:
             raise SystemExit(f"the attackers failed ({row.attack}, {row.front}); see above")
-        done = attackers.Report(**json.loads(told))
+        done = attackers.Report(**json.loads(output))
         row.opened, row.ended, row.unmade = done.opened, done.ended, done.failed
         row.attackers_cpu = done.cpu_s / done.secs * 100
 
@@ -258,7 +258,7 @@ def measured(attack: str, front: str, asked: argparse.Namespace) -> Row:
             good = Good(broker.address)
             for _ in range(WARM_CALLS):
                 if failure := good.call(wait=True):
-                    raise SystemExit(f"the broker (front={front}) fails though nobody attacks it: {failure}")
+                    raise SystemExit(f"the broker (front={front}) fails without any attack: {failure}")
             crowd = None if attack == NOTHING else Attackers(attack, broker.address, seconds, asked.share)
             try:
                 _watch(row, broker.pid, good, crowd, seconds)
@@ -341,7 +341,7 @@ def main() -> int:
 
 
 def load_words(before: float) -> str:
-    """Whether the machine had other work, so that nobody takes the times for more than they are."""
+    """Whether the machine had other work, so that the times are not taken for more than they are."""
     busy = before > BUSY_LOAD
     return "The machine had other work: compare rows, do not quote times." if busy else "The machine had no other work."
 

@@ -5,7 +5,7 @@
 One broker, as a pod runs it, on evenq's own gRPC front. Measured are, one after another:
 
 - its memory before anybody came, with all clients there, and after all went at once without a goodbye;
-- its CPU over 60 s in which nobody sends anything (answers to keepalive pings are all that moves), and over 30 s in
+- its CPU over 60 s in which no client sends anything (answers to keepalive pings are all that moves), and over 30 s in
   which each client sends the heartbeat that SDKs send every ten seconds;
 - from a send to the end of the poll's answer that brings the message: 100 messages a second for 20 s, spread over all
   groups; a client that got one acknowledges it and polls again. The clients' own time is in it: they are one Python
@@ -46,7 +46,7 @@ CONSOLE = Console(width=None if Console().is_terminal else 150)
 SPARE_FILES = 300
 """Descriptors of a process beside its connections: the store's files, its modules, pipes."""
 CLIENTS_MAX = min(Http2Limits().calls_per_address_max // 2 - 10, Http2Limits().connections_per_address_max - 10)
-"""One address may have so many calls and connections by default; each client has two calls."""
+"""One address may have this number of calls and connections by default; each client has two calls."""
 HOUR_MS = 3_600_000
 RATE = 100
 BEAT_S = 10.0
@@ -124,7 +124,7 @@ class Gauge:
                 return
 
     async def core(self, parts: int, seconds: float) -> list[float]:
-        """CPU of the broker while time passes, percent of a core, in so many parts."""
+        """CPU of the broker while time passes, percent of a core, in this number of parts."""
         seen = []
         for _ in range(parts):
             before, began = servers.cpu_s(self.broker.pid), time.perf_counter()

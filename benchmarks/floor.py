@@ -139,7 +139,7 @@ def pull(batch: int, body_bytes: int) -> Callable[[bytes, RpcContext], AsyncIter
 
 
 class Relay:
-    """What is sent goes to whoever receives, one message each, nothing read."""
+    """What is sent goes to any receiver, one message each, nothing read."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()

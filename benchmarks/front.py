@@ -26,7 +26,7 @@ class Load:
     mode: str
     flags: dict[str, object]
     per_call: int
-    """Messages in one call, so that CPU can be told for each call."""
+    """Messages in one call, so that CPU is known for each call."""
 
 
 LOADS = (

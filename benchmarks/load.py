@@ -73,7 +73,7 @@ def run(program: Path, mode: str, address: str, **flags: object) -> dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one run of `replay` told."""
+    """What one run of `replay` printed."""
 
     secs: float
     calls: int

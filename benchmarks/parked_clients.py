@@ -115,10 +115,10 @@ class Waiter(Connection):
 
     def arrive(self) -> None:
         """Telemetry, Heartbeat, and the first poll."""
-        told = service_pb2.TelemetryCommand()
-        told.settings.client_type = definition_pb2.SIMPLE_CONSUMER
-        told.settings.subscription.group.name = f"g-{self.topic}"
-        self.begin("Telemetry", told.SerializeToString(), self._stream_ended, ends=False)
+        command = service_pb2.TelemetryCommand()
+        command.settings.client_type = definition_pb2.SIMPLE_CONSUMER
+        command.settings.subscription.group.name = f"g-{self.topic}"
+        self.begin("Telemetry", command.SerializeToString(), self._stream_ended, ends=False)
         self.beat()
         self.poll()
 

@@ -110,10 +110,10 @@ def written(
     now = dt.datetime.now(dt.UTC)
     facts = machine()
     packages = facts.pop("packages")
-    told = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in facts.items())
+    machine_facts = ", ".join(f"{what.replace('_', ' ')} {value}" for what, value in facts.items())
     text = [
         f"# {title}, {now:%Y-%m-%d %H:%M} UTC", "",
-        f"Machine: {told}; load 1min before {load_before:.2f}. evenq {packages['evenq']}, front={front}.",
+        f"Machine: {machine_facts}; load 1min before {load_before:.2f}. evenq {packages['evenq']}, front={front}.",
         about, "",
         f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}",
         *(f"| {' | '.join(line)} |" for line in lines), "",

@@ -6,7 +6,7 @@ Real servers and real push consumers, each with its own connections. In turn a m
 the topic grows. The clock runs from the call that begins the change until the last queue that moved has its new reader;
 beside it stands, for each queue that moved, the time between its old reader's last word and its new reader's first.
 Then members are killed with SIGKILL: their queues must be read again within the session's grace and the same time more.
-Messages flow all the while, and at the end every offset must have been delivered, and once where nobody was killed.
+Messages flow all the while, and at the end every offset must have been delivered, and once where no member was killed.
 RocketMQ's clients look for changes every 20 s; that is the figure to compare with.
 
 A quarter of the members shares a process here, where each would have its own: once all read, what lives then is taken
@@ -43,7 +43,7 @@ TOPIC, GROUP, STRATEGY = "crowd", "crowd-readers", "STICKY"
 BROKERS, WORKERS = 3, 4
 GOAL_MS = 250.0
 GRACE_MS = 1_000  # the brokers' session_grace_ms
-QUIET_S = 0.7  # nothing moves for so long: the change is over
+QUIET_S = 0.7  # nothing moves for this time: the change is over
 SETTLE_S = 120.0
 RATE = 300  # messages a second, all the while
 PEER_MS = 20_000  # the interval of RocketMQ's clients
@@ -137,7 +137,7 @@ class Group:
     def died(self, member_prefix: str, at_s: float) -> int:
         """Its queues have no reader from now on; how many they were."""
         gone = [name for name, owner in self.owner.items() if owner.startswith(member_prefix)]
-        self._early = {key: told for key, told in self._early.items() if not key[1].startswith(member_prefix)}
+        self._early = {key: change for key, change in self._early.items() if not key[1].startswith(member_prefix)}
         for name in gone:
             del self.owner[name]
             self._lost_at[name] = at_s
@@ -354,8 +354,8 @@ def save(lines: list[tuple[str, str, str, bool]], asked: argparse.Namespace) -> 
     now = dt.datetime.now(dt.UTC)
     facts = machine()
     facts.pop("packages")
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
-    text = [f"# The benchmarks of rebalancing, {now:%Y-%m-%d %H:%M} UTC", "", f"Machine: {told}.",
+    machine_facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    text = [f"# The benchmarks of rebalancing, {now:%Y-%m-%d %H:%M} UTC", "", f"Machine: {machine_facts}.",
             f"{asked.members} members, {asked.queues} queues, {BROKERS} brokers, {STRATEGY}, {RATE} messages/s.", "",
             "| what | seen | goal | ok |", "|---|---|---|---|"]  # fmt: skip
     text += [f"| {what} | {seen} | {goal} | {'yes' if ok else '**no**'} |" for what, seen, goal, ok in lines]

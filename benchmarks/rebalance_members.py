@@ -1,4 +1,5 @@
-"""Members of one group for `benchmarks/rebalance.py`: many push consumers in one process, told what to do on stdin.
+"""Members of one group for `benchmarks/rebalance.py`: many push consumers in one process, which read what to do from
+stdin.
 
     python benchmarks/rebalance_members.py --endpoint HOST:PORT --topic T --group G --name w1
 

@@ -227,8 +227,8 @@ def sends(both: tuple[Side, Side], name: str, count: int, batch: int, rounds: in
 
 
 def commit_rounds(both: tuple[Side, Side], count: int, rounds: int) -> list[Line]:
-    """Sends with nothing else in flight: of three copies each is one commit round that it shares with nobody. What the
-    processes need without load is taken off, so the figures hardly depend on what else the machine does.
+    """Sends with nothing else in flight: of three copies each is one commit round that it shares with no other. What
+    the processes need without load is taken off, so the figures hardly depend on what else the machine does.
     """
     for number in range(rounds + 1):
         for side in in_turn(both, number):
@@ -338,7 +338,7 @@ class Sender(threading.Thread):
                     self.times.append(time.monotonic())
 
     def wait_for(self, count: int) -> None:
-        """Until so many more were answered."""
+        """Until this number of further ones were answered."""
         goal, end = len(self.times) + count, time.monotonic() + WAIT_S
         while len(self.times) < goal:
             if time.monotonic() > end:

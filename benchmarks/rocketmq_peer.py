@@ -35,7 +35,7 @@ class RocketMQ:
     scripts: Path
 
     def make(self, topics: list[str], queues: int) -> None:
-        """Topics with so many queues, and for each a consumer group named `g-` and the topic."""
+        """Topics with this number of queues, and for each a consumer group named `g-` and the topic."""
         for topic in topics:
             self._admin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues),
                         "-a", "+message.type=NORMAL")  # fmt: skip

@@ -83,7 +83,7 @@ def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]
         ready_s = time.perf_counter() - begun
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
-            # A server whose log nobody reads would stop when the pipe is full.
+            # A server whose log is not read would stop when the pipe is full.
             threading.Thread(target=_read_away, args=(pipe,), daemon=True).start()
         yield Server(process.pid, address, ready_s)
     finally:
@@ -115,8 +115,8 @@ def _until_ready(process: subprocess.Popen[bytes]) -> str:
                     return line.split()[1]
                 if '"broker serves"' in line and line.endswith("\n"):
                     return f"127.0.0.1:{json.loads(line)['port']}"
-    told = b"".join(seen.values()).decode(errors="replace")
-    raise SystemExit(f"a server did not start: {told.strip()}")
+    output = b"".join(seen.values()).decode(errors="replace")
+    raise SystemExit(f"a server did not start: {output.strip()}")
 
 
 def cpu_s(pid: int, *, loop: bool = False) -> float:

@@ -333,8 +333,8 @@ def main() -> int:
     asked = parser.parse_args()
     if not os.environ.get("JAVA_HOME"):
         tool = [sys.executable, HERE.parent / "tools" / "java_home.py"]
-        told = subprocess.run(tool, capture_output=True, text=True, check=True)
-        os.environ["JAVA_HOME"] = told.stdout.strip()
+        shown = subprocess.run(tool, capture_output=True, text=True, check=True)
+        os.environ["JAVA_HOME"] = shown.stdout.strip()
     load = [os.getloadavg()[0]]
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))

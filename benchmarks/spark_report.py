@@ -106,9 +106,9 @@ def save(lines: list[Line], asked: argparse.Namespace, load: list[float]) -> Pat
     path = RESULTS / f"{now:%Y-%m-%d}-spark.md"
     facts = machine()
     facts.pop("packages")
-    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    machine_facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
     text = [f"# The benchmarks of the Spark source, {now:%Y-%m-%d %H:%M} UTC", ""]
-    text += [f"Machine: {told}; load over the run {min(load):.1f} to {max(load):.1f}."]
+    text += [f"Machine: {machine_facts}; load over the run {min(load):.1f} to {max(load):.1f}."]
     text += [f"{asked.rows:,} rows of 1 KiB, {asked.rounds} rounds, local[2], median (least to most).", ""]
     text += ["| what | source | seen |", "|---|---|---|"]
     text += [f"| {what} | {source} | {seen} |" for what, source, seen in figures(lines)]

@@ -1,4 +1,4 @@
-"""A client program in a process of its own, told by lines of JSON what to do: so two of them can take turns.
+"""A client program in a process of its own, which reads what to do from lines of JSON: so two of them can take turns.
 
 The child calls `serve` with what it can do; the parent starts it with `started` and `ask`s. Standard library only,
 because a child may run in another environment than the project's.

@@ -3,8 +3,8 @@ package through pip-audit.
 
 `make audit` runs it; it exits 1 when bandit has a finding of medium severity or more, or a pinned package has an
 advisory that `ACCEPTED` does not name. Without a way to the advisories (a machine without internet, or with a package
-mirror that does not carry them) it says how many packages were not judged and goes on: a check that cannot run is told,
-never counted as passed.
+mirror that does not carry them) it says how many packages were not judged and goes on: a check that cannot run is
+reported, never counted as passed.
 """
 
 from __future__ import annotations

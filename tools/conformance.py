@@ -54,12 +54,14 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def problems(told: list[Row], tests: Path = ROOT / "tests") -> list[str]:
+def problems(statements: list[Row], tests: Path = ROOT / "tests") -> list[str]:
     """What is wrong with the rows, as sentences."""
     found = []
-    if [row.number for row in told] != list(range(1, STATEMENTS + 1)):
-        found.append(f"the statements are {[row.number for row in told]}, they should be 1 to {STATEMENTS}, each once")
-    for row in told:
+    if [row.number for row in statements] != list(range(1, STATEMENTS + 1)):
+        found.append(
+            f"the statements are {[row.number for row in statements]}, they should be 1 to {STATEMENTS}, each once"
+        )
+    for row in statements:
         if row.state not in STATES:
             found.append(f"{row.number} is {row.state!r}, not one of {', '.join(STATES)}")
         if row.state == "open" and (row.tests or not row.rest):
@@ -75,10 +77,10 @@ def problems(told: list[Row], tests: Path = ROOT / "tests") -> list[str]:
 
 def main() -> int:
     """Print counts and problems."""
-    told = rows(PAGE.read_text(encoding="utf-8"))
-    counts = Counter(row.state for row in told)
+    statements = rows(PAGE.read_text(encoding="utf-8"))
+    counts = Counter(row.state for row in statements)
     print(", ".join(f"{counts[state]} {state}" for state in STATES))
-    wrong = problems(told)
+    wrong = problems(statements)
     for problem in wrong:
         print(problem, file=sys.stderr)
     return 1 if wrong else 0

@@ -61,7 +61,7 @@ WHAT_TO_DO = {
     "MessageNotFound": "Nothing; ask again.",
     "TopicNotFound": "`evenq topic create NAME`, or let brokers create topics (`auto_create_topics`).",
     "GroupNotFound": "`evenq group create NAME`, or let brokers create groups (`auto_create_groups`).",
-    "OffsetNotFound": "Begin where the group is told to begin: at the first or at the last message.",
+    "OffsetNotFound": "Begin where the group is set to begin: at the first or at the last message.",
     "RequestTimeout": "Ask again. A message that was sent may be there twice then.",
     "PayloadTooLarge": "Send less in one call.",
     "BodyTooLarge": "Send a smaller body, or raise `body_bytes_max`.",
@@ -123,7 +123,7 @@ CLI_HEAD = """
 `evenq COMMAND --help` says the same in a terminal. Every command but `up` and `store` talks to a running cluster, at
 `--endpoint`, else at the environment variable `EVENQ_ENDPOINT`, else at `127.0.0.1:8081`.
 
-Exit codes: 0 done; 1 the server said no, or nobody answers; 2 the command line or a port must be changed; 130 after
+Exit codes: 0 done; 1 the server said no, or no server answers; 2 the command line or a port must be changed; 130 after
 Ctrl-C.
 
 The servers `evenq-nameserver`, `evenq-broker` and `evenq-rebalancer` take [settings](settings.md) as flags.

@@ -57,7 +57,7 @@ ROOMS_WITH_DOORS = (
     "src/evenq/serving/",
     "src/evenq/cli/",
     "src/evenq/testing/",
-    "spark/",  # Spark's runner and workers are plain processes of somebody else
+    "spark/",  # Spark's runner and workers are plain processes of another program
 )
 DOORS_OF = {  # one door each, with the reason
     "src/evenq/client/loops/background.py": {"threading"},  # the sync face's own loop thread

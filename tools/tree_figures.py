@@ -82,6 +82,12 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted((group for group in groups if len(group) > 1), key=len, reverse=True)
 
 
+def import_cycles(root: Path) -> list[list[str]]:
+    """The cycles of all that is shipped."""
+    known = modules(root)
+    return cycles({name: imports(name, ast.parse(path.read_text()), known) for name, path in known.items()})
+
+
 def spread(sizes: Sequence[int]) -> str:
     """Median, 90th percentile and maximum."""
     ordered = sorted(sizes)

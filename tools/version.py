@@ -40,11 +40,11 @@ def version(root: Path = ROOT) -> str:
 
 def described(root: Path) -> str:
     """What git says of the checkout at `root` itself; empty if it is none, or has no tag."""
-    if not (root / ".git").exists():  # a parent folder may be somebody else's checkout
+    if not (root / ".git").exists():  # a parent folder may be another project's checkout
         return ""
     command = ["git", "-C", str(root), "describe", "--tags", "--long", "--match", "v[0-9]*"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        described = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return told.stdout.strip()
+    return described.stdout.strip()

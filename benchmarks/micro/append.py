@@ -2,7 +2,7 @@
 
 python benchmarks/micro/append.py [--seconds 1] [--rounds 5] [--folder DIR] [--json FILE] [--uvloop]
 
-Messages of 1 KiB; `in flight` senders each wait for one append of so many messages. The floor packs a header, takes
+Messages of 1 KiB; `in flight` senders each wait for one append of `size` messages. The floor packs a header, takes
 the CRC32C and calls `os.pwritev` in groups of the same size, on one thread, without places, futures or queues. The
 goal is for calls of 32 and more with asynchronous flush. `loop us` is the CPU time of the loop's thread a message, the
 sender's own included.

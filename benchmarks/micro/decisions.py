@@ -2,7 +2,7 @@
 
 python benchmarks/micro/decisions.py [--members 1000] [--queues 10000] [--groups 1000] [--trials 15]
 
-No network: a engine is told facts and settles, as one broker report after another would make it. Prints, for each
+No network: an engine gets facts and settles, as one broker report after another would make it. Prints, for each
 strategy, the ms from a member's join to the decision (median and worst of the trials; the floor is copying the owner
 column once, in the same run), the same for a whole report with its translation, the share of a core that groups at
 rest cost, and bytes of memory for each member and each queue.
@@ -27,7 +27,7 @@ STRATEGIES = ("STICKY", "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 TICK_MS = 100
 
 
-class Told:
+class Facts:
     """A engine with three brokers."""
 
     def __init__(self) -> None:
@@ -66,16 +66,16 @@ def names(count: int) -> list[str]:
 
 def joins(strategy: str, members: int, queues: int, trials: int) -> list[float]:
     """Ms of the decision after each of some joins and leaves."""
-    told = Told()
-    told.topic("T", queues)
+    facts = Facts()
+    facts.topic("T", queues)
     ids = names(members + 1)
-    told.group("g", "T", ids[:-1], strategy)
-    told.settle()
+    facts.group("g", "T", ids[:-1], strategy)
+    facts.settle()
     took = []
     for trial in range(trials):
         without = [own for at, own in enumerate(ids) if at != (trial * 37) % members]
-        told.group("g", "T", sorted(without), strategy)
-        took.append(told.settle())
+        facts.group("g", "T", sorted(without), strategy)
+        took.append(facts.settle())
     return took
 
 
@@ -106,37 +106,39 @@ def translating(members: int, trials: int) -> tuple[float, float]:
 
 
 def storm(members: int, queues: int) -> tuple[float, int]:
-    """Seconds of work, and decisions, for so many members that join within a second, settled each 50 ms."""
-    told = Told()
-    told.topic("T", queues)
+    """Seconds of work, and decisions, for this number of members that join within a second, settled each 50 ms."""
+    facts = Facts()
+    facts.topic("T", queues)
     ids, spent, decisions = names(members), 0.0, 0
     rounds = 20
     for turn in range(1, rounds + 1):
-        told.group("g", "T", ids[: max(1, members * turn // rounds)], "STICKY")
+        facts.group("g", "T", ids[: max(1, members * turn // rounds)], "STICKY")
         start = time.perf_counter()
-        decisions += len(told.engine.settle(now_ms=0, wall_ms=0))
+        decisions += len(facts.engine.settle(now_ms=0, wall_ms=0))
         spent += time.perf_counter() - start
     return spent, decisions
 
 
 def rest(groups: int) -> tuple[float, float]:
-    """Share of a core that so many groups of 10 members cost while nothing changes, and the MiB that they need."""
+    """Share of a core that this number of groups of 10 members cost while nothing changes, and the MiB that they
+    need.
+    """
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    told = Told()
-    told.topic("T", 16)
+    facts = Facts()
+    facts.topic("T", 16)
     for number in range(groups):
-        told.group(f"group-{number:05}", "T", [f"{own}-{number}" for own in names(10)], "STICKY")
-    told.settle()
+        facts.group(f"group-{number:05}", "T", [f"{own}-{number}" for own in names(10)], "STICKY")
+    facts.settle()
     gc.collect()
     used = (tracemalloc.get_traced_memory()[0] - before) / (1 << 20)
     tracemalloc.stop()
     turns = 200
     start = time.perf_counter()
     for _ in range(turns):
-        told.engine.next_event_ms()
-        told.engine.settle(now_ms=0, wall_ms=0)
+        facts.engine.next_event_ms()
+        facts.engine.settle(now_ms=0, wall_ms=0)
     return (time.perf_counter() - start) / turns / (TICK_MS / 1_000), used
 
 
@@ -145,10 +147,10 @@ def memory(members: int, queues: int) -> int:
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    told = Told()
-    told.topic("T", queues)
-    told.group("g", "T", names(members), "STICKY")
-    told.settle()
+    facts = Facts()
+    facts.topic("T", queues)
+    facts.group("g", "T", names(members), "STICKY")
+    facts.settle()
     gc.collect()
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()

@@ -60,8 +60,8 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--properties", type=int, default=6)
     options.add_argument("--body", type=int, default=1024)
-    told = options.parse_args()
-    messages = [stored(number, told.properties, told.body) for number in range(MESSAGES)]
+    options = options.parse_args()
+    messages = [stored(number, options.properties, options.body) for number in range(MESSAGES)]
     decoded = [dict(user_properties(message.head)) for message in messages]
     by_sql = message_filter(EXPRESSION, is_sql=True).matches
     by_tag = message_filter("new || paid", is_sql=False).matches
@@ -77,17 +77,17 @@ def main() -> None:
         "tag filter": (by_tag, messages, MESSAGES),
     }
     rates: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(told.rounds):
+    for _ in range(options.rounds):
         for name, (test, over, count) in kinds.items():
-            rates[name].append(rate(test, over, told.seconds / len(kinds), count))
+            rates[name].append(rate(test, over, options.seconds / len(kinds), count))
     floor = statistics.median(rates["floor: lambda over dicts"])
-    print(f"{EXPRESSION!r}, {told.properties} properties, {told.body} bytes of body")
+    print(f"{EXPRESSION!r}, {options.properties} properties, {options.body} bytes of body")
     for name, found in rates.items():
         middle = statistics.median(found)
         spread = (max(found) - min(found)) / middle
         print(f"{name:26} {middle:12,.0f} messages/s  spread {spread:4.0%}  {middle / floor:5.2f} of the floor")
     for name, text in (("typical", EXPRESSION), ("longest", LONGEST)):
-        spent = [parsing(text) for _ in range(told.rounds)]
+        spent = [parsing(text) for _ in range(options.rounds)]
         print(f"parse, {name:9} {len(text):6} characters {statistics.median(spent) * 1e3:8.2f} ms")
 
 

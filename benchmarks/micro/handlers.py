@@ -42,8 +42,8 @@ from hpack import Encoder
 from rounds import folder_in, settle_collector
 
 from evenq.runtime.clock import SystemClock
+from evenq.serving.http2 import server as http2_server
 from evenq.serving.http2.protocol import Http2Protocol
-from evenq.serving.http2.server import Address
 from evenq.wire.http2 import frames as f
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -82,8 +82,9 @@ class Wire:
         self._goal = 0
         self._reached: asyncio.Future[None] | None = None
         self.answer: list[bytes] | None = None
-        """What is written, where somebody wants it."""
-        address = Address("127.0.0.1")
+        """What is written, where it is wanted."""
+        # By name: `checkout` may be one in which the class lives in the server's own module.
+        address = vars(http2_server)["Address"]("127.0.0.1")
         address.connections = 1
         server.totals.connections += 1
         self._protocol = Http2Protocol(server)
@@ -127,7 +128,7 @@ class Wire:
         asyncio.get_running_loop().call_soon(self._protocol.data_received, data)
 
     async def answered(self, count: int) -> None:
-        """Wait until so many more calls are answered than when this was called last."""
+        """Wait until this number of further calls are answered than when this was called last."""
         self._goal += count
         if self._done < self._goal:
             self._reached = asyncio.get_running_loop().create_future()

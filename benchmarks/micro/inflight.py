@@ -4,7 +4,7 @@
 
 Both groups are measured in one run, in turns, so the machine's mood is in both numbers. Targets: at most 300 bytes
 each, ack p99 at most twice that of the small group. `--batch 1` is the worst case: a timer of its own for each.
-`--clients`: so many push consumers take turns, whose lives hold what they got; 0: only the deadline does.
+`--clients`: this number of push consumers take turns, whose lives hold what they got; 0: only the deadline does.
 """
 
 import argparse

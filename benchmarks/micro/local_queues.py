@@ -7,7 +7,7 @@ them as they come; counted is what was finished within the time. Peers: `queue.Q
 with synchronous=NORMAL (its kill -9 promise is that of ASYNC) and FULL (that of SYNC), `persist-queue`'s file queue.
 SQLite is used as such a queue is written: one insert and one commit a message, consumers read up to 32 rows behind
 their place and look again after 1 ms if there are none; each producer has a queue, each consumer reads one.
-Then a process stores N messages and is killed (-9): how many of those it was told are stored are lost, and how long
+Then a process stores N messages and is killed (-9): how many of those it was answered are stored are lost, and how long
 the next process takes until it can send and read.
 """
 
@@ -255,11 +255,11 @@ def after_kill(name: str, folder: Path, count: int) -> dict[str, float]:
     """Lost messages and seconds until the next process can read and send."""
     command = [sys.executable, __file__, "--victim", name, str(folder), str(count)]
     victim = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    told = 0
+    stored = 0
     assert victim.stdout is not None
     for line in victim.stdout:
-        told = int(line)
-        if told >= count:
+        stored = int(line)
+        if stored >= count:
             break
     victim.send_signal(signal.SIGKILL)
     victim.communicate()
@@ -276,7 +276,7 @@ def after_kill(name: str, folder: Path, count: int) -> dict[str, float]:
         empty = 0 if more else empty + 1
     with contextlib.suppress(Exception):
         peer.close()
-    return {"seconds": took, "lost": max(0, told + 1 - found), "stored": told}
+    return {"seconds": took, "lost": max(0, stored + 1 - found), "stored": stored}
 
 
 def main() -> None:

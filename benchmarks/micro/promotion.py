@@ -49,7 +49,7 @@ def settings_of(folder: Path) -> BrokerSettings:
 
 
 def ledger_of(folder: Path) -> Ledger:
-    net: Any = None  # the ledger calls nobody
+    net: Any = None  # the ledger calls no server
     return Ledger(Runtime(settings_of(folder), clock=SystemClock(), rng=random.Random(1), net=net))
 
 

@@ -41,9 +41,9 @@ async def opened(folder: Path) -> MessageStore:
 
 
 async def write(folder: Path, queues: int, end_bytes: int) -> None:
-    """Append until the log is so long, say so, and go on until killed."""
+    """Append until the log has this length, say so, and go on until killed."""
     store = await opened(folder)
-    told = False
+    reported = False
     number = 0
     while True:
         calls = []
@@ -52,8 +52,8 @@ async def write(folder: Path, queues: int, end_bytes: int) -> None:
             number += CALL
             calls += [store.append(entries), store.append_state(b"progress" * 20)]
         await asyncio.gather(*calls)
-        if not told and store.stats.log_end >= end_bytes:
-            told = True
+        if not reported and store.stats.log_end >= end_bytes:
+            reported = True
             print("written", flush=True)
 
 

@@ -127,8 +127,8 @@ def main() -> int:
         for number in range(asked.rounds + 1):
             for step in asked.steps:
                 before = servers.cpu_s(server.pid)
-                told = (step, server.address, asked.rows // QUEUES, asked.block_bytes, listening.getsockname())
-                cpu, took = pool.apply(work, told)
+                step_facts = (step, server.address, asked.rows // QUEUES, asked.block_bytes, listening.getsockname())
+                cpu, took = pool.apply(work, step_facts)
                 if number:  # the first one warms up
                     costs[step].append(cpu / asked.rows * 1e6)
                     rates[step].append(asked.rows / took)

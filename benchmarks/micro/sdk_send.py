@@ -42,7 +42,7 @@ BODY = bytes(range(256)) * 4
 BATCH = 1_000
 
 Work = Callable[[float], int]
-"""Works for so many seconds; how many messages that were."""
+"""Works for this number of seconds; how many messages that were."""
 
 
 def serve(front: Front) -> None:

@@ -26,7 +26,7 @@ COLUMNS = "tag string, keys array<string>, body binary"
 
 
 def late(flights: DataFrame, minutes: int) -> DataFrame:
-    """The body (carrier and delay as JSON), tag and keys of what left so many minutes late or later."""
+    """The body (carrier and delay as JSON), tag and keys of what left at least `minutes` late."""
     delay = f.from_json(f.col("body").cast("string"), "dep_delay string")["dep_delay"].try_cast("double")
     found = flights.withColumn("delay", delay).where(f.col("delay") >= minutes)
     return found.select(f.to_json(f.struct(f.col("tag").alias("carrier"), "delay")).alias("body"), "tag", "keys")

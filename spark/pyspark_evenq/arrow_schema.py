@@ -2,7 +2,7 @@
 
 Called by the source (checks what `.schema(...)` asked for) and by the workers (one Arrow schema per column set, made
 once: Spark compares only the first batch's with its own and trusts the others blindly). Any subset and order of the
-columns may be read; columns that nobody asked for are never built. pyarrow is imported by the first batch, never by
+columns may be read; columns that were not requested are never built. pyarrow is imported by the first batch, never by
 the module.
 """
 

@@ -3,7 +3,7 @@
 Called by `cluster`. Single calls go over grpc: a channel does not survive a fork, so channels are made on first use and
 kept per process id. Streams, which are what workers do all day, go over sockets of our own; one that is over serves the
 next call of its task, of either kind, and ends with the task. Failures come out as `evenq.errors`: ConnectionFailed
-(nobody answered), RequestTimeout, Unauthorized, PayloadTooLarge or InternalError. grpc is imported by the first call
+(no broker answered), RequestTimeout, Unauthorized, PayloadTooLarge or InternalError. grpc is imported by the first call
 that needs it, never by the module.
 """
 
@@ -86,7 +86,7 @@ def secure_with(tls: Tls | None) -> None:
 
 def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int, writes: bool = False) -> bytes:
     """One request, one answer. `method` is `/package.Service/Rpc`. `writes`: a topic that its first message makes may
-    be told as if it were there.
+    be reported as if it were there.
     """
     kept = None if writes else _kept(endpoint)
     if kept is not None:

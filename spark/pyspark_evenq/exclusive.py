@@ -87,7 +87,7 @@ class ExclusiveQueues:
         return HeldQueues(queues=held, ends={**start.ends, **self._now}, moved=self._now)
 
     def without(self, start: StreamOffset, held: HeldQueues, late: Collection[MessageQueue]) -> HeldQueues:
-        """Nobody told how far they go, or not yet as far as that, or their lock is in doubt."""
+        """It is not known how far they go, or not yet as far as that, or their lock is in doubt."""
         self._moved = {queue: move for queue, move in self._moved.items() if queue not in late}
         self._chosen = {queue: offset for queue, offset in self._chosen.items() if queue in late}
         moved = {queue: offset for queue, offset in held.moved.items() if queue not in late}
@@ -101,7 +101,7 @@ class ExclusiveQueues:
         return True
 
     def offer(self, logged: StreamOffset, but: Collection[MessageQueue] = ()) -> None:
-        """No offsets that count other messages now: they would be a progress that nobody has made."""
+        """No offsets that count other messages now: they would be a progress that the group has not made."""
         anew = {entry.queue for entry in trimmed(logged.ends, self._watch.bounds, logged.uids) if entry.anew}
         left_out = anew.union(but, self.member.resets())
         self.committer.offer({queue: end for queue, end in logged.ends.items() if queue not in left_out})
@@ -188,7 +188,7 @@ class ExclusiveQueues:
         return self._frozen is None or (queue in self._frozen and offset <= self._frozen[queue].high)
 
     def _send(self, positions: Positions) -> None:
-        if not self._options.group:  # nobody to report for
+        if not self._options.group:  # no group to report for
             return
         route = self._watch.route()
         unplaced = [queue for queue in positions if queue not in route]

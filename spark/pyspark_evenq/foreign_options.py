@@ -1,6 +1,6 @@
 """Options of Spark's Kafka source and sink that have no meaning here, and what to use instead.
 
-Called by `options` and `sink_options` for a name that they do not know, so that a job that comes from Kafka is told
+Called by `options` and `sink_options` for a name that they do not know, so that a job that comes from Kafka learns
 what to change. Pure.
 """
 

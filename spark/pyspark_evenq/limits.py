@@ -15,7 +15,7 @@ from pyspark_evenq.options import Limits
 __all__ = ["NO_LIMIT", "SAMPLES_MAX", "Limiter"]
 
 NO_LIMIT = 1 << 62
-"""What Spark is told where only bytes or a minimum are limited: its own limit for "everything" means that no limit of
+"""What Spark gets where only bytes or a minimum are limited: its own limit for "everything" means that no limit of
 ours counts (`Trigger.Once`).
 """
 SAMPLES_MAX = 8

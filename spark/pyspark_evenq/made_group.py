@@ -1,6 +1,6 @@
 """A group that lives as long as its query: made under `groupIdPrefix` when the query starts, deleted when it stops.
 
-Called by the stream reader's runner. The name ends at random, so nobody else reads in the group, and what the query
+Called by the stream reader's runner. The name ends at random, so no other query reads in the group, and what the query
 reports there (members, progress, lag) is its own. A restart from a checkpoint makes another one: where the query goes
 on is in the checkpoint. Left behind only where the whole host was lost, or the brokers were out of reach at the stop.
 """

@@ -26,7 +26,7 @@ def compared(
 ) -> tuple[dict[MessageQueue, OffsetMark], dict[MessageQueue, OffsetMark]]:
     """What to note of the batch between two offsets, and of the queues that it reads those whose noted message is
     another one now, each with what was noted. Queues that begin anywhere are noted as well, read or not. `ask` tells
-    marks: empty where there is no message, none where nobody answers.
+    marks: empty where there is no message, none where no broker answers.
     """
     kept = {queue: mark for queue, mark in start.marks.items() if queue in end.ends and queue not in end.starts}
     read = [part.queue for part in batch_ranges(start, end)]

@@ -205,7 +205,7 @@ class _MemberLoop:
             await self._sessions.leave(timeout_ms=timeout_ms)
         if self._calls is not None:
             await self._calls.net.close()
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # the loop is ours alone: nobody else's are in it
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # the loop is ours alone: it has no other tasks
         for task in left:
             task.cancel()
         if left:
@@ -288,8 +288,8 @@ class _MemberLoop:
         sessions.rejoin()
 
     async def _meet_others(self, calls: RpcConsumerCalls, route: Route, topics: Collection[str]) -> None:
-        """Return when nobody else reads these topics in the group, or `onGroupBusy` is takeover. Asked before joining,
-        because members that share the queues would make room at once for one that then goes away.
+        """Return when no other member reads these topics in the group, or `onGroupBusy` is takeover. Asked before
+        joining, because members that share the queues would make room at once for one that then goes away.
         """
         give_up_ms, said_ms = self._clock.monotonic_ms() + GHOST_MS, -SAY_MS
         while (
@@ -302,7 +302,7 @@ class _MemberLoop:
         now_ms, names = self._clock.monotonic_ms(), ", ".join(sorted(set(others)))
         if self._options.membership.on_busy is OnBusy.FAIL and now_ms >= give_up_ms:
             raise GroupBusy(
-                f"group {self._group} is busy: {names or 'somebody'} reads in it; give this query a group of its own, "
+                f"group {self._group} is busy: {names or 'another member'} reads in it; use a group of its own, "
                 "stop the other, or set onGroupBusy to wait or takeover"
             )
         if now_ms - said_ms < SAY_MS:
@@ -420,9 +420,9 @@ class _MemberLoop:
             except errors.Error as failure:
                 log.warning("the owners of the queues of %s could not be read from broker %s: %s", topic, name, failure)
                 return
-            for lock in sorted(locks, key=lambda lock: lock.granted):  # holders are told first
+            for lock in sorted(locks, key=lambda lock: lock.granted):  # holders are notified first
                 if not lock.granted:
-                    self._lose(lock.queue, f"{lock.holder or 'nobody yet'} has it")
+                    self._lose(lock.queue, f"{lock.holder or 'no member yet'} has it")
                 elif lock.queue not in self.resets and lock.committed > self._reached.get(lock.queue, -1):
                     self._lose(lock.queue, f"it was read up to {lock.committed} meanwhile, by another member")
         sessions.confirm(name, suspicions)

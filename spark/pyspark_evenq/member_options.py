@@ -69,7 +69,7 @@ class MembershipOptions:
     query_name: str = ""
     """How the stream is called in lists of members; empty: as its group."""
     checkpoint: str = ""
-    """The folder of the query's checkpoint, to see at a stop whether the last batch is done; empty: not told."""
+    """The folder of the query's checkpoint, to see at a stop whether the last batch is done; empty: not known."""
 
 
 def membership(values: Mapping[str, str], *, streaming: bool, group: str) -> MembershipOptions:

@@ -1,8 +1,8 @@
 """The metrics of `EvenqProgressListener`, once: name, kind, unit, labels, help, and where the number is read.
 
 Series are bounded. A query has some twenty, and one for each part of a batch that Spark names; and one for each of its
-queues and topics, unless it has more of them than `queues_max`: then it has none of these, and what is told of it are
-its sums, and its worst queues in the log. (Only the worst as series would be others at each scrape, which is what a
+queues and topics, unless it has more of them than `queues_max`: then it has none of these, and what is reported of it
+are its sums, and its worst queues in the log. (Only the worst as series would be others at each scrape, which is what a
 time-series database cannot bear.) `listener` bounds the number of queries. Nothing here runs between scrapes.
 """
 

@@ -5,8 +5,8 @@ batch does not begin where the last one ended: all of them in the first batch, l
 data. A logged batch therefore says by itself what it reads, and a replay reads the same, whatever the brokers say by
 then. `uid` (`{topic:{broker:uid}}`) says what the offsets count, as brokers name it: with another uid, the same offset
 is another message. `lost` (the shape of `q`) and `away` (`{topic:{broker:[0]}}`) are for people and listeners: how many
-messages the batch left out because they are gone, and which queues it left out because nobody serves them. `gen` counts
-the moves by operators, and the batches with queues that were gained. `mark` (`{topic:{broker:{"0":[offset,
+messages the batch left out because they are gone, and which queues it left out because no broker serves them. `gen`
+counts the moves by operators, and the batches with queues that were gained. `mark` (`{topic:{broker:{"0":[offset,
 mark]}}}`) says what the message before an offset is, mostly the last one read: a queue that lost its end and grew again
 has another one there.
 Always true: equal states give equal text (keys are sorted), else Spark would run empty batches. Pure.
@@ -63,7 +63,7 @@ class StreamOffset:
     away: Collection[MessageQueue] = frozenset()
     """Queues that had no broker when this batch was planned."""
     marks: Mapping[MessageQueue, OffsetMark] = field(default_factory=dict)
-    """A message that was read, the last one where its broker told; without an entry nothing is known."""
+    """A message that was read, the last one where its broker answered it; without an entry nothing is known."""
     generation: int = 0
     """How often the query was moved, by operators or to queues that it gained: going back to where a batch began must
     not give its offset again, or Spark would see nothing new."""

@@ -299,7 +299,7 @@ NAMES = (
 )
 """Every option of the source."""
 KAFKA_ADDRESS = "kafka.bootstrap.servers"
-"""Who gives the address under this name gets Kafka's columns, unless told otherwise."""
+"""Who gives the address under this name gets Kafka's columns, unless another option says otherwise."""
 ALIASES = {
     "nameServer": "endpoints",
     KAFKA_ADDRESS: "endpoints",

@@ -3,7 +3,7 @@
 Called by the stream reader's runner. Spark logs where a query begins only with its first batch, and that waits for the
 first message: a driver that dies before would begin again at what is the latest then, and leave out what was sent
 meanwhile. So the start is kept as the progress of a group of its own, `GROUP-start`, and is preferred by the next start
-without a checkpoint, unless the group itself has read past it since: then somebody wants the latest anew. It is deleted
+without a checkpoint, unless the group itself has read past it since: then the user wants the latest anew. It is deleted
 as soon as a batch is logged. Kept apart from the group's own progress, because others who go on in the group must not
 leave anything out for a query that has read nothing yet.
 """

@@ -25,7 +25,7 @@ class Bounds:
     low: int
     high: int
     uid: str = ""
-    """What the offsets count (`offsets.Uids`); empty: not told."""
+    """What the offsets count (`offsets.Uids`); empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +55,14 @@ class Trimmed:
 
     @property
     def ahead(self) -> bool:
-        """The same messages, but fewer of them than were told before."""
+        """The same messages, but fewer of them than were reported before."""
         return not self.anew and self.wanted > self.bounds.high
 
     def lost(self, seen: int) -> int:
         """Messages from the position on that are known to have been there and are gone. `seen`: the highest end that
-        was ever told of the queue, before.
+        was ever known of the queue, before.
         """
-        if self.regrown:  # how far it had shrunk, nobody saw
+        if self.regrown:  # how far it had shrunk is not known
             return 0
         if self.anew or self.ahead:
             return max(seen - self.wanted, 0)
@@ -138,7 +138,7 @@ def advance(
 
 def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
     """Split `limit` messages over the queues in proportion to their backlog. The sum is `limit` exactly, if there are
-    so many; each queue with a backlog gets at least one while the limit lasts, so that small queues never starve
+    that number; each queue with a backlog gets at least one while the limit lasts, so that small queues never starve
     behind big ones.
     """
     total = sum(backlog.values())

@@ -1,6 +1,6 @@
 """From the words of the options (`group`, `earliest`, `latest`, a time, a JSON object) to one queue offset per queue.
 
-Called on the driver by both readers, with what the brokers told about their queues. Pure.
+Called on the driver by both readers, with what the brokers answered about their queues. Pure.
 """
 
 from __future__ import annotations

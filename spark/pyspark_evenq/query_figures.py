@@ -67,7 +67,7 @@ class Lag(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What one progress event told that is worth a line of its own."""
+    """What one progress event said that is worth a line of its own."""
 
     lost: Mapping[MessageQueue, int]
     """Messages that a batch left out because they are gone; 0: it is not known how many."""

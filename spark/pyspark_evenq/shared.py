@@ -61,7 +61,7 @@ class SharedQueues:
         }
 
     def pin(self, starts: Positions) -> None:
-        """With the first batch: beside a checkpoint it would be a progress that nobody has made."""
+        """With the first batch: beside a checkpoint it would be a progress that the group has not made."""
         self._new = starts
 
     def begin(self, start: StreamOffset, *, first: bool, frozen: Mapping[MessageQueue, Bounds] | None) -> None:
@@ -104,7 +104,7 @@ class SharedQueues:
         return HeldQueues(queues=queues, ends={**kept, **gained}, moved=gained, is_share=True)
 
     def without(self, start: StreamOffset, held: HeldQueues, late: Collection[MessageQueue]) -> HeldQueues:  # noqa: ARG002
-        """Nobody told how far they go."""
+        """It is not known how far they go."""
         return replace(
             held,
             ends={queue: offset for queue, offset in held.ends.items() if queue not in late},

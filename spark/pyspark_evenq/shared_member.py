@@ -50,7 +50,7 @@ class Tenure:
     begins: int
     """The group's progress when the query got the queue."""
     sure: bool
-    """False: it may have been lost, or its broker was not told where it begins; it is not planned now."""
+    """False: it may have been lost, or its broker did not learn where it begins; it is not planned now."""
 
     def is_same(self, other: Tenure | None) -> bool:
         return other is not None and other.snapshot is self.snapshot
@@ -262,7 +262,7 @@ class _SharedMemberLoop:
             pass
         except errors.Error as failure:
             log.warning(
-                "broker %s was not told that %s begins at %d: %s", queue.broker_name, queue, process.next, failure
+                "broker %s was not notified that %s begins at %d: %s", queue.broker_name, queue, process.next, failure
             )
             return
         self._greeted.add(process)

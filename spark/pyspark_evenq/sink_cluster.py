@@ -68,7 +68,7 @@ def coordinator_of(
 ) -> tuple[str, bool]:
     """The broker that decides the query's batches, and whether it decided this one (or a later one) before.
 
-    The first batch of a query chooses it, by a hash, and tells all brokers of its topics, so that whoever of them is
+    The first batch of a query chooses it, by a hash, and tells all brokers of its topics, so that each of them that is
     there later knows it, however their list changes. A query does not begin while one of them does not answer.
     """
     known = _coordinators.get((os.getpid(), query_id))

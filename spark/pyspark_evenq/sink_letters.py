@@ -40,7 +40,7 @@ def to_dlq(df: DataFrame, *, group: str, **options: str) -> int:
 
 def send_back(df: DataFrame, *, group: str, attempts: int = 1, **options: str) -> int:
     """Let the rows' messages be delivered to the group's consumers again (topic %RETRY%group), after the group's delay
-    for so many `attempts`; the group's last attempt makes a dead letter of it. The rest is as in `to_dlq`.
+    for this number of `attempts`; the group's last attempt makes a dead letter of it. The rest is as in `to_dlq`.
     """
     return _given_back(df, group, options, delay_level=0, attempts=attempts)
 

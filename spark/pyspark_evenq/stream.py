@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamReader"]
 
 log = logging.getLogger(__name__)
-AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it told before
+AHEAD_S = 10.0  # a broker that just restarted may know less for a moment than it reported before
 AHEAD_PAUSE_S = 0.2
 
 

@@ -2,8 +2,8 @@
 
 Called by `stream` on each trigger. A query without data is triggered some 88 times a second, so a trigger that finds
 nothing waits here for growth, with one parked call per broker. The call stays parked between the triggers, so growth
-is told at once, and what was told meanwhile is asked again, so it is new. A broker that does not answer holds up
-nobody: its queues keep their last known end, and are named in `unavailable`.
+is known at once, and what came meanwhile is asked again, so it is new. A broker that does not answer holds up
+no other: its queues keep their last known end, and are named in `unavailable`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class QueueWatch:
         self._parked: dict[tuple[str, frozenset[MessageQueue]], Future[Answer]] = {}
         """By address and what is asked there: a query that shares its group asks for other queues now and then."""
         self.bounds: dict[MessageQueue, Bounds] = {}
-        """As last told by the brokers."""
+        """As last answered by the brokers."""
         self.seen: dict[tuple[MessageQueue, str], int] = {}
-        """The highest end that was ever told of a queue under a uid."""
+        """The highest end that was ever known of a queue under a uid."""
         self.missing: dict[str, errors.TopicNotFound] = {}
         """Topics that do not exist any more."""
 
@@ -160,7 +160,7 @@ class QueueWatch:
         """
         deadline = self._now() + self._options.idle_wait_ms / 1000
         ready = {key: future for key, future in self._parked.items() if future.done()}
-        self._collect(set(ready.values()))  # while nobody waited: there may be more by now, so they are asked again
+        self._collect(set(ready.values()))  # while no call waited: there may be more by now, so they are asked again
         pool = self._threads()
         slack = 0.0
         route = self.route()

@@ -367,7 +367,7 @@ class ConnectionFailed(Error):
 
 class TlsFailed(ConnectionFailed):
     """A server listens at the address, but TLS with it fails: wrong scheme, authority, name or certificate. Retryable,
-    because certificates are replaced; the text names what to change if nobody does.
+    because certificates are replaced; the text names what to change if they are not.
     """
 
 

@@ -1,7 +1,7 @@
 """`evenq verify` while brokers are killed with SIGKILL and come back: nothing lost, nothing out of order.
 
 EVENQ_TEST_ROUNDS kills, one every EVENQ_TEST_KILL_SECONDS (6; `make verify MINUTES=10` kills every 30 s). The command
-is told nothing of the kills: it sees by itself that a broker is away.
+gets no notice of the kills: it sees by itself that a broker is away.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL ex
 prioritized ENDPOINT TOPIC GROUP PRIORITIES: sends one of each, takes them all one by one
 lite-produce ENDPOINT TOPIC LITE,LITE,... COUNT | lite-simple, lite-push ENDPOINT TOPIC GROUP LITE,LITE,... COUNT [forget LITE]
 transact ENDPOINT TOPIC FIRST COUNT: commits each third, rolls back the next, leaves the last open | checker ENDPOINT TOPIC
-steady ENDPOINT TOPIC GROUP: sends one after the other and takes them, whatever fails, until it is told a line
-work ENDPOINT TOPIC GROUP WORK_MS: a simple consumer that works so long on each message before it acknowledges it,
-until it is told a line
+steady ENDPOINT TOPIC GROUP: sends one after the other and takes them, whatever fails, until it reads a line
+work ENDPOINT TOPIC GROUP WORK_MS: a simple consumer that works this long on each message before it acknowledges it,
+until it reads a line
 """
 
 import json

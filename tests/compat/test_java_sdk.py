@@ -366,7 +366,7 @@ def test_clients_go_on_after_restarts_of_the_only_broker_and_lose_nothing(tmp_pa
         simple.do("rest")
         late = java.client("steady-late", "simple", group="steady-late", **at)
         late.do("take", count=len(sent), empty=3)
-        assert sent <= set(late.numbers()), "what was acknowledged is kept, whoever had it already"
+        assert sent <= set(late.numbers()), "what was acknowledged is kept, no matter which client had it"
         records = java.records() - before
         print(f"again within (s) {waits}; sent {len(sent)}, refused {len(sender.of('refused'))}; logged {records}")
         assert records < RECORDS_MAX
@@ -377,7 +377,7 @@ def test_clients_go_on_after_restarts_of_the_only_broker_and_lose_nothing(tmp_pa
 def test_tls_and_plain_text_side_by_side_and_a_client_of_the_other_kind_does_not_start(
     tmp_path: Path, java: Java
 ) -> None:
-    """Checklist 1: a client that is told an address of the other kind gets no further than its access point."""
+    """Checklist 1: a client that receives an address of the other kind gets no further than its access point."""
     pair = Authority(tmp_path / "tls").sign("server", hosts=here())
     with FreePorts() as ports:
         secure = ports.take()

@@ -127,7 +127,7 @@ def test_push_consumers_share_a_topic_two_members_then_three(peer: Callable[...,
             break
     assert members[2].numbers(), "the third member never got anything"
     times = Counter(number for member in members for number in member.numbers())
-    assert set(times.values()) == {1}, "nothing is delivered twice while nobody fails"
+    assert set(times.values()) == {1}, "nothing is delivered twice while no client fails"
     for member in members:
         stop(member)
     # an idle push consumer waits for its open poll before it says good-bye (wire contract 10): 5 s, and not 15
@@ -160,14 +160,14 @@ def test_push_consumers_of_a_group_with_a_strategy_own_queues_two_then_three_the
         return member
 
     def batch(members: list[Peer]) -> None:
-        """Messages to every queue; each comes to somebody."""
+        """Messages to every queue; each comes to some member."""
         first = batches[0] * 80
         peer("produce", name, first, 80).wait_done()
         batches[0] += 1
         wait_for_all([*members, *gone], set(range(batches[0] * 80)))
 
     def shared(members: list[Peer], sizes: list[int]) -> None:
-        """Until the rebalancer gave so many of the 8 queues to each, and each that had none before works."""
+        """Until the rebalancer gave this number of the 8 queues to each, and each that had none before works."""
         deadline = time.monotonic() + 60
         while sorted(Counter(owners_of(cluster, name)).values()) != sizes:
             assert time.monotonic() < deadline, owners_of(cluster, name)
@@ -374,8 +374,8 @@ def test_4_with_a_wrong_secret_or_another_topic_the_sdk_raises(
     producer = signing_peer(secret, "produce", topic, 0, 1)
     assert producer.process.wait(60) != 0
     assert not producer.numbers("sent")
-    told = next(tmp_path.glob("peer-produce-*.log")).read_text()
-    assert f"failed to fetch topic:{topic} route" in told  # the SDK keeps the status of a route for its log
+    text = next(tmp_path.glob("peer-produce-*.log")).read_text()
+    assert f"failed to fetch topic:{topic} route" in text  # the SDK keeps the status of a route for its log
     lines = [json.loads(line) for line in signed.brokers[0].log_text().splitlines() if '"event": "call refused' in line]
     assert ("python", code) in {(line["user"], line["code"]) for line in lines}
 

@@ -1,4 +1,4 @@
-"""The official Python SDK with `tls_enable`, through a forwarded port whose name nobody advertised.
+"""The official Python SDK with `tls_enable`, through a forwarded port whose name is not advertised.
 
 It trusts the authorities of gRPC only, so a company's own one is given by GRPC_DEFAULT_SSL_ROOTS_FILE_PATH; it can show no
 certificate of its own, so it cannot use a broker with `tls.client_ca`.

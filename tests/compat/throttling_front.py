@@ -2,7 +2,7 @@
 
     python throttling_front.py BROKER REFUSALS      prints its own address; ends with its standard input
 
-It is in the route that clients are told, so that every call comes by.
+It is in the route that clients receive, so that every call comes by.
 """
 
 from __future__ import annotations

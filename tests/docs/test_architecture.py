@@ -133,7 +133,7 @@ async def played(folder: Path, calls: Calls) -> None:
         message.system_properties.message_type, message.system_properties.born_host = v2.NORMAL, "h"
         message.system_properties.born_timestamp.GetCurrentTime()
         waiting = asyncio.ensure_future(received())
-        while app.broker.long_polls.nobody:  # noqa: ASYNC110 - nothing tells when a poll is parked
+        while app.broker.long_polls.idle:  # noqa: ASYNC110 - nothing tells when a poll is parked
             await asyncio.sleep(0.01)
         calls.on = True
         await net.unary(target, V2 + "SendMessage", send.SerializeToString(), timeout_ms=60_000, metadata=headers)

@@ -63,8 +63,8 @@ def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell
     type_until("evenq produce orders --count 9000")
     wait_for(lambda: group(shell)["lag"], 0)
 
-    told = ben.communicate("\n", timeout=60)[0]
-    assert ben.returncode == 0, told
+    output = ben.communicate("\n", timeout=60)[0]
+    assert ben.returncode == 0, output
     owners_are(shell, ann=4, cleo=4)
     wait_for(lambda: sum(queue["committed"] for queue in group(shell)["queues"]), 10_000)
     cleo.send_signal(signal.SIGKILL)
@@ -72,7 +72,7 @@ def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell
     read_by_ann = int(
         re.findall(r"^ann: (\d+) messages in all$", ann.communicate("\n", timeout=60)[0], re.MULTILINE)[0]
     )
-    read_by_ben = int(re.findall(r"^ben: (\d+) messages in all$", told, re.MULTILINE)[0])
+    read_by_ben = int(re.findall(r"^ben: (\d+) messages in all$", output, re.MULTILINE)[0])
     assert read_by_ann + read_by_ben < 10_000  # the rest was cleo's: nothing that was committed came again
 
 
@@ -81,7 +81,7 @@ def group(shell):
 
 
 def owners_are(shell, **wanted):
-    """Wait until the members own so many queues each."""
+    """Wait until the members own this number of queues each."""
 
     def shares():
         owned = Counter(queue["owner"] for queue in group(shell)["queues"])

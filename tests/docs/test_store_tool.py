@@ -37,17 +37,17 @@ def test_every_command_of_the_guide_runs_as_printed(blocks, reader, tmp_path):
         line = process.stdout.readline()
         code, _, err = reader(produce, EVENQ_ENDPOINT=line.split()[1])
         assert code == 0, err
-        beside, told, _ = reader(next(command for command in commands if "verify" in command))
+        beside, events, _ = reader(next(command for command in commands if "verify" in command))
         assert beside == 0
-        assert "the running broker still writes" in told
+        assert "the running broker still writes" in events
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    told = {}
+    events = {}
     for command in commands:
-        code, told[command], err = reader(command)
-        assert code == 0, f"{command}\n{told[command]}{err}"
-    assert told["evenq store verify ./queue/broker-a"].rstrip().endswith("\nclean")
-    assert told["evenq store dump ./queue/broker-a --topic orders --limit 3"].count("\n") == 3
+        code, events[command], err = reader(command)
+        assert code == 0, f"{command}\n{events[command]}{err}"
+    assert events["evenq store verify ./queue/broker-a"].rstrip().endswith("\nclean")
+    assert events["evenq store dump ./queue/broker-a --topic orders --limit 3"].count("\n") == 3
     assert (tmp_path / "orders.parquet").stat().st_size > 0
     assert (tmp_path / "everything.jsonl").read_text().count("\n") > 1000

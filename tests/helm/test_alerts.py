@@ -65,8 +65,8 @@ def counting(per_minute: float) -> str:
 
 def own(cluster: str, kind: str, node: str, **labels: str) -> str:
     """The labels that every series has, and more; sorted as Prometheus shows them."""
-    told = {"cluster": cluster, "node_type": kind, "node_id": node, "instance": f"{cluster}-{node}:5557", "job": "q"}
-    return "{" + ",".join(f'{name}="{value}"' for name, value in sorted({**told, **labels}.items())) + "}"
+    fields = {"cluster": cluster, "node_type": kind, "node_id": node, "instance": f"{cluster}-{node}:5557", "job": "q"}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in sorted({**fields, **labels}.items())) + "}"
 
 
 def server(cluster: str, kind: str, node: str, **metrics: float) -> Series:
@@ -105,13 +105,13 @@ def copies(cluster: str, node: str, *, count: int = 3) -> Series:
     """The pages of a broker group's copies: the first leads, all are in sync."""
     series: Series = {}
     for number in range(count):
-        told = own(cluster, "broker", node).replace(f"{cluster}-{node}:", f"{cluster}-{node}-{number}:")
-        labels = told.removesuffix("}")
+        result = own(cluster, "broker", node).replace(f"{cluster}-{node}:", f"{cluster}-{node}-{number}:")
+        labels = result.removesuffix("}")
         series |= {
-            f"evenq_broker_replicas{told}": always(count),
-            f"evenq_broker_replicas_in_sync{told}": always(count),
-            f"evenq_broker_replicas_in_sync_min{told}": always(2),
-            f"evenq_broker_replica_epoch{told}": always(7),
+            f"evenq_broker_replicas{result}": always(count),
+            f"evenq_broker_replicas_in_sync{result}": always(count),
+            f"evenq_broker_replicas_in_sync_min{result}": always(2),
+            f"evenq_broker_replica_epoch{result}": always(7),
             f'evenq_broker_replica_role{labels},role="ready"}}': always(int(number == 0)),
             f'evenq_broker_replica_role{labels},role="draining"}}': always(0),
             f'evenq_broker_replica_role{labels},role="fetching"}}': always(int(number > 0)),
@@ -468,8 +468,8 @@ def as_test(story: Story, severity: dict[str, str]) -> dict[str, Any]:
     """One test of promtool: the set of firing alerts is exactly what the story says."""
 
     def sample(labels: dict[str, str]) -> str:
-        told = {**labels, "alertstate": "firing", "severity": severity[labels["alertname"]]}
-        return "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in sorted(told.items())) + "}"
+        fields = {**labels, "alertstate": "firing", "severity": severity[labels["alertname"]]}
+        return "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in sorted(fields.items())) + "}"
 
     return {
         "interval": "1m",
@@ -493,13 +493,13 @@ def test_the_rules_are_rules(promtool: Path) -> None:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_exactly_the_right_alerts_fire(promtool: Path, tmp_path: Path, name: str) -> None:
-    told = {
+    result = {
         "rule_files": list(map(str, ALERTS)),
         "evaluation_interval": "1m",
         "tests": [as_test(STORIES[name], severities())],
     }
     path = tmp_path / "story.yaml"
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(result))
     command = [str(promtool), "test", "rules", str(path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

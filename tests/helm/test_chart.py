@@ -122,11 +122,11 @@ def front_limits(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def test_bounds_of_the_front_reach_each_server_and_settings_go_before_them(helm: str) -> None:
-    told = ["broker.frontLimits.connectionsPerAddressMax=20", "broker.frontLimits.requestBytesMax=4294967296",
+    result = ["broker.frontLimits.connectionsPerAddressMax=20", "broker.frontLimits.requestBytesMax=4294967296",
             "nameserver.frontLimits.idleMs=5000", "nameserver.settings.EVENQ_NAMESERVER_FRONT_LIMITS__IDLE_MS=7000",
             "rebalancer.frontLimits.headerListBytesMax=8192", "front=http2"]  # fmt: skip
     found = {}
-    for pod in pods(render(helm, *(word for one in told for word in ("--set", one)), "--set-string", told[3])):
+    for pod in pods(render(helm, *(word for one in result for word in ("--set", one)), "--set-string", result[3])):
         (container,) = pod["containers"]
         name = container["name"]
         if name in {"broker", "nameserver", "rebalancer"}:
@@ -235,12 +235,12 @@ def test_with_auth_every_pod_reads_the_users_file_of_the_secret(helm: str, value
     assert len(pods(documents)) == 3
     for pod in [*pods(documents), find(documents, "Pod", "evenq-test")["spec"]]:
         container = pod["containers"][0]
-        told = environment(container)
+        variables = environment(container)
         prefix = f"EVENQ_{container['name'].upper()}_AUTH__"
-        files = [told.get("EVENQ_CREDENTIALS")] if container["name"] in {"broker", "verify"} else []
+        files = [variables.get("EVENQ_CREDENTIALS")] if container["name"] in {"broker", "verify"} else []
         if container["name"] != "verify":
-            assert told[prefix + "ENABLED"] == "true"
-            files.append(told[prefix + "USERS"])
+            assert variables[prefix + "ENABLED"] == "true"
+            files.append(variables[prefix + "USERS"])
         assert files
         for path in files:
             folder, _, file = str(path).rpartition("/")
@@ -480,13 +480,17 @@ def test_with_tls_no_server_has_a_plain_port_and_all_talk_tls_to_each_other(helm
     host = "evenq.default.svc.cluster.local"
     for pod in pods(documents):
         container = pod["containers"][0]
-        told, prefix = environment(container), f"EVENQ_{container['name'].upper()}_"
-        assert {name.removeprefix(prefix + "TLS__") for name in told if name.startswith(prefix + "TLS")} <= TLS_SETTINGS
-        assert told[prefix + "PORT"] == "-1"
+        variables, prefix = environment(container), f"EVENQ_{container['name'].upper()}_"
+        assert {
+            name.removeprefix(prefix + "TLS__") for name in variables if name.startswith(prefix + "TLS")
+        } <= TLS_SETTINGS
+        assert variables[prefix + "PORT"] == "-1"
         port = {"broker": "8443", "nameserver": "9876", "rebalancer": "8083"}[container["name"]]
-        assert told[prefix + "TLS__PORT"] == port
-        assert (told[prefix + "TLS__PEERS"], told[prefix + "TLS__PEER_SERVER_NAME"]) == ("true", host)
-        assert (prefix + "TLS__CLIENT_CA" in told) is (container["name"] != "broker"), "clients need no certificate"
+        assert variables[prefix + "TLS__PORT"] == port
+        assert (variables[prefix + "TLS__PEERS"], variables[prefix + "TLS__PEER_SERVER_NAME"]) == ("true", host)
+        assert (prefix + "TLS__CLIENT_CA" in variables) is (container["name"] != "broker"), (
+            "clients need no certificate"
+        )
         assert {"name": "grpc", "containerPort": int(port)} in container["ports"]
         assert "plain" not in {one["name"] for one in container["ports"]}
         for probe, path in (("startupProbe", "/healthz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
@@ -509,11 +513,11 @@ def test_with_tls_no_server_has_a_plain_port_and_all_talk_tls_to_each_other(helm
 def test_with_tls_plain_text_may_stay_and_clients_may_have_to_show_certificates(helm: str) -> None:
     documents = render(helm, *TLS, "--set", "tls.keepPlain=true,tls.clientCertificates=all")
     broker = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"][0]
-    told = environment(broker)
-    assert (told["EVENQ_BROKER_PORT"], told["EVENQ_BROKER_TLS__PORT"]) == ("8081", "8443")
-    assert told["EVENQ_BROKER_TLS__CLIENT_CA"] == "/etc/evenq/tls/ca.crt"
-    assert told["EVENQ_TLS_CERTIFICATE"] == "/etc/evenq/tls/tls.crt"
-    assert told["EVENQ_BROKER_ADVERTISE"].startswith("default=$(EVENQ_BROKER_BROKER_NAME).")
+    variables = environment(broker)
+    assert (variables["EVENQ_BROKER_PORT"], variables["EVENQ_BROKER_TLS__PORT"]) == ("8081", "8443")
+    assert variables["EVENQ_BROKER_TLS__CLIENT_CA"] == "/etc/evenq/tls/ca.crt"
+    assert variables["EVENQ_TLS_CERTIFICATE"] == "/etc/evenq/tls/tls.crt"
+    assert variables["EVENQ_BROKER_ADVERTISE"].startswith("default=$(EVENQ_BROKER_BROKER_NAME).")
     assert {port["name"]: port["port"] for port in find(documents, "Service", "evenq")["spec"]["ports"]} == {
         "grpc": 8443,
         "plain": 8081,
@@ -561,8 +565,8 @@ def told_outside(documents: list[dict[str, Any]], index: int) -> tuple[str, bool
     usual = TLS_LISTENER if spot.listener.tls else PLAIN_LISTENER
     doors = {usual: 8443, spot.listener: spot.port}
     hosts = {usual.name: "0.0.0.0", spot.listener.name: spot.host}
-    told = advertised(advertise, doors, hosts=hosts, broker_name=name)
-    address = next(one for one in told if one.listener == "external")
+    result = advertised(advertise, doors, hosts=hosts, broker_name=name)
+    address = next(one for one in result if one.listener == "external")
     return address.address, "external" in environment.get("EVENQ_BROKER_SHARED_LISTENERS", "").split(",")
 
 
@@ -693,9 +697,9 @@ def test_every_value_is_known_to_the_schema_and_the_other_way_round() -> None:
         if known is None or not isinstance(value, dict):
             return []
         assert rule["additionalProperties"] is False, f"{path or 'the top'} takes anything"
-        told = set(known) ^ set(value)
+        result = set(known) ^ set(value)
         return [
-            *(f"{path}{name}" for name in sorted(told) if f"{path}{name}" not in OPTIONAL),
+            *(f"{path}{name}" for name in sorted(result) if f"{path}{name}" not in OPTIONAL),
             *(
                 found
                 for name in known.keys() & value.keys()

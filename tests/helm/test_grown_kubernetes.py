@@ -29,7 +29,7 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         copies.helm("upgrade", *grown)
         assert sorted(copies.ready()) == [FIRST, f"{FIRST}-1", f"{FIRST}-2"]
         wait_until(lambda: copies.record()["min_isr"] == 2, 60, "two copies are needed")
-        assert copies.claim(FIRST) == volume, "copy 0 is the broker of before, with its volume"
+        assert copies.claim(FIRST) == volume, "copy 0 is the broker from before, with its volume"
         assert "keep broker.replication.fromOneCopy=true" in copies.refused(*THREE)
         assert "founded with 3" in copies.refused(*grown, "broker.replicas=2")
         assert "needs broker.replicas 2 or 3" in copies.refused(*grown, "broker.replicas=1")

@@ -124,11 +124,11 @@ def test_fewer_brokers_are_refused_until_those_that_go_are_read_empty(release: R
     wish = ("helm", "upgrade", "evenq", str(CHART), *values("rebalancer.replicas=2", "broker.groups=1"))
     refused = kubernetes.tried(*wish, timeout=240)
     assert refused.returncode != 0
-    told = refused.stdout + refused.stderr
-    assert "Refused: broker.groups 2 -> 1 would end evenq-broker-1 before they are read empty" in told
-    assert "exec evenq-broker-0 -- evenq broker drain evenq-broker-1 --wait 3600" in told
-    assert "broker.scaleIn=unchecked" in told
-    assert "evenq-broker-1: not yet." in told, "the table of what is left, too"
+    output = refused.stdout + refused.stderr
+    assert "Refused: broker.groups 2 -> 1 would end evenq-broker-1 before they are read empty" in output
+    assert "exec evenq-broker-0 -- evenq broker drain evenq-broker-1 --wait 3600" in output
+    assert "broker.scaleIn=unchecked" in output
+    assert "evenq-broker-1: not yet." in output, "the table of what is left, too"
     assert len(kubernetes.listed("pods", "default", "-l", "app.kubernetes.io/component=broker")) == 2
     kubernetes.run("kubectl", "delete", "job", "evenq-scale-in", "--ignore-not-found")
 
@@ -165,7 +165,7 @@ def test_the_leading_rebalancer_is_deleted_while_the_group_grows_and_only_the_ne
     assert f"acknowledged {FLIGHTS}" in output, output
     wait_until(lambda: desk.lag() == 0, 180, "the group has read everything")
     repeats = desk.close(recorder, tmp_path)
-    assert repeats == 0, "nobody died but a rebalancer"
+    assert repeats == 0, "nothing died but a rebalancer"
     print(f"\n{FLIGHTS:,} acknowledged, lost 0, repeated 0, {len(moved)} of 12 queues moved around the deleted leader")
 
 
@@ -202,7 +202,7 @@ def test_three_minutes_after_the_installation_no_probe_has_killed_anything(relea
 def test_a_release_with_tls_has_no_plain_port_and_all_its_servers_reach_each_other(
     release: Release, tmp_path: Path
 ) -> None:
-    """Two of everything, with a certificate of a CA that nobody else knows, made as docs/operating/kubernetes.md says."""
+    """Two of everything, with a certificate of a CA that no other knows, made as docs/operating/kubernetes.md says."""
     kubernetes = release.kubernetes
     pair = certificate(tmp_path, "secure")
     kubernetes.run("kubectl", "create", "namespace", "secure")
@@ -253,7 +253,7 @@ def certificate(folder: Path, namespace: str) -> list[Path]:
 def test_clients_outside_the_cluster_come_in_by_one_address_by_one_for_each_broker_and_by_a_forwarded_port(
     release: Release,
 ) -> None:
-    """On the node, where no pod's address was told to anybody: our command line and the official Python SDK, both signed."""
+    """On the node, where no pod's address was given out: our command line and the official Python SDK, both signed."""
     kubernetes = release.kubernetes
     namespace = ("-n", "outside")
     wish = ("external.enabled=true", f"external.host={NODE}")

@@ -84,9 +84,11 @@ def test_the_program_takes_what_the_chart_tells_a_copy(helm: str) -> None:
     """Every copy's variables, with what Kubernetes puts in, read by the program's own code."""
     for index in range(2):
         for copy in range(3):
-            told = {name: value for name, value in environment(broker(render(helm, *COPIES), index)).items() if value}
-            told["EVENQ_BROKER_REPLICATION__BROKER_ID"] = str(copy)
-            settings = load(BrokerSettings, "broker", [], told)
+            variables = {
+                name: value for name, value in environment(broker(render(helm, *COPIES), index)).items() if value
+            }
+            variables["EVENQ_BROKER_REPLICATION__BROKER_ID"] = str(copy)
+            settings = load(BrokerSettings, "broker", [], variables)
             assert settings.replication.addresses[copy] == f"evenq-broker-{index}-{copy}.{DOMAIN}:8084"
             assert (settings.replication.mode, settings.replication.min_in_sync) == ("sync", 2)
 
@@ -119,8 +121,8 @@ def spread_of(helm: str, *values: str) -> dict[str, Any]:
     terms = apart.get("requiredDuringSchedulingIgnoredDuringExecution", [])
     selectors = [one["labelSelector"] for one in (*template.get("topologySpreadConstraints", []), *terms)]
     assert all(one["matchLabels"][GROUP] == "evenq-broker-1" for one in selectors), "copies of other groups may be near"
-    told = {one["topologyKey"]: one["whenUnsatisfiable"] for one in template.get("topologySpreadConstraints", [])}
-    return {**told, "apart": [term["topologyKey"] for term in terms]}
+    result = {one["topologyKey"]: one["whenUnsatisfiable"] for one in template.get("topologySpreadConstraints", [])}
+    return {**result, "apart": [term["topologyKey"] for term in terms]}
 
 
 def test_copies_of_a_group_never_share_a_node_unless_that_is_asked_for(helm: str) -> None:
@@ -186,10 +188,10 @@ def test_the_access_point_leads_past_followers(helm: str) -> None:
 def test_with_tls_copies_speak_it_to_each_other_by_names_of_the_certificate(helm: str) -> None:
     issuer = "tls.enabled=true,tls.certManager.issuerRef.name=ca"
     documents = render(helm, *COPIES, "--set", issuer)
-    told = environment(broker(documents))
-    assert told["EVENQ_BROKER_TLS__PEERS"] == "true"
-    assert told["EVENQ_BROKER_TLS__PEER_SERVER_NAME"] == "evenq.default.svc.cluster.local"
-    assert told["EVENQ_BROKER_ADVERTISE"].startswith(f"tls=$(POD_NAME).{DOMAIN}:8443")
+    variables = environment(broker(documents))
+    assert variables["EVENQ_BROKER_TLS__PEERS"] == "true"
+    assert variables["EVENQ_BROKER_TLS__PEER_SERVER_NAME"] == "evenq.default.svc.cluster.local"
+    assert variables["EVENQ_BROKER_ADVERTISE"].startswith(f"tls=$(POD_NAME).{DOMAIN}:8443")
     assert f"*.{DOMAIN}" in find(documents, "Certificate", "evenq")["spec"]["dnsNames"]
 
 
@@ -293,12 +295,12 @@ def test_the_program_takes_what_the_chart_tells_copies_that_join_one(helm: str) 
         name = f"evenq-broker-{index}"
         members = {0: f"{name}.{DOMAIN}:8084", 1: f"{name}-1.{DOMAIN}:8084", 2: f"{name}-2.{DOMAIN}:8084"}
         (first,) = find(documents, "StatefulSet", "evenq-broker")["spec"]["template"]["spec"]["containers"]
-        told = {**environment(first), "EVENQ_BROKER_BROKER_NAME": name, "POD_NAME": name}
-        order = list(told)
+        variables = {**environment(first), "EVENQ_BROKER_BROKER_NAME": name, "POD_NAME": name}
+        order = list(variables)
         assert order.index("EVENQ_BROKER_BROKER_NAME") < order.index("EVENQ_BROKER_REPLICATION__MEMBERS")
         expanded = {
             key: value.replace("$(EVENQ_BROKER_BROKER_NAME)", name).replace("$(POD_NAME)", name)
-            for key, value in told.items() if value is not None
+            for key, value in variables.items() if value is not None
         }  # fmt: skip
         settings = load(BrokerSettings, "broker", [], expanded)
         assert settings.replication.addresses == members
@@ -352,9 +354,9 @@ def test_clients_outside_come_in_through_any_copy(helm: str) -> None:
     service = find(documents, "Service", "evenq-external")["spec"]
     assert "evenq.io/broker-group" not in service["selector"], "of any group, too: the address is shared"
     assert "publishNotReadyAddresses" not in service
-    told = environment(broker(documents))
-    assert told["EVENQ_BROKER_REPLICATION__FORWARD_CLIENTS"] == "true"
-    assert "external=mq.example.org:30081" in told["EVENQ_BROKER_ADVERTISE"]
+    variables = environment(broker(documents))
+    assert variables["EVENQ_BROKER_REPLICATION__FORWARD_CLIENTS"] == "true"
+    assert "external=mq.example.org:30081" in variables["EVENQ_BROKER_ADVERTISE"]
     policy = find(documents, "NetworkPolicy", "evenq-broker")["spec"]
     (entry,) = [rule for rule in policy["ingress"] if {"port": "external"} in rule["ports"]]
     assert any("podSelector" in peer for peer in entry["from"]), "copies that follow"
@@ -374,7 +376,7 @@ def test_each_group_may_have_an_address_of_its_own_outside(helm: str, values: li
 
 
 def test_values_of_an_earlier_chart_are_never_taken_for_copies() -> None:
-    """Whoever had said how many brokers there are said `replicas`; a default would complete that silently."""
+    """Users that had said how many brokers there are said `replicas`; a default would complete that silently."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())["broker"]
     assert (values["groups"], values["replicas"]) == (None, None)
 

@@ -129,14 +129,14 @@ def users_file(*, leaver: bool) -> str:
 
 
 def headers(caller: Caller, namespace: str, now_ms: int) -> dict[str, str]:
-    told = {"x-mq-client-id": f"client-of-{caller.user}", "x-mq-language": "JAVA"}
+    fields = {"x-mq-client-id": f"client-of-{caller.user}", "x-mq-language": "JAVA"}
     if namespace:
-        told["x-mq-namespace"] = namespace
+        fields["x-mq-namespace"] = namespace
     if caller.signed:
         date = "20240102T030405Z" if caller.old else date_time(now_ms)
         secret = Secret(caller.secret or f"secret-of-{caller.user}")
-        told |= {"authorization": authorization(caller.user, secret, date), "x-mq-date-time": date}
-    return told
+        fields |= {"authorization": authorization(caller.user, secret, date), "x-mq-date-time": date}
+    return fields
 
 
 # ------------------------------------------------------------------------------------------------ what is called
@@ -190,7 +190,7 @@ class Row:
     needs: tuple[str, ...]
 
     def code(self, caller: Caller, naming: Naming) -> int:
-        """40100, 40300, or 0 for somebody who is let in."""
+        """40100, 40300, or 0 for a client who is let in."""
         if not caller.known:
             unsigned = not caller.signed and self.call.endswith("Heartbeat") and self.server == "none"
             return 0 if unsigned else UNAUTHORIZED
@@ -437,16 +437,16 @@ class Stage:
     async def call(self, row: Row, naming: Naming, caller: Caller) -> tuple[int, bytes]:
         """The verdict, and every byte that came back."""
         request, target = self.request(row, naming), self.targets[row.server]
-        told = headers(caller, naming.header, self.clock.now_ms())
+        result = headers(caller, naming.header, self.clock.now_ms())
         method, came = CALLS[row.call], b""
         try:
             if not method.server_streaming:
-                came = await self.net.unary(target, row.call, request, timeout_ms=60_000, metadata=told)
+                came = await self.net.unary(target, row.call, request, timeout_ms=60_000, metadata=result)
                 return _code(method, came), came
             done = asyncio.Event()
             requests = _open(request, done) if method.client_streaming else request
             limit_ms = 8_000 if method.client_streaming else 30_000
-            frames = self.net.stream(target, row.call, requests, timeout_ms=limit_ms, metadata=told)
+            frames = self.net.stream(target, row.call, requests, timeout_ms=limit_ms, metadata=result)
             code = 0
             try:
                 async for frame in frames:
@@ -518,9 +518,9 @@ async def plant(stage: Stage, tenant: str) -> None:
         await broker.catalog.create_group(naming.name(group), start_from=evenq.StartFrom.FIRST)
 
     async def ask(name: str, request: Any) -> bytes:
-        told = headers(CALLERS["admin"], "", stage.clock.now_ms())
+        result = headers(CALLERS["admin"], "", stage.clock.now_ms())
         return await stage.net.unary(
-            stage.targets["broker"], M + name, request.SerializeToString(), timeout_ms=60_000, metadata=told
+            stage.targets["broker"], M + name, request.SerializeToString(), timeout_ms=60_000, metadata=result
         )
 
     async def send(topic: str, body: bytes, kind: int = d.NORMAL) -> s.SendResultEntry:
@@ -540,10 +540,10 @@ async def plant(stage: Stage, tenant: str) -> None:
         request.group.name, request.message_queue.topic.name = naming.name(group), naming.name(topic)
         request.message_queue.id, request.invisible_duration.seconds = -1, 3_600
         request.filter_expression.expression = "*"
-        told = headers(CALLERS["admin"], "", stage.clock.now_ms())
+        result = headers(CALLERS["admin"], "", stage.clock.now_ms())
         encoded = request.SerializeToString()
         frames = stage.net.stream(
-            stage.targets["broker"], M + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=told
+            stage.targets["broker"], M + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=result
         )
         answers = [s.ReceiveMessageResponse.FromString(frame) async for frame in frames]
         return next(one.message for one in answers if one.HasField("message"))

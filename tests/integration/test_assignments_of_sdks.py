@@ -137,7 +137,7 @@ class Stage:
         assert data_pb2.PublishResponse.FromString(raw).status.code == definition_pb2.OK
 
     async def until_shared(self, *sdks: Sdk) -> list[set[Queue]]:
-        """Each queue once, and nobody has all."""
+        """Each queue once, and no member has all."""
 
         async def shared() -> bool:
             shares = await self.shares(*sdks)

@@ -34,7 +34,7 @@ def tool(*words: object, code: int = 0) -> Any:
 
 
 def assert_clean(folder: Path) -> None:
-    """A stranger looks at a folder before its first start, or between two, and must not be told of damage."""
+    """A stranger looks at a folder before its first start, or between two, and must not be notified of damage."""
     command = [sys.executable, "-m", "evenq.cli", "store", "verify", str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

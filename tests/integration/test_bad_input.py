@@ -231,21 +231,21 @@ def test_an_unknown_group_is_named_with_the_command_that_makes_it(kept: Node) ->
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "told"),
+    ("body", "code", "given"),
     [
         (b"", 41302, "empty"),
         (b"x" * (BODY_BYTES_MAX + 1), 41301, f"{BODY_BYTES_MAX + 1} bytes"),
     ],
 )
 def test_a_body_that_is_empty_or_over_the_limit_is_refused_on_both_wires(
-    kept: Node, body: bytes, code: int, told: str
+    kept: Node, body: bytes, code: int, given: str
 ) -> None:
     async def story(wires: Wires) -> None:
         sent = await wires.send("kept", body)
         assert [entry.status.code for entry in sent.entries] == [code]
         for status in (sent.status, (await wires.publish("kept", body)).status):
             assert status.code == code
-            assert told in status.message
+            assert given in status.message
             assert code != 41301 or str(BODY_BYTES_MAX) in status.message
 
     play(kept.address, story)
@@ -299,7 +299,7 @@ def test_a_bad_group_name_is_refused_on_both_wires(kept: Node, name: str) -> Non
         statuses = [
             (await wires.receive("kept", name))[0].status,
             (await wires.create_group(name)).status,
-            *([(await wires.pull("kept", group=name)).status] if name else []),  # no group: nobody's progress
+            *([(await wires.pull("kept", group=name)).status] if name else []),  # no group: no progress
         ]
         for status in statuses:
             assert (status.code, "group name" in status.message) == (40003, True), status
@@ -490,9 +490,9 @@ def test_a_flipped_byte_in_the_middle_is_a_refusal_that_names_file_and_place(kil
     path.write_bytes(data)
     line = refused(node)
     assert str(path) in line
-    told = re.search(r"at byte (\d+) \(log offset (\d+)\) is damaged", line)
-    assert told is not None
-    assert 0 < place - int(told[1]) < 500
+    result = re.search(r"at byte (\d+) \(log offset (\d+)\) is damaged", line)
+    assert result is not None
+    assert 0 < place - int(result[1]) < 500
     assert "restore the folder from a copy" in line
     assert path.read_bytes() == data, "a refusal changes nothing"
     data[place] ^= 1
@@ -596,7 +596,7 @@ LOADING = [PROGRAMS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in
 @pytest.mark.parametrize("name", LOADING)
 def test_unknown_and_impossible_settings_are_told_with_the_nearest_name_or_the_bounds(name: str) -> None:
     prefix = f"EVENQ_{name.upper()}_"
-    for flags, environment, told in (
+    for flags, environment, value in (
         (["--drain-mss=1"], {}, "unknown flag --drain-mss; did you mean --drain-ms?"),
         ([], {f"{prefix}DRAIN_MSS": "1"}, f"{prefix}DRAIN_MSS; did you mean {prefix}DRAIN_MS?"),
         (["--drain-ms=-1"], {}, "--drain-ms = '-1'"),
@@ -608,7 +608,7 @@ def test_unknown_and_impossible_settings_are_told_with_the_nearest_name_or_the_b
     ):
         done = program(name, *flags, **environment)
         assert done.returncode == 2, done.stderr
-        assert told in told_by(done)
+        assert value in told_by(done)
 
 
 @pytest.mark.slow  # eight programs; tests/unit/evenq_broker/test_settings.py has the rules
@@ -616,7 +616,7 @@ def test_settings_that_only_together_are_wrong_are_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
     tls = ["--tls.port=0", f"--tls.certificate={broken}", f"--tls.key={broken}"]
-    for flags, told in (
+    for flags, value in (
         (["--tls.port=0"], "tls.port is set without tls.certificate and tls.key"),
         ([f"--tls.key={broken}"], "belong together"),
         (tls, "they must be PEM, belong together"),
@@ -628,7 +628,7 @@ def test_settings_that_only_together_are_wrong_are_told(tmp_path: Path) -> None:
     ):
         done = program("broker", "--port=0", "--metrics-port=-1", *flags)
         assert done.returncode == 2, done.stderr
-        assert told in told_by(done)
+        assert value in told_by(done)
 
 
 # ------------------------------------------------------------------------------------------------ a full disk

@@ -217,8 +217,8 @@ def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() 
         broker.kill()
         broker.restart()
         asked = data_pb2.QueryOffsetsRequest(group="g", queues=[queue])
-        told = await call(net, broker.address, "/evenq.v1.Data/QueryOffsets", asked, data_pb2.QueryOffsetsResponse)
-        assert (told.offsets[0].max_offset, told.offsets[0].committed) == (400, 123)
+        response = await call(net, broker.address, "/evenq.v1.Data/QueryOffsets", asked, data_pb2.QueryOffsetsResponse)
+        assert (response.offsets[0].max_offset, response.offsets[0].committed) == (400, 123)
 
     run(story)
 
@@ -235,13 +235,13 @@ def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer
         await call(net, first, "/evenq.v1.Admin/CreateGroup", group, admin_pb2.CreateGroupResponse)
 
         async def shares(address: str, *client_ids: str) -> list[list[tuple[str, int]]]:
-            told = []
+            events = []
             for client_id in client_ids:
                 request = assignment_pb2.AssignmentRequest(group="g", topic="flights", client_id=client_id)
                 method = "/evenq.v1.Assignment/Query"
                 answer = await call(net, address, method, request, assignment_pb2.AssignmentResponse)
-                told.append([(at.queue.broker_name, at.queue.queue_id) for at in answer.queues])
-            return told
+                events.append([(at.queue.broker_name, at.queue.queue_id) for at in answer.queues])
+            return events
 
         everything = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
         ones = [Session(net, address, "one") for address in (first, second)]
@@ -260,9 +260,9 @@ def test_members_are_told_of_decisions_and_keep_their_queues_when_the_rebalancer
             return await shares(first, "one", "two") == [everything[:2], everything[2:]]
 
         await until(shared)
-        told = set()
-        while "assignment_changed" not in told:
-            told.add((await ones[0].next()).WhichOneof("event"))
+        events = set()
+        while "assignment_changed" not in events:
+            events.add((await ones[0].next()).WhichOneof("event"))
         before = await shares(second, "one", "two")
         assert cluster.rebalancer is not None
         cluster.rebalancer.kill()

@@ -44,7 +44,7 @@ def shown(admin: evenq.Admin) -> BrokerGroupView:
 
 def until(admin: evenq.Admin, what: Callable[[BrokerGroupView], bool], *, within_s: float = 60) -> BrokerGroupView:
     """The first view of which it is true."""
-    end, last = time.monotonic() + within_s, "nobody answers"
+    end, last = time.monotonic() + within_s, "no server answers"
     while time.monotonic() < end:
         try:
             view = shown(admin)
@@ -178,9 +178,9 @@ def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
         with pytest.raises(NotFound, match="no broker group is named 'broker-z'; the cluster has broker-a"):
             admin.move_leader("broker-z")
         assert main(["cluster", "show", "--json", "--endpoint", cluster.endpoints]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["broker_groups"][0]["leader"] == moved.leader
-        assert [one["copy"] for one in told["copies"]] == [0, 1, 2]
+        output = json.loads(capsys.readouterr().out)
+        assert output["broker_groups"][0]["leader"] == moved.leader
+        assert [one["copy"] for one in output["copies"]] == [0, 1, 2]
 
 
 def test_dead_copies_are_seen_since_when_and_a_group_that_nobody_leads_is_asked_at_a_copy(

@@ -195,7 +195,7 @@ def test_a_client_that_pings_all_the_time_and_says_nothing_is_not_hung_up_on(clu
 
 @pytest.mark.parametrize("language", ["COBOL", "", "RUST", "kotlin/2"])
 def test_whatever_headers_say_a_client_is_served(cluster: LocalCluster, language: str) -> None:
-    """Checklist 3: languages and versions nobody knows, strange headers, a clock 14 hours off."""
+    """Checklist 3: languages and versions that are not known, strange headers, a clock 14 hours off."""
 
     async def story(net: GrpcNet) -> None:
         client = Wire(
@@ -564,7 +564,7 @@ def test_a_goodbye_ends_the_clients_open_polls_at_once(cluster: LocalCluster) ->
 
 
 def test_heartbeats_are_always_ok(cluster: LocalCluster) -> None:
-    """Checklist 50: empty, without client id, of a group that nobody knows."""
+    """Checklist 50: empty, without client id, of a group that is not known."""
 
     async def story(net: GrpcNet) -> None:
         assert await Wire(net, cluster.endpoint, "").beat() == OK
@@ -586,8 +586,8 @@ def test_a_telemetry_stream_that_says_nothing_harms_nobody(cluster: LocalCluster
 
     async def story(net: GrpcNet) -> None:
         headers = {"x-mq-client-id": "mute", "x-mq-language": "RUST"}
-        told = net.stream(cluster.endpoint, V2 + "Telemetry", nothing(), timeout_ms=60_000, metadata=headers)
-        assert [frame async for frame in told] == []
+        result = net.stream(cluster.endpoint, V2 + "Telemetry", nothing(), timeout_ms=60_000, metadata=headers)
+        assert [frame async for frame in result] == []
         assert await Wire(net, cluster.endpoint, "mute").beat("g") == OK
 
     run(story)

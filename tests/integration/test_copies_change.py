@@ -75,7 +75,7 @@ class Traffic:
                     time.sleep(0.02)
 
     def more(self, count: int = 20) -> None:
-        """Wait for so many more acknowledged sends."""
+        """Wait for this number of more acknowledged sends."""
         goal = len(self.sent) + count
         until(lambda: len(self.sent) >= goal, lambda: f"{len(self.sent)} of {goal} acknowledged")
 
@@ -104,7 +104,7 @@ def shown(admin: evenq.Admin) -> BrokerGroupView:
             views = []
         if views:
             return views[0]
-        assert time.monotonic() < end, "nobody tells of the group"
+        assert time.monotonic() < end, "no copy tells of the group"
         time.sleep(0.1)
 
 
@@ -230,11 +230,11 @@ def test_the_data_of_a_broker_that_was_alone_gets_copies_and_survives_the_loss_o
         record.unlink()
         first.start()
         first.wait_ready(timeout_ms=120_000)
-        told = {
+        result = {
             "STORE__SEGMENT_BYTES": "1048576",
             "REPLICATION__MEMBERS": first.environment["EVENQ_BROKER_REPLICATION__MEMBERS"],
         }
-        nodes = [added_copy(cluster, number, **told)[0] for number in (1, 2)]
+        nodes = [added_copy(cluster, number, **result)[0] for number in (1, 2)]
         with evenq.Admin(endpoint=cluster.endpoints, timeout_ms=5_000) as admin:
             assert (shown(admin).mode, shown(admin).in_sync_min, shown(admin).served) == ("sync", 1, True)
             for node in nodes:
@@ -247,5 +247,5 @@ def test_the_data_of_a_broker_that_was_alone_gets_copies_and_survives_the_loss_o
             until(lambda: shown(admin).served and shown(admin).leader != 0, lambda: shown(admin))
             read += received(cluster.endpoints, 150)
             assert sorted(body.strip() for body in read) == sorted(bodies), "each once, none missing"
-            first.start()  # with the settings of before: an empty folder is a new copy
+            first.start()  # with the settings from before: an empty folder is a new copy
             all_in_sync(admin, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""A flipped bit in a full log file of a real broker: what readers are told, what is counted, and how copies help."""
+"""A flipped bit in a full log file of a real broker: what readers receive, what is counted, and how copies help."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read(endpoint: str, name: str, *, until_error: bool) -> tuple[int, str]:
                     return len(numbers), str(error)
                 raise
             except Error:
-                time.sleep(0.05)  # nobody leads for a moment
+                time.sleep(0.05)  # no copy leads for a moment
     return len(numbers), ""
 
 

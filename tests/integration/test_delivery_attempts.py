@@ -50,8 +50,8 @@ with evenq.PushConsumer(listener=note, **options):
 class Consumers:
     """Processes one after another; what their listeners got is in a file."""
 
-    def __init__(self, *told: str, path: Path) -> None:
-        self.told, self.path = told, path
+    def __init__(self, *given: str, path: Path) -> None:
+        self.told, self.path = given, path
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

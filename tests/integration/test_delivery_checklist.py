@@ -43,8 +43,8 @@ class Talk:
         return Talk(self.broker, self.net, self.clock, client, language)
 
     async def call(self, name: str, request: Any, response: Any) -> Any:
-        told = request.SerializeToString()
-        call = self.net.unary("a:8081", V2 + name, told, timeout_ms=60_000, metadata=self.headers)
+        result = request.SerializeToString()
+        call = self.net.unary("a:8081", V2 + name, result, timeout_ms=60_000, metadata=self.headers)
         return response.FromString(await self.clock.during(call))
 
     async def send(self, *bodies: str, lane: str = "") -> None:
@@ -111,8 +111,8 @@ def run(story: Callable[[Talk], Awaitable[None]], *, fifo: bool = False, **group
     async def body() -> None:
         clock = FakeClock()
         net = LoopNet(clock)
-        told = BrokerSettings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
-        broker = Broker(told, clock=clock, rng=random.Random(1), net=net)
+        result = BrokerSettings(broker_name="a", default_start_from="FIRST", error_hold_ms=0)
+        broker = Broker(result, clock=clock, rng=random.Random(1), net=net)
         await broker.open()
         net.serve("a:8081", broker.rpcs())
         talk = Talk(broker, net, clock)
@@ -306,8 +306,8 @@ def test_41_what_always_fails_is_delivered_max_attempts_times_and_is_then_a_dead
         [letter] = await talk.broker.ledger.store.read_at(dead.topic_id, 0, [0])
         system = definition_pb2.SystemProperties.FromString(letter.system)
         assert (system.dead_letter_queue.topic, system.dead_letter_queue.message_id) == ("t", "id-poison")
-        told = definition_pb2.Message.FromString(letter.head).user_properties
-        assert (told["DLQ_REASON"], told["DLQ_ATTEMPTS"]) == ("attempts", "17")
+        response = definition_pb2.Message.FromString(letter.head).user_properties
+        assert (response["DLQ_REASON"], response["DLQ_ATTEMPTS"]) == ("attempts", "17")
 
     run(story)
 

@@ -102,7 +102,7 @@ def test_a_forked_child_is_told_and_can_make_its_own(cluster: LocalCluster, topi
 def test_over_tls_the_first_and_all_further_sends_succeed_while_the_certificate_of_the_client_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: str
 ) -> None:
-    """Brokers speak nothing but TLS and let nobody in without a certificate; nothing is hidden by a retry."""
+    """Brokers speak nothing but TLS and let no one in without a certificate; nothing is hidden by a retry."""
     monkeypatch.setattr("evenq.wire.tls_channels.LOOK_MS", 100)
     called: list[tuple[str, str]] = []
     unary = BlockingNet.unary

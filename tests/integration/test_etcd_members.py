@@ -82,8 +82,8 @@ def test_with_one_of_three_members_gone_all_goes_on(three: Etcd, tmp_path: Path,
         try:
             seen = await a.renewed(seen)
             seen = await b.renewed(seen)
-            while (told := await asyncio.wait_for(anext(watch), SETTLED_SECONDS)) != seen:
-                assert told.record.version < seen.record.version
+            while (response := await asyncio.wait_for(anext(watch), SETTLED_SECONDS)) != seen:
+                assert response.record.version < seen.record.version
             await watch.aclose()
         finally:
             if how == "paused":

@@ -119,14 +119,14 @@ async def _through_the_stubs(
         bad = await _frames(net, addresses[0], "ReceiveMessage", receive, service_pb2.ReceiveMessageResponse)
         by_v2: list[bytes] = []
         by_evenq: list[bytes] = []
-        told = common_pb2.Filter(type=common_pb2.Filter.SQL, expression=expression)
+        response = common_pb2.Filter(type=common_pb2.Filter.SQL, expression=expression)
         for address, queue_id in product(addresses, range(QUEUES)):
             pull = service_pb2.PullMessageRequest(offset=0, batch_size=32, message_queue=receive.message_queue)
             pull.message_queue.id = queue_id
             pull.filter_expression.type, pull.filter_expression.expression = definition_pb2.SQL, expression
             pulled = await _frames(net, address, "PullMessage", pull, service_pb2.PullMessageResponse)
             by_v2 += [frame.message.body for frame in pulled if frame.HasField("message")]
-            request = data_pb2.PullRequest(queue=common_pb2.Queue(topic=topic, queue_id=queue_id), filter=told)
+            request = data_pb2.PullRequest(queue=common_pb2.Queue(topic=topic, queue_id=queue_id), filter=response)
             data = await net.unary(address, "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
             by_evenq += [message.body for message in data_pb2.PullResponse.FromString(data).messages]
         return [frame.status.code for frame in bad], by_v2, by_evenq
@@ -153,8 +153,8 @@ def test_the_command_line_consumes_what_an_expression_wants(cluster: LocalCluste
             [*command, *options, "--endpoint", cluster.endpoint], capture_output=True, text=True, check=False
         )
 
-    told = consume(LARGE_EU, "--from", "first", "--max", str(len(expected)), "--json")
-    assert {json.loads(line)["body"].encode() for line in told.stdout.splitlines()} == expected, told.stderr
+    output = consume(LARGE_EU, "--from", "first", "--max", str(len(expected)), "--json")
+    assert {json.loads(line)["body"].encode() for line in output.stdout.splitlines()} == expected, output.stderr
     wrong = consume(BAD, "--max", "1")
     assert wrong.returncode != 0
     assert "LIKE is not known" in " ".join(wrong.stderr.split())
@@ -173,8 +173,8 @@ def test_members_that_differ_are_shown(cluster: LocalCluster) -> None:
 
     def shown() -> list[dict[str, str]]:
         command = [sys.executable, "-m", "evenq.cli", "group", "show", "sql-differ", "--json"]
-        told = subprocess.run([*command, "--endpoint", cluster.endpoint], capture_output=True, text=True, check=True)
-        rows: list[dict[str, str]] = json.loads(told.stdout)["differing_filters"]
+        output = subprocess.run([*command, "--endpoint", cluster.endpoint], capture_output=True, text=True, check=True)
+        rows: list[dict[str, str]] = json.loads(output.stdout)["differing_filters"]
         return rows
 
     with member("amount > 1"):

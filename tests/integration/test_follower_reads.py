@@ -58,7 +58,7 @@ def send(cluster: LocalCluster, first: int, count: int, *, size: int = 0) -> lis
 
 
 def started(cluster: LocalCluster, count: int) -> list[str]:
-    """A topic of `QUEUES` queues with so many messages, on all three copies."""
+    """A topic of `QUEUES` queues with this number of messages, on all three copies."""
     in_sync(cluster, 3)
     with evenq.Admin(endpoint=cluster.endpoints) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
@@ -116,10 +116,10 @@ def check_scan_and_offsets(leader: str, follower: str) -> None:
             return [data_pb2.ScanBlock.FromString(one) async for one in stream]
 
         try:
-            told = await offsets(leader, topic=TOPIC, timestamp_ms=1)
-            assert await offsets(follower, topic=TOPIC, timestamp_ms=1) == told
-            assert [one.queue for one in told.offsets] == queues
-            for one in told.offsets:
+            response = await offsets(leader, topic=TOPIC, timestamp_ms=1)
+            assert await offsets(follower, topic=TOPIC, timestamp_ms=1) == response
+            assert [one.queue for one in response.offsets] == queues
+            for one in response.offsets:
                 for records in (data_pb2.RecordsWanted(), data_pb2.RecordsWanted(version=1, head=True, system=True)):
                     wanted = {"queue": one.queue, "end": one.max_offset, "uid": one.uid, "records": records}
                     blocks = await scanned(leader, **wanted)
@@ -199,7 +199,7 @@ def reading(cluster: LocalCluster) -> evenq.PullConsumer:
 
 @pytest.mark.spec("HA-5", "HA-9")
 def test_a_reader_goes_on_at_a_follower_while_nobody_leads(tmp_path: Path) -> None:
-    """Two of three copies are killed, so nobody can lead; the third gives all that it knows to be committed. Once there is
+    """Two of three copies are killed, so no copy can lead; the third gives all that it knows to be committed. Once there is
     a leader again the reader goes on with what is new, and its progress is stored there.
     """
     with group(tmp_path) as cluster:
@@ -217,7 +217,7 @@ def test_a_reader_goes_on_at_a_follower_while_nobody_leads(tmp_path: Path) -> No
                 assert time.monotonic() < killed_s + 90
             log.info("%d messages after %.2f s", len(reader.bodies) - before, time.monotonic() - killed_s)
             reader.poll_until(sent)
-            assert figure(left, "evenq_broker_replica_role", 'role="ready"') == 0, "nobody leads"
+            assert figure(left, "evenq_broker_replica_role", 'role="ready"') == 0, "no copy leads"
             assert figure(left, "evenq_broker_replica_messages_out_total") > 0
             leader.restart()
             other.restart()
@@ -314,7 +314,7 @@ def test_a_follower_answers_only_readers_that_take_any_copy_and_own_nothing(tmp_
         assert pulled(address_of(leader), 0).status.code == definition_pb2.HA_NOT_AVAILABLE, "it leads: ask at its port"
         behind = pulled(address_of(follower), 0, 1_000)
         assert behind.status.code == definition_pb2.MESSAGE_NOT_FOUND, "its leader may have more"
-        assert behind.next_offset == 1_000, "nobody is moved by a follower"
+        assert behind.next_offset == 1_000, "no group is moved by a follower"
         check_scan_and_offsets(f"127.0.0.1:{leader.port}", address_of(follower))
 
 
@@ -329,7 +329,7 @@ def test_a_reader_far_behind_is_sent_to_a_follower(tmp_path: Path) -> None:
         leader, followers = followers_of(cluster)
         client = f"127.0.0.1:{leader.port}"
         assert pulled(client, 0, count=1).far_behind
-        assert not pulled(client, 0, count=1, any_copy=False).far_behind, "nobody asked"
+        assert not pulled(client, 0, count=1, any_copy=False).far_behind, "no client asked"
         assert not pulled(client, 0).far_behind, "it read to the end of the queue"
         scan_says_far_behind(client, address_of(followers[0]))
         until(lambda: all(len(shown(one)) == len(sent) for one in followers), "followers show all")

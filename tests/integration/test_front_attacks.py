@@ -105,7 +105,7 @@ class Good:
                     begun = time.perf_counter()
                     assert call(b"", timeout=60) == b""
                     self.times_ms.append((time.perf_counter() - begun) * 1000)
-        except BaseException as error:  # noqa: BLE001  told by the test
+        except BaseException as error:  # noqa: BLE001  raised by the test
             self.error = error
 
     @contextmanager
@@ -194,9 +194,7 @@ def test_a_flood_is_told_why(tmp_path: Path) -> None:
     with served(tmp_path) as (port, _), Attacker(port) as attacker:
         attacker.socket.settimeout(1)
         code, deadline = None, time.monotonic() + PATIENCE_S
-        while (
-            code is None and time.monotonic() < deadline
-        ):  # so many in a while: a slow server forgets the first of them
+        while code is None and time.monotonic() < deadline:  # many in a while: a slow server forgets the first of them
             attacker.send(f.ping(bytes(8)) * 1_002)
             code = attacker.end()
         assert code is ErrorCode.ENHANCE_YOUR_CALM

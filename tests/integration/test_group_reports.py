@@ -120,8 +120,8 @@ def test_a_healthy_group_has_no_finding_and_exactly_what_is_wrong_is_found(clust
             found = admin.diagnose_group("billing")
         assert [one.kind for one in found.findings] == ["DIFFERENT_SUBSCRIPTIONS", "IDLE_MEMBERS"]
         assert "'vip'" in found.findings[0].seen
-        told = evenq("group", "doctor", "billing", code=1)
-        assert "evenq group show billing" in told
+        output = evenq("group", "doctor", "billing", code=1)
+        assert "evenq group show billing" in output
 
 
 @pytest.mark.slow  # ten commands; its shrinking is tested in test_resizing.py, too

@@ -3,7 +3,7 @@
 Most of it plays on a whole broker behind a net without sockets, with a clock that the test moves; at the end a process
 with real connections (EVENQ_TEST_SCALE=full: 10,000 of them, else 1,000; `--log-cli-level=INFO` tells the figures).
 What this file does not show is shown by test_bad_input.py (names, sizes, handles, bytes), test_conformance.py (a
-telemetry stream that nobody reads) and unit/evenq_broker/rpc/test_error_codes.py (the lists of error codes).
+telemetry stream that is not read) and unit/evenq_broker/rpc/test_error_codes.py (the lists of error codes).
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ class Hall:
         self.brokers: list[Broker] = []
 
     async def open(self, name: str = "a", **settings: Any) -> Broker:
-        told = {"default_start_from": "FIRST", "error_hold_ms": 0, "default_queues": 1, **settings}
-        broker = Broker(BrokerSettings(broker_name=name, **told), clock=self.clock, rng=random.Random(1), net=self.net)
+        fields = {"default_start_from": "FIRST", "error_hold_ms": 0, "default_queues": 1, **settings}
+        broker = Broker(
+            BrokerSettings(broker_name=name, **fields), clock=self.clock, rng=random.Random(1), net=self.net
+        )
         await broker.open()
         self.net.serve(f"{name}:8081", broker.rpcs())
         self.brokers.append(broker)
@@ -73,8 +75,8 @@ class Hall:
     async def call(self, name: str, request: Any, response: Any, *, client: str = "c", to: str = "a") -> Any:
         method = name if name.startswith("/") else V2 + name
         headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
-        told = request.SerializeToString()
-        call = self.net.unary(f"{to}:8081", method, told, timeout_ms=60_000, metadata=headers)
+        result = request.SerializeToString()
+        call = self.net.unary(f"{to}:8081", method, result, timeout_ms=60_000, metadata=headers)
         return response.FromString(await self.during(call))
 
     async def send(self, *bodies: str, topic: str = "t", lane: str = "", delay_ms: int = 0, to: str = "a") -> Any:
@@ -103,8 +105,8 @@ class Hall:
         if not push:
             set_duration_ms(request.invisible_duration, invisible_ms)
         headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
-        told = request.SerializeToString()
-        stream = self.net.stream("a:8081", V2 + "ReceiveMessage", told, timeout_ms=120_000, metadata=headers)
+        result = request.SerializeToString()
+        stream = self.net.stream("a:8081", V2 + "ReceiveMessage", result, timeout_ms=120_000, metadata=headers)
 
         async def collect() -> list[Any]:
             frames = [s.ReceiveMessageResponse.FromString(frame) async for frame in stream]
@@ -445,9 +447,9 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
                 if number % 50 == 1:
                     sync = s.SyncLiteSubscriptionRequest(action=d.PARTIAL_ADD, lite_topic_set=[f"x{number}"])
                     sync.topic.name, sync.group.name = "l", "g"
-                    told = sync.SerializeToString()
+                    result = sync.SerializeToString()
                     method = V2 + "SyncLiteSubscription"
-                    await hall.net.unary("a:8081", method, told, timeout_ms=9_000, metadata=headers)
+                    await hall.net.unary("a:8081", method, result, timeout_ms=9_000, metadata=headers)
                 await hall.receiving("empty", push=True, poll_ms=50_000, client=client)
             await asyncio.Event().wait()
 
@@ -614,7 +616,7 @@ class Gauge:
 
 @pytest.fixture
 def gauge(tmp_path: Path) -> Iterator[Gauge]:
-    # Longer than a crowd needs to come, also on a busy machine: whoever is silent for longer loses its poll.
+    # Longer than a crowd needs to come, also on a busy machine: a client that is silent for longer loses its poll.
     silence_ms = max(12_000, 4 * MANY)
     settings = {"CLIENT_SILENCE_MS": f"{silence_ms}", "STORE__DISK_FREE_MIN_BYTES": "0"}
     with LocalCluster(nameservers=0, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:

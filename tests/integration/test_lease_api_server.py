@@ -32,7 +32,7 @@ from evenq.runtime.clock import SystemClock
 from evenq.serving.kubernetes_api import Expired, KubernetesApi, Object, WatchStop
 from evenq.testing.free_ports import FreePorts
 
-# slow: a real API server that is killed and paused; the unit tests of leases play the same with one that answers as told
+# slow: a real API server that is killed and paused; the unit tests of leases play the same with one that answers as the test sets
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_SECONDS + 300)]
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 TIMING = RemoteTiming(total_ms=8_000, silence_ms=3_000, retry_ms_max=500)
@@ -176,8 +176,8 @@ def test_brokers_share_a_record_with_rights_for_one_lease(server: ApiServer, tmp
         assert again.token != seen.token, "the same record once more is a change"
         assert await a.compare_and_set(seen, FIRST.elected(0)) is None
         won = await a.compare_and_set(again, FIRST.elected(0))
-        while (told := await asyncio.wait_for(anext(watch), 60)) != won:
-            assert told == again
+        while (response := await asyncio.wait_for(anext(watch), 60)) != won:
+            assert response == again
         await watch.aclose()
         lease = await asyncio.to_thread(server.call, "GET", f"{LEASES}/{name}")
         assert lease["metadata"]["labels"] == {"made-by": "chart"}
@@ -239,7 +239,7 @@ def test_a_watch_and_writes_go_on_after_the_server_was_away(server: ApiServer, t
                 await asyncio.to_thread(server.start)
         last: Seen | None = None
         tries = 0
-        while last is None:  # the write of which nobody knew may land behind the read
+        while last is None:  # the write that was not known may land behind the read
             now = await reached(a)
             assert now is not None
             assert now.record in {FIRST, FIRST.elected(0)}, "unknown means either"
@@ -247,11 +247,11 @@ def test_a_watch_and_writes_go_on_after_the_server_was_away(server: ApiServer, t
             tries += 1
             assert tries <= 10, "it was written a few times at most"
         end = time.monotonic() + 60
-        told: Seen | None = None
-        while told != last:
+        response: Seen | None = None
+        while response != last:
             assert time.monotonic() < end
             try:
-                told = await asyncio.wait_for(anext(watch), 60)
+                response = await asyncio.wait_for(anext(watch), 60)
             except (CoordinatorUnknown, StopAsyncIteration):
                 watch = b.watch()  # as its callers do
         await watch.aclose()

@@ -90,7 +90,7 @@ def test_two_members_share_lite_topics_and_keep_their_order(cluster: LocalCluste
 
 
 def test_after_both_brokers_started_again_subscriptions_and_order_go_on(cluster: LocalCluster) -> None:
-    """Nobody is left who knows the sets: the client tells it as soon as its line is open again."""
+    """No broker is left that knows the sets: the client tells it as soon as its line is open again."""
     topic = made(cluster, "restarted")
     endpoints = ";".join(broker.address for broker in cluster.brokers)
     seen: dict[str, list[int]] = defaultdict(list)
@@ -168,7 +168,7 @@ def test_the_command_line_sends_to_a_lite_topic_lists_it_and_receives(cluster: L
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout
 
     said("produce", topic, "--body", "hello", "--lite-topic", "ann")
-    told = json.loads(said("topic", "list", "--lite", "--json"))
-    assert any("ann" in json.dumps(row) for row in told["lite_topics"])
+    output = json.loads(said("topic", "list", "--lite", "--json"))
+    assert any("ann" in json.dumps(row) for row in output["lite_topics"])
     came = json.loads(said("consume", topic, "--group", topic, "--lite-topic", "ann", "--max", "1", "--json"))
     assert (came["body"], came["lite_topic"]) == ("hello", "ann")

@@ -1,4 +1,4 @@
-"""A process with local queues is killed (-9) in the middle of its work; the next one finds all that it was told."""
+"""A process with local queues is killed (-9) in the middle of its work; the next one finds all that it was answered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for _ in range(4):
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize("engine", ["embedded", "local"])
 def test_nothing_that_send_returned_is_lost_by_kill_9(engine, flush, tmp_path):
-    told = dict.fromkeys(range(4), -1)
+    result = dict.fromkeys(range(4), -1)
     for _ in range(2):
         victim = subprocess.Popen(
             [sys.executable, "-c", VICTIM, str(tmp_path / "data"), engine, flush], stdout=subprocess.PIPE, text=True
@@ -40,15 +40,15 @@ def test_nothing_that_send_returned_is_lost_by_kill_9(engine, flush, tmp_path):
         assert victim.stdout is not None
         for count, line in enumerate(victim.stdout):
             queue_id, offset = map(int, line.split())
-            told[queue_id] = max(told[queue_id], offset)
+            result[queue_id] = max(result[queue_id], offset)
             if count == 600:
                 victim.kill()
                 break
         rest, _ = victim.communicate()
         for queue_id, offset in re.findall(r"^(\d+) (\d+)$", rest, re.MULTILINE):
-            told[int(queue_id)] = max(told[int(queue_id)], int(offset))
+            result[int(queue_id)] = max(result[int(queue_id)], int(offset))
         with evenq.local.open(tmp_path / "data", engine=engine) as queues:
-            for queue_id, newest in told.items():
+            for queue_id, newest in result.items():
                 offset = 0
                 while messages := queues.engine.get_message("orders", queue_id, offset).messages:
                     assert [message.offset for message in messages] == list(range(offset, offset + len(messages)))

@@ -54,9 +54,9 @@ class Member:
         ordered: bool = False,
         assignment: str = "client",
     ) -> None:
-        told = (cluster.endpoint, topic, topic, client_id, str(work_ms), "yes" if ordered else "no", assignment)
+        result = (cluster.endpoint, topic, topic, client_id, str(work_ms), "yes" if ordered else "no", assignment)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MEMBER, *told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", MEMBER, *result], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.got: list[str] = []
         self.ready = False

@@ -66,7 +66,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Listener:
-    """Notes what came, and is done when it has seen so many messages; or fails every one of them."""
+    """Notes what came, and is done when it has seen this number of messages; or fails every one of them."""
 
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails

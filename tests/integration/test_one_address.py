@@ -342,7 +342,7 @@ def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Way
 
 @pytest.mark.parametrize("call", ["ack", "change", "dead letter", "pull"])
 def test_a_call_of_the_public_protocol_finds_the_queues_broker_from_any_other(signed: Way, call: str) -> None:
-    """Its header names nobody: the receipt handle or the queue says whose it is, and the caller's rights count."""
+    """Its header names no broker: the receipt handle or the queue says whose it is, and the caller's rights count."""
     name = f"shop-{call.replace(' ', '-')}"
     with signed.admin() as admin:
         admin.create_topic(name, queues=1)
@@ -468,9 +468,9 @@ def test_a_forwarded_port_of_a_cluster_that_knows_nothing_of_it(tmp_path: Path) 
             until(lambda: len(seen) >= COUNT)
         assert sorted(seen) == ALL
         command("produce", "forwarded", "--body", "typed", "--one-address", endpoint=endpoint)
-        told = command("consume", "forwarded", "--group", "g2", "--from", "first", "--max", str(COUNT + 1), "--json", "--one-address",
+        output = command("consume", "forwarded", "--group", "g2", "--from", "first", "--max", str(COUNT + 1), "--json", "--one-address",
                        endpoint=endpoint)  # fmt: skip
-        assert len(told.splitlines()) == COUNT + 1
+        assert len(output.splitlines()) == COUNT + 1
         assert "broker-c" in command("broker", "list", "--one-address", endpoint=endpoint)
 
 
@@ -480,10 +480,10 @@ def test_the_command_line_and_spark_through_one_address(way: Way) -> None:
     command("topic", "create", "typed", "--queues", "1", endpoint=way.endpoint)
     for word in ("one", "two", "three"):
         command("produce", "typed", "--body", word, endpoint=way.endpoint)
-    told = command(
+    output = command(
         "consume", "typed", "--group", "typed", "--from", "first", "--max", "3", "--json", endpoint=way.endpoint
     )
-    assert len(told.splitlines()) == 3
+    assert len(output.splitlines()) == 3
     with way.admin() as admin:
         admin.create_topic("table", queues=2)
     send(way, "table")

@@ -40,7 +40,7 @@ def send(endpoint: str, tls: Tls, bodies: list[str]) -> None:
 
 
 def received(endpoint: str, tls: Tls, group: str, count: int) -> list[str]:
-    """Bodies, until there are so many or a minute is over."""
+    """Bodies, until there are this number of or a minute is over."""
     bodies: list[str] = []
     end = time.monotonic() + 60
     with evenq.SimpleConsumer(
@@ -105,9 +105,9 @@ def test_evenq_up_with_tls_is_backed_up_with_the_options_that_it_prints(tmp_path
         while not lines or "evenq commands" not in lines[-1]:
             lines.append(up.stdout.readline())
             assert lines[-1], lines
-        told = dict(word.split("=", 1) for word in lines[-1].split() if "=" in word)
-        ca, endpoint = told["EVENQ_TLS_CA"], told["EVENQ_ENDPOINT"]
-        run("produce", TOPIC, "--count", "20", **told)
+        fields = dict(word.split("=", 1) for word in lines[-1].split() if "=" in word)
+        ca, endpoint = fields["EVENQ_TLS_CA"], fields["EVENQ_ENDPOINT"]
+        run("produce", TOPIC, "--count", "20", **fields)
         target = tmp_path / "backups"
         untrusted = run("backup", "create", "--to", target, "--endpoint", endpoint, code=1)
         assert "--tls-ca" in untrusted

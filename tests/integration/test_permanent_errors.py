@@ -1,4 +1,4 @@
-"""Topics that are missing and calls that are forbidden, as a user of each client sees them: raised or told to
+"""Topics that are missing and calls that are forbidden, as a user of each client sees them: raised or reported to
 `on_error` once, and the client goes on when they are over.
 """
 
@@ -159,10 +159,10 @@ def test_a_push_consumer_without_on_error_logs_once_and_says_when_the_topic_is_t
         make(cluster, "mine-logged")
         send(cluster, "mine-logged", b"one")
         eventually(lambda: got == [b"one"], "it goes on")
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 2, told
-    assert "group logs: topic mine-logged is refused" in told[0]
-    assert "group logs: topic mine-logged works again after" in told[1]
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 2, lines
+    assert "group logs: topic mine-logged is refused" in lines[0]
+    assert "group logs: topic mine-logged works again after" in lines[1]
 
 
 def test_the_asyncio_faces_do_the_same(cluster: LocalCluster) -> None:
@@ -229,8 +229,8 @@ def test_the_command_line_consumes_and_produces_with_the_grants_of_the_sdk(clust
         return done.stdout
 
     evenq_command("produce", "mine-cli", "--body", "hello")
-    told = evenq_command("consume", "mine-cli", "--group", "cli", "--from", "first", "--max", "1", "--json")
-    assert json.loads(told)["body"] == "hello"
+    result = evenq_command("consume", "mine-cli", "--group", "cli", "--from", "first", "--max", "1", "--json")
+    assert json.loads(result)["body"] == "hello"
 
 
 def test_a_lite_consumer_raises_at_its_start(cluster: LocalCluster) -> None:

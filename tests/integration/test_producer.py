@@ -181,11 +181,11 @@ def test_checklist_22_bad_messages_get_the_codes_of_the_contract(cluster: LocalC
         net = GrpcNet()
         try:
             for code, bad in BAD.items():
-                told = await send(net, cluster.endpoint, bad)
-                assert (told.status.code, told.entries[0].status.code) == (code, code)
+                response = await send(net, cluster.endpoint, bad)
+                assert (response.status.code, response.entries[0].status.code) == (code, code)
             for reserved in ("KEYS", "UNIQ_KEY"):
-                told = await send(net, cluster.endpoint, with_property(reserved))
-                assert told.status.code == v2.OK, "user properties are kept apart from ours, so all may be used"
+                response = await send(net, cluster.endpoint, with_property(reserved))
+                assert response.status.code == v2.OK, "user properties are kept apart from ours, so all may be used"
         finally:
             await net.close()
 
@@ -336,4 +336,6 @@ def test_a_broker_that_stands_still_for_longer_than_the_tries_take_stores_each_m
         with evenq.Admin(endpoint=one.endpoint) as admin:
             kept = sum(queue.max_offset for queue in admin.describe_topic("stills").queues)
         assert kept == len(futures) + 1
-        assert len({(place.queue, place.offset) for place in places}) == len(places), "and each retry is told its place"
+        assert len({(place.queue, place.offset) for place in places}) == len(places), (
+            "and each retry is answered with its place"
+        )

@@ -272,8 +272,8 @@ async def ask_for_a_stack(net: GrpcNet, home: str, other: str) -> None:
     answer.thread_stack_trace.nonce = command.print_thread_stack_trace_command.nonce
     answer.thread_stack_trace.thread_stack_trace = "main: waits"
     outgoing.put_nowait(answer.SerializeToString())
-    told = await asking
-    assert (told.status.code, told.thread_stack_trace) == (20000, "main: waits")
+    response = await asking
+    assert (response.status.code, response.thread_stack_trace) == (20000, "main: waits")
     span = admin_pb2.QueryTimeSpanRequest(group=definition_pb2.Resource(name="pulled"))
     spans = await call(net, other, ADMIN + "QueryTimeSpan", span, admin_pb2.QueryTimeSpanResponse)
     assert {one.message_queue.broker.name for one in spans.queue_time_span_list} == {"broker-a", "broker-b"}

@@ -149,28 +149,28 @@ def test_a_group_that_begins_at_the_end_reads_only_what_comes_later(up, port):
 
 def test_the_first_message_makes_a_topic_of_its_type_and_produce_says_so_once(up, port):
     _, endpoint = up("--port", str(port), "--brokers", "2")
-    told = evenq("produce", "jobs", "--body", "one", endpoint=endpoint)
-    assert "created topic jobs (NORMAL, 16 queues)" in told
+    output = evenq("produce", "jobs", "--body", "one", endpoint=endpoint)
+    assert "created topic jobs (NORMAL, 16 queues)" in output
     assert "created" not in evenq("produce", "jobs", "--body", "two", endpoint=endpoint)
-    told = json.loads(evenq("produce", "steps", "--body", "one", "--message-group", "a", "--json", endpoint=endpoint))
-    assert told["created"] == "created topic steps (FIFO, 16 queues)"
+    output = json.loads(evenq("produce", "steps", "--body", "one", "--message-group", "a", "--json", endpoint=endpoint))
+    assert output["created"] == "created topic steps (FIFO, 16 queues)"
 
 
 def test_without_automatic_topics_both_sides_are_told_what_to_do(up, port):
     _, endpoint = up("--port", str(port), "--no-auto-create-topics")
     for words in (("produce", "jobs", "--body", "one"), ("consume", "jobs", "--group", "g", "--max", "1")):
-        told = evenq(*words, endpoint=endpoint, code=1)
-        assert "no topic 'jobs'" in told
-        assert "evenq topic create jobs" in told
-        assert told.count("\n") == 1
+        output = evenq(*words, endpoint=endpoint, code=1)
+        assert "no topic 'jobs'" in output
+        assert "evenq topic create jobs" in output
+        assert output.count("\n") == 1
     assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
 
 
 def test_who_only_reads_makes_no_topic(up, port):
     _, endpoint = up("--port", str(port))
-    told = evenq("consume", "jobs", "--group", "g", "--max", "1", endpoint=endpoint, code=1)
-    assert "no topic 'jobs'" in told
-    assert "its first message makes it" in told
+    output = evenq("consume", "jobs", "--group", "g", "--max", "1", endpoint=endpoint, code=1)
+    assert "no topic 'jobs'" in output
+    assert "its first message makes it" in output
     assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
 
 
@@ -186,10 +186,10 @@ def test_a_port_in_use_is_one_line_that_names_a_free_one(port):
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        told = evenq("up", "--port", str(port), code=2)
-    assert told.count("\n") == 1
-    assert f"port {port} on 127.0.0.1 is in use" in told
-    assert re.search(r"evenq up --port \d+", told)
+        output = evenq("up", "--port", str(port), code=2)
+    assert output.count("\n") == 1
+    assert f"port {port} on 127.0.0.1 is in use" in output
+    assert re.search(r"evenq up --port \d+", output)
 
 
 def test_data_are_there_again_after_a_restart(up, port, tmp_path):
@@ -211,10 +211,10 @@ def test_data_are_there_again_after_a_restart(up, port, tmp_path):
 def test_a_second_one_on_the_same_data_folder_is_refused(up, port, tmp_path):
     folder = tmp_path / "queue"
     process, _ = up("--port", str(port), "--data", str(folder))
-    told = evenq("up", "--port", "0", "--data", str(folder), code=1)
-    assert told.count("\n") == 1
-    assert str(folder) in told
-    assert f"process {process.pid}" in told
+    output = evenq("up", "--port", "0", "--data", str(folder), code=1)
+    assert output.count("\n") == 1
+    assert str(folder) in output
+    assert f"process {process.pid}" in output
 
 
 @pytest.mark.slow  # four processes and many commands
@@ -232,7 +232,7 @@ def test_each_service_may_have_its_own_process(up, port, tmp_path):
 
 
 def runs(pid):
-    """Whether it is a process that has not ended; one that nobody waited for has no command line any more."""
+    """Whether it is a process that has not ended; one that was not waited for has no command line any more."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except OSError:

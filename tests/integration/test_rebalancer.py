@@ -73,7 +73,7 @@ class FakeBroker:
             facts.members.add(client_id=own).subscriptions.add(topic="T")
         self._reports.put_nowait(report.SerializeToString())
 
-    async def told(self) -> pb.Decision:
+    async def decision(self) -> pb.Decision:
         async with asyncio.timeout(60):
             while not (decision := pb.Decision.FromString(await anext(self._stream))).group:
                 pass  # a sign of life
@@ -135,12 +135,12 @@ def test_three_members_share_eight_queues_and_a_fourth_makes_a_new_generation() 
         async with running() as cluster:
             broker = FakeBroker(cluster)
             broker.tell("c1", "c2", "c3", full=True)
-            first = await broker.told()
+            first = await broker.decision()
             assert (first.group, first.topic) == ("g", "T")
             assert [await cluster.ids(own) for own in ("c1", "c2", "c3")] == [[0, 1, 2], [3, 4, 5], [6, 7]]  # AL-7
             assert not (await cluster.ask("c4")).known
             broker.tell("c1", "c2", "c3", "c4")
-            second = await broker.told()
+            second = await broker.decision()
             assert second.generation.epoch == first.generation.epoch
             assert second.generation.counter == first.generation.counter + 1
             answers = [await cluster.ask(own) for own in ("c1", "c2", "c3", "c4")]
@@ -172,13 +172,13 @@ def test_a_second_broker_gets_what_stands_and_hears_of_changes_told_by_the_first
         async with running() as cluster:
             one, two = FakeBroker(cluster, "broker-a"), FakeBroker(cluster, "broker-b")
             one.tell("c1")
-            await one.told()
+            await one.decision()
             two.tell("c1")
             newest = 0
             while newest < 2:
-                newest = (await two.told()).generation.counter
+                newest = (await two.decision()).generation.counter
             one.tell("c1", "c2")
-            assert (await two.told()).generation.counter == 3
+            assert (await two.decision()).generation.counter == 3
             queues = [(row.queue.broker_name, row.queue.queue_id) for row in (await cluster.ask("c2")).queues]
             assert queues == [("broker-b", number) for number in range(8)]
             await one.close()
@@ -192,12 +192,12 @@ def test_the_facts_of_a_broker_that_died_are_kept_for_the_grace_and_then_dropped
         async with running() as cluster:
             broker = FakeBroker(cluster)
             broker.tell("c1")
-            first = await broker.told()
+            first = await broker.decision()
             await broker.close()
             assert await cluster.ids("c1") == list(range(8))
             back = FakeBroker(cluster)
             back.tell("c1", full=True)
-            assert (await back.told()).generation == first.generation, "the same facts, so the same decision"
+            assert (await back.decision()).generation == first.generation, "the same facts, so the same decision"
             clock = asyncio.get_running_loop().time
             await back.close()
             closed_at = clock()
@@ -251,16 +251,16 @@ def test_a_garbage_report_ends_its_stream_with_the_code_and_an_older_stream_give
         bad = FakeBroker(cluster, "b x")
         bad.tell("c1")
         with pytest.raises(BadRequest, match="broker name"):
-            await bad.told()
+            await bad.decision()
         worse = FakeBroker(cluster)
         worse.tell("c1", group="a b")
         with pytest.raises(IllegalGroup):
-            await worse.told()
+            await worse.decision()
         old, new = FakeBroker(cluster), FakeBroker(cluster)
         old.tell("c1")
-        await old.told()
+        await old.decision()
         new.tell("c1", "c2")
-        while (await new.told()).generation.counter < 2:
+        while (await new.decision()).generation.counter < 2:
             pass
         old.tell("c9")
         with pytest.raises(PreconditionFailed):

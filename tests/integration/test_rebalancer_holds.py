@@ -23,7 +23,7 @@ from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
 
 TOPIC, GROUP = "flights", "desk"
-# A leader that stands still for longer than the renewal is overtaken, and who leaves while nobody leads is not held: a
+# A leader that stands still for longer than the renewal is overtaken, and who leaves while no copy leads is not held: a
 # busy machine must not do that in the middle of a story.
 LEASE = {"LEASE_MS": "5000", "LEASE_RENEW_MS": "4000", "LEASE_RETRY_MS": "200", "WARM_UP_MS": "300", "DRAIN_MS": "0"}
 pytestmark = pytest.mark.integration
@@ -82,13 +82,13 @@ class Desk:
         return Counter(row.state for row in self.explained().queues)
 
     def held(self) -> tuple[int, list[str]]:
-        """The epoch of the leader that tells of it, and the queues that wait; (0, []) while nobody tells."""
+        """The epoch of the leader that tells of it, and the queues that wait; (0, []) while no broker tells."""
         try:
-            told = self.explained()
+            result = self.explained()
         except evenq.Error:
             return 0, []
-        held = [f"{row.queue.broker_name}/{row.queue.queue_id}" for row in told.queues if row.state == "HELD"]
-        return told.generation.epoch, held
+        held = [f"{row.queue.broker_name}/{row.queue.queue_id}" for row in result.queues if row.state == "HELD"]
+        return result.generation.epoch, held
 
     def explained(self) -> assignment_pb2.ExplainResponse:
         async def once() -> assignment_pb2.ExplainResponse:
@@ -102,9 +102,9 @@ class Desk:
             finally:
                 await net.close()
 
-        told = asyncio.run(once())
-        check(told.status)
-        return told
+        result = asyncio.run(once())
+        check(result.status)
+        return result
 
     def publish(self, numbers: range) -> None:
         with evenq.Producer(endpoint=self.cluster.endpoint) as producer:

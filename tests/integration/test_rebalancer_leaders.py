@@ -1,4 +1,4 @@
-"""Two real rebalancers with a file lease: the leader is killed, paused or stopped, and nobody who reads notices."""
+"""Two real rebalancers with a file lease: the leader is killed, paused or stopped, and no reader notices."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class Desk:
     def generation(self) -> tuple[int, int]:
         """Of the present decision; (0, 0) while no leader knows the group."""
         try:
-            told = self.ask("Explain", assignment_pb2.ExplainRequest(group=GROUP), assignment_pb2.ExplainResponse)
+            response = self.ask("Explain", assignment_pb2.ExplainRequest(group=GROUP), assignment_pb2.ExplainResponse)
         except evenq.Error:
             return 0, 0
-        return told.generation.epoch, told.generation.counter
+        return response.generation.epoch, response.generation.counter
 
     def publish(self, numbers: range) -> None:
         with evenq.Producer(endpoint=self.cluster.endpoint) as producer:

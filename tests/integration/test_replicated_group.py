@@ -53,7 +53,7 @@ class Sender(threading.Thread):
                     self.times.append(time.monotonic())
 
     def wait_for(self, count: int, *, within_s: float = 60.0) -> None:
-        """Until so many more are acknowledged."""
+        """Until this number of more are acknowledged."""
         goal, end = len(self.acknowledged) + count, time.monotonic() + within_s
         while len(self.acknowledged) < goal:
             assert time.monotonic() < end, f"{len(self.acknowledged)} of {goal} acknowledged after {within_s} s"

@@ -41,7 +41,7 @@ def receive(endpoint: str, count: int, *, also: AbstractSet[str] = frozenset(), 
                 for message in consumer.receive(32, invisible_ms=60_000, wait_ms=500):
                     bodies.add(message.body.decode())
                     consumer.ack(message)
-            except Error:  # nobody leads just now
+            except Error:  # no copy leads just now
                 time.sleep(0.1)
     return bodies
 
@@ -71,10 +71,10 @@ def is_refused(endpoint: str) -> bool:
 
 @pytest.mark.spec("HA-1")
 def test_one_broker_of_a_name_takes_and_gives_and_all_hold_the_same(tmp_path: Path) -> None:
-    """To clients the group is one broker; whoever leads is its master, the others serve nobody, and their logs are equal
+    """To clients the group is one broker; the copy that leads is its master, the others serve no client, and their logs are equal
     byte for byte.
     """
-    with group(tmp_path, **SEGMENT, REPLICATION__SUSPECT_MS="4000") as cluster:  # nobody else is to lead
+    with group(tmp_path, **SEGMENT, REPLICATION__SUSPECT_MS="4000") as cluster:  # no other is to lead
         leader = leader_of(cluster)
         in_sync(cluster, 3)
         sent = send(cluster.endpoints, 100, "one")
@@ -102,7 +102,7 @@ def test_a_single_broker_is_away_while_it_restarts(tmp_path: Path) -> None:
         sent = send(cluster.endpoint, 20, "before")
         broker = cluster.brokers[0]
         broker.kill()
-        assert is_refused(cluster.endpoint), "there is nobody else"
+        assert is_refused(cluster.endpoint), "there is no other"
         broker.restart()
         sent |= send(cluster.endpoint, 20, "after")
         assert receive(cluster.endpoint, 40) == sent

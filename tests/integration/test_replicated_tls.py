@@ -27,7 +27,7 @@ def send(producer: evenq.Producer, *bodies: str) -> None:
 
 
 def received(cluster: LocalCluster, tls: Tls, count: int) -> set[str]:
-    """Bodies, until there are so many or a minute is over."""
+    """Bodies, until there are this number of or a minute is over."""
     bodies: set[str] = set()
     end = time.monotonic() + 60
     with evenq.SimpleConsumer(

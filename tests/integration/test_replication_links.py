@@ -600,7 +600,7 @@ def leader_of(owners: list[Owner]) -> Owner | None:
 
 
 async def committed(owners: list[Owner], numbers: range) -> None:
-    """Append each of them at whoever leads, and wait until all are committed."""
+    """Append each of them at the copy that leads, and wait until all are committed."""
     for number in numbers:
         await until(lambda number=number: (one := leader_of(owners)) is not None and one.append(number))
         await asyncio.sleep(0)

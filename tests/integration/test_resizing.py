@@ -96,7 +96,7 @@ class Traffic:
         return sorted((queue.broker_name, queue.queue_id) for member in self.members for queue in member.queues)
 
     def goes_on(self, count: int = 100) -> None:
-        """Let so many more messages be sent."""
+        """Let this number of more messages be sent."""
         goal = len(self.sent) + count
         eventually(lambda: len(self.sent) >= goal, what="the producer works")
 
@@ -159,7 +159,7 @@ def test_a_drained_broker_is_read_empty_and_ends_without_loss_and_comes_back() -
         cluster.brokers[1].restart()
         eventually(lambda: len(traffic.queues()) == 8, what="it is read again")
         [_, second] = command(cluster, "broker", "list")
-        assert second["draining"], "it was not told otherwise"
+        assert second["draining"], "no other value was given"
         command(cluster, "broker", "resume", "broker-b")
         eventually(lambda: _writes(traffic, "broker-b"), what="it is written again")
         traffic.must_be_exact()
@@ -183,9 +183,9 @@ def test_a_shrink_waits_for_the_slowest_group_says_who_it_is_and_can_be_undone()
         with evenq.Producer(endpoint=cluster.endpoint) as producer:
             for number in range(40):
                 producer.send(evenq.Message(topic=TOPIC, body=b"%d" % number))
-        told = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--wait", "1", "--yes", fails=True)
-        assert GROUP in told
-        assert "--force" in told
+        output = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--wait", "1", "--yes", fails=True)
+        assert GROUP in output
+        assert "--force" in output
         [broker] = command(cluster, "topic", "scale", TOPIC, "--queues", "2", "--no-wait", "--yes")["brokers"]
         assert (broker["write_queues"], broker["read_queues"]) == (2, 4)
         shown = command(cluster, "topic", "show", TOPIC)["queues"]

@@ -45,7 +45,7 @@ def missing(cluster: LocalCluster) -> list[str]:
 
 
 def filled(cluster: LocalCluster) -> None:
-    """A topic over all brokers that group `billing` has read to its end, and one that nobody reads."""
+    """A topic over all brokers that group `billing` has read to its end, and one that no member reads."""
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         for topic in ("orders", "audit"):
             admin.create_topic(topic, queues=1)
@@ -82,7 +82,7 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
         assert admin.describe_group("billing").summary.silent == ("broker-c",)
         assert {one.silent for one in admin.list_groups()} == {("broker-c",)}
 
-    for broker in (*cluster.brokers[:2], *cluster.nameservers):  # nobody is left that saw it, but in the journals
+    for broker in (*cluster.brokers[:2], *cluster.nameservers):  # no broker is left that saw it, but in the journals
         broker.kill()
     for broker in (*cluster.nameservers, *cluster.brokers[:2]):
         broker.restart()
@@ -127,7 +127,7 @@ def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalClust
     assert "drain broker-c" in found["broker-c"]["why"]
     assert found["broker-z"]["state"] == "unknown"
     unread = found["broker-c"]["unread"]
-    assert unread > 0, "nobody ever read the topic audit"
+    assert unread > 0, "no group ever read the topic audit"
 
     command(cluster, "broker", "drain", "broker-c", "--wait", "60")
     found = verdicts(cluster, "broker-c", code=1)

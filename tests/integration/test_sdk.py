@@ -170,14 +170,14 @@ def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_
 ) -> None:
     name = f"failing-{assignment}"
     attempts: Counter[bytes] = Counter()
-    told: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
     def listen(messages: Sequence[evenq.ReceivedMessage]) -> object:
         """RD-2, RD-3: through the retry topic, with its own topic and the number of its delivery."""
         for message in messages:
             attempts[message.body] += 1
             if message.body == b"bad":
-                told.append((message.topic, message.delivery_attempt))
+                events.append((message.topic, message.delivery_attempt))
                 return evenq.Retry([message], delay_level=1)
         return None
 
@@ -196,7 +196,7 @@ def test_a_failing_listener_gets_its_message_again_and_then_it_goes_to_the_dead_
         producer.send(evenq.Message(topic=name, body=b"bad"))
         producer.send(evenq.Message(topic=name, body=b"good"))
         eventually(lambda: attempts[b"bad"] == 3 and attempts[b"good"] == 1, what="3 tries of the bad message")
-        assert told == [(name, 1), (name, 2), (name, 3)]
+        assert events == [(name, 1), (name, 2), (name, 3)]
         with evenq.Admin(endpoint=cluster.endpoint) as admin:
             admin.create_group(f"undertaker-{name}", start_from="FIRST")
             eventually(lambda: f"%DLQ%{name}" in {t.topic for t in admin.list_topics(include_system=True)})

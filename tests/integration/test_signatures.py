@@ -87,7 +87,7 @@ def moment(off_ms: int = 0) -> str:
 
 
 def headers(credential: str = "orders", secret: str = SECRET, *, date: str = "", upper: bool = True) -> dict[str, str]:
-    """Signed by hand, as an SDK of somebody else does."""
+    """Signed by hand, as another SDK does."""
     date = date or moment()
     signature = hmac.new(secret.encode(), date.encode(), hashlib.sha1).hexdigest()
     value = (
@@ -112,9 +112,9 @@ def test_4_a_signature_counts_in_either_case_with_or_without_a_region_and_else_i
     async def test() -> None:
         net = GrpcNet()
 
-        async def code(told: dict[str, str], topic: str = "orders") -> int:
+        async def code(events: dict[str, str], topic: str = "orders") -> int:
             raw = await net.unary(
-                cluster.endpoint, V2 + "QueryRoute", route_request(topic), timeout_ms=60_000, metadata=told
+                cluster.endpoint, V2 + "QueryRoute", route_request(topic), timeout_ms=60_000, metadata=events
             )
             return int(service_pb2.QueryRouteResponse.FromString(raw).status.code)
 
@@ -149,8 +149,8 @@ def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalCluster) -
             yield command.SerializeToString()
             await asyncio.Event().wait()
 
-        async def first(method: str, told: dict[str, str], request: Any, answer: Any) -> int:
-            frames = net.stream(cluster.endpoint, V2 + method, request, timeout_ms=60_000, metadata=told)
+        async def first(method: str, reported: dict[str, str], request: Any, answer: Any) -> int:
+            frames = net.stream(cluster.endpoint, V2 + method, request, timeout_ms=60_000, metadata=reported)
             try:
                 async for frame in frames:
                     return int(answer.FromString(frame).status.code)
@@ -164,10 +164,10 @@ def test_4_streams_are_refused_inside_their_answers_too(cluster: LocalCluster) -
         encoded = receive.SerializeToString()
         try:
             let_in = {20000, 40401}  # with and without messages of the other tests
-            for told, wanted in ((headers(), let_in), (headers(secret="wrong-secret"), {40100}), ({}, {40100})):
-                assert await first("ReceiveMessage", told, encoded, service_pb2.ReceiveMessageResponse) in wanted
-            for told, wanted in ((headers(), 20000), (headers("leaver"), 40100), ({}, 40100)):
-                assert await first("Telemetry", told, settings(), service_pb2.TelemetryCommand) == wanted
+            for reported, wanted in ((headers(), let_in), (headers(secret="wrong-secret"), {40100}), ({}, {40100})):
+                assert await first("ReceiveMessage", reported, encoded, service_pb2.ReceiveMessageResponse) in wanted
+            for reported, wanted in ((headers(), 20000), (headers("leaver"), 40100), ({}, 40100)):
+                assert await first("Telemetry", reported, settings(), service_pb2.TelemetryCommand) == wanted
         finally:
             await net.close()
 
@@ -181,7 +181,7 @@ def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cl
 
     async def test() -> None:
         net = GrpcNet()
-        told = {**headers(), "x-mq-client-id": "stranger"}
+        fields = {**headers(), "x-mq-client-id": "stranger"}
 
         async def settings() -> AsyncIterator[bytes]:
             for _ in range(3):
@@ -192,7 +192,7 @@ def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cl
                 yield command.SerializeToString()
             await asyncio.Event().wait()
 
-        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=told)
+        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=60_000, metadata=fields)
         try:
             for _ in range(3):
                 command = service_pb2.TelemetryCommand.FromString(await anext(frames))
@@ -210,12 +210,12 @@ def test_telemetry_of_a_group_without_a_grant_is_answered_and_nothing_else_is(cl
             }
             for method, request in calls.items():
                 encoded = request.SerializeToString()  # type: ignore[attr-defined]
-                came = await net.unary(cluster.endpoint, V2 + method, encoded, timeout_ms=60_000, metadata=told)
+                came = await net.unary(cluster.endpoint, V2 + method, encoded, timeout_ms=60_000, metadata=fields)
                 status = getattr(service_pb2, f"{method}Response").FromString(came).status
                 assert (status.code, why in status.message) == (40300, True), method
             receive = service_pb2.ReceiveMessageRequest(group=group, message_queue=queue, batch_size=1)
             encoded = receive.SerializeToString()
-            polls = net.stream(cluster.endpoint, V2 + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=told)
+            polls = net.stream(cluster.endpoint, V2 + "ReceiveMessage", encoded, timeout_ms=60_000, metadata=fields)
             refused = service_pb2.ReceiveMessageResponse.FromString(await anext(polls)).status
             assert (refused.code, why in refused.message) == (40300, True)
             await polls.aclose()
@@ -325,8 +325,8 @@ def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: Lo
             yield command.SerializeToString()
             await asyncio.Event().wait()
 
-        told = {**headers("leaver", LEAVER.secret_key), "x-mq-client-id": "leaving"}
-        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=120_000, metadata=told)
+        fields = {**headers("leaver", LEAVER.secret_key), "x-mq-client-id": "leaving"}
+        frames = net.stream(cluster.endpoint, V2 + "Telemetry", settings(), timeout_ms=120_000, metadata=fields)
         try:
             opened = service_pb2.TelemetryCommand.FromString(await anext(frames))
             assert opened.status.code == 20000

@@ -344,7 +344,7 @@ def test_a_second_owner_is_told_who_the_first_is(tmp_path: Path) -> None:
         assert f"is in use by process {node.pid}: stop that broker, or give this one its own" in line
         assert node.alive
         node.kill()
-        node.restart()  # what is left of a killed owner locks nobody out
+        node.restart()  # what is left of a killed owner locks no process out
 
 
 def test_the_folder_of_another_broker_is_left_as_it_is(data: Path) -> None:
@@ -415,8 +415,8 @@ def test_offsets_below_the_minimum_and_above_the_maximum_are_told_the_range_on_b
                 assert blocks[0].status.code == ILLEGAL_OFFSET
             assert not any(block.messages for block in blocks)
             commit = data_pb2.CommitOffsetsRequest(group="g")
-            told = commit.offsets.add(offset=offset)
-            told.queue.topic = "t"
+            result = commit.offsets.add(offset=offset)
+            result.queue.topic = "t"
             answer = await wires.call(DATA + "CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
             assert answer.status.code == ILLEGAL_OFFSET
         assert (await wires.pull(5)).status.code == definition_pb2.MESSAGE_NOT_FOUND
@@ -428,7 +428,7 @@ def test_offsets_below_the_minimum_and_above_the_maximum_are_told_the_range_on_b
 
 
 def test_a_damaged_refusal_names_the_folder_that_the_cluster_reports(data: Path) -> None:
-    """The same through `LocalCluster`, which shows the end of the log to whoever waits for the broker."""
+    """The same through `LocalCluster`, which shows the end of the log to the caller that waits for the broker."""
     (data / "identity").write_bytes(b"{")
     cluster = alone(data.parent / "cluster", STORE__PATH=str(data))
     with pytest.raises(ConnectionFailed, match="does not parse"):

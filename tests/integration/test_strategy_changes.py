@@ -26,7 +26,7 @@ def eventually(condition: Callable[[], bool], *, seconds: float = 60, what: str 
 
 
 class Desk:
-    """Members m0, m1, m2 of one group, told nothing about who divides."""
+    """Members m0, m1, m2 of one group, with no notice about who divides."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -117,11 +117,12 @@ def test_a_group_loses_its_strategy_and_gets_it_again_under_a_stream_and_nothing
         dealt = [[("a", 0), ("b", 0)], [("a", 1), ("b", 1)], [("a", 2), ("b", 2)]]
 
         def decided() -> bool:
-            told = admin.explain_group(GROUP)
+            result = admin.explain_group(GROUP)
             mine = [
-                [(at.queue.broker_name[-1], at.queue.queue_id) for at in told.queues if at.owner == own] for own in IDS
+                [(at.queue.broker_name[-1], at.queue.queue_id) for at in result.queues if at.owner == own]
+                for own in IDS
             ]
-            return told.strategy == "STICKY" and sum(map(len, mine)) == 6 and desk.shares() == mine
+            return result.strategy == "STICKY" and sum(map(len, mine)) == 6 and desk.shares() == mine
 
         def owners() -> set[str]:
             return {row.owner for row in admin.explain_group(GROUP).queues}

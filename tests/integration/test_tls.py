@@ -34,7 +34,7 @@ OPEN = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_STA
 
 
 def route(net: GrpcNet, address: str, topic: str, typed: tuple[str, int]) -> set[tuple[str, int]]:
-    """Addresses that a client is told whose user typed `typed`; the call itself goes to `address`."""
+    """Addresses that a client receives whose user typed `typed`; the call itself goes to `address`."""
 
     async def story() -> set[tuple[str, int]]:
         point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host=typed[0], port=typed[1])])
@@ -93,13 +93,13 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.mark.parametrize("typed", ["127.0.0.1", "localhost", "my-service.default.svc", "10.1.2.3"])
 def test_a_client_is_told_addresses_of_the_door_it_came_through_whatever_it_typed(doors: Any, typed: str) -> None:
     _, at, authority = doors
-    told = {
+    result = {
         name: route(GrpcNet(tls=tls), f"127.0.0.1:{at[name]}", "doors", (typed, 4711))
         for name, tls in (
             ("default", None), ("tls", Tls(ca=authority.ca)), ("external", None), ("partner", Tls(ca=authority.ca)),
         )
     }  # fmt: skip
-    assert told == {
+    assert result == {
         "default": {("127.0.0.1", at["default"])},
         "tls": {("127.0.0.1", at["tls"])},
         "external": {("gate.example", 30_091)},
@@ -123,7 +123,7 @@ def test_through_a_forwarded_port_a_tls_client_stays_with_tls(doors: Any) -> Non
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Tls]]:
-    """Two brokers, two nameservers and two rebalancers with TLS among them, which let nobody in without a
+    """Two brokers, two nameservers and two rebalancers with TLS among them, which let no client in without a
     certificate.
     """
     folder = tmp_path_factory.mktemp("secure")
@@ -290,7 +290,7 @@ def test_the_command_line_says_it_by_flags_or_by_the_environment(secure: tuple[L
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "given"),
     [
         (["--endpoint", "{plain}"], "speaks TLS and this side plain text; use evenqs://"),
         (["--endpoint", "{plain}", "--tls"], "not signed by the system's authorities"),
@@ -303,14 +303,14 @@ def test_the_command_line_says_it_by_flags_or_by_the_environment(secure: tuple[L
     ],
 )
 def test_a_mistake_at_the_command_line_is_one_sentence(
-    secure: tuple[LocalCluster, Tls], words: list[str], told: str
+    secure: tuple[LocalCluster, Tls], words: list[str], given: str
 ) -> None:
     cluster, tls = secure
     filled = [word.format(plain=cluster.endpoint.removeprefix("evenqs://"), ca=tls.ca) for word in words]
     for command in (["topic", "list"], ["produce", "x", "--body", "x"], ["dlq", "list"]):
         done = evenq_command(*command, *filled)
         assert done.returncode in {1, 2}
-        assert told in done.stderr
+        assert given in done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
@@ -343,8 +343,8 @@ def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
             lines.append(up.stdout.readline())
             assert lines[-1], lines
         assert lines[0].startswith(f"ready evenqs://127.0.0.1:{port} ")
-        told = dict(word.split("=", 1) for word in lines[-1].split() if "=" in word)
-        sent_and_received(told["EVENQ_ENDPOINT"], "up", Tls(ca=told["EVENQ_TLS_CA"]))
+        fields = dict(word.split("=", 1) for word in lines[-1].split() if "=" in word)
+        sent_and_received(fields["EVENQ_ENDPOINT"], "up", Tls(ca=fields["EVENQ_TLS_CA"]))
         with pytest.raises(TlsFailed, match="speaks TLS"):
             evenq.Admin(endpoint=f"127.0.0.1:{port}").list_topics()
     finally:
@@ -352,7 +352,7 @@ def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
         assert up.wait(60) == 0
         assert up.stdout is not None
         up.stdout.close()
-    assert not Path(told["EVENQ_TLS_CA"]).exists()
+    assert not Path(fields["EVENQ_TLS_CA"]).exists()
 
 
 def test_a_renamed_server_is_reached_by_the_name_in_its_certificate(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_topic_is_where_it_was_put_and_stays_there_tq_1_tq_4() -> None:
         made = run(cluster, "topic", "create", "orders", "--broker", f"{names[0]}:3", "--broker", names[2], "--queues",
                    "1", "--json")  # fmt: skip
         assert made.returncode == 0, made.stderr
-        told = json.loads(made.stdout)
-        assert [(one["broker"], one["queues"]) for one in told["brokers"]] == [(names[0], 3), (names[2], 1)]
+        output = json.loads(made.stdout)
+        assert [(one["broker"], one["queues"]) for one in output["brokers"]] == [(names[0], 3), (names[2], 1)]
         assert places(admin, "orders") == {names[0]: 3, names[2]: 1}
 
         used: set[str] = set()
@@ -149,7 +149,7 @@ def test_a_normal_topic_takes_delayed_messages_when_its_owner_says_so(cluster: L
                     got[message.body] = SystemClock().now_ms()
                     consumer.ack(message)
         assert got[b"late"] >= due_ms
-        for broker in cluster.brokers:  # it is told, and kept
+        for broker in cluster.brokers:  # it is reported, and kept
             broker.kill()
             broker.restart()
         admin.create_topic("orders", queues=2)

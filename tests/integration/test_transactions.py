@@ -54,7 +54,7 @@ def settings(checks_max: int) -> dict[str, str]:
 
 
 class Checker:
-    """Answers as told, and remembers what it was asked about."""
+    """Answers as the test sets, and remembers what it was asked about."""
 
     def __init__(self, answer: TransactionResolution = UNKNOWN) -> None:
         self.answer = answer

@@ -32,7 +32,7 @@ def until(state: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def steal(endpoint: str, name: str, count: int) -> None:
-    """Take so many messages as one more member of its group."""
+    """Take this number of messages as one more member of its group."""
     taken = 0
     with SimpleConsumer(group=name, subscriptions={name: "*"}, endpoint=endpoint) as thief:
         while taken < count:
@@ -63,15 +63,22 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
             "--json",
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        told = json.loads(done.stdout)
-        assert told["ok"]
-        assert "problems" not in told
-        assert [row["kind"] for row in told["kinds"]] == ["normal", "fifo", "delay", "transaction", "priority", "lite"]
-        for row in told["kinds"]:
+        output = json.loads(done.stdout)
+        assert output["ok"]
+        assert "problems" not in output
+        assert [row["kind"] for row in output["kinds"]] == [
+            "normal",
+            "fifo",
+            "delay",
+            "transaction",
+            "priority",
+            "lite",
+        ]
+        for row in output["kinds"]:
             assert row["sent"] > 20, row
             assert row["received"] == row["expected"], row
             assert (row["lost"], row["unsure"], row["after_ack"]) == (0, 0, 0), row
-        transaction = told["kinds"][3]
+        transaction = output["kinds"][3]
         assert transaction["expected"] < transaction["sent"], "some were rolled back"
         assert json.loads(evenq("topic", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
         assert json.loads(evenq("group", "list", "--json", "--endpoint", cluster.endpoint).stdout) == []
@@ -99,11 +106,11 @@ def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
         finally:
             verifying.kill()
             verifying.communicate()
-        told = json.loads(printed)
-        [row] = told["kinds"]
+        output = json.loads(printed)
+        [row] = output["kinds"]
         assert verifying.returncode == 1
-        assert (row["lost"] == 5) if harm == "steal" else (row["after_ack"] > 0), told
-        assert told["problems"]
+        assert (row["lost"] == 5) if harm == "steal" else (row["after_ack"] > 0), output
+        assert output["problems"]
 
 
 def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:

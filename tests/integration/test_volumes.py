@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mounts a volume of so many MiB."""
+    """Mounts a volume of this number of MiB."""
     mounted: list[Path] = []
 
     def mount(size_mib: int) -> Path:
@@ -54,8 +54,8 @@ def volume(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def cluster_on(volume: Path, **settings: str) -> LocalCluster:
-    told = {"STORE__PATH": str(volume / "data"), **settings}
-    return LocalCluster(nameservers=0, rebalancer=False, folder=volume.parent / "cluster", broker_settings=told)
+    fields = {"STORE__PATH": str(volume / "data"), **settings}
+    return LocalCluster(nameservers=0, rebalancer=False, folder=volume.parent / "cluster", broker_settings=fields)
 
 
 def readiness(node: Node) -> tuple[int, str]:

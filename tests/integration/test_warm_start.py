@@ -26,7 +26,7 @@ def send(cluster: LocalCluster, count: int, prefix: str) -> None:
 
 
 def until_warm(node: Node, most: int, *, within_s: float = 60.0) -> None:
-    """Until it would read at most so many bytes of its log."""
+    """Until it would read at most this number of bytes of its log."""
     end = time.monotonic() + within_s
     while not 0 <= (lag := figure(node, LAG)) <= most:
         assert time.monotonic() < end, f"{lag} bytes to read after {within_s} s: {node.log_text()[-3_000:]}"
@@ -57,8 +57,8 @@ def receive(cluster: LocalCluster, group_name: str, count: int, *, ack: bool) ->
 
 @pytest.mark.parametrize("mode", ["sync", "memory"])
 def test_a_copy_that_never_led_reads_only_the_end_of_its_log(tmp_path: Path, mode: str) -> None:
-    """Messages, acknowledgements and a delayed message of before come along, out of the replay and not out of the log."""
-    with group(tmp_path, mode=mode, **SMALL, REPLICATION__SUSPECT_MS="4000") as cluster:  # whom nobody kills leads on
+    """Messages, acknowledgements and a delayed message from before come along, out of the replay and not out of the log."""
+    with group(tmp_path, mode=mode, **SMALL, REPLICATION__SUSPECT_MS="4000") as cluster:  # what is not killed leads on
         leader = leader_of(cluster)
         send(cluster, COUNT, "early")
         with evenq.Producer(endpoint=cluster.endpoints) as producer:

@@ -73,7 +73,7 @@ def test_members_and_services_change_and_nobody_who_reads_notices(
         for _ in range(3):
             crew.join()
         crew.until_even("the first three read all queues")
-        told = [f"three members read all queues after {now_ms() - started_ms} ms"]
+        result = [f"three members read all queues after {now_ms() - started_ms} ms"]
         with Stream(cluster.endpoint, TOPIC, rate=RATE, history=sent) as stream:
             begun_ms = now_ms()
             while len(crew.members) < MEMBERS:
@@ -85,21 +85,21 @@ def test_members_and_services_change_and_nobody_who_reads_notices(
                 crew.join()
                 crew.until_even("the member is back")
             of_members = crew.rests_since(begun_ms)
-            told.append(f"queues without a reader, members change: {spread(of_members)}")
-            told.append(f"{MEMBERS - 3} joins, {MEMBERS if FULL else 1} restarts in {now_ms() - begun_ms} ms")
+            result.append(f"queues without a reader, members change: {spread(of_members)}")
+            result.append(f"{MEMBERS - 3} joins, {MEMBERS if FULL else 1} restarts in {now_ms() - begun_ms} ms")
             for node in [*cluster.rebalancers, *cluster.nameservers, *cluster.brokers]:
                 at_ms = now_ms()
                 restart(node)
                 crew.until_even(f"{node.name} is back")
                 crew.until(lambda at=stream.sent + RATE: stream.sent > at, "the stream flows", seconds=60)  # type: ignore[misc]  # bound now
-                told.append(f"{node.name} restarted in {now_ms() - at_ms} ms: moved queues rested {spread(crew.rests_since(at_ms))}")  # fmt: skip
+                result.append(f"{node.name} restarted in {now_ms() - at_ms} ms: moved queues rested {spread(crew.rests_since(at_ms))}")  # fmt: skip
                 silences.append(f"{node.name}|{at_ms}|{now_ms()}")
             shrunk_ms = now_ms()
             while len(crew.members) > 2:
                 crew.leave(next(iter(crew.members)))
                 crew.until_even(f"{len(crew.members)} members")
             of_members += crew.rests_since(shrunk_ms)
-            told.append(f"shrunk in {now_ms() - shrunk_ms} ms")
+            result.append(f"shrunk in {now_ms() - shrunk_ms} ms")
         crew.until_quiet("all messages are read")
         for name in list(crew.members):
             crew.leave(name)
@@ -109,14 +109,14 @@ def test_members_and_services_change_and_nobody_who_reads_notices(
         node, from_ms, to_ms = line.split("|")
         broker = node if node.startswith("broker") else ""
         silence_ms = longest_silence_ms(crew.histories, from_ms=int(from_ms), to_ms=int(to_ms), broker=broker)
-        told.append(f"{node} restarted: no message of some queue for {silence_ms} ms")
+        result.append(f"{node} restarted: no message of some queue for {silence_ms} ms")
     report = judge([sent, *crew.histories], folder=tmp_path, group=GROUP, topic=TOPIC, ordered=ordered)
-    told.append(f"all changes of members: {spread(of_members)}")
-    told.append(
+    result.append(f"all changes of members: {spread(of_members)}")
+    result.append(
         f"sent {report.sent_ok:,}, delivered {report.delivered:,}, repeats {report.repeats}, sends without an answer "
         f"{stream.unclear}"
     )
-    print("\n" + "\n".join(told))
+    print("\n" + "\n".join(result))
     assert sum(report.counts[kind] for kind in LOSSES) == 0, str(report)
     assert sum(report.counts[kind] for kind in REPEATS) == 0, str(report)
     assert report.ok, str(report)
@@ -153,16 +153,16 @@ class Sdks:
         for member in self.running:
             member.kill()
 
-    def _hear(self, name: str, told: dict[str, Any]) -> None:
-        if "got" in told:
-            self.got[told["got"]] += 1
+    def _hear(self, name: str, report: dict[str, Any]) -> None:
+        if "got" in report:
+            self.got[report["got"]] += 1
         for word in ("ready", "done"):
-            self._said[f"{name} {word}"] += word in told
+            self._said[f"{name} {word}"] += word in report
 
 
 @pytest.mark.timeout(1_800)
 def test_official_python_consumers_come_and_go_and_miss_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The protocol of the SDK is at least once: what it had in hand when it was told to stop may come again."""
+    """The protocol of the SDK is at least once: what it had in hand when it was asked to stop may come again."""
     sdks = Sdks(cluster.endpoint, tmp_path)
     try:
         for _ in range(3 if FULL else 2):

@@ -71,10 +71,10 @@ def test_a_world_of_copies_is_the_same_in_every_process() -> None:
     )
     here = [hashlib.sha256(run_group(seed).text().encode()).hexdigest() for seed in SAME_TWICE]
     command = [sys.executable, "-c", text, f"{HERE}:{PROOFS}", *map(str, SAME_TWICE)]
-    told = subprocess.run(
+    output = subprocess.run(
         command, env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
     ).stdout
-    assert told.strip() == str(here)
+    assert output.strip() == str(here)
 
 
 def test_the_seeds_of_ci_meet_every_fault() -> None:

@@ -174,7 +174,7 @@ def ask_again(world: World, id_: int) -> None:
 
 
 def late_reader(rules: Rules) -> None:
-    """A deposed leader, and a follower that restarts and is told of the record as it was before."""
+    """A deposed leader, and a follower that restarts and reads the record as it was before."""
     world = group(rules)
     pairs = world.record.isr
     isolate(world, (0, 1), (0, 2))

@@ -82,12 +82,14 @@ def test_one_seed_gives_one_history() -> None:
         "print([hashlib.sha256(run(int(seed)).history.text().encode()).hexdigest() for seed in sys.argv[2:]])"
     )
     here = [hashlib.sha256(run(seed).history.text().encode()).hexdigest() for seed in SAME_TWICE]
-    told = []
+    events = []
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", text, f"{HERE}:{PROOFS}", *map(str, SAME_TWICE)]
-        told.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
-    assert told == [str(here), str(here)]
+        events.append(
+            subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+        )
+    assert events == [str(here), str(here)]
 
 
 @pytest.mark.parametrize("seeds", [QUICK, SEEDS])

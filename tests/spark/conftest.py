@@ -164,7 +164,7 @@ class Topic:
         return [states[queue].bounds.high for queue in self.queues]
 
     def every(self, counts: list[int]) -> list[tuple[str, int, int]]:
-        """(broker, queue id, offset) of so many messages from the beginning of each queue."""
+        """(broker, queue id, offset) of this number of messages from the beginning of each queue."""
         return sorted(
             (queue.broker_name, queue.queue_id, offset)
             for queue, count in zip(self.queues, counts, strict=True)

@@ -53,7 +53,7 @@ class Member:
         self._changing: threading.Thread | None = None
         self.problem = ""
         self.troubles: list[dict[str, Any]] = []
-        """What it told of calls that failed, for people."""
+        """What it wrote of calls that failed, for people."""
 
     def prepare(self) -> None:
         self._process = Process(self.name, self._command, folder=self._folder, heard=self._hear)
@@ -102,9 +102,9 @@ class Member:
 
     def _leave(self, word: str = "stop") -> None:
         assert self._process is not None
-        told = self._say(word, "stopped", "done")
-        self.problem = told.get("failed", "")
-        self.batch_ms = max(self.batch_ms, told.get("batch_ms", 0))
+        result = self._say(word, "stopped", "done")
+        self.problem = result.get("failed", "")
+        self.batch_ms = max(self.batch_ms, result.get("batch_ms", 0))
         if not self._stays:
             self._process.wait(WAIT_S)
             self._process = None
@@ -120,19 +120,19 @@ class Member:
 
     def _until(self, *answers: str) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
-            return next((told for told in self._said if any(word in told for word in answers)), None)
+            return next((reported for reported in self._said if any(word in reported for word in answers)), None)
 
         with self._changed:
             if not self._changed.wait_for(found, WAIT_S):
                 self.problem = f"did not say {answers} within {WAIT_S:.0f} s, see {self.name}.log"
             return found() or {}
 
-    def _hear(self, _name: str, told: dict[str, Any]) -> None:
+    def _hear(self, _name: str, report: dict[str, Any]) -> None:
         with self._changed:
-            if "unacked" in told or told.get("failed"):
-                self.troubles.append(told | {"at_ms": time.monotonic_ns() // 1_000_000})
-            if "got" not in told:
-                self._said.append(told)
+            if "unacked" in report or report.get("failed"):
+                self.troubles.append(report | {"at_ms": time.monotonic_ns() // 1_000_000})
+            if "got" not in report:
+                self._said.append(report)
             self._changed.notify_all()
 
 
@@ -236,17 +236,17 @@ class OfficialSdk(Reader):
             last = {number for number, _ in self._got[-16:]}
         return lambda: last
 
-    def _hear(self, name: str, told: dict[str, Any]) -> None:
+    def _hear(self, name: str, report: dict[str, Any]) -> None:
         with self._changed:
-            if "got" in told:
-                self._got.append((told["got"], time.monotonic_ns() // 1_000_000))
+            if "got" in report:
+                self._got.append((report["got"], time.monotonic_ns() // 1_000_000))
                 with self._file.open("a", encoding="ascii") as file:
                     file.write(json.dumps([self._got[-1]]) + "\n")
-        super()._hear(name, told)
+        super()._hear(name, report)
 
 
 def lives(pid: int) -> bool:
-    """Whether the process runs; one that nobody has asked for its end yet does not."""
+    """Whether the process runs; one whose end was not asked for yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

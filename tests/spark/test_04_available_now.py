@@ -14,7 +14,7 @@ from tests.spark.chaos.world import Topics, Writer, until
 
 pytestmark = pytest.mark.timeout(500)
 BATCHES = 4
-"""About so many a run; its limit is made from what is there."""
+"""About this number of a run; its limit is made from what is there."""
 
 
 def test_a_run_ends_at_what_was_there_and_the_next_one_goes_on(

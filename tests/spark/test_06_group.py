@@ -256,13 +256,17 @@ def cut_off(readers: list[Reader]) -> set[int]:
 
 
 def who_read(readers: list[Reader], numbers: list[int]) -> str:
-    """Each read of these messages, with its moment; and what the members told that is not a read."""
+    """Each read of these messages, with its moment; and what the members reported that is not a read."""
     reads = [
         f"{number} by {reader.name} at {at_ms} ms, {place + 1} of {len(reader.chunks())} chunks of {len(chunk)}"
         for reader in readers for place, chunk in enumerate(reader.chunks()) for number, at_ms in chunk if number in numbers
     ]  # fmt: skip
     return "\n".join(
-        ["repeated:", *sorted(reads), *(f"{reader.name}: {told}" for reader in readers for told in reader.troubles)]
+        [
+            "repeated:",
+            *sorted(reads),
+            *(f"{reader.name}: {reported}" for reader in readers for reported in reader.troubles),
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""An operator moves the group of a query: a running one goes there with its next batch, a stopped one as it was told."""
+"""An operator moves the group of a query: a running one goes there with its next batch, a stopped one as its options say."""
 
 from __future__ import annotations
 

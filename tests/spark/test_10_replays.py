@@ -46,14 +46,14 @@ class History:
         start, first = text(initial), True
         for _ in range(steps):
             self.happen()
-            told = {queue: bound for queue, bound in self.queues.items() if self.chance.random() > 0.1}
+            reported = {queue: bound for queue, bound in self.queues.items() if self.chance.random() > 0.1}
             before = read(start)
-            moved = self.move(before, told)
+            moved = self.move(before, reported)
             before = StreamOffset(ends={**before.ends, **moved}, uids=before.uids, generation=before.generation)
-            end = advance(before, told, first_batch=first, limit=self.limit, moved=moved)
+            end = advance(before, reported, first_batch=first, limit=self.limit, moved=moved)
             if end is None:
                 continue
-            for queue, bound in told.items():  # trimmed meanwhile, or new: it begins at what is there
+            for queue, bound in reported.items():  # trimmed meanwhile, or new: it begins at what is there
                 at = moved.get(queue, self.expected.get(queue, bound.low))
                 self.expected[queue] = min(max(at, bound.low), bound.high)
             self.log(start, text(end))
@@ -72,13 +72,13 @@ class History:
         if self.chance.random() < 0.2:
             self.add()
 
-    def move(self, start: StreamOffset, told: dict[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
+    def move(self, start: StreamOffset, value: dict[MessageQueue, Bounds]) -> dict[MessageQueue, int]:
         """An operator moves the group now and then."""
-        known = [queue for queue in start.ends if queue in told]
+        known = [queue for queue in start.ends if queue in value]
         if not known or not self.batches or self.chance.random() > 0.15:
             return {}
         queue = self.chance.choice(known)
-        return {queue: self.chance.randint(told[queue].low, told[queue].high)}
+        return {queue: self.chance.randint(value[queue].low, value[queue].high)}
 
     def log(self, start: str, end: str) -> None:
         assert not self.batches or end != self.batches[-1][1], "Spark would not see a new batch"

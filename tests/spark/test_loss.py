@@ -131,7 +131,7 @@ class Topic:
         return rows
 
     def away(self, *, told: bool = True) -> None:
-        """broker-b dies; with `told` the nameserver has noticed."""
+        """broker-b dies; with `reported` the nameserver has noticed."""
         self.b.kill()
         if told:
             assert within(30, lambda: len(calls.route([self.a.address], [self.name])) == 2)

@@ -58,7 +58,7 @@ def places(frame: Any) -> list[tuple[str, int, int]]:
 
 
 def read(query: Any, count: int) -> list[int]:
-    """The rows of each batch, once there are so many of them."""
+    """The rows of each batch, once there are this number of them."""
     deadline = time.monotonic() + 60
     while True:
         rows = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]

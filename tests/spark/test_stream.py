@@ -109,7 +109,9 @@ def test_stopping_a_query_sends_its_last_progress_first(topic: Any, start: Any) 
     topic.send_each(10)
     query = start(forever=True, commitIntervalMs=3_600_000, idleWaitMs=50)
     assert within(40, lambda: sum(rows_in(query)) == 40)
-    topic.send_each(10)  # by the time that these are in a batch, Spark has told that the first one is in its commit log
+    topic.send_each(
+        10
+    )  # by the time that these are in a batch, Spark has reported that the first one is in its commit log
     assert within(20, lambda: sum(rows_in(query)) == 80)
     assert topic.progress(topic.name) == [0] * 4
     query.stop()

@@ -53,7 +53,7 @@ def test_a_batch_and_a_stream_over_tls_with_a_certificate(spark: Any, tmp_path: 
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two brokers with certificates of an authority that nobody else knows."""
+    """Two brokers with certificates of an authority that no other knows."""
     folder = tmp_path_factory.mktemp("secure") / "cluster"
     with LocalCluster(brokers=2, rebalancer=False, folder=folder, tls=True) as running:
         yield running
@@ -92,7 +92,7 @@ def publish(secure: LocalCluster, topic: str, numbers: range) -> None:
 
 
 def wait_for(query: Any, count: int) -> None:
-    """Until the query has read so many rows. Fails at once if it ended."""
+    """Until the query has read this number of rows. Fails at once if it ended."""
     deadline = time.monotonic() + 120
     while sum(progress.numInputRows for progress in query.recentProgress) < count:
         assert query.isActive, query.exception()

@@ -46,8 +46,8 @@ class World:
 
     async def start(self, name: str = "a", **settings: Any) -> Broker:
         """A broker at `<name>:8081`."""
-        told = BrokerSettings(broker_name=name, **{"nameservers": "ns:1", **settings})
-        broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
+        result = BrokerSettings(broker_name=name, **{"nameservers": "ns:1", **settings})
+        broker = Broker(result, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
         self.net.serve(f"{name}:8081", broker.rpcs())
         await broker.start([BrokerAddress("default", name, 8081)])
@@ -131,15 +131,15 @@ class World:
             self.seen.extend(messages)
             return None if listener is None else await listener(messages)
 
-        told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
-        consumer = evenq.aio.PushConsumer(listener=note, client_id=name, context=self.context(), **told)
+        fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
+        consumer = evenq.aio.PushConsumer(listener=note, client_id=name, context=self.context(), **fields)
         self.clients.append(consumer)
         return await consumer.start()
 
     async def pull(self, name: str = "me", **rest: Any) -> evenq.aio.PullConsumer:
         """A started pull consumer of group `g` and topic `t`."""
-        told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
-        consumer = evenq.aio.PullConsumer(client_id=name, context=self.context(), **told)
+        fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081", **rest}
+        consumer = evenq.aio.PullConsumer(client_id=name, context=self.context(), **fields)
         self.clients.append(consumer)
         return await consumer.start()
 
@@ -165,7 +165,7 @@ class World:
         return lambda: self.net.serve(f"{broker}:8081", rpcs)
 
     async def ready(self, *consumers: Any, queues: int = 1) -> None:
-        """Until the consumers own so many queues together."""
+        """Until the consumers own this number of queues together."""
         await self.until(lambda: sum(len(consumer.queues) for consumer in consumers) == queues)
 
     def saw(self) -> list[str]:

@@ -52,7 +52,7 @@ class Poison:
 def test_rd_3_oc_16_a_message_that_kills_its_process_is_dead_after_its_attempts_and_takes_nobody_along(
     play, most, ordered, name
 ):
-    """Each member dies by it; the listener is told which attempt it is; its neighbours are handled and not dead."""
+    """Each member dies by it; the listener learns which attempt it is; its neighbours are handled and not dead."""
 
     async def story(world):
         await world.start()
@@ -213,7 +213,7 @@ def test_rd_3_nothing_is_counted_where_nothing_died(play):
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_rd_3_the_count_outlives_brokers_that_restart_between_the_deaths(play, tmp_path, ordered):
-    """Log and snapshot both have it. While nobody knows what the dead had in hand, it is taken to have had what came
+    """Log and snapshot both have it. While it is not known what the dead had in hand, it is taken to have had what came
     next.
     """
 

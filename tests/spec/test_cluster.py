@@ -40,8 +40,8 @@ class World:
         self.brokers: dict[str, Broker] = {}
 
     async def start(self, name: str, **settings: Any) -> Broker:
-        told = BrokerSettings(broker_name=name, **{"nameservers": "ns:1", **settings})
-        broker = Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
+        result = BrokerSettings(broker_name=name, **{"nameservers": "ns:1", **settings})
+        broker = Broker(result, clock=self.clock, rng=random.Random(name), net=self.net)
         await broker.open()
         rpcs = broker.rpcs()
         self.net.serve(f"{name}:8081", rpcs)
@@ -120,7 +120,7 @@ class Line:
         return groups_pb2.SessionEvent.FromString(await anext(self._stream))
 
     async def rest(self) -> list[groups_pb2.SessionEvent]:
-        """What is told until the broker ends the stream."""
+        """What comes until the broker ends the stream."""
         return [groups_pb2.SessionEvent.FromString(event) async for event in self._stream]
 
     async def cut(self) -> None:
@@ -660,8 +660,8 @@ def test_sr_1_without_a_rebalancer_every_member_gets_every_broker() -> None:
         request = service_pb2.QueryAssignmentRequest(
             topic=definition_pb2.Resource(name="t"), group=definition_pb2.Resource(name="g"), endpoints=point
         )
-        told = await world.call("a", V2 + "QueryAssignment", request, service_pb2.QueryAssignmentResponse)
-        queues = [entry.message_queue for entry in told.assignments]
+        response = await world.call("a", V2 + "QueryAssignment", request, service_pb2.QueryAssignmentResponse)
+        queues = [entry.message_queue for entry in response.assignments]
         assert [(queue.broker.name, queue.id) for queue in queues] == [("a", -1), ("b", -1)]
         assert {queue.permission for queue in queues} == {definition_pb2.READ_WRITE}
 

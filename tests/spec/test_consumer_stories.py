@@ -109,12 +109,12 @@ class Story:
 
     def kept(self) -> dict[evenq.MessageQueue, int]:
         """Progress as the brokers have it."""
-        told = {}
+        events = {}
         for queue in QUEUES:
             broker = self.world.brokers[queue.broker_name]
             group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
-            told[queue] = broker.ledger.progress.committed(group.group_id, topic.topic_id, queue.queue_id) or 0
-        return told
+            events[queue] = broker.ledger.progress.committed(group.group_id, topic.topic_id, queue.queue_id) or 0
+        return events
 
     def check_order(self) -> None:
         """The first time a message is done comes after the first time of all before it."""
@@ -133,10 +133,10 @@ def test_tq_10_oc_8_whatever_happens_each_message_is_handled(play, seed, ordered
             await world.start(name, delay_levels="1s")
         await world.create("t", 2)
         await world.group("g", max_attempts=1_000)
-        told = Story(world, seed, ordered=ordered)
-        await told.tell(25)
+        result = Story(world, seed, ordered=ordered)
+        await result.tell(25)
         if ordered:
-            told.check_order()
+            result.check_order()
         await asyncio.sleep(0)
 
     play(story)
@@ -196,12 +196,12 @@ def test_tq_10_whatever_happens_each_message_is_polled_in_order(play, seed):
             await world.start(name)
         await world.create("t", 2)
         await world.group("g")
-        told = PullStory(world, seed)
+        result = PullStory(world, seed)
         try:
-            await told.tell(25)
+            await result.tell(25)
         finally:
-            await told.stop()
-        told.check_order()
+            await result.stop()
+        result.check_order()
 
     play(story)
 

@@ -96,7 +96,7 @@ def test_oc_18_a_late_commit_of_the_old_owner_never_moves_the_offset(play):
         await world.until(lambda: len(world.seen) == 10)
         await world.kill(one)
         await world.until(lambda: not broker.membership.members.members("g"))
-        with pytest.raises(PreconditionFailed, match="nobody holds it"):
+        with pytest.raises(PreconditionFailed, match="no member holds it"):
             await world.during(commit(world, "one", 10))
         before = await world.committed("g")
         two = await world.push("two", options=evenq.PushOptions(**FAST))
@@ -133,7 +133,7 @@ def test_of_2_a_commit_of_several_queues_keeps_those_that_are_its_own(play):
 
 
 def test_rg_3_two_consumers_with_one_client_id_become_two_members_that_share_the_queues(play):
-    """Better: the second is told, takes an id of its own everywhere, and each queue has one owner."""
+    """Better: the second learns it, takes an id of its own everywhere, and each queue has one owner."""
 
     async def story(world):
         brokers = [await world.start(name) for name in "ab"]
@@ -146,8 +146,8 @@ def test_rg_3_two_consumers_with_one_client_id_become_two_members_that_share_the
         grounds = [ClientContext(clock=world.clock, rng=random.Random(seed), net=world.net) for seed in (1, 2)]
         twins = []
         for context in grounds:
-            told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
-            twin = evenq.aio.PushConsumer(listener=note, client_id="same", context=context, **told)
+            fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
+            twin = evenq.aio.PushConsumer(listener=note, client_id="same", context=context, **fields)
             world.clients.append(twin)
             twins.append(await twin.start())
         await world.until(lambda: sorted(len(twin.queues) for twin in twins) == [2, 2])

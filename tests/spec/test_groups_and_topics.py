@@ -1,6 +1,6 @@
 """Promises about groups beside each other, members' beats, what a consume request holds, and reserved names.
 
-Each is told by what users see: what two groups receive, what a broker knows of a member, what a listener is handed.
+Each is recognized by what users see: what two groups receive, what a broker knows of a member, what a listener is handed.
 """
 
 from __future__ import annotations

@@ -46,16 +46,16 @@ async def producer(world: Any, endpoint: str = "a:8081") -> evenq.aio.Producer:
 
 
 async def simple(world: Any, *names: str, endpoint: str = "a:8081", **rest: Any) -> evenq.aio.LiteSimpleConsumer:
-    told = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": endpoint, **rest}
-    made = evenq.aio.LiteSimpleConsumer(context=world.context(), **told)
+    fields = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": endpoint, **rest}
+    made = evenq.aio.LiteSimpleConsumer(context=world.context(), **fields)
     world.clients.append(made)
     await world.during(made.start())
     return made
 
 
 async def push(world: Any, listener: Any, *names: str, **rest: Any) -> evenq.aio.LitePushConsumer:
-    told = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": "a:8081", **rest}
-    made = evenq.aio.LitePushConsumer(listener=listener, context=world.context(), **told)
+    fields = {"group": "g", "topic": "p", "lite_topics": names, "endpoint": "a:8081", **rest}
+    made = evenq.aio.LitePushConsumer(listener=listener, context=world.context(), **fields)
     world.clients.append(made)
     await world.during(made.start())
     return made
@@ -303,7 +303,7 @@ def test_bad_arguments_are_told_at_once() -> None:
 
 
 def test_the_whole_set_is_told_every_30_s_and_so_never_forgotten(play: Play) -> None:
-    """3.2, 3.14: brokers forget a set that was not told for 90 s."""
+    """3.2, 3.14: brokers forget a set that was not reported for 90 s."""
 
     async def story(world: Any) -> None:
         await brokers(world, "a")
@@ -421,8 +421,8 @@ def test_47_a_listener_gets_each_lite_topic_in_order_one_message_at_a_time(play:
             running.add(name)
             await world.clock.sleep_ms(20)
             running.discard(name)
-            told = seen.setdefault(name, [])
-            told.append((int(message.body), message.delivery_attempt))
+            result = seen.setdefault(name, [])
+            result.append((int(message.body), message.delivery_attempt))
             return not (name == NAMES[0] and message.body == b"2" and message.delivery_attempt < 3)
 
         by = await producer(world)

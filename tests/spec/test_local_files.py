@@ -385,9 +385,9 @@ def test_lq_70_messages_are_decoded_and_the_files_let_go_in_any_case(engine, dam
 class Pairs(dict):
     """Headers that tell when they are packed."""
 
-    def __init__(self, told):
+    def __init__(self, result):
         super().__init__(a="1")
-        self.told = told
+        self.told = result
 
     def items(self):
         self.told()

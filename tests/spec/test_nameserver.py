@@ -1,4 +1,4 @@
-"""NS-1 .. NS-9 and RT-1 .. RT-5 where they concern the nameserver, over the real door with a clock that is told the
+"""NS-1 .. NS-9 and RT-1 .. RT-5 where they concern the nameserver, over the real door with a clock that the test moves at the
 time.
 """
 
@@ -140,10 +140,10 @@ def test_ns_3_a_nameserver_starts_with_nobody_there() -> None:
 def test_ns_4_each_nameserver_hears_the_heartbeats_and_keeps_the_broker() -> None:
     async def test(clock: FakeClock, net: GrpcNet, one: str, two: str) -> None:
         broker = Broker(net, "a", {"t": 4})
-        told = await broker.register(one)
+        response = await broker.register(one)
         await broker.register(two)
         for _ in range(10):
-            await clock.advance(told.heartbeat_interval_ms)
+            await clock.advance(response.heartbeat_interval_ms)
             assert not await broker.heartbeat(one)
         assert (await names(net, one), await names(net, two)) == (["a"], [])
         assert await broker.heartbeat(two), "a nameserver that dropped or lost a broker asks for everything"
@@ -190,7 +190,7 @@ def test_ns_7_each_route_has_a_version_that_grows_with_its_changes_only() -> Non
 def test_ns_8_growth_of_a_topic_and_loss_of_a_broker_reach_the_watchers() -> None:
     async def test(clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
         broker = Broker(net, "a", {"t": 4})
-        told = await broker.register(one)
+        response = await broker.register(one)
         frames = watch(net, one)
         first = await event(frames)
         assert first.snapshot
@@ -199,7 +199,7 @@ def test_ns_8_growth_of_a_topic_and_loss_of_a_broker_reach_the_watchers() -> Non
         grown = await event(frames)
         assert (grown.snapshot, grown.brokers[0].topics[0].read_queues) == (False, 8)
         lost = asyncio.ensure_future(event(frames))
-        await clock.advance(told.expiry_ms * 11 // 10 + 1)
+        await clock.advance(response.expiry_ms * 11 // 10 + 1)
         assert list((await lost).removed) == ["a"]
 
     with_two_nameservers(test)
@@ -207,8 +207,8 @@ def test_ns_8_growth_of_a_topic_and_loss_of_a_broker_reach_the_watchers() -> Non
 
 def test_ns_9_the_numbers_are_3_s_and_10_s_and_settings() -> None:
     async def test(_clock: FakeClock, net: GrpcNet, one: str, _two: str) -> None:
-        told = await Broker(net, "a", {}).register(one)
-        assert (told.heartbeat_interval_ms, told.expiry_ms) == (3_000, 10_000)
+        response = await Broker(net, "a", {}).register(one)
+        assert (response.heartbeat_interval_ms, response.expiry_ms) == (3_000, 10_000)
 
     with_two_nameservers(test)
     chosen = load(NameserverSettings, "nameserver", ["--heartbeat-interval-ms=30000", "--expiry-ms=120000"], {})

@@ -176,7 +176,7 @@ def test_oc_16_if_the_dead_letters_cannot_be_reached_the_queue_waits_on(play):
 
 
 def test_oc_5_oc_6_oc_7_oc_8_a_queue_is_locked_before_it_is_read_and_as_long_as_it_is_assigned(play):
-    """The lock is per queue, at its broker, for one client of the group; nobody else reads it meanwhile."""
+    """The lock is per queue, at its broker, for one client of the group; no other reads it meanwhile."""
 
     async def story(world):
         await world.start("a")
@@ -281,7 +281,7 @@ def locks_of_a_line_that_ended(ended_ms):
 
 
 def test_oc_8_oc_18_a_member_that_lost_its_line_starts_nothing_more_until_its_lock_is_sure_again(play):
-    """Better: what the broker may have given to somebody else is not worked on."""
+    """Better: what the broker may have given to another member is not worked on."""
 
     async def story(world):
         await world.start()

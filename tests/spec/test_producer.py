@@ -268,7 +268,7 @@ def test_pr_4_pr_5_one_more_try_at_the_same_broker_then_another_one_and_what_was
 def test_pr_7_messages_of_a_key_are_stored_in_the_order_of_their_sends_also_if_a_try_fails(
     play: Play, linger_ms: int
 ) -> None:
-    """Nobody waits for a result before the next send, batches are on their way, and the third request is lost."""
+    """No sender waits for a result before the next send, batches are on their way, and the third request is lost."""
 
     async def story(world: World) -> None:
         await world.start()

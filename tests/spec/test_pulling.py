@@ -14,16 +14,16 @@ PULL = "/evenq.v1.Data/Pull"
 
 def requests(world) -> list[data_pb2.PullRequest]:
     """Every pull from now on, as the broker gets it."""
-    told = []
+    events = []
     net, ask = world.net, world.net.unary
 
     async def listening(address, method, request, **rest):
         if method == PULL:
-            told.append(data_pb2.PullRequest.FromString(request))
+            events.append(data_pb2.PullRequest.FromString(request))
         return await ask(address, method, request, **rest)
 
     net.unary = listening
-    return told
+    return events
 
 
 def test_pq_1_pq_2_pq_9_a_parked_pull_of_one_queue_holds_up_no_other_and_the_loop_never_ends(play):
@@ -34,12 +34,12 @@ def test_pq_1_pq_2_pq_9_a_parked_pull_of_one_queue_holds_up_no_other_and_the_loo
         await world.create("t", 3)
         one = await world.push(options=evenq.PushOptions(pull_wait_ms=10_000))
         await world.ready(one, queues=3)
-        told = requests(world)
+        result = requests(world)
         for number in range(5):
             await world.publish(number, queue=1)
             await world.until(lambda: len(world.seen) == number + 1, limit_ms=1_000)  # noqa: B023 - waited for at once
         await world.clock.advance(30_000)
-        by_queue = [sum(pull.queue.queue_id == queue for pull in told) for queue in range(3)]
+        by_queue = [sum(pull.queue.queue_id == queue for pull in result) for queue in range(3)]
         assert by_queue[0] <= 4
         assert by_queue[2] <= 4
         assert by_queue[1] <= 5 + 4
@@ -52,11 +52,11 @@ def test_pq_3_one_pull_at_a_time_per_queue_each_from_where_the_last_one_ended(pl
         await world.start()
         await world.create("t")
         await world.publish(*range(10))
-        told = requests(world)
+        result = requests(world)
         await world.push(options=evenq.PushOptions(pull_batch=4, retry="local"))
         await world.until(lambda: len(world.seen) == 10)
         await world.clock.advance(100)
-        assert [pull.offset for pull in told] == [0, 4, 8, 10]
+        assert [pull.offset for pull in result] == [0, 4, 8, 10]
 
     play(story)
 
@@ -67,7 +67,7 @@ def test_pq_4_of_2_a_pull_names_group_client_queue_and_offset_and_carries_progre
     async def story(world):
         await world.start()
         await world.create("t")
-        told = requests(world)
+        result = requests(world)
         one = await world.push("member-1", options=evenq.PushOptions(retry="local"))
         await world.ready(one)
         await world.publish("a")
@@ -75,7 +75,7 @@ def test_pq_4_of_2_a_pull_names_group_client_queue_and_offset_and_carries_progre
         await world.publish("b")
         await world.until(lambda: len(world.seen) == 2)
         await world.clock.advance(10)
-        last = told[-1]
+        last = result[-1]
         assert (last.group, last.client_id, last.queue.topic, last.queue.queue_id) == ("g", "member-1", "t", 0)
         assert last.offset == 2
         assert last.committed >= 1
@@ -145,12 +145,12 @@ def test_pq_6_a_dropped_queue_is_never_pulled_again(play):
         await world.create("t", 1)
         one = await world.push(options=evenq.PushOptions(retry="local"))
         await world.ready(one)
-        told = requests(world)
+        result = requests(world)
         one.unsubscribe("t")
         await world.until(lambda: not one.queues)
         await world.publish(1)
         await world.clock.advance(20_000)
-        assert not told
+        assert not result
         assert not world.seen
 
     play(story)
@@ -228,9 +228,9 @@ def test_pq_9_an_answer_that_comes_empty_and_too_fast_is_followed_by_a_pause(pla
         await world.create("t")
         one = await world.push(options=evenq.PushOptions(pull_wait_ms=0, retry="local"))
         await world.ready(one)
-        told = requests(world)
+        result = requests(world)
         await world.clock.advance(10_000)
-        assert 50 <= len(told) <= 101
+        assert 50 <= len(result) <= 101
 
     play(story)
 
@@ -244,13 +244,13 @@ def test_lp_2_lp_3_a_parked_pull_is_answered_within_its_queues_news_and_no_other
         one = await world.push(options=evenq.PushOptions(retry="local"))
         await world.ready(one, queues=2)
         await world.clock.advance(1_000)
-        told = requests(world)
+        result = requests(world)
         asked_ms = world.clock.monotonic_ms()
         await world.publish("x", queue=1)
         await world.until(lambda: len(world.seen) == 1, step_ms=1)
         assert world.clock.monotonic_ms() - asked_ms <= 20
         await world.clock.advance(10)
-        assert [pull.queue.queue_id for pull in told] == [1]
+        assert [pull.queue.queue_id for pull in result] == [1]
 
     play(story)
 

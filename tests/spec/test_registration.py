@@ -22,8 +22,8 @@ def note(body, topic="t", **fields):
 
 
 def producer(world, context=None, **options):
-    told = evenq.ProducerOptions(linger_ms=0, **options)
-    made = evenq.aio.Producer(endpoint="a:8081", context=context or world.context(), options=told)
+    result = evenq.ProducerOptions(linger_ms=0, **options)
+    made = evenq.aio.Producer(endpoint="a:8081", context=context or world.context(), options=result)
     world.clients.append(made)
     return made
 
@@ -101,9 +101,9 @@ def test_ns_6_a_client_learns_every_broker_through_any_broker_and_never_calls_a_
         assert list(world.registry.brokers) == ["a"]
         await world.create("t", 1)
         net = Noting(world.net)
-        told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
+        fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "endpoint": "a:8081"}
         context = ClientContext(clock=world.clock, rng=world.context().rng, net=net)
-        reader = evenq.aio.PushConsumer(listener=print, client_id="me", context=context, **told)
+        reader = evenq.aio.PushConsumer(listener=print, client_id="me", context=context, **fields)
         world.clients.append(reader)
         await reader.start()
         await world.ready(reader, queues=2)
@@ -156,8 +156,8 @@ def test_rt_5_a_message_queue_is_the_unit_that_is_written_locked_and_accounted_f
         await world.ready(reader, queues=8)
         assert reader.queues == sorted(queues)
         for count, queue in enumerate(queues, start=1):
-            told = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-            assert await world.publish(*range(count), **told) == 0
+            fields = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+            assert await world.publish(*range(count), **fields) == 0
         await world.until(lambda: len(world.seen) == sum(range(9)))
         assert Counter(message.queue for message in world.seen) == {
             queue: count for count, queue in enumerate(queues, start=1)

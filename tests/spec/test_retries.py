@@ -39,8 +39,8 @@ class World:
         self.net.serve("ns:1", self.registry.rpcs())
 
     async def open(self, *, max_attempts: int = 3, **settings: Any) -> None:
-        told = BrokerSettings(broker_name="a", **{"nameservers": "ns:1", **settings})
-        self.broker = Broker(told, clock=self.clock, rng=random.Random(5), net=self.net)
+        result = BrokerSettings(broker_name="a", **{"nameservers": "ns:1", **settings})
+        self.broker = Broker(result, clock=self.clock, rng=random.Random(5), net=self.net)
         await self.broker.open()
         self.net.serve("a:8081", self.broker.rpcs())
         await self.broker.start([BrokerAddress("default", "a", 8081)])
@@ -116,7 +116,7 @@ def test_rd_7_a_level_given_by_the_consumer_counts() -> None:
 
 
 def test_rd_1_rd_2_rd_8_a_message_given_back_comes_again_through_the_groups_retry_topic_at_its_time() -> None:
-    """RD-13, RD-14, RD-17: nobody sees it before, and it tells where it comes from and how often it was delivered."""
+    """RD-13, RD-14, RD-17: no member sees it before, and it tells where it comes from and how often it was delivered."""
 
     async def story(world: World) -> None:
         await world.publish("x")

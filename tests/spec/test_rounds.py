@@ -66,7 +66,7 @@ def test_rb_2_rb_3_a_retry_topic_that_cannot_be_divided_is_no_imbalance_and_only
         await world.publish("x")
         await world.until(lambda: world.has(RETRY))
         await world.clock.advance(25_000)
-        assert world.saw() == ["x"], "nobody reads the retry topic"
+        assert world.saw() == ["x"], "no member reads the retry topic"
         assert one.balanced
         assert any(record.levelno >= logging.WARNING for record in said(caplog, RETRY)) is logged
         await world.publish("y")
@@ -83,12 +83,12 @@ def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_rea
         await world.start()
         await world.create("t", 2)
         options = evenq.PushOptions(offsets_folder=tmp_path, route_refresh_ms=1_000, **QUIET)
-        told = []
-        one = await world.push(model=model, options=options, on_rebalance=lambda *change: told.append(change))
-        await world.slow_until(lambda: sum(len(gained) for gained, _ in told) == 2)
+        events = []
+        one = await world.push(model=model, options=options, on_rebalance=lambda *change: events.append(change))
+        await world.slow_until(lambda: sum(len(gained) for gained, _ in events) == 2)
         assert len(one.queues) == 2
         assert not said(caplog, "no assignment for topic t now: it has no readable queue")
-        before = len(told)
+        before = len(events)
         assignment = member_of(one).ownership._assignment
         routes = assignment._routes
 
@@ -98,7 +98,7 @@ def test_rb_9_rb_18_a_topic_that_has_no_queues_any_more_keeps_those_that_are_rea
         assignment._routes = SimpleNamespace(get=empty)
         await world.clock.advance(25_000)
         assert len(one.queues) == 2, "nothing is changed"
-        assert len(told) == before, "and nobody is told"
+        assert len(events) == before, "and none is reported"
         assert not one.balanced
         assert said(caplog, "no assignment for topic t now: it has no readable queue")
 
@@ -163,16 +163,16 @@ def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broke
             await world.start(name, session_beat_interval_ms=60_000, session_timeout_ms=200_000) for name in "ab"
         ]
         await world.create("t", 1)
-        told = []
+        events = []
 
         async def on_rebalance(gained, lost):
-            told.append((list(gained), list(lost)))
+            events.append((list(gained), list(lost)))
 
         one = await world.push("one", on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
         await world.ready(one, queues=2)
         await world.clock.advance(100)
         mine = one.queues
-        assert sorted(queue for gained, _ in told for queue in gained) == mine
+        assert sorted(queue for gained, _ in events for queue in gained) == mine
         beats = {broker.runtime.settings.broker_name: [] for broker in brokers}
         for name, broker in world.brokers.items():
 
@@ -181,13 +181,13 @@ def test_rb_14_rb_38_what_is_lost_is_logged_and_told_to_the_user_and_every_broke
                 touch(client_id, now_ms)
 
             broker.membership.members.touch = counted
-        told.clear()
+        events.clear()
         caplog.clear()
         two = await world.push("two", options=evenq.PushOptions(**QUIET))
         await world.until(lambda: len(one.queues) == len(two.queues) == 1)
         await world.clock.advance(100)
         (lost,) = set(mine) - set(one.queues)
-        assert told == [([], [lost])]
+        assert events == [([], [lost])]
         assert len(said(caplog, f"group g: queue {lost} handed over at offset 0")) == 1
         assert len(said(caplog, "group g: 1 queues of topic t assigned to this member")) == 2, "both shares"
         assert all("one" in heard for heard in beats.values()), beats
@@ -212,8 +212,8 @@ def test_rb_20_rb_21_a_queue_whose_pulls_do_not_end_is_taken_anew_after_two_minu
         calls = one._pushing._member.ownership._calls
         pull, hangs = calls.pull, True
 
-        async def hanging(*told, **rest):
-            return await (asyncio.Event().wait() if hangs else pull(*told, **rest))
+        async def hanging(*result, **rest):
+            return await (asyncio.Event().wait() if hangs else pull(*result, **rest))
 
         calls.pull = hanging
         await world.publish("b")  # brought by the pull that is parked already
@@ -273,17 +273,17 @@ def test_rb_20_nothing_happens_to_a_pull_consumer_whose_user_does_not_pull(play,
     async def story(world):
         await world.start()
         await world.create("t")
-        told = []
+        events = []
         options = evenq.PullOptions(pull_threshold_queue=2, pull_batch=2)
-        one = await world.pull(on_rebalance=lambda gained, lost: told.append((gained, lost)), options=options)
+        one = await world.pull(on_rebalance=lambda gained, lost: events.append((gained, lost)), options=options)
         await world.ready(one)
-        await world.until(lambda: len(told) == 1)
+        await world.until(lambda: len(events) == 1)
         if in_hand:
             await world.publish(*range(5))
         (first,) = one._polling._member.ownership.processes()
         await world.clock.advance(400_000)
         assert one._polling._member.ownership.processes() == [first]
-        assert (one.queues, len(told)) == ([T0], 1)
+        assert (one.queues, len(events)) == ([T0], 1)
         assert not said(caplog, "was not pulled for")
         if not in_hand:
             await world.publish(*range(5))
@@ -345,9 +345,9 @@ def test_rb_33_after_a_refused_lock_another_round_comes_in_500_ms(play):
         ownership, locks, times = member_of(one).ownership, member_of(one).ownership._locks, []
         take = locks.take
 
-        async def noted(*told):
+        async def noted(*result):
             times.append(world.clock.monotonic_ms())
-            await take(*told)
+            await take(*result)
 
         locks.take = noted
         await world.clock.advance(5_000)
@@ -379,7 +379,7 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
     """The stored offset is read from the store, and asked for before any policy counts."""
 
     async def find(policy: StartFrom, topic: str) -> QueueOffset | None:
-        async def told(*_told, **_rest):
+        async def report(*_told, **_rest):
             return SimpleNamespace(maximum=500, at_timestamp=120, young=False)
 
         async def load(_queue):
@@ -397,7 +397,7 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
         )
         starting = Starting(
             reading,
-            calls=SimpleNamespace(query_offsets=told),
+            calls=SimpleNamespace(query_offsets=report),
             progress=SimpleNamespace(load=load),
             address=address,
             generation=lambda _topic: None,
@@ -459,9 +459,9 @@ def answering(world, change):
             return answer
         if assignment_pb2.AssignmentRequest.FromString(request).topic != "t":
             return answer
-        told = assignment_pb2.AssignmentResponse.FromString(answer)
-        change(told)
-        return told.SerializeToString()
+        response = assignment_pb2.AssignmentResponse.FromString(answer)
+        change(response)
+        return response.SerializeToString()
 
     world.net.unary = changed
 
@@ -504,7 +504,7 @@ def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and
         await world.start()
         await world.create("t", 4)
         await world.group("g", strategy="AVG")
-        told, assigned, pop = [], [0, 1, 2, 3], set()
+        events, assigned, pop = [], [0, 1, 2, 3], set()
 
         def change(answer):
             del answer.queues[:]
@@ -519,13 +519,13 @@ def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and
         one = await world.push(
             assignment="server",
             options=options,
-            on_rebalance=lambda *news: told.append([[queue.queue_id for queue in part] for part in news]),
+            on_rebalance=lambda *news: events.append([[queue.queue_id for queue in part] for part in news]),
         )
         await world.ready(one, queues=4)
         subscribed = dict(member_of(one).subscriptions)
         assert RETRY in subscribed
         await world.clock.advance(500)
-        told.clear()
+        events.clear()
         locks, pulled = (
             world.calls("/LockQueues"),
             {process.queue: process for process in member_of(one).ownership.processes()},
@@ -533,8 +533,8 @@ def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and
         assigned[:] = [0, 1]
         pop.add(2)
         await world.until(lambda: [queue.queue_id for queue in one.queues] == [0, 1])
-        await world.until(lambda: sorted(number for _, lost in told for number in lost) == [2, 3])
-        assert all(not gained for gained, _ in told)
+        await world.until(lambda: sorted(number for _, lost in events for number in lost) == [2, 3])
+        assert all(not gained for gained, _ in events)
         assert world.calls("/LockQueues") == locks, "what stays is not taken anew"
         assert {process.queue: process for process in member_of(one).ownership.processes()}.items() <= pulled.items()
         assert one.balanced
@@ -549,7 +549,7 @@ def test_xo_5_what_is_not_assigned_is_dropped_what_is_new_is_locked_and_read_and
         await world.until(lambda: world.saw() == ["kept", "dropped"])
         assert world.calls("/LockQueues") == locks + 1
         assert world.brokers["a"].membership.locks.holder("g", one.queues[2]) == "me"
-        assert told[-1] == [[3], []]
+        assert events[-1] == [[3], []]
 
     play(story)
 
@@ -565,9 +565,9 @@ def test_xo_4_an_assigned_entry_without_a_queue_is_ignored(play):
             answer = await ask(address, method, request, **rest)
             if not method.endswith("Assignment/Query"):
                 return answer
-            told = assignment_pb2.AssignmentResponse.FromString(answer)
-            told.queues.add(mode=assignment_pb2.PULL)
-            return told.SerializeToString()
+            response = assignment_pb2.AssignmentResponse.FromString(answer)
+            response.queues.add(mode=assignment_pb2.PULL)
+            return response.SerializeToString()
 
         world.net.unary = adding
         one = await world.push(assignment="server", options=evenq.PushOptions(**QUIET))

@@ -45,8 +45,8 @@ def test_rt_3_7_11_rt_9_counts_are_per_broker_and_the_example_has_six_queues_tha
         for name in "ab":
             await world.start(name)
         await world.create("t", 4)
-        [told] = await world.scale(2, broker="b")
-        assert (told.broker_name, told.entry.write_queues, told.entry.read_queues) == ("b", 2, 2)
+        [response] = await world.scale(2, broker="b")
+        assert (response.broker_name, response.entry.write_queues, response.entry.read_queues) == ("b", 2, 2)
         await world.until(lambda: len(world.brokers["a"].catalog.routes.readable("t")) == 6)
         sender = producer(world)
         results = [await world.during(sender.send(note(number))) for number in range(60)]
@@ -137,9 +137,9 @@ def test_rt_8_better_messages_that_nobody_can_read_are_reported_and_read_when_th
         await world.during(first.close())
         world.clients.remove(first)
         await world.publish("a", "b", queue=3)
-        [told] = await world.scale(2)
-        assert [(left.group, left.queue.queue_id, left.lag) for left in told.unfinished] == [("g", 3, 2)]
-        assert (told.entry.write_queues, told.entry.read_queues) == (2, 4), "it waits"
+        [response] = await world.scale(2)
+        assert [(left.group, left.queue.queue_id, left.lag) for left in response.unfinished] == [("g", 3, 2)]
+        assert (response.entry.write_queues, response.entry.read_queues) == (2, 4), "it waits"
         await world.scale(2, force=True)
         shown = await world.call(ADMIN + "DescribeTopic", admin_pb2.DescribeTopicRequest(topic="t"))
         assert shown.stranded == 2
@@ -262,20 +262,20 @@ def test_rg_6_a_changed_subscription_has_a_newer_version_at_every_broker_at_once
         reader = await world.push("me")
         await world.ready(reader, queues=2)
 
-        def told(broker: str) -> dict[str, int]:
+        def report(broker: str) -> dict[str, int]:
             member = world.brokers[broker].membership.members.get("g", "me")
             return {subscription.topic: subscription.version for subscription in member.subscriptions}
 
-        first = {name: told(name)["t"] for name in "ab"}
+        first = {name: report(name)["t"] for name in "ab"}
         assert first["a"] == first["b"] > 0
         await world.clock.advance(1_000)
         began_ms, changed_ms = world.clock.monotonic_ms(), world.clock.now_ms()
         reader.subscribe("u")
-        await world.until(lambda: all("u" in told(name) for name in "ab"))
+        await world.until(lambda: all("u" in report(name) for name in "ab"))
         assert world.clock.monotonic_ms() - began_ms < 100, "no heartbeat is waited for"
-        assert {version for name in "ab" for version in told(name).values()} == {changed_ms}
+        assert {version for name in "ab" for version in report(name).values()} == {changed_ms}
         await world.clock.advance(30_000)  # rounds and heartbeats
-        assert {version for name in "ab" for version in told(name).values()} == {changed_ms}, "nothing has changed"
+        assert {version for name in "ab" for version in report(name).values()} == {changed_ms}, "nothing has changed"
 
     play(story)
 
@@ -304,7 +304,7 @@ def test_rg_6_changes_in_quick_succession_reach_each_broker_in_their_order_the_l
         reader.subscribe("v")
         world.clock.jump_wall(1)
         reader.unsubscribe("u")
-        await world.until(lambda: all(len(told) == 3 for told in heard.values()))
+        await world.until(lambda: all(len(response) == 3 for response in heard.values()))
         retry = "%RETRY%g"
         assert (
             heard["a"]
@@ -423,11 +423,11 @@ def test_xo_9_rb_23_a_pull_consumer_stores_a_lost_queues_offset_forgets_it_and_t
     async def story(world):
         await world.start()
         await world.create("t", 4)
-        told: list[tuple[str, list[int]]] = []
+        events: list[tuple[str, list[int]]] = []
 
         def tell(gained, lost):
-            told.append(("gained", [queue.queue_id for queue in gained]))
-            told.append(("lost", [queue.queue_id for queue in lost]))
+            events.append(("gained", [queue.queue_id for queue in gained]))
+            events.append(("lost", [queue.queue_id for queue in lost]))
 
         first = await world.pull("one", on_rebalance=tell)
         await world.ready(first, queues=4)
@@ -444,9 +444,9 @@ def test_xo_9_rb_23_a_pull_consumer_stores_a_lost_queues_offset_forgets_it_and_t
         gone = sorted(set(range(4)) - {queue.queue_id for queue in first.queues})
         for queue in gone:
             assert await world.committed("g", queue=queue) == 1
-        assert sorted(queue for what, ids in told for queue in ids if what == "lost") == gone
-        assert {queue for what, ids in told for queue in ids if what == "gained"} == set(range(4))
-        assert all(ids == sorted(ids) for _, ids in told)
+        assert sorted(queue for what, ids in events for queue in ids if what == "lost") == gone
+        assert {queue for what, ids in events for queue in ids if what == "gained"} == set(range(4))
+        assert all(ids == sorted(ids) for _, ids in events)
         await world.during(polling)
 
     play(story)

@@ -39,7 +39,7 @@ BROKERS = ("broker-a", "broker-b")
 
 
 class Server:
-    """The rebalancer's handlers, told by two brokers of 4 queues each."""
+    """The rebalancer's handlers, with reports of two brokers of 4 queues each."""
 
     def __init__(self, strategy: str = "AVG") -> None:
         self.strategy = strategy
@@ -85,9 +85,11 @@ class Wire:
         if self.broken:
             self.broken -= 1
             raise ConnectionFailed("the access point does not answer")
-        told = await self.server.ask(self.client_id, strategy=strategy)
-        queues = tuple(MessageQueue(row.queue.topic, row.queue.broker_name, row.queue.queue_id) for row in told.queues)
-        return Assignment(told.known, queues, Generation(told.generation.epoch, told.generation.counter))
+        response = await self.server.ask(self.client_id, strategy=strategy)
+        queues = tuple(
+            MessageQueue(row.queue.topic, row.queue.broker_name, row.queue.queue_id) for row in response.queues
+        )
+        return Assignment(response.known, queues, Generation(response.generation.epoch, response.generation.counter))
 
     async def session(self, address, _requests):
         members = tuple(MemberInfo(own, "evenq", frozenset({"T"})) for own in self.ids)
@@ -312,8 +314,8 @@ class Rollout(Server):
 
     def states(self) -> list[str]:
         request = pb.ExplainRequest(group="g", topic="T").SerializeToString()
-        told = pb.ExplainResponse.FromString(asyncio.run(self.calls.explain(request, CONTEXT)))
-        return [row.state for row in told.queues]
+        response = pb.ExplainResponse.FromString(asyncio.run(self.calls.explain(request, CONTEXT)))
+        return [row.state for row in response.queues]
 
 
 def test_xo_7_rb_37_what_waits_for_a_successor_goes_on_waiting_under_the_next_leader() -> None:

@@ -36,9 +36,9 @@ def member_of(consumer):
 )
 def test_cs_1_a_consumer_needs_a_group_and_a_subscription(changed, says):
     """And a listener, which Python itself asks for."""
-    told = {"group": "g", "subscriptions": {"t": "*"}, "listener": print, **changed}
+    fields = {"group": "g", "subscriptions": {"t": "*"}, "listener": print, **changed}
     with pytest.raises(evenq.Error, match=says):
-        evenq.PushConsumer(**told)
+        evenq.PushConsumer(**fields)
     with pytest.raises(TypeError, match="listener"):
         evenq.PushConsumer(group="g", subscriptions={"t": "*"})
 
@@ -257,7 +257,7 @@ def test_cs_13_from_assignment_to_reported_progress_in_eight_steps(play):
 @pytest.mark.spec("RB-5", "RB-7", "SR-3")
 @pytest.mark.parametrize("assignment", ["client", "server"])
 def test_rb_6_a_push_consumer_may_unsubscribe_and_subscribe_while_it_runs(play, assignment):
-    """The offset is stored and the lock is let go, whoever divides."""
+    """The offset is stored and the lock is let go, no matter what divides."""
 
     async def story(world):
         await world.start()
@@ -288,8 +288,8 @@ def test_rb_9_rb_18_a_topic_without_queues_changes_nothing_and_is_reported_but_f
         await world.clock.advance(2_000)
         assert len(one.queues) == 1
         assert not one.balanced
-        [told] = [record for record in caplog.records if record.levelno >= logging.ERROR]  # once, not once a round
-        assert "topic missing" in told.getMessage()
+        [lines] = [record for record in caplog.records if record.levelno >= logging.ERROR]  # once, not once a round
+        assert "topic missing" in lines.getMessage()
         assert "%RETRY%g" not in caplog.text
         await world.create("missing")
         await world.ready(one, queues=2)
@@ -327,7 +327,7 @@ def test_rb_10_without_a_member_list_nothing_changes_it_is_not_balanced_and_warn
 
 
 def test_rb_13_rb_22_an_empty_result_drops_all_and_duplicates_vanish():
-    """RB-22: what is dropped is told at once, in one list."""
+    """RB-22: what is dropped is reported at once, in one list."""
     queues = [evenq.MessageQueue("t", "a", number) for number in range(2)]
     table = RebalanceTable(locks=False)
     assert len(table.assign("t", queues + queues)) == 2
@@ -344,10 +344,10 @@ def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(play
         await world.start("a")
         await world.start("b")
         await world.create("t")
-        told, beats = [], 0
+        events, beats = [], 0
 
         async def on_rebalance(gained, lost):
-            told.append((sorted(queue.broker_name for queue in gained), list(lost)))
+            events.append((sorted(queue.broker_name for queue in gained), list(lost)))
 
         one = await world.push(on_rebalance=on_rebalance, options=evenq.PushOptions(**QUIET))
         sessions = member_of(one).sessions
@@ -361,18 +361,18 @@ def test_rb_14_rb_38_a_change_is_logged_told_to_the_user_and_to_all_brokers(play
         sessions.beat = counting
         await world.ready(one, queues=2)
         await world.clock.advance(100)
-        assert sorted(name for gained, _ in told for name in gained) == ["a", "b"]
+        assert sorted(name for gained, _ in events for name in gained) == ["a", "b"]
         assert beats >= 1
         logged = [record for record in caplog.records if "assigned to this member" in record.message]
         assert {record.message for record in logged} == {
             "group g: 2 queues of topic t assigned to this member: a/0, b/0 (2 queues among 1 members, strategy AVG, client me)"
         }
-        quiet = (len(told), beats, len(logged))
+        quiet = (len(events), beats, len(logged))
         for _ in range(3):
             member_of(one).ownership.wake()
             await world.clock.advance(100)
         logged = [record for record in caplog.records if "assigned to this member" in record.message]
-        assert (len(told), beats, len(logged)) == quiet
+        assert (len(events), beats, len(logged)) == quiet
 
     play(story)
 
@@ -571,7 +571,7 @@ def test_rb_31_a_lock_that_was_granted_without_our_hearing_of_it_is_let_go_for_t
 
 @pytest.mark.parametrize("face", ["push", "pull", "pull that commits by hand"])
 def test_rb_42_where_a_group_begins_is_stored_before_anybody_hears_that_a_queue_is_read(play, face):
-    """LAST: a member that dies in that moment has told nobody of a start that the next one does not know."""
+    """LAST: a member that dies in that moment has reported to no broker a start that the next one does not know."""
 
     async def story(world):
         broker = await world.start()

@@ -17,7 +17,7 @@ from evenq.store.memory_disk import MemoryDisk, MemoryFile
 from evenq.store.record import HEADER_BYTES
 
 HEAD = 10_000
-"""Bytes of a message: nobody reads over such a gap."""
+"""Bytes of a message: no member reads over such a gap."""
 
 
 class WatchedDisk(MemoryDisk):

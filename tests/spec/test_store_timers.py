@@ -128,7 +128,7 @@ def test_rd_18_better_a_crash_at_any_write_never_delivers_twice_nor_loses_a_dela
             try:
                 await workload(disk, acked, clock)
             except Exception:  # noqa: BLE001
-                # a cancel that was under way may be in the log although nobody was told
+                # a cancel that was under way may be in the log although it was not answered
                 tried = {head for head in acked if head.endswith(b".5000")}
             await check(disk.crash(keep, rng), acked, FakeClock(clock.now_ms()), tried)
 

@@ -66,8 +66,8 @@ def test_a_route_before_the_first_message_is_a_prospect_and_makes_no_topic(play:
     async def story(world: Any) -> None:
         await world.start("a")
         await world.start("b")
-        told = await ask(world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
-        assert {queue.broker.name for queue in told.message_queues} == {"a", "b"}
+        response = await ask(world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
+        assert {queue.broker.name for queue in response.message_queues} == {"a", "b"}
         assert all(broker.catalog.topics.get("new") is None for broker in world.brokers.values())
         send = service_pb2.SendMessageRequest()
         message = send.messages.add(body=b"x", topic=TOPIC)
@@ -75,8 +75,8 @@ def test_a_route_before_the_first_message_is_a_prospect_and_makes_no_topic(play:
         message.system_properties.message_group = "g"
         message.system_properties.message_type = definition_pb2.FIFO
         await ask(world, V2 + "SendMessage", send, service_pb2.SendMessageResponse)
-        told = await ask(world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
-        assert {tuple(queue.accept_message_types) for queue in told.message_queues} == {(definition_pb2.FIFO,)}
+        response = await ask(world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
+        assert {tuple(queue.accept_message_types) for queue in response.message_queues} == {(definition_pb2.FIFO,)}
 
     play(story)
 
@@ -92,9 +92,11 @@ def test_a_known_reader_hears_of_no_topic(play: Play, known_by: str) -> None:
         if known_by == "heartbeat":
             beat = service_pb2.HeartbeatRequest(group=GROUP, client_type=definition_pb2.SIMPLE_CONSUMER)
             await ask(world, V2 + "Heartbeat", beat, service_pb2.HeartbeatResponse)
-        told = await ask(world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse, **headers)
-        assert told.status.code == NOT_FOUND
-        assert "its first message makes it" in told.status.message
+        response = await ask(
+            world, V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse, **headers
+        )
+        assert response.status.code == NOT_FOUND
+        assert "its first message makes it" in response.status.message
 
     play(story)
 
@@ -137,8 +139,8 @@ READERS: list[tuple[str, Any, Any]] = [
 def test_no_call_of_a_reader_makes_a_topic(play: Play, method: str, request_: Any, response: Any) -> None:
     async def story(world: Any) -> None:
         await world.start("a")
-        told = await ask(world, method, request_, response)
-        assert told.status.code == NOT_FOUND
+        answered = await ask(world, method, request_, response)
+        assert answered.status.code == NOT_FOUND
         assert world.brokers["a"].catalog.topics.get("new") is None
 
     play(story)
@@ -247,18 +249,18 @@ def test_a_namespace_is_part_of_the_topic_that_is_made_and_of_the_one_that_is_wa
         assert refused.status.code == NOT_FOUND
         await world.clock.advance(1_000)
         route = (V2 + "QueryRoute", asking_for_the_route(), service_pb2.QueryRouteResponse)
-        told = await ask(world, *route, client_id="writer", **mine)
-        assert {queue.topic.name for queue in told.message_queues} == {"new"}
+        response = await ask(world, *route, client_id="writer", **mine)
+        assert {queue.topic.name for queue in response.message_queues} == {"new"}
         send = service_pb2.SendMessageRequest()
         message = send.messages.add(body=b"first", topic=TOPIC)
         message.system_properties.message_id = "one"
         await ask(world, V2 + "SendMessage", send, service_pb2.SendMessageResponse, client_id="writer", **mine)
         assert world.has("mine%new")
         assert not world.has("new")
-        told = await ask(world, *route, client_id="stranger", **{"x-evenq-role": "reader"})
-        assert told.status.code == NOT_FOUND
-        told = await ask(world, *route, client_id="reader", **{"x-evenq-role": "reader"}, **mine)
-        assert told.status.code == 20000
+        response = await ask(world, *route, client_id="stranger", **{"x-evenq-role": "reader"})
+        assert response.status.code == NOT_FOUND
+        response = await ask(world, *route, client_id="reader", **{"x-evenq-role": "reader"}, **mine)
+        assert response.status.code == 20000
         got = await receive(world, "reader", **mine)
         assert [frame.message.body for frame in got if frame.HasField("message")] == [b"first"]
 

@@ -140,12 +140,12 @@ def alike(message: v2.Message, sent: dict[str, Any]) -> Iterator[tuple[str, Any,
 
 async def every_message(opened: Opened) -> None:
     """Each at its offset, as it was sent; and nothing else."""
-    told, store = opened.told, opened.broker.ledger.store
-    for name, kind in told["topics"].items():
+    result, store = opened.told, opened.broker.ledger.store
+    for name, kind in result["topics"].items():
         topic = opened.broker.catalog.topics.get(name)
         assert topic is not None, name
         assert (topic.message_type, topic.read_queues, topic.uid) == (
-            MessageType[kind], told["queues"][name], told["uids"][name],
+            MessageType[kind], result["queues"][name], result["uids"][name],
         )  # fmt: skip
         there = {}
         for queue_id in sorted({one["queue"] for one in opened.stored(topic=name)}):
@@ -160,13 +160,13 @@ async def every_message(opened: Opened) -> None:
         assert sorted(there) == sorted(expected), name
         for place, message in there.items():
             assert message.system_properties.message_id == expected[place]["id"]
-            if name != told["rows"]["topic"]:
-                sent = told["sent"][expected[place]["id"]]
+            if name != result["rows"]["topic"]:
+                sent = result["sent"][expected[place]["id"]]
                 assert list(alike(message, sent)) == [], place
             store_ms = message.system_properties.store_timestamp.ToMilliseconds()
             assert kind == "LITE" or store_ms == expected[place]["store_ms"]
-    rows = await opened.pulled(told["rows"]["topic"], 0)
-    assert [row.body.decode() for row in rows] == told["rows"]["there"]
+    rows = await opened.pulled(result["rows"]["topic"], 0)
+    assert [row.body.decode() for row in rows] == result["rows"]["there"]
 
 
 def lite_message(stored: Any, topic: str) -> v2.Message:
@@ -196,9 +196,9 @@ async def every_offset(opened: Opened) -> None:
 
 async def every_delivery(opened: Opened) -> None:
     """A handle of then is good; what is done never comes again, what is in hand comes at its time, the rest now."""
-    told = opened.told
-    acked: dict[str, set[str]] = {group: set(ids) for group, ids in told["acked"].items()}
-    handed = [one for one in told["handed"] if one["topic"] == "orders"]
+    result = opened.told
+    acked: dict[str, set[str]] = {group: set(ids) for group, ids in result["acked"].items()}
+    handed = [one for one in result["handed"] if one["topic"] == "orders"]
     in_hand = {one["id"] for one in handed}
     first = handed[0]
     request = s.AckMessageRequest()
@@ -219,21 +219,21 @@ async def every_delivery(opened: Opened) -> None:
     assert groups
     assert len(set(groups)) == len(groups)  # one of a message group at a time
     assert not acked["ordered"] & set(ordered)
-    dead = await opened.ids(f"%DLQ%{told['dead']['group']}", 1)
-    assert dead == {told["dead"]["id"]}
+    dead = await opened.ids(f"%DLQ%{result['dead']['group']}", 1)
+    assert dead == {result["dead"]["id"]}
 
 
 async def every_transaction(opened: Opened) -> None:
     """What was decided stays so; what was open can be decided, at the id that its producer has."""
-    told = opened.told
+    result = opened.told
     payments = lambda: opened.ids("payments", 2)  # noqa: E731
-    assert await payments() == {told["committed_transaction"]}
-    commit, roll_back = told["open_transactions"]
+    assert await payments() == {result["committed_transaction"]}
+    commit, roll_back = result["open_transactions"]
     await opened.end(commit, v2.COMMIT)
     await opened.end(roll_back, v2.ROLLBACK)
-    assert await payments() == {told["committed_transaction"], commit["id"]}
+    assert await payments() == {result["committed_transaction"], commit["id"]}
     assert len(opened.broker.transactions.table) == 0
-    rows = told["rows"]
+    rows = result["rows"]
     decision = staged.decide({rows["token"]: [opened.name]}, batch=rows["batch"], topics=(rows["topic"],))
     await opened.stage.call(staged.DECIDE, decision, staging_pb2.DecideResponse, opened.name)
     found = await opened.pulled(rows["topic"], 0)
@@ -242,26 +242,28 @@ async def every_transaction(opened: Opened) -> None:
 
 async def every_timer(opened: Opened) -> None:
     """Each comes once, at its millisecond; one that was called back never comes, nor one that is called back now."""
-    told = opened.told
+    result = opened.told
     later = lambda: opened.ids("later", 2)  # noqa: E731
-    assert await later() == {told["fired"]}
-    request = s.RecallMessageRequest(recall_handle=told["recall"]["handle"])
+    assert await later() == {result["fired"]}
+    request = s.RecallMessageRequest(recall_handle=result["recall"]["handle"])
     request.topic.name = "later"
     answer = await opened.ask("RecallMessage", request, s.RecallMessageResponse)
-    assert (answer.status.code, answer.message_id) == (v2.OK, told["recall"]["id"])
-    last_ms = max(one["due_ms"] for one in told["timers"])
+    assert (answer.status.code, answer.message_id) == (v2.OK, result["recall"]["id"])
+    last_ms = max(one["due_ms"] for one in result["timers"])
     fired = opened.broker.ledger.store.timers.stats
-    await opened.stage.clock.advance(min(one["due_ms"] for one in told["timers"]) - opened.stage.clock.now_ms() - 1_000)
-    assert await later() == {told["fired"]}
+    await opened.stage.clock.advance(
+        min(one["due_ms"] for one in result["timers"]) - opened.stage.clock.now_ms() - 1_000
+    )
+    assert await later() == {result["fired"]}
     await opened.stage.clock.advance(last_ms - opened.stage.clock.now_ms() + 1_000)
-    await opened.stage.until(lambda: fired.fired >= len(told["timers"]))
+    await opened.stage.until(lambda: fired.fired >= len(result["timers"]))
     there = {
         one.system_properties.message_id: one.system_properties
         for queue_id in range(2)
         for one in await opened.pulled("later", queue_id)
     }
-    due = {one["id"]: one["due_ms"] for one in told["timers"]}
-    assert set(there) == {told["fired"], *due}
+    due = {one["id"]: one["due_ms"] for one in result["timers"]}
+    assert set(there) == {result["fired"], *due}
     for name, due_ms in due.items():
         assert there[name].delivery_timestamp.ToMilliseconds() == due_ms
         assert there[name].store_timestamp.ToMilliseconds() >= due_ms

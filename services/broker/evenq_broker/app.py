@@ -1,7 +1,7 @@
 """One broker as an object with ports: what `__main__` runs alone and the quick start beside others in one process.
 
 Start: open the store, bind the servers (the bound port is what is advertised), start the loops, open the page, say
-ready. Close: not ready, out of the routes, nothing handed out any more, members told to hand their queues over and
+ready. Close: not ready, out of the routes, nothing handed out any more, members asked to hand their queues over and
 waited for, v2 clients waited for until they acknowledged what they have, running calls ended, all within `drain_ms`;
 then loops ended, store flushed. Always true after `close`: nothing of it runs, its ports and its data folder are free.
 """
@@ -128,7 +128,7 @@ class BrokerApp:
             rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
         )
         self._servers = servers
-        self._tell_health()  # they answer from now on, and nobody should come yet
+        self._tell_health()  # they answer from now on, and no client should come yet
         hosts = {address.listener.name: address.host for address in places}
         addresses = advertised(
             settings.advertise, servers.ports, hosts=hosts, peers_tls=settings.tls.peers,
@@ -203,7 +203,7 @@ class BrokerApp:
         failed = self.broker.runtime.failed
         return (
             failed is not None and failed.done() and not failed.cancelled()
-        )  # who waited for it may have been told to stop
+        )  # who waited for it may have been cancelled
 
     def metrics(self) -> list[Metric]:
         """Of broker, calls and front."""

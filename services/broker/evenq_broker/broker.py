@@ -1,7 +1,7 @@
 """The broker's composition: makes the parts, tells each what it needs, starts and ends them in order.
 
 `app.py` makes it, calls `open` (store, journal replay), opens the servers, then `start` (loops) with the addresses that
-clients are told, and `close` at the end. Everything runs on one asyncio loop, so there are no locks.
+clients receive, and `close` at the end. Everything runs on one asyncio loop, so there are no locks.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Broker:
             self.clients.table.seen(client_id, self.runtime.now_ms())
 
     async def start(self, addresses: Sequence[BrokerAddress]) -> None:
-        """Start the loops. `addresses`: what clients are told, the default listener first."""
+        """Start the loops. `addresses`: what clients receive, the default listener first."""
         runtime, store = self.runtime, self.ledger.store
         runtime.begin(addresses)
         store.on_failure = runtime.fail  # poisoned: what is on disk is unknown (architecture 5)

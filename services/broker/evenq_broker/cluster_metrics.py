@@ -1,7 +1,7 @@
 """The metrics of a broker's place in the cluster and of its disk; `metrics.py` lists them with the others.
 
-Whether nameservers and a rebalancer answer is told by every broker, so that it is seen when they themselves are gone
-and nothing scrapes them.
+Whether nameservers and a rebalancer answer is measured by every broker, so that it is seen when they themselves are
+gone and nothing scrapes them.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class ReplicatedApp:
         self._forwarder = (
             ConnectionForwarder(client_addresses(settings)) if settings.replication.forward_clients else None
         )
-        """While the broker follows, its ports for clients lead to the leader; None: nobody listens there."""
+        """While the broker follows, its ports for clients lead to the leader; None: nothing listens there."""
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
         self._pieces: _Pieces | None = None

@@ -87,7 +87,7 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
     far_behind_bytes: int = Field(
         default=0,
         ge=0,
-        description="A reader that takes messages from any copy and is this far behind the end of the log is told to "
+        description="A reader that takes messages from any copy and is this far behind the end of the log is asked to "
         "read from a follower, bytes; 0 = 40 % of the machine's memory.",  # HA-9, LQ-69
     )
 

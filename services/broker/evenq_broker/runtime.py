@@ -90,7 +90,7 @@ class Runtime:
         None before `begin`.
         """
         self.addresses: tuple[BrokerAddress, ...] = ()
-        """What clients are told, the default listener first; empty before `begin`."""
+        """What clients receive, the default listener first; empty before `begin`."""
         self.closing = False
         """True: the broker ends, no message is handed out any more."""
         self.delay_levels = DelayLevels.parse(settings.delay_levels)
@@ -107,7 +107,7 @@ class Runtime:
         self._zero_ms += ahead_ms
 
     def begin(self, addresses: Sequence[BrokerAddress]) -> None:
-        """The servers listen at these addresses; from now on an end that nobody asked for is told by `failed`."""
+        """The servers listen at these addresses; from now on an end that was not requested is in `failed`."""
         self.addresses = tuple(addresses)
         self.failed = asyncio.get_running_loop().create_future()
 

@@ -120,7 +120,7 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     lite_topic_idle_ms: int = Field(
         default=72 * 3_600_000,
         ge=1_000,
-        description="A lite topic to which nothing is sent and nobody is subscribed is deleted after this "
+        description="A lite topic to which nothing is sent and no client is subscribed is deleted after this "
         "time, ms (72 h).",
     )
     lite_subscriptions_max: int = Field(

@@ -64,7 +64,7 @@ class GroupTopicStats:
         self.given_back = 0
         """Deliveries that their consumer gave back for another one: it failed."""
         self.timed_out = 0
-        """Deliveries that ended unfinished: nobody acknowledged them in their time, or their client was lost."""
+        """Deliveries that ended unfinished: they were not acknowledged in their time, or their client was lost."""
         self.ages = [0] * (len(AGE_BOUNDS_MS) + 1)
         """First deliveries by the age of the message, not summed up; the last is "older than all bounds"."""
         self.ages_total_ms = 0

@@ -41,7 +41,7 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     message_index: bool = Field(
         default=True,
         description="Keep an index of messages by key and by message id, for queries. Turn it off to save "
-        "disk and CPU if nobody queries.",
+        "disk and CPU if there are no queries.",
     )
     retention_ms: int = _of_store("retention_ms")
     retention_hour: int = _of_store("retention_hour")
@@ -56,7 +56,7 @@ class StagingSettings(BaseModel, frozen=True, extra="forbid"):
     bytes_max: int = Field(
         default=4 << 30,
         ge=1 << 10,
-        description="Most staged bytes of all queries at this broker; beyond it a write is told to try "
+        description="Most staged bytes of all queries at this broker; beyond it a write is asked to try "
         "again later. Raise it, with enough disk, when many queries write at the same time.",
     )
     query_bytes_max: int = Field(

@@ -3,7 +3,7 @@
 Called by the SDK (each member computes for itself), by brokers and by the rebalancer (one decision for all members).
 Always true: the same arguments give the same answer, in every process, so members that sort alike never disagree
 (RB-11). Six give the results of RocketMQ, worked examples included (AL-1 to AL-35); what its documents name as a
-weakness is told by `coverage`, which looks at results and never changes them. STICKY and rooms by zone use what only
+weakness is counted by `coverage`, which looks at results and never changes them. STICKY and rooms by zone use what only
 a server knows (`Context`).
 
     averagely = by_name("AVG")

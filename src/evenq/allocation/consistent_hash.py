@@ -36,7 +36,7 @@ class ConsistentHash:
     """Shares may be uneven; moves are few."""
 
     virtual_nodes: int = VIRTUAL_NODES
-    """Places of each member on the ring, 0 or more. With 0 nobody gets anything (AL-31)."""
+    """Places of each member on the ring, 0 or more. With 0 no member gets anything (AL-31)."""
     hash_function: Callable[[str], int] = md5_hash
     name: str = "CONSISTENT_HASH"
 

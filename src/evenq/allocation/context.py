@@ -19,7 +19,7 @@ class Context:
     """Facts about one division. Everything is optional: nothing known divides as at the very first time."""
 
     owners: Mapping[MessageQueue, str] = field(default_factory=dict)
-    """Who has each queue now, by client id. Absent, or not a member any more: nobody."""
+    """Who has each queue now, by client id. Absent, or not a member any more: no owner."""
     zone_of_broker: Mapping[str, str] = field(default_factory=dict)
     """By broker name. Absent or empty: unknown."""
     zone_of_member: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""What an allocation leaves undone or does twice: told, never changed.
+"""What an allocation leaves undone or does twice: reported, never changed.
 
 The documents name these as weaknesses that stay silent: idle members (AL-9), lists that overlap or name queues which
-do not exist (AL-14), rooms that nobody covers (AL-20). Servers log and count them; `explain` shows them.
+do not exist (AL-14), rooms that no member covers (AL-20). Servers log and count them; `explain` shows them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Coverage:
     """How well the shares of all members fit the topic's queues. All tuples ascend."""
 
     unowned: tuple[MessageQueue, ...]
-    """Queues that nobody got."""
+    """Queues that no member got."""
     shared: tuple[MessageQueue, ...]
     """Queues that were given more than once."""
     nonexistent: tuple[MessageQueue, ...]
@@ -28,7 +28,7 @@ class Coverage:
     idle: tuple[str, ...]
     """Members that got no existing queue."""
     uncovered_rooms: tuple[str, ...]
-    """Rooms in which nobody got any queue: zones if they are told, else those in front of broker names `room@name`."""
+    """Rooms whose members got no queue: zones if they are known, else those in front of broker names `room@name`."""
 
     @property
     def complete(self) -> bool:

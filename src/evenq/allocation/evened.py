@@ -174,7 +174,7 @@ class _Shares:
 
 
 def _rounds(lacking: Iterable[tuple[str, int]]) -> Iterable[list[str]]:
-    """Who takes one queue in each round, until nobody lacks any: dealt like cards."""
+    """Who takes one queue in each round, until no member lacks any: dealt like cards."""
     left = [(client_id, count) for client_id, count in lacking if count > 0]
     while left:
         yield [client_id for client_id, _ in left]

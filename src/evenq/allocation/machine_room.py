@@ -1,7 +1,7 @@
 """MACHINE_ROOM: only queues of brokers in the configured rooms are divided; a broker is named `room@name` (AL-15 to
 AL-20).
 
-Queues of other rooms go to nobody, in silence; `coverage` names those rooms (AL-20). On a server that knows zones the
+Queues of other rooms go to no member, silently; `coverage` names those rooms (AL-20). On a server that knows zones the
 rooms need not be configured: the rooms of the group's own members take part.
 """
 
@@ -33,7 +33,7 @@ class MachineRoom:
     """Divides the queues of some rooms among all members of the group."""
 
     rooms: frozenset[str] = frozenset()
-    """Rooms that take part; upstream's `consumeridcs`. None: nobody gets anything, or see `divide_in`."""
+    """Rooms that take part; upstream's `consumeridcs`. None: no member gets anything, or see `divide_in`."""
     name: str = "MACHINE_ROOM"
 
     def allocate(

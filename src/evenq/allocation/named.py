@@ -69,7 +69,7 @@ def by_name(
 
 
 def strategy_asked(name: str) -> str | None:
-    """What a group's strategy becomes when somebody asks for `name`: None for "as it is" (nothing was asked), empty for
+    """A group's strategy after a request asks for `name`: None for "as it is" (nothing was asked), empty for
     none at all (`NONE`, in any case). Raises BadRequest for an unknown name, and for CONFIG, which no server
     can follow.
     """
@@ -87,7 +87,7 @@ def strategy_asked(name: str) -> str | None:
 
 
 def stand_in(strategy: Strategy) -> Strategy:
-    """What divides in its place where nobody knows who has what, such as a broker without a rebalancer.
+    """What divides in its place where it is not known who has what, such as a broker without a rebalancer.
 
     AVG for STICKY, also inside of rooms; any other stands for itself.
     """

@@ -74,7 +74,7 @@ def supplied(name: str) -> Supplied | None:
 
 @dataclass(frozen=True, slots=True)
 class Supplied:
-    """Somebody's strategy, with its results checked and its failures told as its own."""
+    """A user's strategy, with its results checked and its failures reported as its own."""
 
     strategy: Strategy
 

@@ -1,7 +1,7 @@
 """The check of what any strategy gave: only the topic's queues, each at most once, only to members.
 
 Called for every user-supplied strategy (`supplied.py`), and by servers that want it for any. What is no mistake but a
-weakness (idle members, queues left out) is told by `coverage`.
+weakness (idle members, queues left out) is reported by `coverage`.
 """
 
 from __future__ import annotations

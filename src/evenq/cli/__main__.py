@@ -1,6 +1,6 @@
 """`evenq`: reads the command line, runs one command, tells errors in one line.
 
-Exit codes: 0 done, 1 the server said no or nobody answers, 2 the command line (or a port) must be changed, 130 after
+Exit codes: 0 done, 1 the server said no or no server answers, 2 the command line (or a port) must be changed, 130 after
 Ctrl-C. Nothing heavy is imported before the command is known: `evenq --help` must be instant.
 """
 

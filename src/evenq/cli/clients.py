@@ -71,7 +71,7 @@ def show(options: argparse.Namespace) -> None:
                 title="Subscriptions",
                 columns=(Column("group", "group"), Column("topic", "topic"), Column("filter", "filter")),
                 rows=subscriptions,
-                empty="none told",
+                empty="none reported",
             ),
             Listing(
                 key="queues",

@@ -16,7 +16,7 @@ examples:
   evenq broker move-leader broker-a --to 2     copy 2 does; refused if it is not in sync
 """
 NO_LEADER = (
-    ". A broker group without a leader serves nobody: ask one of its copies at its address in replication.members"
+    ". A broker group without a leader serves no client: ask one of its copies at its address in replication.members"
 )
 """Behind what is said of an access point that does not answer."""
 _ADD = """\

@@ -33,7 +33,7 @@ def await_election(endpoint: str, *, within_s: float = ELECTION_S) -> None:
         if not said:
             said = True
             sys.stderr.write(
-                f"evenq: nobody answers at {endpoint} yet; waiting up to {within_s:.0f} s for another copy to lead\n"
+                f"evenq: no broker answers at {endpoint} yet; waiting up to {within_s:.0f} s for another copy to lead\n"
             )
         pause.wait(LOOK_S)
 

@@ -169,7 +169,7 @@ def _members(details: GroupDetails) -> Listing:
         )
         for m in details.members
     ]
-    return Listing(key="members", columns=columns, rows=rows, title="Members", empty="nobody reads now")
+    return Listing(key="members", columns=columns, rows=rows, title="Members", empty="no member reads now")
 
 
 def _queues(details: GroupDetails) -> Listing:

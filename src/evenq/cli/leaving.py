@@ -1,6 +1,6 @@
 """`evenq topic scale NAME --broker B --queues 0`: a topic leaves a broker once it is read there.
 
-A plan first, as for fewer queues: what is there is told, and `--yes` does it.
+A plan first, as for fewer queues: what is there is shown, and `--yes` does it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def moment_ms(text: str, *, now_ms: int) -> int:
-    """Ms since the epoch of an age (`90m`: so long ago), of ISO 8601 (local unless it says), or of such a number.
+    """Ms since the epoch of an age (`90m`: 90 minutes ago), of ISO 8601 (local unless it says), or of such a number.
 
     Raises BadRequest.
     """

@@ -340,7 +340,7 @@ def _add_group(commands: Any) -> None:
     create.add_argument(
         "--from",
         dest="start_from",
-        default="",  # not told: an existing group keeps its own
+        default="",  # not given: an existing group keeps its own
         type=str.upper,
         choices=("LAST", "FIRST"),
         help="where to begin in a queue without progress (default LAST)",

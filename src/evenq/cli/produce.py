@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     total = (options.count or 1) if options.file is None and (options.body or options.count) else None
     clock = SystemClock()
     settings = ProducerOptions(timeout_ms=timeout_ms)
-    if before is not None:  # somebody was there
+    if before is not None:  # there was an owner
         settings = replace(settings, max_attempts=ATTEMPTS_MAX)
     with Producer(endpoint=options.endpoint, options=settings) as producer, _progress(total, options) as advance:
         for body in bodies(options):

@@ -1,8 +1,8 @@
 """`evenq topic scale | permit` and `evenq broker drain | resume`: changes that must not leave a message behind.
 
-Giving a topic fewer queues is a plan first: what lies in the queues to be closed is told, and `--yes` does it.
+Giving a topic fewer queues is a plan first: what lies in the queues to be closed is shown, and `--yes` does it.
 
-Shrinking and draining go on as long as somebody has messages to read; the command repeats its call, tells the progress
+Shrinking and draining go on as long as a group has messages to read; the command repeats its call, tells the progress
 on standard error, and gives up waiting after `--wait`. The cluster keeps the state between the steps, so an interrupted
 command is simply run again.
 """

@@ -31,7 +31,7 @@ HOT: Final = b'"name"'  # a record without it names no topic, and most do not
 
 
 class RecordDecoder:
-    """Knows the topics it was told of."""
+    """Knows the topics it was given."""
 
     def __init__(self) -> None:
         self.topics: dict[int, str] = {}

@@ -100,7 +100,9 @@ async def _start_rebalancers(
     lease = "none"
     if plan.rebalancers > 1:
         folder = plan.data or Path(stack.enter_context(TemporaryDirectory(prefix="evenq-up-")))
-        (folder / "rebalancer.lease").unlink(missing_ok=True)  # of a cluster that was killed here: nobody waits for it
+        (folder / "rebalancer.lease").unlink(
+            missing_ok=True
+        )  # of a cluster that was killed here: no server waits for it
         lease = f"file:{folder / 'rebalancer.lease'}"
     rebalancers = []
     for _ in range(plan.rebalancers):

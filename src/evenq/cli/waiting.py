@@ -15,7 +15,7 @@ from evenq.runtime.clock import SystemClock
 __all__ = ["Patience", "hidden_text", "unfinished_listing", "who"]
 
 AGAIN_MS = 500
-WAITING_TOLD_MAX = 5
+GROUPS_NAMED_MAX = 5
 _UNFINISHED = (
     Column("broker", "broker"),
     Column("topic", "topic"),
@@ -51,7 +51,7 @@ def who(left: Iterable[UnfinishedView]) -> str:
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
-    shown = [f"{group} {lag:,}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    shown = [f"{group} {lag:,}" for group, lag in lags.most_common(GROUPS_NAMED_MAX)]
     more = len(lags) - len(shown)
     return ", ".join(shown) + (f" and {more} more groups" if more > 0 else "") or "none"
 

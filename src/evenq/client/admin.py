@@ -313,7 +313,7 @@ class Admin(Queries, SyncFace, AdminClient):
     def move_leader(self, broker: str, *, to: int | None = None, wait_ms: int = 10_000) -> LeaderMoveView:
         """Let another copy of a broker group lead: the copy `to`, or the best of those in sync. Clients wait for a
         moment, nothing is lost and nothing repeated. Waits until it serves, `wait_ms` at most. Raises NotFound (no
-        such group or copy), PreconditionFailed (the copy is not in sync, there is one copy, or nobody leads); then
+        such group or copy), PreconditionFailed (the copy is not in sync, there is one copy, or no copy leads); then
         nothing has changed.
         """
         return self._run(leader_moved(self._calls, self._context.clock, broker, to=to, wait_ms=wait_ms))

@@ -151,7 +151,7 @@ class Admin(AsyncQueries, AsyncFace, AdminClient):
         retry: RetryPolicy | None = None,
         balance: BalancePolicy | None = None,
     ) -> tuple[str, ...]:
-        """Create on every broker, or change: what is not told stays; see `evenq.Admin.create_group`."""
+        """Create on every broker, or change: what is not given stays; see `evenq.Admin.create_group`."""
         return await self._calls.create_group(
             group, ordered=ordered, max_attempts=max_attempts, strategy=strategy, start_from=start_from, retry=retry,
             balance=balance,

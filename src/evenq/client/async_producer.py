@@ -154,7 +154,7 @@ class Producer(AsyncFace, ProducerClient):
         return await self._take(message, sharding_key=sharding_key, selector=selector, urgent=False)
 
     async def send_oneway(self, message: Message) -> None:
-        """Send one, tried once; nobody is told what became of it. Waits only if too much is pending."""
+        """Send one, tried once; its outcome is not reported. Waits only if too much is pending."""
         await self._take(message, urgent=False, oneway=True)
 
     async def send_batch(
@@ -182,7 +182,7 @@ class Producer(AsyncFace, ProducerClient):
             self._replies.end(request)
 
     async def begin_transaction(self, message: Message) -> AsyncTransaction:
-        """Store a message that nobody sees until the transaction is committed; see `evenq.Producer`."""
+        """Store a message that no consumer sees until the transaction is committed; see `evenq.Producer`."""
         return AsyncTransaction(await self._half(message), self._transacting.end)
 
     async def flush(self, timeout_ms: int | None = None) -> None:

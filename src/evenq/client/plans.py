@@ -195,7 +195,7 @@ def lite_plan(
     options: LiteOptions | None,
     consume_threads: int | None = None,
 ) -> LitePlan:
-    """`consume_threads` None: nobody listens. Raises IllegalGroup, IllegalTopic, BadRequest."""
+    """`consume_threads` None: there is no listener. Raises IllegalGroup, IllegalTopic, BadRequest."""
     problem = group_problem(group)
     if problem:
         raise IllegalGroup(problem)

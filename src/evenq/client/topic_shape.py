@@ -36,7 +36,7 @@ SETTLED_MS, SETTLE_MS = 200, 2_000
 
 
 def shape_of(topic: str, endpoint: str, *, timeout_ms: int) -> TopicShape | None:
-    """None: nobody told, for example because a route may not be asked for."""
+    """None: not known, for example because a route may not be asked for."""
     return asyncio.run(_shape_of(topic, endpoint, timeout_ms))
 
 

@@ -80,7 +80,7 @@ class Transaction(_Half):
         try:
             self.rollback()
         except Error as failure:
-            _not_told(self.message_id, failure)
+            _log_lost_rollback(self.message_id, failure)
 
 
 class AsyncTransaction(_Half):
@@ -117,7 +117,7 @@ class AsyncTransaction(_Half):
         try:
             await self.rollback()
         except Error as failure:
-            _not_told(self.message_id, failure)
+            _log_lost_rollback(self.message_id, failure)
 
 
 async def resolution_of(result: object) -> TransactionResolution:
@@ -136,7 +136,7 @@ def _must_be(was: TransactionResolution | None, decision: TransactionResolution,
         raise BadRequest(f"the transaction of message {message_id} was ended with {was}; it cannot be {decision} now")
 
 
-def _not_told(message_id: str, error: Error) -> None:
+def _log_lost_rollback(message_id: str, error: Error) -> None:
     log.warning(
         "the rollback of message %s did not reach its broker, which will ask the checker: %s", message_id, error
     )

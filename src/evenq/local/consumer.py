@@ -85,7 +85,7 @@ class Consumer(Closing):
             self._check_open()
             group = self._group
             now = self._clock.monotonic_ms()
-            with group.lock:  # from here on nobody can take a queue away before the window is over
+            with group.lock:  # from here on no other consumer can take a queue away before the window is over
                 group.seen[self.name] = now
                 self._drop_lost()
             room = self._engine.options.unfinished_max - self._unfinished
@@ -129,7 +129,7 @@ class Consumer(Closing):
         return []
 
     def _claim_more(self, now: int, count: int) -> list[Message]:
-        """All own queues are empty: look for one that nobody holds and that has something (LQ-54, LQ-57 Better)."""
+        """All own queues are empty: look for a free one that has something (LQ-54, LQ-57 Better)."""
         group = self._group
         for topic in self._topics:
             queues = list(topic.queues.values())

@@ -183,7 +183,7 @@ class EmbeddedEngine(Engine):
     def _read_record(
         self, queue: _BucketQueue, position: int, size: int, crc: int
     ) -> tuple[ReadStatus, Message | None]:
-        """A record against its entry: end, bad magic and bad checksum are told apart (LQ-19)."""
+        """A record against its entry: end, bad magic and bad checksum are distinguished (LQ-19)."""
         if position < 0:
             return ReadStatus.BAD_CHECKSUM, None
         data = queue.records.read(position, size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from evenq.errors import StoreCorrupted
 from evenq.local.consume_queue import ENTRY_BYTES, FOLDER, LocalConsumeQueue
@@ -19,12 +19,9 @@ from evenq.local.records import FILLER, filler
 from evenq.local.recovery import Walked, check_end, walk
 from evenq.local.tail import QueueTail
 from evenq.model.names import topic_problem
-from evenq.store.disk import write_whole
+from evenq.store.disk import Disk, write_whole
 
-if TYPE_CHECKING:
-    from evenq.local.local_store import LocalEngine
-
-__all__ = ["recover"]
+__all__ = ["Recovering", "recover"]
 
 CUT_FOLDER: Final = "cut"
 CUT_FILES_MAX: Final = 4
@@ -33,7 +30,24 @@ CUT_BYTES_MAX: Final = 16 << 20
 log = logging.getLogger(__name__)
 
 
-def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[QueueTail, int]]:
+class Recovering(Protocol):
+    """What recovery needs of the engine that starts: its files and its consume queues."""
+
+    disk: Disk
+    store: Partitions
+    indexed: int
+    """The consume queues had everything before this store offset on disk; what recovery found of them afterwards."""
+    synced: int
+    """The store before this offset was surely on disk."""
+
+    def consume_queue(self, name: str, queue_id: int) -> LocalConsumeQueue:
+        """The queue, made if it is new; no limit of queues counts for what is on disk already."""
+
+    def consume_queues(self) -> list[LocalConsumeQueue]:
+        """All there are, in order."""
+
+
+def recover(engine: Recovering, known: dict[str, Any]) -> tuple[Walked, dict[QueueTail, int]]:
     """Bring the engine to the true end of its store: how the walk ended, and the ends of the consume queues that are
     on disk. Raises StoreCorrupted naming file and offset.
     """
@@ -55,8 +69,7 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
     begun: set[LocalConsumeQueue] = set()
 
     def put_position(message: Message, size: int) -> None:
-        queue = engine._found_queue(message.name, message.queue_id)  # noqa: SLF001  # recovery is its first step
-        assert isinstance(queue, LocalConsumeQueue)
+        queue = engine.consume_queue(message.name, message.queue_id)
         if anew and queue not in begun:
             begun.add(queue)
             queue.start_at(message.offset, message.offset)
@@ -75,16 +88,16 @@ def recover(engine: LocalEngine, known: dict[str, Any]) -> tuple[Walked, dict[Qu
     store.truncate(walked.end)
     store.mark_unsynced(engine.synced)
     for key, offset in newest.items():
-        queue = engine._found_queue(*key)  # noqa: SLF001
+        queue = engine.consume_queue(*key)
         if queue.end <= offset:
             queue.start_at(offset + 1, offset + 1)
-    for queue in engine._consume_queues():  # noqa: SLF001
+    for queue in engine.consume_queues():
         minimum = queue.first_at(first) if first else queue.min
         waiting, flushed = bytes(queue.waiting), queue.flushed
         queue.start_at(minimum, queue.end)
         queue.flushed, queue.waiting = flushed, bytearray(waiting)
     engine.indexed = start
-    return walked, {} if anew else {engine._found_queue(*key): offset + 1 for key, offset in known_newest.items()}  # noqa: SLF001
+    return walked, {} if anew else {engine.consume_queue(*key): offset + 1 for key, offset in known_newest.items()}
 
 
 def _least(store: Partitions, file_end: int) -> int:
@@ -96,7 +109,7 @@ def _least(store: Partitions, file_end: int) -> int:
     return file_end - FILLER.size + 1
 
 
-def _folders(engine: LocalEngine) -> Iterator[tuple[str, int]]:
+def _folders(engine: Recovering) -> Iterator[tuple[str, int]]:
     """Queues that have a folder."""
     for name in engine.disk.list(FOLDER):
         problem = topic_problem(name)
@@ -107,13 +120,12 @@ def _folders(engine: LocalEngine) -> Iterator[tuple[str, int]]:
             yield name, int(queue_id)
 
 
-def _adopt(engine: LocalEngine, newest: dict[tuple[str, int], int]) -> bool:
+def _adopt(engine: Recovering, newest: dict[tuple[str, int], int]) -> bool:
     """Take the consume queues as they were at the saved place; False if they cannot be that."""
     for key in _folders(engine):
         newest.setdefault(key, -1)
     for key, offset in newest.items():
-        queue = engine._found_queue(*key)  # noqa: SLF001
-        assert isinstance(queue, LocalConsumeQueue)
+        queue = engine.consume_queue(*key)
         try:
             queue.positions.load()
         except StoreCorrupted as error:
@@ -129,9 +141,9 @@ def _adopt(engine: LocalEngine, newest: dict[tuple[str, int], int]) -> bool:
     return True
 
 
-def _start_over(engine: LocalEngine) -> None:
+def _start_over(engine: Recovering) -> None:
     """Forget all consume queues."""
-    for queue in engine._consume_queues():  # noqa: SLF001
+    for queue in engine.consume_queues():
         for start in queue.positions.starts:
             queue.positions.forget(start)
         queue.positions.starts, queue.positions.end = [], 0
@@ -139,7 +151,7 @@ def _start_over(engine: LocalEngine) -> None:
     engine.disk.remove(FOLDER)
 
 
-def _keep_cut(engine: LocalEngine, walked: Walked) -> None:
+def _keep_cut(engine: Recovering, walked: Walked) -> None:
     """Put aside what is about to be cut, so that nothing is destroyed in silence (LQ-28 Better)."""
     store = engine.store
     size = store.end - walked.end

@@ -1,7 +1,7 @@
 """The local engine (LQ-39 to LQ-70): one message store for all queues, and consume queues that point into it.
 
 A producer packs its messages, takes the short lock that gives them their places, and then the write lock: who gets it
-writes what all others have waiting too (and syncs it, in SYNC mode), so many senders share one write and one fsync
+writes what all others have waiting too (and syncs it, in SYNC mode), and so senders share one write and one fsync
 (LQ-72, LQ-73). Messages become readable in the order of the store, after they are written. Consume queues are derived:
 their entries go to files in pieces, and a start walks over the rest of the store again (LQ-46).
 """
@@ -157,7 +157,7 @@ class LocalEngine(Engine):
             target = self._written
             unsynced = self.store.take_unsynced()
             index = target > self.indexed and (everything or now >= self._next_index_ms)
-            queues = self._consume_queues() if index else []
+            queues = self.consume_queues() if index else []
             newest: dict[QueueTail, int] = {queue: queue.end for queue in queues}
         try:
             self.store.sync(unsynced)
@@ -175,7 +175,12 @@ class LocalEngine(Engine):
         except OSError as error:
             raise self.fail(error, self.disk.describe("")) from error
 
-    def _consume_queues(self) -> list[LocalConsumeQueue]:
+    def consume_queue(self, name: str, queue_id: int) -> LocalConsumeQueue:
+        queue = self._found_queue(name, queue_id)
+        assert isinstance(queue, LocalConsumeQueue)
+        return queue
+
+    def consume_queues(self) -> list[LocalConsumeQueue]:
         return [queue for queue in self.queues() if isinstance(queue, LocalConsumeQueue)]
 
     def _let_go(self, before: int) -> None:
@@ -183,10 +188,10 @@ class LocalEngine(Engine):
         before = min(self.store.start_of(max(0, before)), self.store.start_of(self._removable))
         if not self.store.starts or before <= self.store.starts[0]:
             return
-        for queue in self._consume_queues():
+        for queue in self.consume_queues():
             queue.min = queue.first_at(before)
         self.store.remove_before(before)
-        for queue in self._consume_queues():
+        for queue in self.consume_queues():
             queue.positions.remove_before(queue.min * consume_queue.ENTRY_BYTES)
 
     def state(self) -> dict[str, Any]:

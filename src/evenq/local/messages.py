@@ -1,6 +1,6 @@
 """One message of a local queue, as it is sent, kept and handed out.
 
-The same object travels from the producer to the consumers while it is young: nobody changes it once it is stored.
+The same object travels from the producer to the consumers while it is young: it is not changed once it is stored.
 """
 
 from __future__ import annotations

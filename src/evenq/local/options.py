@@ -1,4 +1,4 @@
-"""What local queues can be told. Plain values; every limit has a test that reaches it.
+"""Options of local queues. Plain values; every limit has a test that reaches it.
 
 Where the documents leave a value open the default is the published one (XO-10) unless the text gives a reason.
 """
@@ -64,7 +64,7 @@ class LocalOptions:
     batch_bytes_memory: int = 300 << 10
     """Most messages and bytes that one poll reads from memory (LQ-66, XO-10); always at least one."""
     batch_messages_disk: int = 32
-    """From files. Upstream says 8 because a page fault stops its store; ours stops nobody."""
+    """From files. Upstream says 8 because a page fault stops its store; ours stops no thread."""
     batch_bytes_disk: int = 64 << 10
     overflow_to_zero: bool = True
     """Reading beyond the end of a queue whose minimum is 0 starts over (LQ-62); False goes to the end."""

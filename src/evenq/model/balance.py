@@ -52,4 +52,4 @@ class BalancePolicy:
 
 
 EVEN_BALANCE: Final = BalancePolicy()
-"""What a group has unless it is told otherwise."""
+"""What a group has unless it is configured otherwise."""

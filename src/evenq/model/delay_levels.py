@@ -57,4 +57,4 @@ class DelayLevels:
 
 
 CLASSIC: Final = DelayLevels.parse(CLASSIC_TEXT)
-"""The 18 levels that a broker has unless it is told otherwise (RD-9)."""
+"""The 18 levels that a broker has unless it is configured otherwise (RD-9)."""

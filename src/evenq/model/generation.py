@@ -10,7 +10,7 @@ class Generation:
     """Grows with each decision: first by the leader that decided, then by its counter. (0, 0) is none."""
 
     epoch: int = 0
-    """Ms since the epoch at which the leader began, or more, if somebody had a bigger one already."""
+    """Ms since the epoch at which the leader began, or more, if a broker knew a bigger one already."""
     counter: int = 0
 
 

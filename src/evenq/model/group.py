@@ -45,7 +45,7 @@ class GroupConfig:
     """How a rebalancer shares the queues beside the strategy."""
     revised_ms: int = 0
     """When an operator asked for a change last, wall time in ms since the epoch: of two brokers' settings the newer
-    ones count. 0: nobody did, the group was made when it was used first."""
+    ones count. 0: never, the group was made when it was used first."""
 
     def __post_init__(self) -> None:
         problem = group_problem(self.name)

@@ -15,7 +15,7 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where half messages end that nobody committed or rolled back after all checks; everybody may read it."""
+"""Where half messages end that were neither committed nor rolled back after all checks; every group may read it."""
 RESERVED_TOPICS = frozenset(
     {SCHEDULE_TOPIC, GIVEN_UP_TOPIC, "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )

@@ -100,4 +100,4 @@ def _short(delay_ms: int) -> str:
 
 
 CLASSIC_RETRY: Final = RetryPolicy()
-"""What a group has unless it is told otherwise."""
+"""What a group has unless it is configured otherwise."""

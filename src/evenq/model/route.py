@@ -70,7 +70,7 @@ class QueueCounts:
     chosen: bool = False
     """See `TopicConfig.chosen`."""
     uid: str = ""
-    """See `TopicConfig.uid`; empty: not told."""
+    """See `TopicConfig.uid`; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 client that hears it.
 
 Where the two sides know different things of the same event, the type of it is a parameter: a broker has the whole
-settings of a group and a share as it came over the wire, a client has what it was told of them.
+settings of a group and a share as it came over the wire, a client has what it received of them.
 """
 
 from collections.abc import Sequence

@@ -94,5 +94,5 @@ class TopicConfig:
 
     @property
     def closed(self) -> range:
-        """Queues that were closed: nobody reads what they may hold until the topic grows again."""
+        """Queues that were closed: no member reads what they may hold until the topic grows again."""
         return range(self.read_queues, self.queues_ever)

@@ -14,7 +14,7 @@ import os
 __all__ = ["KEPT_BYTES", "keep_freed_memory"]
 
 KEPT_BYTES = 32 << 20
-"""What an arena may keep at its end that nobody uses."""
+"""What an arena may keep at its end unused."""
 MAPPED_BYTES = 8 << 20
 """From this size on a request has pages of its own, which go back at once."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h of glibc

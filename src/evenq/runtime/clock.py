@@ -47,7 +47,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that moves only when told, for tests. `advance` wakes what is due, in order of time."""
+    """A clock that moves only when it is advanced, for tests. `advance` wakes what is due, in order of time."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._wall = now_ms

@@ -1,7 +1,7 @@
 """A call whose messages go both ways and whose sender never waits: what links between brokers are made of.
 
 `open_duplex` gives one of any `Net`: the net's own if it has one (`evenq.wire.duplex_call` over sockets), else one over
-`Net.stream`, as in simulations. Always true: messages leave in the order of `send`; nobody has to hold more than one
+`Net.stream`, as in simulations. Always true: messages leave in the order of `send`; no side has to hold more than one
 message for the other side, because `has_room` says when the next one may come.
 """
 
@@ -52,7 +52,7 @@ def open_duplex(net: Net, address: str, method: str, *, metadata: Mapping[str, s
 
 
 class StreamedDuplex:
-    """A duplex call over `Net.stream`: there is room while whoever carries the requests waits for the next one."""
+    """A duplex call over `Net.stream`: there is room while the task that sends requests waits for the next one."""
 
     def __init__(self, net: Net, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> None:
         self.on_room: Callable[[], None] = lambda: None

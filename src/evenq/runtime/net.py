@@ -1,7 +1,7 @@
 """The network as an argument: calls by address, method path and encoded bytes.
 
 `evenq.wire.net.GrpcNet` is the real one; the simulator and unit tests hand in their own. A failed call raises
-`evenq.errors.ConnectionFailed` (nobody answered), `RequestTimeout` (no answer in time) or `Unauthorized`; what the
+`evenq.errors.ConnectionFailed` (no server answered), `RequestTimeout` (no answer in time) or `Unauthorized`; what the
 answer itself says is the caller's business, because every response of ours carries a status inside.
 """
 
@@ -52,7 +52,7 @@ class BlockingCalls(Protocol):
         ...
 
     def look_after(self) -> None:
-        """Do what connections need that nobody uses. Does not wait; call it about once a second, in any thread."""
+        """Do what connections need that no call uses. Does not wait; call it about once a second, in any thread."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which evenq this is: told to nameservers and shown in `evenq_build_info`. Read once."""
+"""Which evenq this is: sent to nameservers and shown in `evenq_build_info`. Read once."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class _Side(asyncio.BufferedProtocol):
         data = bytes(self._forwarder.piece[:size])
         if self.other is not None:
             self.other.transport.write(data)
-        else:  # there is nobody to write to yet
+        else:  # there is no host to write to yet
             self.early += data
             self.transport.pause_reading()
 

@@ -1,6 +1,6 @@
-"""What a caller is told when a handler fails; the same at every front.
+"""What a caller receives when a handler fails; the same at every front.
 
-Always true: a mistake of ours is told with an id that is also in the log, never with a stack or the name of a file.
+Always true: a mistake of ours is answered with an id that is also in the log, never with a stack or the name of a file.
 """
 
 from __future__ import annotations

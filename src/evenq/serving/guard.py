@@ -60,7 +60,7 @@ class _Proof:
 
     user: User
     told_ms: int | None
-    """The moment in its date header; None if nobody wants to know."""
+    """The moment in its date header; None if the caller does not check it."""
 
 
 class Guard:
@@ -92,7 +92,7 @@ class Guard:
                 task.cancel()
 
     def guarded(self, rpc: Rpc) -> Rpc:
-        """The same call behind the guard. Raises SettingsError for a call that nobody could decide on."""
+        """The same call behind the guard. Raises SettingsError for a call that no rule could decide on."""
         names = NAMES.get(rpc.method)
         if rpc.access.resource in _KINDS and names is None:
             raise SettingsError(f"{rpc.method} is about a {rpc.access.resource}, and no row says where it names one")

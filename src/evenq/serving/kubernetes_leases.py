@@ -41,7 +41,7 @@ class LeaseObject:
 
     def write(self, spec: Object, version: str, *, annotations: Mapping[str, str] | None = None) -> Object | None:
         """Update the object if it still has `version`, or create it (`version` empty) if there is none. The object as
-        written; None: somebody was faster, or deleted it. Raises as `read`.
+        written; None: another candidate was faster, or deleted it. Raises as `read`.
         """
         metadata: Object = dict(self._metadata) if version else {}
         metadata |= {"name": self._name, "namespace": self._api.namespace}

@@ -106,7 +106,7 @@ def exposition(metrics: Sequence[Metric], constant: Mapping[str, str] | None = N
 
 
 def families(metrics: Iterable[Metric]) -> Iterator[Family]:
-    """The metrics as collectors of prometheus_client give them, for a registry of somebody else."""
+    """The metrics as collectors of prometheus_client give them, for a registry of the user's own."""
     return (_family(metric, {}) for metric in metrics)
 
 

@@ -1,7 +1,7 @@
 """`/metrics`, `/healthz` and `/readyz` over plain HTTP, for Prometheus and for probes that know no gRPC.
 
 A few lines of HTTP/1.1 on asyncio: GET and HEAD, one answer per connection, bounded in connections, bytes and time.
-`/healthz` says that the loop turns, `/readyz` whether clients should come. Who connects and says nothing keeps nobody
+`/healthz` says that the loop turns, `/readyz` whether clients should come. Who connects and says nothing keeps no other
 out: such a connection ends after `TIMEOUT_S`, one peer has `PEER_MAX` of them, and where there is no room for a new one
 the oldest that has not asked yet is closed.
 """

@@ -141,7 +141,7 @@ class RpcContext:
         self.plain: Plain | None = None
         """The request, where `Rpc.plain` could read it; then `decoded` is None."""
         self.caller: Caller | None = None
-        """Whose rights bind the call; None: nobody's, everything may be told."""
+        """Whose rights bind the call; None: of no user, every name may be shown."""
         self.refused: frozenset[tuple[str, str]] = frozenset()
         """(`topic` or `group`, full name): what the request of a stream names without a grant for it. Only telemetry's
         requests get to their handler with such names; it answers and leaves them out.
@@ -231,7 +231,7 @@ Unary = Callable[[bytes, RpcContext], Awaitable[bytes]]
 
 
 class MessagePieces(NamedTuple):
-    """One message of an answer that lies in several places, so that nobody has to put it together."""
+    """One message of an answer that lies in several places, so that it need not be put together."""
 
     parts: list[bytes | memoryview]
     """Nobody changes them; their maker finds out when they are no longer used."""

@@ -66,7 +66,7 @@ def run_program(
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
     """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
-    # gRPC's core writes lines of its own to stderr, one for each handshake that somebody out there gets wrong.
+    # gRPC's core writes lines of its own to stderr, one for each handshake that a client gets wrong.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _calm_collector()
     keep_freed_memory()
@@ -123,7 +123,7 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None
 
 
 async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
-    """Stop in order when the process that started this one is gone: nobody else would end it, and its
+    """Stop in order when the process that started this one is gone: nothing else would end it, and its
     port would stay taken.
     """
     clock = SystemClock()

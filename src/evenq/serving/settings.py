@@ -28,7 +28,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class ServerSettings(BaseModel, frozen=True, extra="forbid"):
-    """What every server can be told."""
+    """Settings that every server has."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=0, ge=-1, le=65_535, description="gRPC port without TLS; 0 = any free one, -1 = off.")
@@ -174,7 +174,7 @@ def _from_environment(known: Sequence[Setting], program: str, environ: Mapping[s
 
 def _is_from_kubernetes(variable: str, environ: Mapping[str, str]) -> bool:
     # Kubernetes tells pods about a Service `evenq-broker` in variables like EVENQ_BROKER_SERVICE_HOST and
-    # EVENQ_BROKER_PORT, whose value is a URL. They are nobody's mistake.
+    # EVENQ_BROKER_PORT, whose value is a URL. They are not a mistake.
     _, service, rest = variable.partition("_SERVICE_")
     if service and (rest == "HOST" or rest.startswith("PORT")):
         return True

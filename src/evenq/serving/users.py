@@ -129,7 +129,7 @@ class Users:
         try:
             content_table = tomllib.loads(content.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            # The parser's own text may quote the file: only where it stumbled is told.
+            # The parser's own text may quote the file: only where it stumbled is logged.
             raise SettingsError(f"the users file is not TOML{_place(error)}") from None
         unknown = sorted(set(content_table) - {"users"})
         tables = content_table.get("users", {})

@@ -296,7 +296,7 @@ class Cleaner:
                 raise StoreCorrupted(f"{folder} is out of order near entry {minimum}")
 
     async def _raise(self, minima: dict[Key, int]) -> bool:
-        """On disk first: what a reader was told once must not fall with a start. False if there is no space."""
+        """On disk first: what a reader was shown once must not fall with a start. False if there is no space."""
         self._flusher.raised.update(minima)
         if minima and not await self._flusher.checkpoint():
             return False

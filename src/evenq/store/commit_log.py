@@ -178,7 +178,7 @@ class CommitLog:
             passing("log.spare_taken")
         self._file = file = self._disk.open(path_of(start), create=True)
         self._start = start
-        if before is not None:  # the flush thread may be syncing it, so it closes it, once nobody can take it
+        if before is not None:  # the flush thread may be syncing it, so it closes it, once no reader can take it
             self._sealed.append(before)
         passing("log.created")
         self._disk.sync_folder(FOLDER)

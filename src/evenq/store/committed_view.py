@@ -5,7 +5,7 @@ the folder's checkpoint and newest snapshot do, reads the log from there as a st
 entries of that part in memory: it writes nothing, so replays and the copy go on beside it. State records go to their
 owner in the log's order.
 
-On the loop; file work goes to a thread. Always true: nothing at or behind `end` is told, and `end` never falls. A view
+On the loop; file work goes to a thread. Always true: nothing at or behind `end` is shown, and `end` never falls. A view
 is over (`is_current` False) once the log was cut, trimmed or emptied, or its folder was closed: open another one then.
 """
 

@@ -330,7 +330,7 @@ class ReadOnlyDisk(RealDisk):
         return RealFile(self._open(path, os.O_RDONLY), self._spares)
 
     def owner(self) -> str | None:
-        """Pid of the process that holds the folder (`?` if it did not say), None if nobody does."""
+        """Pid of the process that holds the folder (`?` if it did not say), None if no process does."""
         try:
             descriptor = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Files open for reading, at most a given number: the least recently used one is closed first.
 
-Shared by the loop's thread and those of the read pool, behind one lock under which no file is opened: nobody who
+Shared by the loop's thread and those of the read pool, behind one lock under which no file is opened: no thread that
 wants an open file waits for the disk. A file in use is never closed: it is only forgotten, and closed by its last user.
 """
 

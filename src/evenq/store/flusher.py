@@ -289,7 +289,7 @@ class Flusher:
             await self._quietly(self.tick)
 
     async def _watch_folder(self) -> None:
-        """Stop the store when its folder is not there any more: what it writes then is in nobody's data."""
+        """Stop the store when its folder is not there any more: what it writes then is in no broker's data."""
         jobs = Jobs(threads=1, name="evenq-store-guard", threaded=True)  # the other one may wait for a slow disk
         try:
             while self._state.failure is None:
@@ -300,7 +300,7 @@ class Flusher:
             jobs.close()
 
     async def _quietly(self, duty: Callable[[], Awaitable[object]]) -> None:
-        """A store that stopped has told its senders; nobody waits for this task."""
+        """A store that stopped has answered its senders; nothing waits for this task."""
         try:
             await duty()
         except Error as error:

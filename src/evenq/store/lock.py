@@ -29,7 +29,7 @@ class Identity:
 
     broker_name: str
     store_id: str
-    """Random 128 bits in hexadecimal, made with the folder: a copy or a new folder is told apart by it."""
+    """Random 128 bits in hexadecimal, made with the folder: a copy or a new folder is recognized by it."""
     segment_bytes: int
     epoch_floor: int = 0
     """Over 0: the folder was restored from a backup, and no record is appended with a lower epoch."""

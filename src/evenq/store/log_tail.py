@@ -98,7 +98,7 @@ def cut(disk: Disk, segment_bytes: int, starts: list[int], end: int) -> None:
 
 
 def write_again(disk: Disk, segment_bytes: int, starts: list[int], sure: int, end: int) -> None:
-    """Write what nothing says was synced, from `sure` to `end`, once more, and sync it, before anybody is told of it.
+    """Write what nothing says was synced, from `sure` to `end`, once more, and sync it, before a reader sees it.
     If the last process ended because a sync failed, the system may show these bytes, take them for written and never
     write them: then a sync alone would bring nothing to disk.
     """

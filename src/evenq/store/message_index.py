@@ -238,7 +238,7 @@ class MessageIndex:
     def _begin(self, start: int, position: int) -> None:
         """Go on with the block at `start`, whose first frame is at `position`; pass the blocks that have files."""
         while (header := self._filed.get(start)) is not None:
-            if header.log_start != position:  # of another log: somebody exchanged files
+            if header.log_start != position:  # of another log: files were exchanged
                 self._forget(header, "it is not of this log")
                 break
             position = header.log_end

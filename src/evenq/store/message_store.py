@@ -156,7 +156,7 @@ class MessageStore(LeaderSide, BackupSide):
 
         `epoch` is that of the leader that appends, for the records' headers. With `replicated`, what is appended waits
         for `commit` before it is answered and shown. What recovery found is shown at once, so the owner shows it to
-        nobody before its first record is committed; until then no file that is derived from the log tells of it.
+        no copy before its first record is committed; until then no file that is derived from the log tells of it.
 
         Raises StoreLocked (another process), StoreCorrupted (damage, with file and place), StoreError (another
         broker's folder, unknown format, not writable), SettingsError (sizes that do not fit the volume).

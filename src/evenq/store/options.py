@@ -1,4 +1,4 @@
-"""What a store can be told, and what it counts.
+"""Options of a store, and what it counts.
 
 `StoreOptions` are plain values and the only place where their defaults, bounds and meanings are said: the broker's
 settings take them from here. `StoreStats` are plain integers that the loop thread adds to and the metrics collector

@@ -111,7 +111,7 @@ class LogReader:
         self._files = files
         self.segment_bytes = segment_bytes
         self._buffers: list[ReadBuffer] = []
-        """Those that nobody uses; at most one for each thread that reads."""
+        """Those that are free; at most one for each thread that reads."""
         self._rooms: deque[bytearray] = deque(maxlen=ROOMS_MAX)
         """The same for frames of blocks, which are there until the block is given back."""
 
@@ -250,7 +250,7 @@ class LogReader:
         return memoryview(room)[:size], False
 
     def _room(self) -> bytearray:
-        """One that nobody looks at: what was sent of the block that was in it has left."""
+        """One that is not in use: what was sent of the block that was in it has left."""
         try:
             room = self._rooms.popleft()
         except IndexError:

@@ -15,7 +15,7 @@ from evenq.store.writer import WriteBatch
 __all__ = ["GROUP_BYTES_MAX", "KEPT_BYTES", "RecentGroups"]
 
 GROUP_BYTES_MAX = 64 << 10
-"""A longer group is read from its file: what it costs is its bytes, whoever reads them."""
+"""A longer group is read from its file: what it costs is its bytes, no matter what reads them."""
 KEPT_BYTES = 256 << 10
 
 

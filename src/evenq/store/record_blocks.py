@@ -38,7 +38,7 @@ class Kept(NamedTuple):
     """System properties."""
     check: bool = True
     """Whether to compare each record's checksum; without, the reader does it. Records of which a part is left out are
-    checked in any case, for nobody else can.
+    checked in any case, for nothing else can.
     """
 
     @property
@@ -71,7 +71,7 @@ class RecordBlock:
         self._lent.append((home, room))
 
     def give_back(self) -> None:
-        """Whoever is to have the frames has them: what they were read into is for a further block, as soon as nobody
+        """The caller has the frames: what they were read into is for a further block, as soon as no reader
         looks at it.
         """
         self.frames.clear()

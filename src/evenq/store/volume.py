@@ -1,4 +1,4 @@
-"""How a store fits its volume: the size of a log file and the reserve where nobody says, and which sizes cannot work.
+"""How a store fits its volume: the size of a log file and the reserve without a setting, and which sizes cannot work.
 
 Called when a store is opened and whenever it looks at its space; a volume may have grown since. The log goes file by
 file, never the newest one, and the next one is set aside while it is written: a volume that has no room for two of them

@@ -1,4 +1,4 @@
-"""The writer: takes one group of appends at a time, writes it, syncs it if told so, and reports once.
+"""The writer: takes one group of appends at a time, writes it, syncs it if that is wanted, and reports once.
 
 While it writes, the loop gathers the next group: that is the group commit. What crosses to the thread is one
 `WriteBatch` through one queue, what comes back is one `call_soon_threadsafe`; nothing is shared, so nothing is locked.
@@ -69,7 +69,7 @@ class WriteBatch:
         self.data = run.data
 
     def forget_bytes(self) -> None:
-        """It is written: what is left is who is told, and what becomes consumable."""
+        """It is written: what is left is which senders are answered, and what becomes consumable."""
         self.runs.clear()
         self.data = bytearray()
 
@@ -133,7 +133,7 @@ class Writer:
                 return
 
     def _on_loop(self, call: Callable[..., None], *of: object) -> bool:
-        """False: nobody is left to tell."""
+        """False: no owner is left to notify."""
         if self._thread is None:
             call(*of)
             return True

@@ -1,8 +1,8 @@
-"""Ports that nobody else takes: for servers of a test that must keep their port over a restart.
+"""Ports that no other process takes: for servers of a test that must keep their port over a restart.
 
 Port 0 is better where it is possible. Where it is not, this reserves ports below the range that the system hands out
 for outgoing connections, and holds a file lock per port, so that test runs side by side on one machine never draw the
-same one. A stranger may still take a port between the check and the server's start; nobody can exclude that.
+same one. A stranger may still take a port between the check and the server's start; that cannot be excluded.
 """
 
 from __future__ import annotations

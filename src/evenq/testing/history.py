@@ -1,7 +1,7 @@
 """A history: what clients asked, what they were answered, and what was broken meanwhile; one JSON object a line.
 
 Every operation is an `invoke` line and at most one later line with the same `id`: `ok`, `fail` (surely not done) or
-`info` (nobody knows). An invoke without an end counts as `info`. `fault` and `heal` lines name what was broken. Line
+`info` (it is not known). An invoke without an end counts as `info`. `fault` and `heal` lines name what was broken. Line
 order is the order of time: an operation that was invoked below another's end came after it. Recorded by `Recorder`,
 judged by `evenq.testing.checker`; docs/internals/checker.md lists every field. The idea is Jepsen's.
 """

@@ -56,7 +56,7 @@ class LocalCluster:
         ready_ms_max: int = 60_000,
     ) -> None:
         """`folder` keeps data and logs; None makes one that is removed after a clean end. With `replicas` each broker
-        is a group of so many processes, of which one leads (`broker-a-0`, `broker-a-1` ...); `brokers` has all of
+        is a group of as many processes, of which one leads (`broker-a-0`, `broker-a-1` ...); `brokers` has all of
         them, group by group, and the group record is a file in `folder`. `broker_ports`: fixed ports of the first
         ones, the others get free ones. Of several `rebalancers` one leads, by a lease in `folder`;
         `rebalancer` False: none. Settings are environment names without their prefix, e.g.
@@ -128,7 +128,7 @@ class LocalCluster:
         runs.
         """
         atexit.register(self.kill)
-        self._lease.unlink(missing_ok=True)  # of a cluster that was killed here: nobody need wait for it
+        self._lease.unlink(missing_ok=True)  # of a cluster that was killed here: no server need wait for it
         try:
             for node in self.nodes:
                 node.start()

@@ -38,7 +38,7 @@ def outside(
     folder: Path, *, users: str = "", each: bool = False, shared: bool = True, **broker_settings: str
 ) -> Iterator[Outside]:
     """Three brokers. `users`: a users file; empty = no authentication. `each`: every broker has an address of its own,
-    else one leads to all. `shared`: the brokers were told that it does.
+    else one leads to all. `shared`: the brokers are configured so.
     """
     auth: dict[str, str] = {}
     if users:

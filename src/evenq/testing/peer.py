@@ -1,4 +1,4 @@
-"""A client in a process of its own, for tests with other people's software: it is told lines and says JSON objects.
+"""A client in a process of its own, for tests with software of others: it gets lines and answers with JSON objects.
 
 Whatever else it prints is passed over, its stderr goes to a file. Objects it says: one with the key `done` at the end
 of its work, any others as it likes; a test waits for them with a deadline. End it with `end`, which kills it.

@@ -1,7 +1,7 @@
 """`verify`: numbered messages of every kind through a running cluster, and what became of each.
 
 `evenq verify` is its face. For histories of all operations see `evenq.testing.checker`: it finds more, and needs to be
-told of every fault; here the brokers are watched, and may be killed by anybody meanwhile.
+notified of every fault; here the brokers are watched, and may be killed from outside meanwhile.
 """
 
 from evenq.verify.plan import Kind, Plan

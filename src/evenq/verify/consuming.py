@@ -1,4 +1,4 @@
-"""Members of one kind's group: receive, write down, acknowledge; they go on until they are told to stop.
+"""Members of one kind's group: receive, write down, acknowledge; they go on until they are stopped.
 
 An acknowledgement is tried again until it is answered or the message has been given to another member.
 """

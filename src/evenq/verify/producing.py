@@ -120,7 +120,7 @@ class Sender:
 
     async def _end(self, number: int, transaction: AsyncTransaction, end: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._surely(end)  # if nobody answers, the checker is asked
+            await self._surely(end)  # if no broker answers, the checker is asked
         except HOPELESS as error:
             self._tally.refused(number, f"end of transaction {transaction.transaction_id}: {error}")
 

@@ -1,6 +1,6 @@
 """The books of one kind: what was sent, what came, and what is wrong with it. Pure; times come in as arguments.
 
-Only answers count: a message is *sent* when its send was answered OK. Of each repeat the reason is told. A place is
+Only answers count: a message is *sent* when its send was answered OK. Of each repeat the reason is counted. A place is
 broker, queue and offset: the same number at another place is a second stored copy, because its send was tried again.
 Called by `producing` and `consuming`; `result` makes one row of the table.
 """
@@ -168,7 +168,7 @@ class Tally:
             self._expect(message, 1)
 
     def decision(self, number: int) -> bool | None:
-        """What `decided` was told; None: nothing yet, or the number is unknown."""
+        """What `decided` received; None: nothing yet, or the number is unknown."""
         return self._messages[number].wanted if 0 <= number < len(self._messages) else None
 
     def arrived(self, arrival: Arrival) -> None:

@@ -1,5 +1,5 @@
 """Calls from a thread that waits for the answer, over channels of grpcio: what `GrpcNet.blocking` makes where
-`evenq.wire.blocking_net` does not do, because somebody chose options for gRPC's channels.
+`evenq.wire.blocking_net` does not do, because the user chose options for gRPC's channels.
 
 The same channel options and the same TLS as `GrpcNet`, per address and with files that may change.
 Always true: errors are those of `GrpcNet`.

@@ -250,8 +250,8 @@ class BlockingNet:
             _empty(pool)
 
     def look_after(self) -> None:
-        """Answer what servers asked on connections that nobody uses, and close those that a server leaves or that
-        nobody needs. Does not wait; call it about once a second: else a server that stops waits for an answer.
+        """Answer what servers asked on connections that no call uses, and close those that a server leaves or that
+        no call needs. Does not wait; call it about once a second: else a server that stops waits for an answer.
         """
         now_ms = _monotonic_ms()
         for pool in list(self._pools.values()):

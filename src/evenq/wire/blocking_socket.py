@@ -30,12 +30,12 @@ PLACES_MAX = 8
 """Addresses of one name that are tried."""
 CONNECT_MS = 1_000
 """For a connection to come about, all addresses of the name together, as gRPC takes it for the loop's net: behind an
-address that nobody has any more nothing refuses.
+address that no host has any more nothing refuses.
 """
 LOOKS_MAX = 16
 """Reads of what came while nothing was called; a server that says more is not worth a call."""
 SLACK_MS = 20
-"""By so much a wait may outlast its call before the kernel is told a new limit."""
+"""By so much a wait may outlast its call before the kernel gets a new limit."""
 PLAIN = -1
 DEAD_AFTER_S = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 2))
 """Finds a dead peer behind NAT, as gRPC's pings do for the loop's net."""
@@ -144,7 +144,7 @@ class BlockingSocket:
         return False
 
     def give_up(self) -> None:
-        """End it; the server is told that nobody waits for the answer, if that can be done at once."""
+        """End it; the server is notified that no caller waits for the answer, if that can be done at once."""
         farewell = self.core.give_up()
         if farewell:
             with contextlib.suppress(Lost, TimeoutError):

@@ -3,7 +3,7 @@
 Used by the Spark source, whose workers do nothing else while they read (decision 49). Whoever takes the messages reads
 the socket, so no thread fetches ahead: what the server sends meanwhile waits in the kernel's buffers, up to the windows
 of `CallLimits`. Always true: as of `BlockingSocket`; a message may be looked at until the next one is asked for, or
-longer if somebody still holds a view of it: then its memory is not used again.
+longer if a caller still holds a view of it: then its memory is not used again.
 """
 
 from __future__ import annotations

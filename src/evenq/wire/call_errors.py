@@ -1,7 +1,7 @@
 """What is raised for a call that gRPC ended with a status: one table for all nets.
 
 `evenq.wire.net` and the two blocking nets ask it. Our own answers carry their errors inside; a status comes from below
-them, from streams whose frames hold none, or from somebody else's server.
+them, from streams whose frames hold none, or from a server of another make.
 """
 
 from __future__ import annotations

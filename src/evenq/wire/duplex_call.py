@@ -1,7 +1,7 @@
 """A call with messages both ways over a connection of its own, on the loop: the client's end of links between brokers.
 
 `GrpcNet.duplex` makes it. Over grpc.aio each message of such a call costs a task's turns and two crossings to gRPC's
-thread (decision 70); here a message that is sent is in the kernel's buffer before the turn ends, and nobody is woken.
+thread (decision 70); here a message that is sent is in the kernel's buffer before the turn ends, and wakes no thread.
 Always true: nothing waits but the begin, which `OPEN_MS` bounds; what is kept of messages to send is one message and
 `WRITE_BYTES`, of messages that came `READ_BYTES` and a window; each call has a new connection, for which the name in
 the address is looked up anew; errors are those of `GrpcNet`.
@@ -35,7 +35,7 @@ OPEN_MS = 4_000
 WRITE_BYTES = 256 << 10
 """While more than this waits for the kernel there is no room for the next message."""
 READ_BYTES = 256 << 10
-"""Of messages that nobody took; beyond it the socket is not read."""
+"""Of messages that were not taken; beyond it the socket is not read."""
 MESSAGE_COST = 128
 """What a message counts for beside its bytes."""
 JOINED_BYTES = 32 << 10
@@ -135,7 +135,7 @@ class _DuplexSocket(asyncio.Protocol):
         self._full = False
         """The transport holds more than `WRITE_BYTES`."""
         self._kept_bytes = 0
-        """Of messages that nobody took."""
+        """Of messages that were not taken."""
         self._deaf = False
         """The socket is not read."""
 
@@ -162,7 +162,7 @@ class _DuplexSocket(asyncio.Protocol):
         self._flush()
 
     def next(self) -> bytes:
-        """The oldest message that nobody took."""
+        """The oldest message that was not taken."""
         message = bytes(self.core.messages.popleft())
         self._kept_bytes -= len(message) + MESSAGE_COST
         if self._deaf and self._kept_bytes <= READ_BYTES and self._transport is not None:
@@ -254,7 +254,7 @@ class _DuplexSocket(asyncio.Protocol):
             self.lost = self.lost or reason
         if not self.greeted.done():
             self.greeted.set_exception(Lost(reason))
-            self.greeted.exception()  # whoever waits has it
+            self.greeted.exception()  # the waiting caller has it
         if self._transport is not None:
             self._transport.abort()
         self._wake()

@@ -330,7 +330,7 @@ class GrpcNet:
 
 
 def _is_cancelled() -> bool:
-    """True: somebody ends this task. Else gRPC ended a call whose request iterator failed or whose channel was closed,
+    """True: this task is cancelled. Else gRPC ended a call whose request iterator failed or whose channel was closed,
     and the task goes on.
     """
     task = asyncio.current_task()

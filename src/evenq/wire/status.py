@@ -1,7 +1,7 @@
 """The one table between the classes of `evenq.errors` and the codes of `apache.rocketmq.v2.Code`.
 
 Servers call `status_of` to answer, clients call `error_of` on what came back. The codes themselves stand at the
-classes; here is which class a code means, which errors must not be told to a stranger, which codes are never sent,
+classes; here is which class a code means, which errors must not be shown to a stranger, which codes are never sent,
 and what Rust's SDK gets instead of the codes that it does not know (wire contract 10).
 """
 

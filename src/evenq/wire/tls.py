@@ -80,7 +80,7 @@ class Tls:
     """Name that the server's certificate must carry; empty = the host that is dialled."""
     insecure: bool = False
     """True: trust the certificate that the server shows at the first connection, with any signer and any
-    name is. For tests: somebody in between is not noticed. An expired certificate is still refused.
+    name is. For tests: a man in the middle is not noticed. An expired certificate is still refused.
     """
     hints: Hints = field(default=CLIENT_HINTS, repr=False, compare=False)
     """How errors name these settings."""

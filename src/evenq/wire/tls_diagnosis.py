@@ -1,7 +1,7 @@
 """Why a connection to a server that listens fails: one sentence that names the fix.
 
 gRPC tells "failed to connect to all addresses ... Socket closed" for most mistakes with TLS. After such a failure the
-net asks here, which shakes hands once more with Python's `ssl`, whose errors can be told apart. Blocks for
+net asks here, which shakes hands once more with Python's `ssl`, whose errors can be distinguished. Blocks for
 `PROBE_MS` at most; called in a thread.
 """
 
@@ -47,7 +47,7 @@ def explain(target: str, files: TlsFiles | None, hints: Hints = CLIENT_HINTS) ->
     """Why a client with `files` (None: plain text) cannot talk to `host:port`; empty if TLS is not the reason."""
     try:
         return _plain(target, hints) if files is None else _encrypted(target, files, hints)
-    except OSError:  # nobody listens any more, or it fell silent
+    except OSError:  # the server listens no more, or it fell silent
         return ""
 
 

@@ -91,9 +91,9 @@ class Desk:
     def lag(self) -> int:
         """Messages that the group has not read; -1 while not all queues can be looked at."""
         shown = self._kubernetes.run(*self._kubernetes.evenq("group", "show", self.group, "--json"), check=False)
-        told = json.loads(shown) if shown.strip() else {"queues": ()}
-        ours = [queue for queue in told["queues"] if queue["topic"] == self.topic]
-        lag = told.get("lag")  # none while a broker cannot be asked
+        output = json.loads(shown) if shown.strip() else {"queues": ()}
+        ours = [queue for queue in output["queues"] if queue["topic"] == self.topic]
+        lag = output.get("lag")  # none while a broker cannot be asked
         return int(lag) if lag is not None and len(ours) == self._queues else -1
 
     def close(self, recorder: Recorder, folder: Path) -> int:
@@ -152,7 +152,7 @@ asyncio.run(ask())
 
 
 def explain(kubernetes: Kubernetes, desk: Desk) -> list[dict[str, Any]]:
-    """Who owns each queue, by queue; empty while nobody can tell."""
+    """Who owns each queue, by queue; empty while it is not known."""
     script = EXPLAIN.replace("GROUP", desk.group).replace("TOPIC", desk.topic)
     shown = kubernetes.run("kubectl", "exec", "evenq-broker-0", "--", "python", "-c", script, check=False)
     rows: list[dict[str, Any]] = json.loads(shown) if shown.strip() else []

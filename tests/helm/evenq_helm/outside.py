@@ -108,9 +108,9 @@ class Outside:
     def _official(self, *words: str) -> list[int]:
         done = self._run(sys.executable, str(OFFICIAL), *words)
         assert done.returncode == 0, f"{words}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
-        told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        assert told[-1] == {"done": True}
-        return [line["got"] for line in told if "got" in line]
+        output = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert output[-1] == {"done": True}
+        return [line["got"] for line in output if "got" in line]
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""A producer in a pod that sends numbered messages until it is told to end, and what became of them.
+"""A producer in a pod that sends numbered messages until it should end, and what became of them.
 
 Both programs run in the pod `producer`, with the SDK of its image and the keys of the user `demo`.
 """
@@ -100,7 +100,7 @@ class Stream:
         threading.Thread(target=self._follow, args=(self._process,), daemon=True).start()
 
     def wait_for(self, count: int, *, within_s: float = 60.0) -> None:
-        """Until so many more are acknowledged."""
+        """Until this number of more are acknowledged."""
         goal = self.acknowledged + count
         wait_until(lambda: self.acknowledged >= goal, within_s, f"{goal} acknowledged")
 

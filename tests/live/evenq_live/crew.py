@@ -88,7 +88,7 @@ class Crew:
                 )
 
     def until_quiet(self, what: str) -> None:
-        """Every queue has a reader and for some time nobody got anything: all was read."""
+        """Every queue has a reader and for some time no member got a message: all was read."""
         self.until(lambda: len(self.owners) == self.queues, what)
         self._counted_s = time.monotonic()
         self.until(lambda: time.monotonic() - self._counted_s > QUIET_S, what)
@@ -103,18 +103,18 @@ class Crew:
         for member in self.members.values():
             member.kill()
 
-    def _hear(self, name: str, told: dict[str, Any]) -> None:
+    def _hear(self, name: str, report: dict[str, Any]) -> None:
         with self._changed:
-            at_ms = told["at_ms"]
-            if "count" in told:
+            at_ms = report["at_ms"]
+            if "count" in report:
                 self._counted_s = time.monotonic()
-            for queue in told.get("lost", ()):
+            for queue in report.get("lost", ()):
                 if self.owners.get(queue) == name:
                     del self.owners[queue]
                     self._lost_ms[queue] = at_ms
                 elif queue in self._gained_ms:  # its new reader's word was heard first
                     self.rests.append((self._gained_ms[queue], self._gained_ms[queue] - at_ms, queue))
-            for queue in told.get("gained", ()):
+            for queue in report.get("gained", ()):
                 self.owners[queue] = name
                 self._gained_ms[queue] = at_ms
                 if queue in self._lost_ms:

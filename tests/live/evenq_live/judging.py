@@ -23,10 +23,10 @@ def judge(histories: Iterable[Path], *, folder: Path, group: str, topic: str, or
     first, last = folder / "0-begin.history.jsonl", folder / "9-end.history.jsonl"
     with Recorder(first, clock=FakeClock()) as recorder:
         order = "queue" if ordered else "none"
-        told = recorder.invoke(
+        result = recorder.invoke(
             Op.ADMIN, process="judge", group=group, action=HistoryAction.SUBSCRIBE, topic=topic, order=order
         )
-        recorder.ok(told)
+        recorder.ok(result)
     with Recorder(last, clock=SystemClock()) as recorder:
         recorder.ok(recorder.invoke(Op.ADMIN, process="judge", group=group, topic=topic, action=HistoryAction.DRAIN))
     return check(merge_histories([read_history(path) for path in [first, *histories, last]]), limits=tolerances())

@@ -1,6 +1,6 @@
 """`python -m evenq_live.member ...`: one push consumer in a process of its own, as in production.
 
-It writes a history (`evenq.testing.history`) line by line, so that SIGKILL loses nothing that was told, and one JSON
+It writes a history (`evenq.testing.history`) line by line, so that SIGKILL loses nothing that was reported, and one JSON
 line to stdout for each change of its queues. SIGTERM: it leaves the group as a good member does.
 """
 
@@ -78,11 +78,11 @@ def consume(asked: argparse.Namespace) -> None:
         )
         say(ready=True)
         consumer.start()
-        told = 0
+        result = 0
         while not stop.wait(COUNT_S):
-            if counted != told:
-                told = counted
-                say(count=told)
+            if counted != result:
+                result = counted
+                say(count=result)
         say(leaving=True)
         consumer.close()
     say(closed=True)

@@ -1,7 +1,7 @@
 """A nameserver that tests of other programs can steer: `evenq.v1.Registry` for `LoopNet`, without time.
 
 Brokers that register stay until they unregister or `drop` is called; `forget` makes it a restarted nameserver that
-knows nobody. Watchers get one snapshot and then every change, in order.
+knows no broker. Watchers get one snapshot and then every change, in order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FakeRegistry:
         self.settling = False
         """True: snapshots say that brokers may be missing."""
         self.brokers: dict[str, registry_pb2.BrokerState] = {}
-        """What brokers told, by name."""
+        """What brokers reported, by name."""
         self.registered: list[str] = []
         """Broker names, one entry for each Register call."""
         self.heartbeats: list[str] = []
@@ -81,7 +81,7 @@ class FakeRegistry:
             events.put_nowait(self._event(list(self.brokers.values()), [], snapshot=True))
 
     def forget(self, identity: str) -> None:
-        """Restarted: nobody is known any more. Serve it again at the net to break the watches."""
+        """Restarted: no broker is known any more. Serve it again at the net to break the watches."""
         self.identity = identity
         self.brokers.clear()
         self._watchers.clear()

@@ -122,7 +122,7 @@ class FaultDisk(MemoryDisk):
         self._pending: list[tuple[str, MemoryFile | None]] = []
 
     def step(self, kind: str) -> int | None:
-        """Count one change and fail it if it is due; a number: the write stops after so many bytes."""
+        """Count one change and fail it if it is due; a number: the write stops after that number of bytes."""
         number = self.operations
         self.operations += 1
         self.kinds.append(kind)

@@ -24,7 +24,7 @@ from evenq.runtime.closing import Closing
 __all__ = ["LeaseApi", "kubeconfig_of", "writes_of"]
 
 HISTORY_MAX = 2_000
-"""Writes that watches can begin behind; older ones are told to read again."""
+"""Writes that watches can begin behind; older ones have to read again."""
 
 
 class LeaseApi(Closing):
@@ -64,7 +64,7 @@ class LeaseApi(Closing):
         return kubeconfig_of(folder / "kubeconfig", self._server.server_address[1])
 
     def put(self, path: str, lease: dict[str, Any], kind: str = "MODIFIED") -> dict[str, Any]:
-        """Write an object as somebody else does."""
+        """Write an object as another process does."""
         with self.changed:
             self.version += 1
             lease = json.loads(json.dumps(lease))
@@ -94,7 +94,7 @@ class LeaseApi(Closing):
             self.changed.notify_all()
 
     def _keep(self, written: dict[str, Any]) -> None:
-        """What was written is in the file before anybody is told; so is when (a clock that all processes share)."""
+        """What was written is in the file before it is reported; so is when (a clock that all processes share)."""
         if self._path is None:
             return
         with writes_of(self._path).open("a", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """A network inside one process: calls by address reach the `Rpc`s served there, on the same loop, with no sockets.
 
 For tests of programs that talk to each other. Always true, as with the real door and net: bytes in, bytes out; an error
-of a handler comes back in the response's status; an address where nobody serves raises ConnectionFailed; a stream that
+of a handler comes back in the response's status; an address where no server serves raises ConnectionFailed; a stream that
 is closed by its caller ends at the handler. `stop` breaks all streams of an address, as the end of a process would.
 """
 
@@ -79,12 +79,12 @@ class LoopNet:
         timeout_ms: int | None,
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Answers as they come, a few of them kept while nobody takes them."""
+        """Answers as they come, a few of them kept while they are not taken."""
         host, rpc = self._find(address, method)
         context = self._context(host, method, metadata, timeout_ms)
         if rpc.kind is CallKind.BIDI:
-            told = _one(requests) if isinstance(requests, bytes) else requests
-            answers: AsyncIterator[Frames] = cast("Bidi", rpc.handler)(told, context)
+            result = _one(requests) if isinstance(requests, bytes) else requests
+            answers: AsyncIterator[Frames] = cast("Bidi", rpc.handler)(result, context)
         else:
             assert isinstance(requests, bytes), f"{method} takes one request"
             answers = cast("ServerStream", rpc.handler)(requests, context)
@@ -109,7 +109,7 @@ class LoopNet:
         self.calls.append((address, method))
         host = self._hosts.get(address)
         if host is None or method not in host.rpcs:
-            raise ConnectionFailed(f"nobody answers {method} at {address}")
+            raise ConnectionFailed(f"no server answers {method} at {address}")
         return host, host.rpcs[method]
 
     def _context(
@@ -154,7 +154,9 @@ async def _pump(
         raise
     finally:
         if not frames.full():
-            frames.put_nowait(ConnectionFailed(f"{address} ended {rpc.method}"))  # nobody looks, if it ended well
+            frames.put_nowait(
+                ConnectionFailed(f"{address} ended {rpc.method}")
+            )  # it is not looked at, if it ended well
 
 
 async def _one(request: bytes) -> AsyncIterator[bytes]:

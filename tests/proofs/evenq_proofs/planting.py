@@ -58,7 +58,7 @@ class _Spoiled:
         return [end for end in self.op("send") if self.begun[end.id].topic == topic and end.offset >= 0]
 
     def erase(self, body: str, *, groups: tuple[str, ...] | None = None) -> None:
-        """Nobody (of `groups`, nor a scan if None) ever got `body`."""
+        """No group (of `groups`, nor a scan if None) ever got `body`."""
         for event in self.events:
             if event.messages and (groups is None or (event.id in self.begun and self.begun[event.id].group in groups)):
                 event.messages = [message for message in event.messages if message.body != body]

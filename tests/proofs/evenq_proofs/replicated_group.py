@@ -19,7 +19,7 @@ FAST = {
     "REPLICATION__SUSPECT_MS": "2500",  # a busy machine's pauses are shorter, mostly
     "REPLICATION__LAG_MS": "1000",
     "DRAIN_MS": "2000",
-    "ROUTE_SETTLE_MS": "0",  # the nameserver has just started, too; where it has run for long nobody waits
+    "ROUTE_SETTLE_MS": "0",  # the nameserver has just started, too; where it has run for long nothing waits
 }
 
 
@@ -90,7 +90,7 @@ def leader_of(cluster: LocalCluster, *, within_s: float = 60.0) -> Node:
 
 
 def in_sync(cluster: LocalCluster, count: int, *, within_s: float = 60.0) -> None:
-    """Wait until so many copies are in sync, as the leader says."""
+    """Wait until this number of copies are in sync, as the leader says."""
     end = time.monotonic() + within_s
     while figure(leader_of(cluster), "evenq_broker_replicas_in_sync") < count:
         if time.monotonic() > end:

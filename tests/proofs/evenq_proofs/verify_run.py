@@ -25,7 +25,7 @@ def begun(admin: Admin) -> bool:
 
 
 def verified_while(endpoints: str, seconds: int, kill: Callable[[Callable[[], bool]], None], *, after_s: int) -> None:
-    """Run the command for so many seconds while `kill` does its work, and assert that every promise was kept. `kill`
+    """Run the command for this number of seconds while `kill` does its work, and assert that every promise was kept. `kill`
     is given a way to ask whether the command still runs; the command has `after_s` more to end.
     """
     command = [
@@ -45,13 +45,13 @@ def verified_while(endpoints: str, seconds: int, kill: Callable[[Callable[[], bo
             verifying.kill()
             verifying.communicate()
     assert printed, errors
-    told = json.loads(printed)
-    rows = {row["kind"]: row for row in told["kinds"]}
+    output = json.loads(printed)
+    rows = {row["kind"]: row for row in output["kinds"]}
     print("\n" + "\n".join(f"{kind}: {row}" for kind, row in rows.items()))
-    assert told["outages"] >= 1, "the kills were seen"
+    assert output["outages"] >= 1, "the kills were seen"
     for kind, row in rows.items():
-        assert row["sent"] > 0, (kind, told)
-        assert (row["lost"], row["refused"], row["after_ack"]) == (0, 0, 0), (kind, told["problems"])
-    assert [rows[kind]["reordered"] for kind in ("fifo", "priority", "lite")] == [0, 0, 0], told["problems"]
-    assert (rows["delay"]["early"], rows["transaction"]["leaked"]) == (0, 0), told["problems"]
-    assert verifying.returncode == 0, told.get("problems")
+        assert row["sent"] > 0, (kind, output)
+        assert (row["lost"], row["refused"], row["after_ack"]) == (0, 0, 0), (kind, output["problems"])
+    assert [rows[kind]["reordered"] for kind in ("fifo", "priority", "lite")] == [0, 0, 0], output["problems"]
+    assert (rows["delay"]["early"], rows["transaction"]["leaked"]) == (0, 0), output["problems"]
+    assert verifying.returncode == 0, output.get("problems")

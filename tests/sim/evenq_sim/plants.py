@@ -1,7 +1,7 @@
 """Faults planted on purpose: a checker that does not find them is no checker.
 
 - `drain`: a member lets go of a queue while its listener still has messages of it;
-- `fence`: brokers take pulls and commits from whoever sends them;
+- `fence`: brokers take pulls and commits from any client;
 - `leave`: a broker that closes does not wait for its members;
 - `ids`: members that divide by themselves do not sort the ids of the group, each has its own in front (RB-11).
 """

@@ -1,6 +1,6 @@
 """From calls on the network and listeners to lines of history: the only place that knows which call means what.
 
-Judges nothing. A call that was refused is told too, for the story.
+Judges nothing. A call that was refused is reported too, for the story.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Watching:
             case "/evenq.v1.Data/Pull", bytes():
                 self._pulled(caller, request, answer)
             case "/evenq.v1.Data/CommitOffsets", bytes():
-                told = data_pb2.CommitOffsetsResponse.FromString(answer)
-                if told.status.code != OK:
+                response = data_pb2.CommitOffsetsResponse.FromString(answer)
+                if response.status.code != OK:
                     asked = data_pb2.CommitOffsetsRequest.FromString(request)
                     for one in asked.offsets:
-                        self._refused(caller, one.queue, f"commit {one.offset}: {told.status.message}")
+                        self._refused(caller, one.queue, f"commit {one.offset}: {response.status.message}")
             case "/evenq.v1.Groups/LockQueues", bytes():
                 self._locked(caller, request, answer)
             case "/evenq.v1.Groups/UnlockQueues", None:
@@ -64,32 +64,32 @@ class Watching:
                 pass
 
     def _pulled(self, caller: str, request: bytes, answer: bytes) -> None:
-        told = data_pb2.PullResponse.FromString(answer)
-        if told.status.code == NOTHING_NEW:
+        response = data_pb2.PullResponse.FromString(answer)
+        if response.status.code == NOTHING_NEW:
             return
         asked = data_pb2.PullRequest.FromString(request)
-        if told.status.code == OK:
-            self._add(Kind.PULL, caller, _name(asked.queue), asked.offset, f"to {told.next_offset}")
+        if response.status.code == OK:
+            self._add(Kind.PULL, caller, _name(asked.queue), asked.offset, f"to {response.next_offset}")
         else:
-            self._refused(caller, asked.queue, f"pull {asked.offset}: {told.status.message}")
+            self._refused(caller, asked.queue, f"pull {asked.offset}: {response.status.message}")
 
     def _locked(self, caller: str, request: bytes, answer: bytes) -> None:
-        told = groups_pb2.LockQueuesResponse.FromString(answer)
-        if told.status.code != OK:
+        response = groups_pb2.LockQueuesResponse.FromString(answer)
+        if response.status.code != OK:
             for queue in groups_pb2.LockQueuesRequest.FromString(request).queues:
-                self._refused(caller, queue, f"lock: {told.status.message}")
-        for one in told.queues:
+                self._refused(caller, queue, f"lock: {response.status.message}")
+        for one in response.queues:
             if one.granted:
                 self._add(Kind.GRANT, caller, _name(one.queue), one.committed)
             else:
                 self._refused(caller, one.queue, f"lock: held by {one.holder}")
 
     def _decision(self, server: SimProcess, request: bytes, answer: bytes) -> None:
-        told = assignment_pb2.AssignmentResponse.FromString(answer)
+        response = assignment_pb2.AssignmentResponse.FromString(answer)
         asked = assignment_pb2.AssignmentRequest.FromString(request)
         pair = f"{asked.group}/{asked.topic}"
-        generation = (told.generation.epoch, told.generation.counter)
-        if told.known and self._decided.get(pair) != generation:
+        generation = (response.generation.epoch, response.generation.counter)
+        if response.known and self._decided.get(pair) != generation:
             self._decided[pair] = generation
             self._add(Kind.DECIDED, server.name, pair, text=f"{generation[0]}.{generation[1]}")
 

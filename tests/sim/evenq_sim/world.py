@@ -197,7 +197,7 @@ class World:
         producing.cancel()
         ending = await self._settle()
         if watch.done():
-            watch.result()  # it never ends by itself: without it nobody looked at who holds what
+            watch.result()  # it never ends by itself: without it no broker looked at who holds what
         watch.cancel()
         return ending
 
@@ -412,15 +412,15 @@ class World:
             self.add(Kind.STORED, "producer", str(queue), offset)
 
     async def _watch(self) -> None:
-        told: dict[tuple[str, str], Any] = {}
+        events: dict[tuple[str, str], Any] = {}
         while True:
             await self.clock.sleep_ms(100)
             for node in self._of("broker"):
                 if not node.process.running or node.app is None:
                     continue
                 for _, queue, client_id, generation in node.app.broker.membership.locks.holders():
-                    if told.get((node.name, str(queue))) != (client_id, generation):
-                        told[node.name, str(queue)] = (client_id, generation)
+                    if events.get((node.name, str(queue))) != (client_id, generation):
+                        events[node.name, str(queue)] = (client_id, generation)
                         self.add(Kind.HELD, client_id, str(queue), text=f"{generation.epoch}.{generation.counter}")
 
     # ------------------------------------------------------------------------------------------------ steps

@@ -24,7 +24,7 @@ SAFE_MS = 4_000
 """A write of the record may come this late, and name who is gone by then."""
 HEAL_MS = 60_000
 LATER_MS = 3_000
-"""A leader that could not renew may lose its place so long after the fault."""
+"""A leader that could not renew may lose its place that long after the fault."""
 
 
 class GroupFaults:

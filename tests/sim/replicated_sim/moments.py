@@ -185,8 +185,8 @@ class Moments:
             old.record_cut = False
 
     async def _unsynced(self, leader: Copy, followers: list[Copy]) -> None:
-        """A machine loses power while a write that others have, or were told of, is not on its disk. Then only this copy
-        can be elected: it is the leader, which nobody else can follow in time, or everybody else goes.
+        """A machine loses power while a write that others have, or heard of, is not on its disk. Then only this copy
+        can be elected: it is the leader, which no other can follow in time, or everybody else goes.
         """
         world = self._world
         copy = world.rng.choice((leader, followers[0]))

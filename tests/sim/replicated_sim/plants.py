@@ -35,7 +35,7 @@ NO_FLOOR = 1
 
 
 def _two_of_them(self: Replica) -> int:
-    """What any two copies have is committed, whoever is in sync as the record says."""
+    """What any two copies have is committed, no matter which is in sync as the record says."""
     ends = sorted([self._confirmed_end(), *self.acks.values()])
     return max(self.hw, ends[-2]) if len(ends) > 1 else self.hw
 
@@ -54,10 +54,10 @@ def _whatever_was_said(self: Replica, pair: Pair, _: int) -> None:
 
 def _seen_when_written(self: ReplicaLog, store: MessageStore) -> None:
     _ATTACH(self, store)
-    told = store.on_written
+    result = store.on_written
 
     def written(end: int) -> None:
-        told(end)
+        result(end)
         if self._store is store:
             store.commit(end)
 

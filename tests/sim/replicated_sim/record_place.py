@@ -1,6 +1,6 @@
 """Where the brokers of a simulated group keep their record: one step for all, but late, away, or with lost answers.
 
-A write whose caller was told that nobody knows may still come about seconds later, as the interface of coordinators
+A write whose outcome is not known to its caller may still come about seconds later, as the interface of coordinators
 allows; its token keeps it harmless. Every election is noted with the moment at which it was written.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["GroupPlace", "SimCoordinator"]
 GIVES_UP_MS = 1_000
 LATE_MS_MAX = 3_000
 STALE_MAX = 16
-"""A read is late by less than so many versions, as a cache of the place may be."""
+"""A read is late by less than this number of versions, as a cache of the place may be."""
 
 
 class GroupPlace:

@@ -209,7 +209,7 @@ class GroupWorld:
 
     async def _drain(self) -> None:
         until_ms = self.loop.now_ms + BOUND_MS
-        last = "nobody leads"
+        last = "no copy leads"
         while True:
             leader = self.leader
             try:
@@ -296,7 +296,7 @@ class GroupWorld:
                 return
             error = self._ended(copy, process, task)
             self._kill(process)
-            if error is None or self.problems:  # it was killed, and somebody else starts it; or there is a finding
+            if error is None or self.problems:  # it was killed, and something starts it; or there is a finding
                 return
             if copy.starts > STARTS_MAX:
                 self.problems.append(

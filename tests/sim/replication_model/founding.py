@@ -1,8 +1,8 @@
 """The founding of a group: there is no record yet, and some brokers have logs that they wrote while they were alone.
 
 Two shapes. A new group: three empty brokers, one of which founds. From one copy: a broker that was alone founds with its
-log, of which every record is committed, since its senders were answered; another one that was alone as well is told to
-found, too, and its log is of no group (R19): it ends, and comes back with an empty disk, as its operator is told.
+log, of which every record is committed, since its senders were answered; another one that was alone as well has to
+found, too, and its log is of no group (R19): it ends, and comes back with an empty disk, as its operator is asked to do.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class FoundingWorld(World):
 
 
 class Founding(ChangingCopies):
-    """A walk from before the first record on; copies are added once somebody leads."""
+    """A walk from before the first record on; copies are added once a copy leads."""
 
     def made(self, rules: Rules, mode: Mode, timing: Timing) -> World:
         """See Walk."""
@@ -106,7 +106,7 @@ class Founding(ChangingCopies):
         )
 
     def begin(self) -> None:
-        """Somebody founds the group and leads it, before any fault."""
+        """One copy founds the group and leads it, before any fault."""
         world = self.world
         for _ in range(CALM_ROUNDS):
             if any(node.replica is not None and node.replica.role in LEADING for node in world.nodes):
@@ -123,5 +123,5 @@ class Founding(ChangingCopies):
             world.judge()
 
     def can_heal(self) -> bool:
-        """Somebody may be elected, or found."""
+        """Any copy may be elected, or found."""
         return not self.world.history or super().can_heal()

@@ -21,7 +21,7 @@ __all__ = ["FOUNDING_MUTANTS", "MEMBER_MUTANTS", "MUTANTS", "UNCLEAN_MUTANTS"]
 
 
 class _NoAdmission(Replica):
-    """R8 altogether: whoever was heard of becomes in sync."""
+    """R8 altogether: any copy that was heard of becomes in sync."""
 
     __slots__ = ()
 
@@ -160,7 +160,7 @@ class _AdmitsNewcomers(Replica):
 
 
 class _RemovesBelowFloor(Replica):
-    """R16: a copy goes, whoever is left in sync."""
+    """R16: a copy goes, no matter which is left in sync."""
 
     __slots__ = ()
 

@@ -102,7 +102,7 @@ class Walk:
         return World(rules, mode=mode, timing=timing, spares=self.spares, ahead=self.ahead)
 
     def begin(self) -> None:
-        """A calm start: somebody leads, the others follow."""
+        """A calm start: one copy leads, the others follow."""
         world, id_ = self.world, self.one()
         for node in world.brokers:
             world.observe(node)
@@ -314,7 +314,7 @@ class ChangingCopies(Walk):
         return SetMinimum(1 + int(self.rng.random() * 3))
 
     def can_heal(self) -> bool:
-        """Somebody may be elected."""
+        """Any copy may be elected."""
         record = self.world.record
         return any(record.store_of(node.id) == node.store_id for node in self.world.nodes)
 

@@ -133,7 +133,7 @@ class World:
         """True: messages and writes happen at once, in order; what goes to or comes from a cut node is lost."""
         self.configs = [ReplicationConfig(cluster="c", broker_id=id_, members=BROKERS, min_isr=MIN_ISR, mode=mode, timing=timing, ahead=ahead[id_ % len(ahead)]) for id_ in self.brokers]  # fmt: skip
         self.reads_late = 0
-        """In order: so many versions late is each read."""
+        """In order: this number of versions late is each read."""
         self.batch_max = 100
         """Records in one message."""
         self.syncs_at_once = False
@@ -312,7 +312,7 @@ class World:
             self.run(node, node.replica.cas_conflict(call.number, self.history[-1], self.now_ms))
 
     def observe(self, id_: int, back: int = 0) -> None:
-        """A read or a watch tells of the record; `back`: so many versions late."""
+        """A read or a watch tells of the record; `back`: this number of versions late."""
         node = self.nodes[id_]
         if node.replica is not None:
             seen = self.history[max(0, len(self.history) - 1 - back)]

@@ -2,7 +2,7 @@
 second topic.
 
 It says JSON objects and hears lines (`evenq.testing.peer`). A query that fails is started again from its checkpoint, as
-a supervisor would, until the driver is told to stop or, with `now`, both queries have read what there was.
+a supervisor would, until the driver should stop or, with `now`, both queries have read what there was.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.spark.chaos.world import JOBS, World, until
 __all__ = ["KINDS", "Kill"]
 
 HIT_S = 180.0
-"""A machine that starts JVMs all the time may need so long for one batch."""
+"""A machine that starts JVMs all the time may need that long for one batch."""
 POINTS = {
     Part.DRIVER: [
         *(f"{job}.{log}.{when}" for log in ("offsets", "commits") for job in JOBS for when in ("before", "after")),

@@ -56,7 +56,7 @@ def end(processes: list[Process]) -> None:
 
 
 def left_by(hooks: Path) -> list[Process]:
-    """All processes of Spark that were started with this folder of hooks, whoever is their parent by now."""
+    """All processes of Spark that were started with this folder of hooks, no matter what is their parent by now."""
     mark, found = f"CHAOS_HOOKS={hooks}".encode(), []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():

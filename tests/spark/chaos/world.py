@@ -110,7 +110,7 @@ class Writer:
         def answered(future: Future[evenq.SendResult]) -> None:
             if future.exception() is None:
                 self.acknowledged.add(number)
-            else:  # nobody knows: if it is there after all, both copies count as messages
+            else:  # its outcome is not known: if it is there after all, both copies count as messages
                 self._again.append(number)
 
         producer.send_async(message).add_done_callback(answered)
@@ -159,7 +159,7 @@ class Topics:
 
 
 class Follower:
-    """Reads a topic with the SDK from its first message, for nobody's group, while brokers come and go."""
+    """Reads a topic with the SDK from its first message, without a group, while brokers come and go."""
 
     def __init__(self, endpoint: str, topic: str) -> None:
         self.messages: dict[tuple[MessageQueue, int], Any] = {}
@@ -291,10 +291,10 @@ class Driver:
         running = collections.Counter(str(process.part) for process in parts(self.peer.process.pid))
         jstack, threads = shutil.which("jstack"), ""
         for process in self.parts(Part.DRIVER) if jstack is not None else []:
-            told = subprocess.run(
+            output = subprocess.run(
                 [str(jstack), str(process.pid)], capture_output=True, text=True, timeout=60, check=False
             )
-            threads += "\n\n".join(one for one in told.stdout.split("\n\n") if re.search(TELLING, one))
+            threads += "\n\n".join(one for one in output.stdout.split("\n\n") if re.search(TELLING, one))
         log = "\n".join(self.peer.log_path.read_text(errors="replace").splitlines()[-60:])
         return f"running: {dict(running)}\n\n{threads}\n\nlog:\n{log}"
 

@@ -39,8 +39,8 @@ class Stage:
     def made(self, name: str, **settings: Any) -> Broker:
         """A broker that is not open yet."""
         settings.setdefault("duplicates_window_ms", 0)  # stories send one id often; those about retries say so
-        told = BrokerSettings(broker_name=name, **settings)
-        return Broker(told, clock=self.clock, rng=random.Random(name), net=self.net)
+        result = BrokerSettings(broker_name=name, **settings)
+        return Broker(result, clock=self.clock, rng=random.Random(name), net=self.net)
 
     async def begin(self, broker: Broker) -> None:
         """Let a broker that is open answer and live."""
@@ -51,9 +51,9 @@ class Stage:
 
     async def call(self, method: str, request: Any, response: Any, broker: str = "a") -> Any:
         """One unary call while time passes; raises the error that the answer's status says."""
-        told = request.SerializeToString()
+        result = request.SerializeToString()
         answer = response.FromString(
-            await self.during(self.net.unary(f"{broker}:8081", method, told, timeout_ms=60_000))
+            await self.during(self.net.unary(f"{broker}:8081", method, result, timeout_ms=60_000))
         )
         check(answer.status)
         return answer
@@ -62,10 +62,10 @@ class Stage:
         self, method: str, request: Any, response: Any, *, broker: str = "a", language: str = "JAVA", client: str = "c"
     ) -> Any:
         """One unary call of a v2 client while time passes; the answer as it is."""
-        told = request if isinstance(request, bytes) else request.SerializeToString()
+        result = request if isinstance(request, bytes) else request.SerializeToString()
         headers = {"x-mq-client-id": client, "x-mq-language": language}
         name = method if method.startswith("/") else f"/apache.rocketmq.v2.MessagingService/{method}"
-        call = self.net.unary(f"{broker}:8081", name, told, timeout_ms=60_000, metadata=headers)
+        call = self.net.unary(f"{broker}:8081", name, result, timeout_ms=60_000, metadata=headers)
         return response.FromString(await self.during(call))
 
     async def as_user(self, grants: str, method: str, request: Any, response: Any, *, broker: int = 0) -> Any:
@@ -73,10 +73,10 @@ class Stage:
 
         `grants`: `topic:X%* consume,describe; group:X%* operate`.
         """
-        told = RpcContext(method, [], "127.0.0.1:1", None)
-        told.caller = user_of(grants)
+        result = RpcContext(method, [], "127.0.0.1:1", None)
+        result.caller = user_of(grants)
         [rpc] = [one for one in self.brokers[broker].rpcs() if one.method == method]
-        answer = rpc.handler(request.SerializeToString(), told)
+        answer = rpc.handler(request.SerializeToString(), result)
         if rpc.kind is CallKind.UNARY:
             found = response.FromString(await self.during(answer))
             check(found.status)
@@ -96,8 +96,8 @@ class Stage:
 
         async def collect() -> list[Any]:
             timeout_ms = options.get("timeout_ms", 60_000)
-            told = request.SerializeToString()
-            stream = self.net.stream("a:8081", name, told, timeout_ms=timeout_ms, metadata=headers)
+            result = request.SerializeToString()
+            stream = self.net.stream("a:8081", name, result, timeout_ms=timeout_ms, metadata=headers)
             return [response.FromString(frame) async for frame in stream]
 
         found: list[Any] = await self.during(collect())

@@ -31,8 +31,8 @@ TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 
 
 def app(net: GrpcNet, **settings: Any) -> BrokerApp:
-    told = {"port": 0, "metrics_port": 0, "drain_ms": 0, **settings}
-    return BrokerApp(BrokerSettings(**told), clock=SystemClock(), rng=random.Random(1), net=net)
+    fields = {"port": 0, "metrics_port": 0, "drain_ms": 0, **settings}
+    return BrokerApp(BrokerSettings(**fields), clock=SystemClock(), rng=random.Random(1), net=net)
 
 
 def played(story: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_tls_port_answers_beside_the_plain_one_and_both_are_counted() -> None:
 
 def test_probes_hear_that_a_new_broker_waits_for_its_nameserver() -> None:
     async def story(net: GrpcNet) -> None:
-        held = socket.create_server(("127.0.0.1", 0))  # so that nobody else takes the port meanwhile
+        held = socket.create_server(("127.0.0.1", 0))  # so that no other process takes the port meanwhile
         port = held.getsockname()[1]
         one = app(net, nameservers=f"127.0.0.1:{port}")
         ready = spawn(one.start(), name="start")

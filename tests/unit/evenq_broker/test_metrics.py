@@ -59,10 +59,10 @@ async def busy(stage: Any) -> Any:
 def differ(broker: Any) -> None:
     """Two members of group `g` filter topic `t` differently."""
     for client_id in ("c", "d"):
-        told = Subscription("t", FilterExpression(client_id))
+        result = Subscription("t", FilterExpression(client_id))
         broker.membership.members.join(
             "g",
-            Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(told,)),
+            Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(result,)),
             now_ms=broker.runtime.clock.monotonic_ms(),
             lease_ms=60_000,
         )

@@ -38,14 +38,14 @@ def test_defaults_are_those_of_the_wire_contract() -> None:
 
 
 def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
-    told = load(
+    result = load(
         BrokerSettings, "broker", ["--store.path=/x"], {"EVENQ_BROKER_STORE__PATH": "/y", "EVENQ_BROKER_PORT": "1"}
     )
-    assert (told.store.path, told.port) == (Path("/x"), 1)
+    assert (result.store.path, result.port) == (Path("/x"), 1)
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "given"),
     [
         (["--broker-name=a b"], "broker name 'a b'"),
         (["--tls.key=k"], "belong together"),
@@ -58,6 +58,6 @@ def test_flags_win_over_the_environment_and_folders_are_nested() -> None:
         (["--lock-ttl-ms=1"], "unknown flag --lock-ttl-ms"),
     ],
 )
-def test_values_that_cannot_be_are_told(flags: list[str], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_values_that_cannot_be_are_told(flags: list[str], given: str) -> None:
+    with pytest.raises(SettingsError, match=given):
         load(BrokerSettings, "broker", flags, {})

@@ -19,15 +19,15 @@ def test_the_stores_settings_are_its_options_with_its_defaults() -> None:
 
 
 def test_every_setting_of_the_store_reaches_it() -> None:
-    told = StoreSettings(
+    result = StoreSettings(
         segment_bytes=1 << 20, flush="sync", flush_interval_ms=7, flush_bytes=8, cache_bytes=9, disk_free_min_bytes=10,
         disk_used_max_ratio=0.5, snapshot_log_bytes=1 << 11, snapshot_interval_ms=1_001, snapshot_records=1_002, retention_ms=12,
         retention_hour=13, disk_clean_ratio=0.6, disk_force_ratio=0.7, memory_bytes_max=1 << 21,
     )  # fmt: skip
-    options, usual = store_options(told), StoreOptions()
-    for name in told.model_fields_set:
-        assert getattr(options, name) == getattr(told, name) != getattr(usual, name), name
-    assert told.model_fields_set == StoreSettings.model_fields.keys() - {"path", "message_index"}
+    options, usual = store_options(result), StoreOptions()
+    for name in result.model_fields_set:
+        assert getattr(options, name) == getattr(result, name) != getattr(usual, name), name
+    assert result.model_fields_set == StoreSettings.model_fields.keys() - {"path", "message_index"}
 
 
 def test_what_the_store_declares_is_not_said_again_by_the_settings() -> None:

@@ -20,7 +20,7 @@ CONTEXT = RpcContext("m", (), "10.0.0.9:1", None)
 
 def test_it_decides_beats_while_nothing_happens_and_ends_its_streams() -> None:
     async def story() -> None:
-        clock, leads, told = FakeClock(), [True], []
+        clock, leads, result = FakeClock(), [True], []
         term = Term(7, RebalancerSettings(warm_up_ms=0), clock=clock, stats=RebalancerStats(), leads=lambda: leads[0])
         term.start()
         go_on = asyncio.Event()
@@ -35,7 +35,7 @@ def test_it_decides_beats_while_nothing_happens_and_ends_its_streams() -> None:
 
         async def follow() -> None:
             handler: Any = term.rpcs["/evenq.v1.Assignment/Report"].handler
-            told.extend([frame async for frame in handler(reports(), CONTEXT)])
+            result.extend([frame async for frame in handler(reports(), CONTEXT)])
 
         following = asyncio.ensure_future(follow())
         await clock.advance(100)
@@ -43,8 +43,8 @@ def test_it_decides_beats_while_nothing_happens_and_ends_its_streams() -> None:
         await clock.advance(2_000)
         term.end()
         await following
-        assert assignment_pb2.Decision.FromString(told[0]).group == "g"
-        assert set(told[1:]) == {BEAT}
+        assert assignment_pb2.Decision.FromString(result[0]).group == "g"
+        assert set(result[1:]) == {BEAT}
         go_on.set()
 
     asyncio.run(story())

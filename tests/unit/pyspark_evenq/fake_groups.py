@@ -29,7 +29,7 @@ class FakeGroups:
         self._name, self._topic, self._committed = name, topic, committed
         self.changed = threading.Condition()
         self.joins: dict[str, groups_pb2.Join] = {}
-        """By client id: who is a member, with what it told last."""
+        """By client id: who is a member, with what it reported last."""
         self.holders: dict[Place, str] = {}
         self.moved: set[Place] = set()
         """Queues on which the group was moved and that its member does not read from there yet."""
@@ -60,7 +60,7 @@ class FakeGroups:
             assert self.changed.wait_for(condition, timeout=60)
 
     def join(self, group: str, client_id: str, *, topics: Collection[str] = (), holds: Collection[int] = ()) -> None:
-        """Somebody else comes, and gets these queues."""
+        """A client else comes, and gets these queues."""
         join = groups_pb2.Join(group=group)
         join.member.client_id = client_id
         for topic in topics:
@@ -72,7 +72,7 @@ class FakeGroups:
         self._tell(group)
 
     def waits(self, group: str, queue_id: int, client_id: str) -> threading.Event:
-        """Somebody stands in line for a queue; set when it has it."""
+        """A client stands in line for a queue; set when it has it."""
         has = threading.Event()
 
         def wait() -> None:
@@ -86,7 +86,7 @@ class FakeGroups:
         return has
 
     def leave(self, client_id: str, *, keeps: bool = False) -> None:
-        """Somebody goes; `keeps`: without a goodbye, so that its locks stay for a while."""
+        """A client goes; `keeps`: without a goodbye, so that its locks stay for a while."""
         with self.changed:
             self.joins.pop(client_id, None)
             if not keeps:
@@ -111,7 +111,7 @@ class FakeGroups:
         self._lines[self.holders[place]].put(event)
 
     def refusal(self, request: data_pb2.CommitOffsetsRequest) -> definition_pb2.Status | None:
-        """Why progress is not taken: somebody else has one of the queues."""
+        """Why progress is not taken: another has one of the queues."""
         for entry in request.offsets:
             holder = self.holders.get((request.group, entry.queue.topic, entry.queue.queue_id), request.client_id)
             if holder != request.client_id:

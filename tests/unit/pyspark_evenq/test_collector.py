@@ -21,8 +21,8 @@ print(json.dumps([first, later, len(gc.get_objects()), gc.get_freeze_count()]))
 
 
 def test_nothing_of_what_is_loaded_is_looked_through_again() -> None:
-    told = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
-    first, later, again, frozen = map(int, told.strip("[]\n").split(","))
+    output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+    first, later, again, frozen = map(int, output.strip("[]\n").split(","))
     assert first < 100
     assert later > 100, "the modules bring too little for this test to show anything"
     assert again < 100

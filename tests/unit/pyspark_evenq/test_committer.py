@@ -15,11 +15,11 @@ LONG = 20_000
 
 
 class Broker:
-    """Takes progress, or fails as often as told."""
+    """Takes progress, or fails as often as set up."""
 
     def __init__(self, *, failures: int = 0, error: Exception | None = None) -> None:
         self.failures = failures
-        self.error = error or ConnectionFailed("nobody there")
+        self.error = error or ConnectionFailed("no server there")
         self.sent: list[dict[MessageQueue, int]] = []
         self.arrived = threading.Event()
 
@@ -89,7 +89,7 @@ def test_what_was_offered_of_a_queue_that_is_forgotten_is_not_sent_again() -> No
         if not failing.is_set():
             failing.set()
             assert go.wait(60)
-            raise ConnectionFailed("nobody there")
+            raise ConnectionFailed("no server there")
         sent.append(dict(positions))
 
     committer = Committer(send, interval_ms=1)

@@ -11,7 +11,7 @@ A, B = (MessageQueue("flights", "broker-a", number) for number in (0, 1))
 def test_a_batch_waits_for_its_minimum_but_not_longer_than_the_delay_and_never_the_first() -> None:
     now = [100.0]
     limiter = Limiter(Limits(offsets_min=10, delay_ms=2_000), now=lambda: now[0])
-    assert limiter.is_due(1, first=False), "after a start nobody waits"
+    assert limiter.is_due(1, first=False), "after a start nothing waits"
     limiter.triggered()
     assert not limiter.is_due(9, first=False)
     assert limiter.is_due(9, first=True)

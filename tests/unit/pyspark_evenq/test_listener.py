@@ -21,8 +21,8 @@ class Told:
     """An event with progress, `rows` messages of queue 0 further."""
 
     def __init__(self, end: int, latest: int, *, name: str = "delays", **more: object) -> None:
-        told = source(offset({0: 0}), offset({0: end}, **more), offset({0: latest}), rows=end)
-        self.progress = progress(told, name=name)
+        result = source(offset({0: 0}), offset({0: end}, **more), offset({0: latest}), rows=end)
+        self.progress = progress(result, name=name)
 
 
 @pytest.fixture
@@ -128,9 +128,9 @@ def test_a_query_that_failed_before_its_first_batch_is_known_too(listener: Evenq
 
 def test_queries_that_read_with_other_sources_are_not_there(listener: EvenqProgressListener) -> None:
     listener.onQueryStarted(event())
-    told = event()
-    told.progress = progress(source('{"t":{"0":1}}', '{"t":{"0":2}}', None))
-    listener.onQueryProgress(told)
+    result = event()
+    result.progress = progress(source('{"t":{"0":1}}', '{"t":{"0":2}}', None))
+    listener.onQueryProgress(result)
     listener.onQueryIdle(event())
     listener.onQueryTerminated(event(exception="java.lang.Error"))
     assert listener.queries() == []

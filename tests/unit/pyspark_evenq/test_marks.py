@@ -16,8 +16,8 @@ OLD = OffsetMark(5, "64.aa")
 class Broker:
     """Tells these marks, and nothing of other places."""
 
-    def __init__(self, told: Mapping[Place, str]) -> None:
-        self.told = told
+    def __init__(self, result: Mapping[Place, str]) -> None:
+        self.told = result
         self.asked: list[Place] = []
 
     def __call__(self, places: Sequence[Place]) -> Mapping[Place, str]:

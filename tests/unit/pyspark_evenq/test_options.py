@@ -186,9 +186,9 @@ def test_a_stream_is_told_how_it_meets_others_and_a_batch_read_is_no_member() ->
     assert (plain.on_busy, plain.on_conflict, plain.query_name) == (OnBusy.FAIL, OnConflict.CHECKPOINT, "")
     given = {"onGroupBusy": "TakeOver", "onOffsetConflict": "broker", "queryName": " nightly "}
     given["checkpointLocation"] = " s3a://jobs/delays "
-    told = ReadOptions.parse(LEAST | given, streaming=True).membership
-    assert (plain.checkpoint, told.checkpoint) == ("", "s3a://jobs/delays")
-    assert (told.on_busy, told.on_conflict, told.query_name) == (OnBusy.TAKEOVER, OnConflict.BROKER, "nightly")
+    result = ReadOptions.parse(LEAST | given, streaming=True).membership
+    assert (plain.checkpoint, result.checkpoint) == ("", "s3a://jobs/delays")
+    assert (result.on_busy, result.on_conflict, result.query_name) == (OnBusy.TAKEOVER, OnConflict.BROKER, "nightly")
     with pytest.raises(SettingsError, match=r"onGroupBusy is 'maybe'; give one of: fail, wait, takeover"):
         ReadOptions.parse(LEAST | {"onGroupBusy": "maybe"}, streaming=True)
     nameless = {"endpoints": "a:1", "subscribe": "flights", "schemaStyle": "kafka"}
@@ -203,8 +203,8 @@ def test_a_shared_stream_has_a_weight_and_leaves_out_what_is_for_all_queues() ->
     shared = LEAST | {"assignment": "shared"}
     plain = ReadOptions.parse(LEAST, streaming=True).membership
     assert (plain.assignment, plain.weight, plain.follows_resets) == (AssignmentMode.EXCLUSIVE, 1.0, True)
-    told = ReadOptions.parse(shared | {"memberWeight": "2.5", "honorOffsetReset": "false"}, streaming=True).membership
-    assert (told.assignment, told.weight, told.follows_resets) == (AssignmentMode.SHARED, 2.5, False)
+    result = ReadOptions.parse(shared | {"memberWeight": "2.5", "honorOffsetReset": "false"}, streaming=True).membership
+    assert (result.assignment, result.weight, result.follows_resets) == (AssignmentMode.SHARED, 2.5, False)
     for wrong in ("0", "-1", "nan", "heavy", "1e9"):
         with pytest.raises(SettingsError, match=r"memberWeight is .*; give a number above 0 and up to 1e\+06"):
             ReadOptions.parse(shared | {"memberWeight": wrong}, streaming=True)

@@ -41,20 +41,20 @@ def test_without_newest_offsets_or_behind_them_there_is_no_lag(query: QueryFigur
 
 def test_what_a_batch_lost_and_follows_counts_once_however_often_spark_tells_of_it(query: QueryFigures) -> None:
     end = offset({0: 10, 1: 5}, lost=nested({0: 30, 1: 0}), gen=2)
-    told = progress(source(offset({0: 0, 1: 0}, gen=1), end, end))
-    change = query.take(told)
+    result = progress(source(offset({0: 0, 1: 0}, gen=1), end, end))
+    change = query.take(result)
     assert change is not None
     assert change.lost == {queue(0): 30, queue(1): 0}
     assert change.resets == 1
-    again = query.take(told)
+    again = query.take(result)
     assert again is not None
     assert (again.lost, again.resets) == ({}, 0)
     query.end(None)
     query.begin(QUERY)  # a restart in the same driver runs its last batch once more
-    query.take(told)
+    query.take(result)
     assert (query.lost, query.losses, query.resets) == (30, 2, 1)
     query.begin("another query of that name, with a checkpoint of its own")
-    query.take(told)
+    query.take(result)
     assert (query.lost, query.losses, query.resets) == (60, 4, 2)
 
 
@@ -95,9 +95,9 @@ def test_sources_of_others_are_passed_over(query: QueryFigures, other: str | Non
 
 
 def test_rates_that_are_no_numbers_are_none(query: QueryFigures) -> None:
-    told = source(None, offset({0: 1}), None)
-    told |= {"inputRowsPerSecond": float("nan"), "processedRowsPerSecond": float("inf")}
-    query.take(progress(told))
+    fields = source(None, offset({0: 1}), None)
+    fields |= {"inputRowsPerSecond": float("nan"), "processedRowsPerSecond": float("inf")}
+    query.take(progress(fields))
     assert (query.rows_in, query.rows_through) == (0.0, 0.0)
 
 

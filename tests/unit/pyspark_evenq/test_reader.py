@@ -143,7 +143,7 @@ def test_an_end_that_is_lost_and_grows_again_before_it_is_read_is_told_or_counte
     assert len(found) == 32
     assert "evenq: lost messages=0 of flights@broker-a:0" in caplog.text
     filled.tells_marks = False
-    assert len(read()) == 33, "a broker of before is believed"
+    assert len(read()) == 33, "a broker from before is believed"
 
 
 def test_an_end_that_nobody_tells_any_more_was_read_all_the_same(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

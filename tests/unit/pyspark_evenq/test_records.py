@@ -214,7 +214,7 @@ def test_any_bytes_for_messages_give_the_rows_of_a_parser_where_it_reads_them(st
     held = records(stored)
     try:
         wanted = expected(stored)
-    except Exception:  # noqa: BLE001  whatever a parser says; what is wrong where nobody looks may pass
+    except Exception:  # noqa: BLE001  whatever a parser says; what is wrong where no one looks may pass
         only_typed_errors(held)
     else:
         assert rows(held.batch(ALL)) == wanted

@@ -58,7 +58,7 @@ def until(condition: Callable[[], Any], what: Callable[[], Any] = lambda: "") ->
 
 
 def following(reader: StreamReader, start: dict[str, Any], sizes: dict[int, int]) -> dict[str, Any]:
-    """The next offset, once its batch has so many messages of each queue; others may come before."""
+    """The next offset, once its batch has this number of messages of each queue; others may come before."""
     read: dict[int, int] = {}
 
     def enough() -> bool:

@@ -104,7 +104,9 @@ def test_rows_go_by_topic_group_and_broker_and_keep_their_order() -> None:
     ],
 )
 def test_a_row_that_goes_nowhere_is_an_error(columns: dict[str, list[Any]], says: str) -> None:
-    batch = pa.record_batch({"body": pa.array(["1", "2"])} | {name: pa.array(told) for name, told in columns.items()})
+    batch = pa.record_batch(
+        {"body": pa.array(["1", "2"])} | {name: pa.array(reported) for name, reported in columns.items()}
+    )
     with pytest.raises(SettingsError, match=says):
         list(parted(batch, "", QUEUES))
 

@@ -73,7 +73,7 @@ OLDER = """
     ("version", "text"),
     [
         ("4.1.0", "evenq Unsupported the evenq source needs PySpark 4.2 or newer"),
-        ("4.2.0", "None None"),  # something else is missing there: no wrong reason is told
+        ("4.2.0", "None None"),  # something else is missing there: no wrong reason is reported
     ],
 )
 def test_an_older_spark_is_refused_when_the_source_is_used_and_not_when_it_is_imported(version: str, text: str) -> None:

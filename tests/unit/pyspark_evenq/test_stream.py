@@ -311,7 +311,7 @@ def test_what_came_in_place_of_a_lost_tail_is_read_before_it_has_grown_past_the_
     last = f"new {came - 1}" if came else "old 3"
     assert following["mark"]["flights"]["broker-a"]["0"] == [4 + came, "64." + last.encode().hex()]
     assert rows(reader, end, following) == [f"new {number}" for number in range(came)]
-    assert wire(reader.latestOffset(following, ALL)) == following, "told once"
+    assert wire(reader.latestOffset(following, ALL)) == following, "reported once"
     broker.send("more")
     if not available_now:
         assert rows(reader, following, next_batch(reader, following)) == ["more"]
@@ -492,7 +492,7 @@ def test_a_stream_that_runs_follows_a_move_and_reports_nothing_until_it_is_logge
     assert (second["from"], second["gen"]) == ({"flights": {"broker-a": {"0": 2}}}, 1)
     reader.commit(first)
     assert broker.progress("g")[0] == 2, "progress from before the move is none any more"
-    assert groups.moved, "the broker is told only when Spark has the batch"
+    assert groups.moved, "the broker is reported only when Spark has the batch"
     assert rows(reader, first, second) == ["2", "3", "4"]
     assert not groups.moved
     assert rows(made(group="", schemaStyle="kafka"), first, second) == ["2", "3", "4"], "so does every replay"

@@ -148,7 +148,7 @@ def test_what_came_between_two_triggers_is_all_in_the_next_one(broker: Any, watc
     watch.refresh(known)
     broker.send("a")
     (parked,) = watch._parked.values()
-    parked.result()  # this call was told of one message
+    parked.result()  # this call was notified of one message
     broker.send("b")
     broker.send("c", queue=1)
     watch.refresh(known)

@@ -22,12 +22,12 @@ conformance = load_tool()
 
 
 def test_every_statement_of_the_page_names_tests_that_exist() -> None:
-    told = conformance.rows(conformance.PAGE.read_text(encoding="utf-8"))
-    assert conformance.problems(told) == []
+    text = conformance.rows(conformance.PAGE.read_text(encoding="utf-8"))
+    assert conformance.problems(text) == []
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "given"),
     [
         (
             "**1** proven: a\n- int/test_gone.py::test_x\n",
@@ -38,8 +38,8 @@ def test_every_statement_of_the_page_names_tests_that_exist() -> None:
         ("**1** maybe: a\n- soon\n", "1 is 'maybe', not one of proven, partly, open"),
     ],
 )
-def test_each_mistake_of_the_page_is_told(row: str, told: str) -> None:
-    assert told in conformance.problems(conformance.rows(row))
+def test_each_mistake_of_the_page_is_told(row: str, given: str) -> None:
+    assert given in conformance.problems(conformance.rows(row))
 
 
 def test_a_missing_statement_is_told() -> None:

@@ -3,7 +3,7 @@
 Called by `rpc.registry` and `loops.expiry` on one loop; times are monotonic ms handed in. Always true: one entry per
 broker name; the table's version grows by one with each change, and a topic's version is the table's at its last
 change; `by_topic` names exactly the brokers whose entry lists the topic; all is bounded. Who may hold a name: the
-highest leader epoch, among equals the incarnation that started last (a restart); the loser is told who holds it.
+highest leader epoch, among equals the incarnation that started last (a restart); the loser learns who holds it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEntry:
-    """A broker and all that it stores, as it told last."""
+    """A broker and all that it stores, as it reported last."""
 
     name: str
     broker_id: int
@@ -120,7 +120,9 @@ class Registry:
         return [self._brokers[name] for name in sorted(self._brokers)]
 
     def routes(self, topics: Sequence[str] = ()) -> list[RegisteredTopic]:
-        """The routes of `topics`, without those that nobody serves; none given = of all topics, in ascending name."""
+        """The routes of `topics`, without those that no broker serves; none given = of all topics, in ascending
+        name.
+        """
         return [
             RegisteredTopic(
                 topic=topic,
@@ -132,7 +134,7 @@ class Registry:
         ]
 
     def register(self, entry: BrokerEntry, now_ms: int) -> RouteChange | None:
-        """A broker told everything. None if the table is as before.
+        """A broker reported everything. None if the table is as before.
 
         Raises PreconditionFailed if another incarnation holds the name, TooManyRequests if the table is full.
         """

@@ -2,7 +2,7 @@
 little.
 
 Called by `rpc.registry` on one loop. An event is encoded once and shared by all. A watcher whose queue is full is cut
-off: its queue is emptied and it is told so at its next turn; it comes back and begins with a snapshot, so it misses
+off: its queue is emptied and it learns that at its next turn; it comes back and begins with a snapshot, so it misses
 nothing.
 """
 

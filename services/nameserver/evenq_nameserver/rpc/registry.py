@@ -125,7 +125,7 @@ class RegistryService:
         return registry_pb2.UnregisterResponse(status=OK).SerializeToString()
 
     async def get_routes(self, data: bytes, _context: RpcContext) -> bytes:
-        """Routes of some topics or of all; a topic that nobody serves is left out."""
+        """Routes of some topics or of all; a topic that no broker serves is left out."""
         request = registry_pb2.GetRoutesRequest.FromString(data)
         if len(request.topics) > TOPICS_ASKED_MAX:
             raise BadRequest(

@@ -2,7 +2,7 @@
 
 Called by `rpc/assignment.py` with what arrives and by `loops/` with the time. Always true: a member that asks about a
 (group, topic) is answered from the one decision that stands, and a decision is made anew only when its inputs changed,
-never because somebody asked. A question sees every fact that was told before it: it brings its own (group, topic) up
+never because of a question. A question sees every fact that was reported before it: it brings its own (group, topic) up
 to date first. A decision that tells no member anything new keeps the generation of the one before.
 
 After the process starts it answers nothing for `warm_up_ms` from the first report: until then only some brokers have
@@ -117,7 +117,7 @@ class AssignmentEngine:
     # --- events
 
     def reported(self, stream: int, report: BrokerReport, *, now_ms: int) -> None:
-        """A broker told something. `now_ms` is monotonic. Errors as `Facts.reported`."""
+        """A broker reported something. `now_ms` is monotonic. Errors as `Facts.reported`."""
         self.facts.reported(stream, report)
         if self._warm_at_ms is None:
             self._warm_at_ms = now_ms + self._limits.warm_up_ms
@@ -157,7 +157,7 @@ class AssignmentEngine:
         return bool(self._fresh)
 
     def warm(self, now_ms: int) -> bool:
-        """True once enough time has passed since the first report for all brokers to have told theirs; longer, by a
+        """True once enough time has passed since the first report for all brokers to have reported theirs; longer, by a
         broker's grace, while one is missing that others name.
         """
         if not self._warm and self._warm_at_ms is not None and now_ms >= self._warm_at_ms:
@@ -225,7 +225,7 @@ class AssignmentEngine:
         return [decision for decision in decisions if decision is not None]
 
     def problems(self, group: str, topic: str = "") -> dict[str, str]:
-        """What is wrong now, by topic: strategies that fail, topics that nobody tells of. One topic, or all."""
+        """What is wrong now, by topic: strategies that fail, topics that no broker reports. One topic, or all."""
         assignments = sorted(self._assignments.of_group(group).items())
         return {
             name: assignment.problem for name, assignment in assignments if assignment.problem and topic in {"", name}
@@ -319,7 +319,7 @@ class AssignmentEngine:
                 self._assignments.open(group, topic)
         if members and all(member.topics for member in members):
             for topic in [topic for topic in self._assignments.of_group(group) if topic not in subscribed]:
-                if not topic.startswith(RETRY_PREFIX):  # nobody subscribes to it by name
+                if not topic.startswith(RETRY_PREFIX):  # no member subscribes to it by name
                     self._assignments.close(group, topic)
 
     def _see(self, group: str, now_ms: int, wall_ms: int) -> None:
@@ -370,7 +370,7 @@ class AssignmentEngine:
                     self._late[group, topic] = None
 
     def _weigh(self, group: str, now_ms: int) -> None:
-        """Lags were told: break holds, and look for assignments that they make too uneven, each not too often."""
+        """Lags were reported: break holds, and look for assignments that they make too uneven, each not too often."""
         self._break_holds(group)
         if self.facts.balance(group).weight is not Weight.LAG:
             return
@@ -433,7 +433,9 @@ class AssignmentEngine:
         return assignment.decision
 
     def _heed_epochs(self) -> None:
-        """If brokers know of a bigger epoch than ours, go above it with all that stands, or nobody would follow us."""
+        """If brokers know of a bigger epoch than ours, go above it with all that stands, or no broker would follow
+        us.
+        """
         if self.facts.epoch_seen <= self._epoch:
             return
         self._epoch = self.facts.epoch_seen + 1

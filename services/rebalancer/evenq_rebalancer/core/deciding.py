@@ -2,7 +2,7 @@
 
 Called by `assignment_engine.py`, which keeps the assignments and counts generations. Always true: a strategy that fails
 never leaves a group with less than it had. The decision before stands while all its owners and queues are there; when
-they are not, `STICKY` divides in the strategy's place, from who has what, and the problem is told.
+they are not, `STICKY` divides in the strategy's place, from who has what, and the problem is reported.
 """
 
 from __future__ import annotations

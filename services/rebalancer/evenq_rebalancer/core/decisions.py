@@ -2,7 +2,7 @@
 
 Called by `core/assignment_engine.py`. `sharing` divides; `decide` compares with the decision before and keeps, for each
 queue, since when and why its owner has it. What people read of a decision (`holdings`, `idle_reasons`) is made when
-somebody asks for it, so that a decision over 10,000 queues that nobody looks at costs little.
+it is read, so that a decision over 10,000 queues that is never read costs little.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class HoldingState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """One queue in one member's hands, or in nobody's."""
+    """One queue in one member's hands, or in no member's."""
 
     queue: MessageQueue
     owner: str
-    """Client id; `*`: every member; empty: nobody."""
+    """Client id; `*`: every member; empty: no member."""
     since_ms: int
     """Ms since the epoch."""
     reason: str
     previous_owner: str
-    """Who had it before `since_ms`; empty: nobody, or several."""
+    """Who had it before `since_ms`; empty: no member, or several."""
     state: HoldingState = HoldingState.OWNED
     owner_zone: str = ""
     """Empty: unknown."""
@@ -110,7 +110,7 @@ class Decision:
 
     @cached_property
     def unowned(self) -> int:
-        """Number of queues that nobody has and that wait for nobody."""
+        """Number of queues that no member has and that wait for none."""
         return sum(not owner for owner in self.rows.owners) - self.held
 
     @property
@@ -145,7 +145,7 @@ class Decision:
         return sum(own is not None and there is not None and own != there for own, there in pairs)
 
     def says_as(self, other: Decision) -> bool:
-        """True if no member is told anything else than by the other decision, so that it can go on standing."""
+        """True if no member gets anything else than by the other decision, so that it can go on standing."""
         mine, its = self.inputs, other.inputs
         return (
             (mine.dividing, mine.request_mode) == (its.dividing, its.request_mode)
@@ -159,7 +159,7 @@ class Decision:
         return replace(self, inputs=inputs)
 
     def stamped(self, generation: Generation) -> Decision:
-        """The same decision with a newer generation: somebody may know an older one that looked newer."""
+        """The same decision with a newer generation: a broker may know an older one that looked newer."""
         return replace(self, generation=generation, moves=0)
 
 

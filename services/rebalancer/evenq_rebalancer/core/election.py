@@ -114,7 +114,9 @@ class Elector:
         return self._epoch > 0 and now_ms < self._until_ms
 
     def holder(self, now_ms: int) -> str:
-        """Identity of who leads as far as this candidate can know; empty: nobody, or it has been silent too long."""
+        """Identity of who leads as far as this candidate can know; empty: no candidate, or it has been silent too
+        long.
+        """
         if self._seen is None or (self._seen.record.holder != self.identity and self._is_over(self._seen, now_ms)):
             return ""
         holder = self._seen.record.holder
@@ -130,7 +132,7 @@ class Elector:
         return [*ended, Read()]
 
     def observed(self, seen: SeenRecord | None, *, now_ms: int, wall_ms: int) -> list[Command]:
-        """The lease was read; None: there is none (yet, or somebody deleted it)."""
+        """The lease was read; None: there is none (yet, or it was deleted)."""
         ended: list[Command] = [*self.tick(now_ms)]
         self._must_read = False
         if seen is not None and (self._seen is None or seen.version != self._seen.version):
@@ -142,7 +144,7 @@ class Elector:
         record = seen.record
         if record.holder == self.identity and self._epoch == record.began_ms:
             return [*ended, self._write(self._epoch, seen.version, now_ms)]
-        ended += self._end(f"the lease is {record.holder or 'nobody'}'s")
+        ended += self._end(f"the lease is {record.holder}'s" if record.holder else "the lease is free")
         if record.holder in {"", self.identity} or self._is_over(seen, now_ms):
             return [*ended, self._write(max(wall_ms, record.began_ms + 1), seen.version, now_ms)]
         return ended
@@ -165,7 +167,7 @@ class Elector:
         return [*self.tick(now_ms)]
 
     def failed(self, *, now_ms: int) -> list[Command]:
-        """A read or write failed, or nobody knows whether it succeeded."""
+        """A read or write failed, or it is not known whether it succeeded."""
         self._must_read = True
         return [*self.tick(now_ms)]
 

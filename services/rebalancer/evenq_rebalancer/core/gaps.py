@@ -17,7 +17,7 @@ NAMED_MAX = 5
 
 
 def gaps(decision: Decision) -> str:
-    """What nobody reads because of this decision; empty: every queue has a reader, or waits for its successor."""
+    """What no member reads because of this decision; empty: every queue has a reader, or waits for its successor."""
     inputs = decision.inputs
     if not inputs.one_owner or not decision.shares or not decision.unowned:
         return ""
@@ -26,7 +26,7 @@ def gaps(decision: Decision) -> str:
     rooms = f", all of rooms {', '.join(seen.uncovered_rooms[:NAMED_MAX])} among them" if seen.uncovered_rooms else ""
     count = f"{len(unowned)} of {len(inputs.queues)}"
     return (
-        f"{decision.strategy} gives {count} queues to nobody ({_named(unowned)}){rooms}; "
+        f"{decision.strategy} gives {count} queues to no member ({_named(unowned)}){rooms}; "
         f"evenq group doctor {decision.group} says what to do"
     )
 

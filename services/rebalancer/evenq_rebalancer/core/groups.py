@@ -31,7 +31,7 @@ QUEUES_HELD_MAX = 100_000
 class _Broker:
     stream: int
     reported: bool = False
-    """False until the stream's first report, which replaces whatever an earlier stream told."""
+    """False until the stream's first report, which replaces whatever an earlier stream reported."""
     gone_at_ms: int | None = None
     """Monotonic ms at which the facts are dropped; None while the stream is open."""
     zone: str = ""
@@ -52,7 +52,7 @@ class _Broker:
 class MergedFacts:
     """The merged view. All times are monotonic ms.
 
-    `epoch_max` bounds what is believed of generations: a bigger epoch (somebody lies, or a clock does) does not count.
+    `epoch_max` bounds what is believed of generations: a bigger epoch (a broker or a clock is wrong) does not count.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MergedFacts:
         self._queues: dict[str, tuple[int, tuple[MessageQueue, ...]]] = {}
         """The same for topics."""
         self.epoch_seen = 0
-        """Biggest epoch in any generation that was told."""
+        """Biggest epoch in any generation that was reported."""
 
     # --- events
 
@@ -180,7 +180,7 @@ class MergedFacts:
         return changed
 
     def take_changed_lags(self) -> list[str]:
-        """Groups whose lags were told since the last call, in order."""
+        """Groups whose lags were reported since the last call, in order."""
         changed, self._changed_lags = list(self._changed_lags), {}
         return changed
 
@@ -220,7 +220,7 @@ class MergedFacts:
         return any(fact.ordered for fact in self._told_of(group))
 
     def mode(self, group: str, topic: str) -> RequestModeSetting | None:
-        """The request mode that a leader before had, as brokers were told last; None: none."""
+        """The request mode that a leader before had, as brokers received it last; None: none."""
         modes = [mode for fact in self._told_of(group) for mode in fact.modes if mode.topic == topic]
         return max(modes, key=lambda mode: mode.generation).setting if modes else None
 
@@ -305,7 +305,7 @@ class MergedFacts:
         )
 
     def lags(self, group: str) -> dict[MessageQueue, int]:
-        """Messages that wait, by queue; only what a queue's own broker told. Without lags told: empty."""
+        """Messages that wait, by queue; only what a queue's own broker reported. Without lags: empty."""
         return {
             queue: lag
             for name, broker in self._brokers.items()
@@ -419,8 +419,8 @@ def _brokers_of(held: Sequence[HeldFact]) -> Iterable[str]:
 
 
 def _merged(first: MemberFact, second: MemberFact) -> MemberFact:
-    """One member told by two brokers: it reads what either says; broadcasting if either says so; labels of the second,
-    where it has any.
+    """One member reported by two brokers: it reads what either says; broadcasting if either says so; labels of the
+    second, where it has any.
     """
     if first == second:
         return second

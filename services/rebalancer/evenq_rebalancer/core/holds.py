@@ -1,7 +1,7 @@
 """Queues that wait for a successor: whose place is being refilled keeps its queues for a while (rollouts).
 
-One `Holds` per group, driven by `topic_assignments.py`: members leave and join, time passes, lags are told. Pure: no
-queue is named here, only who left, until when its queues wait, and who came instead. States of one hold:
+One `Holds` per group, driven by `topic_assignments.py`: members leave and join, time passes, lags are reported. Pure:
+no queue is named here, only who left, until when its queues wait, and who came instead. States of one hold:
 
     left, resumed -> standing -- joined(same id or place) --> ended, the successor takes over
                               -- time, too much lag, a policy without holds --> ended, the queues are given away
@@ -65,7 +65,9 @@ class Holds:
         )
 
     def joined(self, client_id: str, place: str) -> Hold | None:
-        """Whose queues the newcomer takes over: its own from before, else the oldest of its place; None: nobody's."""
+        """Whose queues the newcomer takes over: its own from before, else the oldest of its place; None: of no
+        member.
+        """
         hold = self._standing.get(client_id)
         if hold is None and place:
             hold = next((standing for standing in self._standing.values() if standing.place == place), None)

@@ -2,7 +2,7 @@
 
 Made by `groups.py` from reports, taken up by `member_history.py` when it sees a group for the first time. Brokers may
 know of different decisions, so of each topic the newest counts; and a queue that a living member got since then, or
-whose lock it has, waits for nobody. Pure: when a hold is over is judged by `holds.py`.
+whose lock it has, waits for no member. Pure: when a hold is over is judged by `holds.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class InheritedHolds:
     places: tuple[HeldPlaceFact, ...] = ()
     """One for each client id, with the queues of all topics; the one that ends first comes first."""
     settled: frozenset[str] = frozenset()
-    """Members that have queues which did not wait, so that they are nobody's successors."""
+    """Members that have queues which did not wait, so that they succeed no member."""
 
 
 NOTHING_INHERITED = InheritedHolds()
@@ -56,7 +56,7 @@ def inherited_of(facts: Iterable[HoldsFact], holders: Callable[[], Iterable[tupl
 
 
 def _given_since(rows: Iterable[tuple[str, HeldFact]], topic: str, generation: Generation) -> set[MessageQueue]:
-    """Queues that somebody got by this decision or a later one, or took while nobody decided: the queue's own broker
+    """Queues that a member got by this decision or a later one, or took while none decided: the queue's own broker
     gave the lock, which remembers the generation of who had it before. What other brokers answered by an older
     decision is out of date.
     """

@@ -23,7 +23,7 @@ ALL_BROKERS = "ALL_BROKERS"
 """What is named as the strategy when every member gets every broker."""
 BROADCASTING = "BROADCASTING"
 FIRST = "AVG"
-"""Divides where something has to and nobody said by what, as in RocketMQ."""
+"""Divides where something has to and no strategy was set, as in RocketMQ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Inputs:
 
     @cached_property
     def strangers(self) -> list[str]:
-        """Clustering members that told what they read and do not read this topic, while others do (RG-8)."""
+        """Clustering members that said what they read and do not read this topic, while others do (RG-8)."""
         if not self.topic or self.topic.startswith(RETRY_PREFIX):
             return []
         subscribers = [member for member in self.members if member.topics and member.model is MessageModel.CLUSTERING]
@@ -82,7 +82,7 @@ class Inputs:
             case None:
                 return self.strategy or ALL_BROKERS
             case RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=number) if not 0 < number < count - 1:
-                return ALL_BROKERS  # RocketMQ 5: nobody is left outside of the share, so everybody pops everything
+                return ALL_BROKERS  # RocketMQ 5: no member is left outside of the share, so each pops everything
         return self.strategy or FIRST
 
     @property

@@ -3,7 +3,7 @@
 Called by `assignment_engine.py` whenever the facts of a group may have changed, before any of its topics is decided. It
 compares with the members it saw last, and keeps the group's holds. Nobody is waited for whose successor is there
 already: that one has a share of its own by then. A history that sees a group for the first time goes on with what the
-leader before waited for; successors that came while nobody led have no queues yet.
+leader before waited for; successors that came while no rebalancer led have no queues yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["MemberChanges", "MemberHistory"]
 
 @dataclass(slots=True)
 class MemberChanges:
-    """What assignments must be told, in the order of the fields."""
+    """What assignments must learn, in the order of the fields."""
 
     resumed: dict[str, dict[MessageQueue, Hold]] = field(default_factory=dict)
     """By topic: queues that waited under the leader before, and go on waiting."""
@@ -42,7 +42,9 @@ class MemberHistory:
         """By client id."""
         self.holds = Holds()
         self._early: dict[str, tuple[str, int]] = {}
-        """Members that came while nobody of their place was waited for: client id to place and time (monotonic ms)."""
+        """Members that came while no member of their place was waited for: client id to place and time (monotonic
+        ms).
+        """
 
     def see(
         self,
@@ -105,8 +107,8 @@ class MemberHistory:
         return resumed
 
     def _replaced(self, place: str, since_ms: int) -> bool:
-        """True if somebody came to the place before who was there left it (it died unseen, or the rollout starts the
-        new one first): nobody need wait for one more.
+        """True if a member came to the place before who was there left it (it died unseen, or the rollout starts the
+        new one first): no queue need wait for one more.
         """
         self._early = {own: came for own, came in self._early.items() if own in self.members and came[1] >= since_ms}
         early = next((own for own, came in self._early.items() if came[0] == place), None)

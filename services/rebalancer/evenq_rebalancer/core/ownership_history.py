@@ -32,7 +32,7 @@ class OwnershipHistory:
     queues: Sequence[MessageQueue]
     owners: Sequence[str]
     previous: Sequence[str]
-    """Who had the queue before; empty: nobody, or several."""
+    """Who had the queue before; empty: no member, or several."""
     stamps: Sequence[Stamp]
 
     def by_queue(self) -> dict[MessageQueue, dict[str, int]]:

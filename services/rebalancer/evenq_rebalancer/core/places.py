@@ -26,7 +26,7 @@ class MemberPlace:
 ZoneOf = Callable[[str], str]
 """Address to zone; empty: unknown."""
 PlaceOf = Callable[[str], MemberPlace | None]
-"""Address to place; None: unknown, or nobody will come instead. Asked when a member joins, and when it left, by the
+"""Address to place; None: unknown, or no member will come instead. Asked when a member joins, and when it left, by the
 address it had: a watcher must remember a pod for a while after it is gone."""
 
 

@@ -45,8 +45,8 @@ def difference(before: Inputs | None, now: Inputs) -> str:
 
 
 def mismatch(topic: str, inputs: Inputs) -> str:
-    """RG-8: all members should read the same topics. One that does not read this topic gets none of it; that is told.
-    Empty: all do.
+    """RG-8: all members should read the same topics. One that does not read this topic gets none of it; that is
+    reported. Empty: all do.
     """
     strangers = inputs.strangers
     if not strangers:

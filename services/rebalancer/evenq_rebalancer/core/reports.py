@@ -55,7 +55,7 @@ class HeldFact:
 
 
 class HeldLater(Sequence[HeldFact]):
-    """Holders as they were told, made anew each time somebody looks at them: there may be a row for each queue, all
+    """Holders as they were reported, made anew at each look: there may be a row for each queue, all
     come with the first report of a stream, and only a leader's first decisions read them.
     """
 
@@ -85,12 +85,12 @@ class HeldLater(Sequence[HeldFact]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeFact:
-    """A request mode that a leader before told this broker."""
+    """A request mode that a leader before sent this broker."""
 
     topic: str
     setting: RequestModeSetting
     generation: Generation = NO_GENERATION
-    """Of the decision that told it."""
+    """Of the decision that contained it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class HeldPlaceFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldsFact:
-    """All that waited in one topic, as the newest decision that reached this broker told it."""
+    """All that waited in one topic, as the newest decision that reached this broker said."""
 
     topic: str
     places: tuple[HeldPlaceFact, ...] = ()
@@ -142,7 +142,9 @@ class TopicFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagFact:
-    """How much waits for a group in the queues of one broker; replaces what that broker told of the group before."""
+    """How much waits for a group in the queues of one broker; replaces what that broker reported of the group
+    before.
+    """
 
     group: str
     lags: tuple[tuple[MessageQueue, int], ...] = ()

@@ -22,13 +22,13 @@ from evenq.model import MessageModel, MessageQueue
 from evenq.model.balance import Weight
 from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
 
-__all__ = ["EVERYBODY", "Division", "Owners", "StrategyByName", "divided", "named", "nobody"]
+__all__ = ["EVERYBODY", "Division", "Owners", "StrategyByName", "divided", "named", "no_owners"]
 
 EVERYBODY = "*"
 """The owner of a queue that all members share."""
 ALL_QUEUES = -1
 EQUAL_WEIGHTS: Mapping[MessageQueue, float] = MappingProxyType({})
-"""Weights of queues: none told."""
+"""Weights of queues: none known."""
 
 Shares = dict[str, tuple[MessageQueue, ...]]
 StrategyByName = Callable[[str], Strategy]
@@ -36,7 +36,7 @@ Owners = Callable[[], Mapping[MessageQueue, str]]
 """Who had each queue before; only asked by strategies that want to know."""
 
 
-def nobody() -> Mapping[MessageQueue, str]:
+def no_owners() -> Mapping[MessageQueue, str]:
     """No queue had an owner."""
     return {}
 
@@ -50,7 +50,7 @@ class Division:
     queues: Sequence[MessageQueue]
     """Ascending. Where every member gets every broker: one with id -1 for each broker."""
     owners: list[str]
-    """Client id, `*` for every member, empty for nobody."""
+    """Client id, `*` for every member, empty for none."""
     one_row_each: bool = True
     """False if a queue may have several owners."""
 
@@ -74,7 +74,7 @@ def divided(
     inputs: Inputs,
     by: StrategyByName,
     *,
-    owners: Owners = nobody,
+    owners: Owners = no_owners,
     weights: Mapping[MessageQueue, float] = EQUAL_WEIGHTS,
 ) -> Division:
     """Who gets what, by queue and by member. Raises BadRequest where the strategy does (RB-12)."""
@@ -143,8 +143,8 @@ def _owners_by_place(
     free: Sequence[MessageQueue],
     ids: set[str],
 ) -> list[str] | None:
-    """The owner of each queue; None if anything is wrong with what a strategy gave. Queues are told apart by identity,
-    which is much cheaper than hashing each, and by value where a strategy made them anew.
+    """The owner of each queue; None if anything is wrong with what a strategy gave. Queues are distinguished by
+    identity, which is much cheaper than hashing each, and by value where a strategy made them anew.
     """
     places = {id(queue): index for index, queue in enumerate(queues)}
     place_of = places if free is queues else {id(queue): places[id(queue)] for queue in free}

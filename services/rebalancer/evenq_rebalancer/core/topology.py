@@ -30,7 +30,7 @@ class Pod:
     addresses: tuple[str, ...] = ()
     node: str = ""
     place: str = ""
-    """`namespace/kind/name` of what will make its successor; empty: nobody will, or its address is its node's."""
+    """`namespace/kind/name` of what will make its successor; empty: nothing will, or its address is its node's."""
     leaving: bool = False
 
 
@@ -160,7 +160,7 @@ class Topology:
         return "" if pod is None else self._nodes.get(pod.node, "")
 
     def place_of(self, address: str) -> MemberPlace | None:
-        """The place that the pod with this address fills; None: unknown, or nobody would come instead."""
+        """The place that the pod with this address fills; None: unknown, or no pod would come instead."""
         pod = self._at.get(address)
         return MemberPlace(pod.place, leaving=pod.leaving) if pod is not None and pod.place else None
 

@@ -115,7 +115,7 @@ class Debouncer:
             log.info("%d more groups and topics rebalanced", len(decisions) - LOGGED_MAX)
 
     def _tell_gaps(self, decision: Decision) -> None:
-        """Say once what nobody reads, and who reads nothing; said again when it has changed."""
+        """Say once what no member reads, and who reads nothing; said again when it has changed."""
         key, report = (decision.group, decision.topic), (gaps(decision), idle(decision))
         before = self._gaps.pop(key, ("", ""))
         if any(report):

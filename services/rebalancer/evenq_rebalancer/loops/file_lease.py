@@ -2,7 +2,7 @@
 
 The file holds one JSON object and is replaced whole by a rename, under an exclusive lock of the file beside it, so a
 compare-and-set is one step for all processes. Its text is its version: a counter in it grows with each write. What
-cannot be read counts as somebody's, who is waited for. The disk is touched by a worker thread only.
+cannot be read counts as held, and its holder is waited for. The disk is touched by a worker thread only.
 """
 
 from __future__ import annotations

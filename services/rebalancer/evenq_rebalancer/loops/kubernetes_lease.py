@@ -39,7 +39,7 @@ class KubernetesLease:
 
 def lease_spec(record: Record) -> Object:
     """The `spec` of a record."""
-    now = datetime.now(UTC)  # for people who look at it; nobody of us reads it
+    now = datetime.now(UTC)  # for people who look at it; we do not read it
     return {
         "holderIdentity": record.holder,
         "leaseDurationSeconds": max(1, -(-record.duration_ms // 1000)),

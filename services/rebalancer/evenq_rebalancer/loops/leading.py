@@ -21,7 +21,7 @@ __all__ = ["UNKNOWN", "Leading", "Lease", "identity_of"]
 log = logging.getLogger(__name__)
 
 UNKNOWN = "?"
-"""Address of the leader when nobody leads, or nobody knows who does."""
+"""Address of the leader when none leads, or it is not known which does."""
 _SEPARATOR = "_"
 
 
@@ -29,13 +29,13 @@ class Lease(Protocol):
     """One record that several processes read and compare-and-set. Both calls end within a second or two."""
 
     async def read(self) -> SeenRecord | None:
-        """What the lease says; None: there is none. Raises an Error of `evenq.errors` if nobody can tell."""
+        """What the lease says; None: there is none. Raises an Error of `evenq.errors` if it is not known."""
         ...
 
     async def write(self, record: Record, version: str) -> str | None:
         """Set it if it still has `version` (empty: if there is none); the new version, or None for a lost race.
 
-        Raises an Error if nobody knows whether it was written.
+        Raises an Error if it is not known whether it was written.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""`evenq.v1.Assignment`: brokers report facts and are told decisions; members' questions, request modes, explain and
+"""`evenq.v1.Assignment`: brokers report facts and receive decisions; members' questions, request modes, explain and
 simulate.
 
 Thin: each call is translated, put to the engine, and translated back. All calls run on the one loop and none of them

@@ -1,6 +1,7 @@
-"""The gate in front of all calls: while this rebalancer leads, they go to its term; else the caller is told who does.
+"""The gate in front of all calls: while this rebalancer leads, they go to its term; else the caller learns which one
+does.
 
-A broker that reports here is answered with one `Decision` that only names the leader ("?": nobody leads), and its
+A broker that reports here is answered with one `Decision` that only names the leader ("?": none leads), and its
 stream ends; a unary call is refused with `ConnectionFailed`, which callers may retry. A leader sends an empty
 `Decision` at once and then every `BEAT_MS`, so a broker knows within seconds that a leader hangs or is cut off.
 """

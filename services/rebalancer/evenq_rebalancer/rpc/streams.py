@@ -1,4 +1,4 @@
-"""The open report streams: what each broker has still to be told.
+"""The open report streams: what each broker has still to receive.
 
 Per stream only the newest decision of each (group, topic) waits, so a broker that reads slowly skips what is out of
 date, and what waits is bounded by the number of pairs, and by `WAITING_MAX`, behind which the stream is ended.
@@ -42,7 +42,7 @@ class DecisionOutbox:
         self._wake.set()
 
     def end(self) -> None:
-        """Let the stream end now; what waits is not told any more."""
+        """Let the stream end now; what waits is not sent any more."""
         self._waiting, self.ended = {}, True
         self._wake.set()
 

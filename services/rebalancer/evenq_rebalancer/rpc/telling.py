@@ -1,4 +1,4 @@
-"""What brokers are told of a decision: each member's share travels with it, so that no member need ask for its own.
+"""What brokers receive of a decision: each member's share travels with it, so that no member need ask for its own.
 
 A group of a hundred members would else ask two hundred times per change, in the very moment when its queues rest.
 What waits for successors travels too, for the leader after this one.
@@ -18,12 +18,12 @@ from evenq_rebalancer.rpc import translation as to
 __all__ = ["Telling"]
 
 QUEUES_TOLD_MAX = 20_000
-"""A decision over more queues is told without shares: about 60 KB in one message are enough."""
+"""A decision over more queues is sent without shares: about 60 KB in one message are enough."""
 KEPT_MAX = 1_000
 
 
 class Telling:
-    """Decisions as bytes, those told last kept."""
+    """Decisions as bytes, the newest kept."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], tuple[Decision, bytes]] = {}

@@ -53,14 +53,14 @@ __all__ = [
 ]
 
 READ_QUEUES_MAX = 4_096
-BROKERS_TOLD_MAX = 1_000
+BROKERS_READ_MAX = 1_000
 STRATEGY_LENGTH_MAX = 127
 LABEL_LENGTH_MAX = 255
 PLACE_LENGTH_MAX = 1_024
 """Characters; `instance` and a label, or namespace, kind and name."""
 HOLD_TOPICS_MAX = 1_000
 HOLD_QUEUES_MAX = 20_000
-"""Of one topic and group, as many as are told with a decision."""
+"""Of one topic and group, as many as are sent with a decision."""
 LAGS_MAX = 100_000
 CAPACITY_MAX = 1_000_000.0
 MEMBERS_KNOWN = 50_000
@@ -125,7 +125,7 @@ def report_of(message: assignment_pb2.BrokerReport, *, address: str = "") -> Bro
         lags=tuple(_lag_fact(lag) for lag in message.lags),
         zone=_label(message.zone),
         address=address,
-        brokers=tuple(message.brokers[:BROKERS_TOLD_MAX]),
+        brokers=tuple(message.brokers[:BROKERS_READ_MAX]),
     )
 
 
@@ -215,7 +215,7 @@ def _group_fact(facts: assignment_pb2.GroupFacts) -> GroupFact:
 
 @lru_cache(maxsize=MEMBERS_KNOWN)
 def _member_fact(data: bytes) -> MemberFact:
-    """A group is told whole for each member that joins it, so most members were translated before."""
+    """A group is reported whole for each member that joins it, so most members were translated before."""
     member = groups_pb2.Member.FromString(data)
     topics = sorted({_topic(subscription.topic) for subscription in member.subscriptions})
     capacity = member.capacity or 1.0

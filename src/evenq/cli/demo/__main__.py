@@ -96,7 +96,7 @@ def steady(rate: int) -> Callable[[int], None]:
 
 
 def consume_part(options: argparse.Namespace) -> int:
-    """Read until told to stop."""
+    """Read until it is stopped."""
     from evenq.cli.demo.members import consume
 
     options.folder.mkdir(parents=True, exist_ok=True)

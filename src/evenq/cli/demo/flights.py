@@ -58,7 +58,7 @@ class Delay:
             self.minutes += int(float(dep_delay))
 
     def include(self, other: Delay) -> None:
-        """Add what somebody else has counted."""
+        """Add what another reader has counted."""
         self.flights += other.flights
         self.delayed_known += other.delayed_known
         self.minutes += other.minutes

@@ -84,7 +84,7 @@ class FourthAct:
         """Why the act cannot go on."""
 
     def run(self, bars: Progress) -> None:
-        """Raises InternalError if somebody fails or nothing goes on for WAIT_SECONDS."""
+        """Raises InternalError if a part fails or nothing goes on for WAIT_SECONDS."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with LocalCluster(replicas=COPIES, folder=self._folder / "cluster") as cluster:
             with evenq.Admin(endpoint=cluster.endpoints) as admin:
@@ -264,7 +264,7 @@ def _state(cluster: LocalCluster) -> str:
 
 
 def _lag(admin: evenq.Admin) -> int:
-    """What the group has not committed yet; 1 while nobody says."""
+    """What the group has not committed yet; 1 while no broker says."""
     with suppress(Error):
         queues = admin.group_offsets(GROUP, topic=TOPIC)
         return sum(queue.max_offset - max(0, queue.committed) for queue in queues) if len(queues) == QUEUES else 1

@@ -55,7 +55,7 @@ def show_delays(
 
 
 def show_owners(console: Console, ownerships: Sequence[OwnershipSpan], members: Sequence[str]) -> None:
-    """One line per queue, time from left to right, a colour and a digit per member; a dot where nobody owned it."""
+    """One line per queue, time from left to right, a colour and a digit per member; a dot where no member owned it."""
     if not ownerships:
         return
     begin = min(o.begin_ms for o in ownerships)

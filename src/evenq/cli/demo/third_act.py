@@ -238,6 +238,6 @@ def rows_of(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _let_go(reader: Reader) -> None:
-    """After a failure that is told already."""
+    """After a failure that is printed already."""
     with suppress(InternalError):
         reader.leave()

@@ -28,7 +28,7 @@ class Batchable(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """True: it does not linger; somebody waits for this very message, or it is a block that is large enough."""
+        """True: it does not linger; a caller waits for this very message, or it is a block that is large enough."""
         ...
 
 
@@ -80,7 +80,7 @@ class QueueBatch(Generic[Item]):
 
     @property
     def ready(self) -> bool:
-        """True if a batch should go now: it is full, it has lingered, or somebody waits."""
+        """True if a batch should go now: it is full, it has lingered, or a caller waits."""
         full = self._bytes >= self._bytes_max or self._count >= self._messages_max
         return bool(self._items) and (full or self.due or self._urgent > 0)
 

@@ -1,4 +1,4 @@
-"""What an admin is told of broker groups: the copies of a broker's data, and which of them leads."""
+"""What an admin sees of broker groups: the copies of a broker's data, and which of them leads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCopyView:
-    """One copy of a broker's data. Numbers are None where nobody who answered knows them."""
+    """One copy of a broker's data. Numbers are None where no copy that answered knows them."""
 
     copy: int
     """Its broker id."""
@@ -83,7 +83,7 @@ class BrokerGroupView:
     epoch: int
     """Grows with each election."""
     leader: int | None
-    """The copy that serves; None: nobody, as far as is known."""
+    """The copy that serves; None: none, as far as is known."""
     in_sync_min: int
     """With fewer copies in sync nothing is taken."""
     copies: tuple[BrokerCopyView, ...]

@@ -154,7 +154,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class GroupTerms:
-    """How the group is configured, as far as a member is told."""
+    """How the group is configured, as far as a member learns it."""
 
     max_attempts: int
     start_from: str

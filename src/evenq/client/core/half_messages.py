@@ -16,7 +16,7 @@ __all__ = ["Check", "HalfMessage", "TransactionCalls"]
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A message that was stored and that nobody sees yet."""
+    """A message that was stored and that no consumer sees yet."""
 
     topic: str
     message_id: str

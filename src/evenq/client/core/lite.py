@@ -49,7 +49,7 @@ class LiteStartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LiteStart:
-    """Where a subscription begins if nobody else of the group has the lite topic."""
+    """Where a subscription begins if no other member of the group has the lite topic."""
 
     kind: LiteStartKind
     value: int = 0

@@ -86,7 +86,7 @@ class LockTrust:
     # ---------------------------------------------------------------------------------------------------- questions
 
     def sure(self, now_ms: int) -> bool:
-        """False: our locks may have gone to others, and nobody has asked for them since."""
+        """False: our locks may have gone to others, and they have not been requested since."""
         return not (self.state.suspect or self._silent(now_ms))
 
     def trusted(self, now_ms: int, *, trust_ms: int) -> bool:

@@ -46,7 +46,7 @@ class OffsetTable:
         self._rewound.add(queue)
 
     def rewound(self, queue: MessageQueue) -> bool:
-        """True if the store must be told to go back."""
+        """True if the store must go back."""
         return queue in self._rewound
 
     def memory(self, queue: MessageQueue) -> int:

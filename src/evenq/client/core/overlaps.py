@@ -1,4 +1,4 @@
-"""Queues of our share whose locks others keep: what two members' lists both name is noticed by nobody else (AL-14).
+"""Queues of our share whose locks others keep: what two members' lists both name is noticed nowhere else (AL-14).
 
 Called by `loops.ownership` with each answer about a lock. Pure; time comes in as monotonic ms.
 """
@@ -32,7 +32,7 @@ class Overlaps:
         return news
 
     def over(self, queue: MessageQueue) -> None:
-        """The lock is ours, or nobody knows whose."""
+        """The lock is ours, or its holder is not known."""
         self._since_ms.pop(queue, None)
         self._reported.discard(queue)
 

@@ -1,6 +1,6 @@
-"""What earlier owners of a queue had of it, as its broker told with the lock: which delivery comes next.
+"""What earlier owners of a queue had of it, as its broker said with the lock: which delivery comes next.
 
-Used by `core.process_queue` while it takes what was pulled. A count of its own is certain: somebody began that
+Used by `core.process_queue` while it takes what was pulled. A count of its own is certain: an owner began that
 delivery, or failed. Below `given_until` a message was in the hands of a member that vanished; most likely no listener
 had it. It counts as delivered once, but that alone never takes away the last delivery. Pure.
 """
@@ -31,12 +31,12 @@ class PastDeliveries:
         return max(self.given_until, max(self.counts, default=-1) + 1)
 
     def finished(self, offset: int) -> bool:
-        """True if nobody needs the message any more."""
+        """True if no owner needs the message any more."""
         return self.counts.get(offset) == FINISHED
 
     def attempt(self, offset: int, own_number: int) -> tuple[int | None, bool]:
         """Which delivery the next one is, if the message says of itself that it is number `own_number`, and whether it
-        must run apart; None: nobody had the message before.
+        must run apart; None: no owner had the message before.
         """
         counted = self.counts.get(offset)
         if counted is not None:

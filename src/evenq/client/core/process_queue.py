@@ -12,7 +12,7 @@ an earlier owner (`core.past_deliveries`), is `to_count` before it runs again. O
 ran in is `careful`: the consumer runs one such message at a time, so that it takes nothing else with it.
 
 Hand-over: `drop` keeps only what lies below the largest offset ever given to a listener. The rest was seen by
-nobody and is left to the next owner; what is kept must be finished first, because the next owner starts at
+no owner and is left to the next owner; what is kept must be finished first, because the next owner starts at
 `committable` and would repeat whatever is done above it.
 """
 
@@ -67,7 +67,7 @@ class ProcessQueue:
         ordered: bool = False,
         past: PastDeliveries | None = None,
     ) -> None:
-        """`past`: what earlier owners had of the queue; None: nothing, or nobody counts."""
+        """`past`: what earlier owners had of the queue; None: nothing, or no broker counts."""
         self.queue = queue
         self.next = start
         """Offset of the next pull."""
@@ -116,7 +116,7 @@ class ProcessQueue:
         self.next = QueueOffset(max(self.next, next_offset))
 
     def move(self, offset: QueueOffset, *, now_ms: int) -> None:
-        """The server refused the pull offset and told a legal one: go on there (RB-48)."""
+        """The server refused the pull offset and named a legal one: go on there (RB-48)."""
         self.last_pull_ms = now_ms
         self.next = offset
 

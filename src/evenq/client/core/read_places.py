@@ -53,7 +53,7 @@ class ReadPlaces:
         return self._failures > 0
 
     def next(self, leader: str, followers: Sequence[str], now_ms: int) -> ReadPlace | None:
-        """Whom to ask now; `leader` empty: nobody knows where it is. None: nobody, try again in a moment."""
+        """Whom to ask now; `leader` empty: its address is not known. None: no broker, try again in a moment."""
         follower = self._usable(followers, now_ms)
         is_due = leader != self._leader or now_ms >= self._leader_due_ms
         if leader and (is_due or not follower):

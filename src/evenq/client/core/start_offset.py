@@ -1,7 +1,7 @@
 """Where a newly assigned queue is read from: `computePullFromWhere` (RB-41 to RB-48).
 
 Two steps, because the second may need an answer of the broker: `stored_start` looks at the stored offset,
-`policy_start` applies the group's start policy to what the broker told.
+`policy_start` applies the group's start policy to what the broker answered.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 each message, long after the line with the mistake.
 
 Called by the constructors of both faces. Always true: what passes takes the arguments that it will be given, and its
-result is looked at (a coroutine that nobody awaits, a generator that nobody runs would count as success).
+result is looked at (a coroutine that is never awaited, a generator that is never run would count as success).
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class ResizeView:
     """What a shrinking waits for, 1,000 at most."""
     message_type: MessageType = MessageType.NORMAL
     unread: int = 0
-    """Messages in the last queues that no group has read: with them the queues stay open unless told otherwise."""
+    """Messages in the last queues that no group has read: queues with any stay open unless the caller hides them."""
     stored: int = 0
     """All messages in the last queues, read or not."""
 
@@ -190,7 +190,7 @@ class GroupView:
     members: int
     topics: int
     lag: int
-    """Messages not yet finished; at least this number, if somebody is `silent`."""
+    """Messages not yet finished; at least this number, if a broker is `silent`."""
     balance: BalancePolicy = EVEN_BALANCE
     """How a rebalancer shares the queues beside the strategy."""
     retry: RetryPolicy = CLASSIC_RETRY
@@ -231,7 +231,7 @@ class GroupQueueView:
     lag: int
     inflight: int
     owner: str
-    """Client id; empty: nobody."""
+    """Client id; empty: no member."""
     min_offset: int = 0
     next_store_ms: int = 0
     """When the message at `committed` was stored; 0: there is none to read."""
@@ -282,9 +282,9 @@ class ExplainedQueueView:
     state: str
     """OWNED, HELD (waits for a successor), UNOWNED."""
     owner: str
-    """Client id; empty: nobody; `*`: every member."""
+    """Client id; empty: no member; `*`: every member."""
     since_ms: int
-    """0: nobody knows."""
+    """0: not known."""
     reason: str
     previous_owner: str
     owner_zone: str
@@ -315,7 +315,7 @@ class QueueMoveView:
     queue: MessageQueue
     before: str
     after: str
-    """Client id; empty: nobody."""
+    """Client id; empty: no member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

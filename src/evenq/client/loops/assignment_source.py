@@ -70,7 +70,7 @@ class AssignmentSource:
         self._why: dict[str, str] = {}
         """Topics that could not be divided in the last round, and the reason."""
         self._unknown_ms: dict[str, int] = {}
-        """Since when no broker has told the members, by topic."""
+        """Since when no broker has reported the members, by topic."""
         self.undecided = False
         """True once the server said that it will decide in a moment; the caller asks again soon, and resets it."""
         self.chosen: dict[str, list[MessageQueue]] | None = None
@@ -189,7 +189,7 @@ class AssignmentSource:
             self._undivided(topic, NO_MEMBERS if queues else NO_QUEUE)
             return None
         self._unknown_ms.pop(topic, None)
-        # A member that told its topics and does not read this one would leave its share unread (RG-8).
+        # A member that reported its topics and does not read this one would leave its share unread (RG-8).
         ids = sorted(m.client_id for m in members if m.protocol != "v2" and (not m.topics or topic in m.topics))
         missing = absence(self._group, self.client_id, ids)
         if missing:
@@ -208,7 +208,7 @@ class AssignmentSource:
         return mine
 
     def _tell_of_nowhere(self, topic: str, nowhere: list[MessageQueue]) -> None:
-        """A list that was written down may name queues that are not there, and nobody would notice (AL-14)."""
+        """A list that was written down may name queues that are not there, and nothing would notice (AL-14)."""
         if nowhere and nowhere != self._nowhere.get(topic):
             named = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in nowhere[:NAMED_MAX])
             more = f" and {len(nowhere) - NAMED_MAX} more" if len(nowhere) > NAMED_MAX else ""

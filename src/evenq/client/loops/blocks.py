@@ -31,7 +31,7 @@ DRAWN_MS = 20
 """Longest that a slow iterable keeps back what it gave before."""
 
 Spread = Callable[[str, int], tuple[Sequence[MessageQueue], int] | None]
-"""The queues of a topic and the first turn, for this number of messages; None: nobody knows now. See `Sending.spread`.
+"""The queues of a topic and the first turn, for this number of messages; None: not known now. See `Sending.spread`.
 """
 
 
@@ -49,7 +49,7 @@ class Blocks:
         self._encode = encode
         self._spread = spread
         self._clock = clock
-        # a block enters the gate as a whole, and half of the gate is free each time that it lets somebody in
+        # a block enters the gate as a whole, and half of the gate is free each time that it lets a sender in
         self._messages_max = min(BLOCK_MAX, options.batch_messages, max(1, options.pending_messages // 2))
         self._bytes_max = min(options.batch_bytes, options.pending_bytes // 2)
 

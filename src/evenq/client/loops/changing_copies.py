@@ -104,7 +104,7 @@ async def copies_grown(
         raise BadRequest(f"{in_sync_min} copies cannot be in sync of the {len(members)} that the group is to have")
     deadline_ms = clock.monotonic_ms() + wait_ms
     while True:
-        missing = f"nobody who answers knows broker group {broker}"
+        missing = f"no broker that answers knows broker group {broker}"
         try:
             group = await _group(calls, broker)
             if group is not None:
@@ -146,7 +146,7 @@ async def _grow(calls: CopyCalls, group: BrokerGroupView, members: Mapping[int, 
 
 
 async def _group(calls: CopyCalls, broker: str) -> BrokerGroupView | None:
-    """None: nobody who answers knows it just now."""
+    """None: no broker that answers knows it just now."""
     try:
         cluster = await calls.describe_cluster()
     except (ConnectionFailed, RequestTimeout):

@@ -2,7 +2,7 @@
 
 Called by `loops.sending`. A producer with several access points may start while none of them answers: they are copies
 of a broker, and another one will lead within seconds. So no attempts are counted then, as for a producer that knows
-its group (decisions 66 and 74). With one access point a few attempts are all: a wrong address is told at once.
+its group (decisions 66 and 74). With one access point a few attempts are all: a wrong address is reported at once.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FirstRoute:
             self._silence.pop(topic, None)
 
     def late(self, topic: str) -> RequestTimeout:
-        """What the sender of a message is told that waited for the route until its time was over."""
+        """What the sender of a message gets that waited for the route until its time was over."""
         why = self._silence.get(topic)
         return RequestTimeout(
             f"no route for topic {topic} within {self._options.send_timeout_ms} ms (send_timeout_ms); the message was "

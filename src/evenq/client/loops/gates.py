@@ -117,7 +117,7 @@ class TaskGate:
 
 
 def no_room(messages: int, size: int, waited_ms: int) -> TooManyRequests:
-    """What a sender is told that found no room."""
+    """The error of a sender that found no room."""
     return TooManyRequests(
         f"{messages} messages of {size} bytes are not acknowledged yet and {waited_ms} ms have passed (block_ms): send "
         "more slowly, or raise pending_messages and pending_bytes"

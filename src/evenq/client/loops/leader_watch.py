@@ -1,6 +1,6 @@
 """Finds out where a broker group is led from, while a producer waits for that.
 
-A group that changes its leader answers at another address as soon as a route says so, and nobody tells producers. So
+A group that changes its leader answers at another address once a route says so, and no producer is notified. So
 while a message waits for its group, or a call to a group takes unusually long, the route is asked for again and again:
 once for all who wait, and more and more seldom. A call to a leader that was deposed is given up: its machine may be
 gone without a word, and the next leader knows by the message id whether the message was stored.
@@ -27,7 +27,7 @@ SLOW_MS = 250
 """A call to a leader that takes longer may have no leader at its end any more."""
 LOOK_FIRST_MS = 40
 LOOK_MAX_MS = 400
-"""Pause between two questions for a topic's route: from the first to this, and anew when nobody asked for `QUIET_MS`.
+"""Pause between two questions for a topic's route: from the first to this, and anew after `QUIET_MS` without any.
 Between them lies the time by which a producer is later than its route.
 """
 LOOK_GROWTH = 1.3

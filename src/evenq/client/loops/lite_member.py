@@ -30,7 +30,7 @@ class LitePlan:
     """The first ones."""
     options: LiteOptions
     slots: int = 0
-    """Listener calls at a time; 0: nobody listens, the user receives."""
+    """Listener calls at a time; 0: there is no listener, the user receives."""
 
 
 class LiteMember:

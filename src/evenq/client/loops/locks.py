@@ -34,7 +34,7 @@ class Locks:
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
         troubles: Troubles,
     ) -> None:
-        """`told(queue, answer)` hears of each lock that was asked for, None: it was not granted."""
+        """`on_answer(queue, answer)` is called for each lock that was requested; None: it was not granted."""
         self._calls = calls
         self._sessions = sessions
         self._address = address
@@ -48,7 +48,7 @@ class Locks:
         """Locks that may be ours although we let them go."""
 
     async def take(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        """First all at once without waiting, then each one that is held by somebody in its own waiting call."""
+        """First all at once without waiting, then each one that is held by another member in its own waiting call."""
         if not self._sessions.up(broker_name):
             for queue in queues:
                 self._on_answer(queue, None)  # the Welcome wakes the next round
@@ -62,7 +62,7 @@ class Locks:
                 self._spawn(self._wait(broker_name, queue), f"evenq-lock-{queue}")
 
     async def renew(self, queues: Sequence[MessageQueue], answered: Callable[[LockAnswer], None]) -> bool:
-        """Take the locks of a broker's queues, which should be ours, anew; True: of some nobody told whose they are.
+        """Take the locks of a broker's queues, which should be ours, anew; True: of some the holder is not known.
 
         `answered` hears of each at once: what is not ours any more must not be read while others are asked for.
         """

@@ -294,7 +294,7 @@ class Membership:
                 self._configured(event.settings)
                 self.ownership.relock(broker_name)
                 self._assignment.suspect()
-                for topic in self.subscriptions:  # what changed before this line was up, nobody told us
+                for topic in self.subscriptions:  # what changed before this line was up, no broker reported to us
                     self.routes.changed(topic, self.ownership.wake)
             case SettingsChanged():
                 self._configured(event.settings)
@@ -333,7 +333,7 @@ class Membership:
             self._group_start = StartFrom(settings.start_from)
 
     def _suspect_later(self, back_ms: int = SUSPECT_MS) -> None:
-        """The one that decides has told us in the last `back_ms`, or will in a moment; if not, ask."""
+        """The one that decides has answered us in the last `back_ms`, or will in a moment; if not, ask."""
         if self._suspecting is None or self._suspecting.done():
             self._suspecting = spawn(self._suspect(self._clock.monotonic_ms() - back_ms), name="evenq-suspect")
 

@@ -80,7 +80,7 @@ async def leader_moved(
 
 
 async def _look(calls: MovingCalls, broker: str) -> BrokerGroupView | None:
-    """None: nobody who answers knows it just now."""
+    """None: no broker that answers knows it just now."""
     try:
         return _of(await calls.describe_cluster(), broker)
     except (ConnectionFailed, RequestTimeout):

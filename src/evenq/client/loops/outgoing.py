@@ -343,7 +343,7 @@ class _BlockPart:
         self.parts.settled(self.at, result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """It is not, or nobody knows."""
+        """It is not, or it is not known."""
         self.parts.settled(self.at, exception)
 
 

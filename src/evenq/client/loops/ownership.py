@@ -341,13 +341,13 @@ class Ownership:
                 self._arrived(process)
 
     async def _ask_again(self, broker_name: str) -> bool:
-        """Take the locks of our queues there anew, and leave those that are ours no more; True: it was not told."""
+        """Take the locks of our queues there anew, and leave those that are ours no more; True: it was not answered."""
         queues = [queue for queue in sorted(self._table.working()) if queue.broker_name == broker_name]
         return await self._locks.renew(queues, self._renewed)
 
     def _renewed(self, locked: LockAnswer) -> None:
         if not locked.granted or self._passed(locked.queue, locked.committed):
-            log.warning("group %s: queue %s was lost to %s", self._group, locked.queue, locked.holder or "nobody yet")
+            log.warning("group %s: queue %s was lost to %s", self._group, locked.queue, locked.holder or "no member")
             self._perform(self._table.lost(locked.queue))
 
     def _passed(self, queue: MessageQueue, committed: int) -> bool:

@@ -105,7 +105,7 @@ class FileStore:
         self,
         offsets: Mapping[MessageQueue, QueueOffset],
         *,
-        backward: bool = False,  # noqa: ARG002 - a file keeps what it is told
+        backward: bool = False,  # noqa: ARG002 - a file keeps what it is given
     ) -> Iterable[MessageQueue]:
         async with self._busy:
             known = await self._content()

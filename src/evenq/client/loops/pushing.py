@@ -99,7 +99,7 @@ class Pushing:
         self._member.ownership.pause(paused=paused)
 
     def owned(self) -> list[MessageQueue]:
-        """Queues that are being read now, sorted; the retry topic's are not told."""
+        """Queues that are being read now, sorted; the retry topic's are not among them."""
         return self._member.owned()
 
     @property

@@ -1,6 +1,6 @@
 """Tells the user's `on_rebalance` which queues came and went, in order and gathered.
 
-A gained queue is told before its first message, a lost one after its last message and before its lock is let go, so
+A gained queue is reported before its first message, a lost one after its last message and before its lock is let go, so
 what the callback writes down never overlaps with what the next owner writes.
 """
 
@@ -37,7 +37,7 @@ class RebalanceListener:
             await asyncio.shield(self._next())
 
     async def lost(self, queue: MessageQueue) -> None:
-        """Returns once the callback has heard of it. A queue whose gain nobody heard of is not told at all."""
+        """Returns once the callback has heard of it. A queue whose gain was not reported is not reported at all."""
         if self._tell is None:
             return
         if queue in self._gained:

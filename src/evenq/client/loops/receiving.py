@@ -153,7 +153,10 @@ class Receiving:
                 await self._calls.terminate(address, self._group)
             except Error as error:
                 log.info(
-                    "group %s: broker %s could not be told that this consumer stops: %s", self._group, address, error
+                    "group %s: broker %s could not be notified that this consumer stops: %s",
+                    self._group,
+                    address,
+                    error,
                 )
         await self._leaders.close()
         await self.routes.close()

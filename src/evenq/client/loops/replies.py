@@ -2,7 +2,7 @@
 
 A producer that asks has a tag of its own; from its first request on it reads all queues of the reply topic by that tag,
 from their ends, without a group. So a reply finds it whichever broker and SDK it came through. The table of waiting
-requests is bounded; a reply that nobody waits for any more is dropped. All of it runs in one event loop.
+requests is bounded; a reply that no caller waits for any more is dropped. All of it runs in one event loop.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from evenq.runtime.clock import Clock
 __all__ = ["drained", "scaled", "withdrawn"]
 
 AGAIN_MS = 500
-WAITING_TOLD_MAX = 5
+GROUPS_NAMED_MAX = 5
 
 
 class ResizingCalls(Protocol):
@@ -64,10 +64,12 @@ async def scaled(
             return views
         if clock.monotonic_ms() >= deadline_ms:
             unread = sum(view.unread for view in views if not view.done)
-            nobody = f" and {unread} messages that no group has read (close_unread=True hides them)" if unread else ""
+            unread_text = (
+                f" and {unread} messages that no group has read (close_unread=True hides them)" if unread else ""
+            )
             raise RequestTimeout(
-                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{nobody}; call "
-                "again to go on waiting, with force=True to close them unread, or with more queues to go back"
+                f"topic {topic} has more than {queues} queues to read after {wait_ms} ms: {_who(left)}{unread_text}; "
+                "call again to go on waiting, with force=True to close them unread, or with more queues to go back"
             )
         await clock.sleep_ms(min(AGAIN_MS, deadline_ms - clock.monotonic_ms()))
 
@@ -119,6 +121,6 @@ def _who(left: Iterable[UnfinishedView]) -> str:
     lags: Counter[str] = Counter()
     for one in left:
         lags[one.group] += one.lag
-    named = [f"{group} {lag}" for group, lag in lags.most_common(WAITING_TOLD_MAX)]
+    named = [f"{group} {lag}" for group, lag in lags.most_common(GROUPS_NAMED_MAX)]
     more = len(lags) - len(named)
     return ", ".join(named) + (f" and {more} more groups" if more > 0 else "") or "no group"

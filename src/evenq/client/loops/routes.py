@@ -42,7 +42,7 @@ class RouteBook:
         self._routes: dict[str, Route] = {}
         self._fetched_ms: dict[str, int] = {}
         self._missing: dict[str, tuple[TopicNotFound, int]] = {}
-        """Retry topics that are not made yet, and when we heard so: members are told when they are."""
+        """Retry topics that are not made yet, and when we heard so: members are notified when they are."""
         self._late: dict[str, None] = {}
         """Topics that did not exist when we wanted them first."""
         self._fetches: dict[str, asyncio.Task[Route]] = {}

@@ -1,4 +1,4 @@
-"""Whether brokers may be taken away: what each of them holds that somebody would miss. Used by both admins."""
+"""Whether brokers may be taken away: what each of them holds that a group would miss. Used by both admins."""
 
 from __future__ import annotations
 

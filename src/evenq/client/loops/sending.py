@@ -78,7 +78,7 @@ class _Lane:
 
 
 class Sending:
-    """The engine of one producer. `left(messages, bytes)` is told whenever items were settled."""
+    """The engine of one producer. `left(messages, bytes)` is called whenever items were settled."""
 
     def __init__(
         self,

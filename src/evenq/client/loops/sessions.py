@@ -47,7 +47,7 @@ class _Connection:
         self.ghosts_until_ms = 0
         self.locks = LockTrust()
         self.strategy = ""
-        """Of the group, as the broker told last; it counts while the connection is down too."""
+        """Of the group, as the broker said last; it counts while the connection is down too."""
         self.joined_as = ""
         """The client id it was opened with."""
         self.introduced = 0
@@ -133,7 +133,7 @@ class BrokerSessions:
         return connection is not None and connection.locks.trusted(self._clock.monotonic_ms(), trust_ms=trust_ms)
 
     def sure(self, broker: str) -> bool:
-        """False if our locks there may have gone to others, and nobody has asked for them since (`confirm`)."""
+        """False if our locks there may have gone to others, and they have not been requested since (`confirm`)."""
         connection = self._connections.get(broker)
         return connection is None or connection.locks.sure(self._clock.monotonic_ms())
 
@@ -167,7 +167,7 @@ class BrokerSessions:
         return all(connection.members is not None or connection.tried for connection in self._connections.values())
 
     def members(self) -> list[MemberInfo] | None:
-        """Who is in the group, by all brokers that we hear; None: nobody tells (RB-10)."""
+        """Who is in the group, by all brokers that we hear; None: no broker reports it (RB-10)."""
         now_ms = self._clock.monotonic_ms()
         up = [connection for connection in self._connections.values() if connection.members is not None]
         if not up:

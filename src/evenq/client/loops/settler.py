@@ -73,7 +73,7 @@ class Settler:
             if await self._sent_back(queue, first, first.delivery_attempt - 1, DEAD):
                 self._finish(queue, first.queue_offset)
                 return False
-        elif await self._all_told(queue) and await self._counted(queue, deliveries):
+        elif await self._report_finished(queue) and await self._counted(queue, deliveries):
             queue.begun(deliveries)
             return True
         delay_ms = self._options.suspend_ms if self._ordered else self._delay_ms(1)
@@ -99,7 +99,7 @@ class Settler:
         for message in failed:
             await self._failed(queue, message, level, sure=sure)
         if queue in self._finished and chunk[0].delivery_attempt >= self._max_attempts():
-            await self._all_told(queue)  # a neighbour may end this process any time, and there is no further delivery
+            await self._report_finished(queue)  # a neighbour may end this process at any time, with no further delivery
 
     async def overdue(self, queue: ProcessQueue, message: ReceivedMessage) -> None:
         """A listener has had the message for too long: send it back, then take it out of the snapshot (CC-12)."""
@@ -169,7 +169,7 @@ class Settler:
             self._finished.setdefault(queue, []).append(offset)
         queue.finish(offset)
 
-    async def _all_told(self, mine: ProcessQueue) -> bool:
+    async def _report_finished(self, mine: ProcessQueue) -> bool:
         """Say what is finished before something begins that may end this process: what was counted and is not said to
         be finished would be taken for its victim, also if only the next commit is missing.
         """

@@ -1,8 +1,8 @@
-"""Which lite topics a consumer wants, told to its brokers (wire contract 3.14).
+"""Which lite topics a consumer wants, sent to its brokers (wire contract 3.14).
 
-Always true: the set here is the truth. Each change is told at once and fails if the server refuses; the whole set is
-told again every `sync_interval_ms`, and as soon as a connection to a broker is open again, because brokers forget what
-was not told for 90 s or before they started. One telling at a time, so none overtakes another. A broker may end a
+Always true: the set here is the truth. Each change is sent at once and fails if the server refuses; the whole set is
+sent again every `sync_interval_ms`, and as soon as a connection to a broker is open again, because brokers forget what
+was not sent for 90 s or before they started. One telling at a time, so none overtakes another. A broker may end a
 subscription: it then leaves the set, and the user hears of it.
 """
 
@@ -113,7 +113,7 @@ class Subscribing:
             self._put({**self._names, **dict.fromkeys(fresh)})
 
     async def unsubscribe(self, names: Iterable[str]) -> None:
-        """Want these no longer. What was received before may be acknowledged. If no broker hears it, they are told
+        """Want these no longer. What was received before may be acknowledged. If no broker hears it, they are sent
         later.
         """
         async with self._one_at_a_time:

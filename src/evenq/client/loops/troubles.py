@@ -1,7 +1,7 @@
 """What goes wrong while a client works on its own: said once, counted, and said again when it is over.
 
 Loops that try for ever report each failed call here. An error that no retry can help (`Error.retryable` is False: a
-missing topic, a missing grant) is told to the user once: to `report` (`on_error`, or the next `poll`), or to the log as
+missing topic, a missing grant) goes to the user once: to `report` (`on_error`, or the next `poll`), or to the log as
 an error. The others are an outage of a broker: one line at its begin, one with the number of failed calls at its end.
 Texts name client, broker, topic and cause, because most programs print nothing else of a log record.
 """
@@ -29,7 +29,7 @@ LEFT_MS = 2_000
 
 
 def is_permanent(error: Error) -> bool:
-    """True if trying again cannot help until somebody changes something. A failed precondition is part of a hand-over
+    """True if a retry cannot help until an operator changes something. A failed precondition belongs to a hand-over
     and settles itself.
     """
     return not error.retryable and not isinstance(error, PreconditionFailed)

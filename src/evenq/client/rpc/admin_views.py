@@ -327,7 +327,7 @@ def explained_by_locks(details: GroupDetails, topic: str, decides: str) -> Expla
             state="OWNED" if at.owner else "UNOWNED",
             owner=at.owner,
             since_ms=0,
-            reason="holds the queue's lock" if at.owner else "nobody holds its lock",
+            reason="holds the queue's lock" if at.owner else "no member holds its lock",
             previous_owner="",
             owner_zone=zones.get(at.owner, ""),
             broker_zone="",

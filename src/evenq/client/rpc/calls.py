@@ -253,7 +253,7 @@ class Calls:
 
     async def _send(self, address: str, queue: MessageQueue, encoded: Sequence[bytes], timeout_ms: int) -> StoredBatch:
         """The v2 way. The server chooses the queue; offsets of a batch need not be dense, so only the first one is
-        told.
+        returned.
         """
         data = await self.unary(address, V2 + "SendMessage", repeated(1, encoded), timeout_ms=timeout_ms)
         response = service_pb2.SendMessageResponse.FromString(data)
@@ -352,7 +352,7 @@ class Calls:
         )
         check(response.status)
         if not response.offsets:
-            raise InternalError(f"{address} told nothing about {queue}")
+            raise InternalError(f"{address} said nothing about {queue}")
         offsets = response.offsets[0]
         at_timestamp = offsets.timestamp_offset if timestamp_ms else -1
         return QueueRange(offsets.min_offset, offsets.max_offset, offsets.committed, at_timestamp, offsets.young)
@@ -440,7 +440,7 @@ class Calls:
                 )
                 check(response.status)
                 generation = Generation(response.generation.epoch, response.generation.counter)
-                # XO-4: entries without a queue are ignored. XO-5: a queue in mode POP is nobody's, a broker is all's
+                # XO-4: entries without a queue are ignored. XO-5: a queue in mode POP has no owner, a broker is all's
                 own = [
                     entry.queue
                     for entry in response.queues

@@ -23,7 +23,7 @@ Ask = Callable[[str], Coroutine[None, None, bytes]]
 
 
 async def first_answer(targets: Sequence[str], ask: Ask, *, passed_over: Callable[[str], None]) -> bytes:
-    """The first answer; `passed_over` is told of each server before the one that gave it. Raises the last server's
+    """The first answer; `passed_over` is called with each server before the one that gave it. Raises the last server's
     ConnectionFailed or RequestTimeout if all fail, or the one that says what is wrong with TLS, and any other error at
     once.
     """

@@ -1,6 +1,6 @@
 """The wire of a consumer of lite topics: subscriptions, the telemetry line, dead letters (wire contract 3.12, 3.14, 4).
 
-Always true: several names are told as a whole set. A broker takes several short names of one PARTIAL_ADD from a Python
+Always true: several names are sent as a whole set. A broker takes several short names of one PARTIAL_ADD from a Python
 client for the letters of one name, because the official SDK sends those.
 """
 

@@ -3,25 +3,29 @@
 One for each connection, asked by its calls before they make more. Counted is what streams have queued for the peer's
 windows and what the transport holds for its socket. Always true: while the answers of an address, or of all, are at
 their bound, no connection that has more than its share of it unread makes more of them; one that has less, and one
-that has `SHARE_MIN` or less, waits for nobody else. So the sum of all is at most twice the bound, and a message more
+that has `SHARE_MIN` or less, waits for no other. So the sum of all is at most twice the bound, and a message more
 for each handler that was making one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from evenq.serving.http2.limits import SHARE_MIN, Http2Limits
+from evenq.serving.http2.sending import StreamSender
+from evenq.serving.http2.streams import Http2Stream
 
-if TYPE_CHECKING:
-    from evenq.serving.http2.calls import Call
-    from evenq.serving.http2.sending import StreamSender
-    from evenq.serving.http2.streams import Http2Stream
-
-__all__ = ["WRITE_BYTES", "Backpressure"]
+__all__ = ["WRITE_BYTES", "Backpressure", "Paused"]
 
 WRITE_BYTES, WRITE_BYTES_PRESSED = 256 << 10, 64 << 10
 """What is handed to the transport at a time: usually, and while the peer's address has half of what it may unread."""
+
+
+class Paused(Protocol):
+    """A call whose handler waits for room."""
+
+    def go_on(self) -> None:
+        """There is room again: let the handler look."""
 
 
 class Backpressure:
@@ -33,7 +37,7 @@ class Backpressure:
         self._core, self._limits = core, limits
         self.paused_ms: int | None = None
         """Since when the transport takes no more."""
-        self.waiting: dict[Http2Stream, Call] = {}
+        self.waiting: dict[Http2Stream, Paused] = {}
         """Calls whose handlers wait for room."""
         self._held_bytes = 0
         """What the transport holds while it takes no more."""

@@ -14,19 +14,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from evenq.serving.http2.backpressure import Backpressure
+from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
+from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.http2.messages import OK_HEAD, OK_TAIL, GrpcFault, RequestMessageReader, head, prefix, status
 from evenq.serving.http2.requests import RequestHead
+from evenq.serving.http2.sending import StreamSender
 from evenq.serving.http2.streams import Http2Stream
+from evenq.serving.http2.turns import Turns
 from evenq.serving.rpc import CallKind, Frames
 from evenq.wire.http2.codes import ErrorCode, Status
 
-if TYPE_CHECKING:
-    from evenq.serving.http2.protocol import Http2Protocol
-
-__all__ = ["Call", "Method"]
+__all__ = ["Call", "CallConnection", "Method"]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,45 @@ class Method:
     """By kind: `(bytes, Call) -> Coroutine[bytes]`; for streams `(bytes, Call) -> Coroutine[None]` and
     `(AsyncIterator[bytes], Call) -> Coroutine[None]`, which answer with `Call.send` and `Call.pump`.
     """
+
+
+class CallConnection(Protocol):
+    """What a call needs of its connection."""
+
+    loop: asyncio.AbstractEventLoop
+    message_bytes_max: int
+    peer: str
+    """`host:port` of the caller."""
+    turns: Turns
+    deadlines: Deadlines
+
+    @property
+    def core(self) -> StreamSender:
+        """Where answers go."""
+
+    @property
+    def limits(self) -> Http2Limits:
+        """The bounds."""
+
+    @property
+    def pressure(self) -> Backpressure:
+        """Which answers must wait."""
+
+    @property
+    def peer_certificate(self) -> dict[str, Any]:
+        """What the peer showed in the handshake."""
+
+    def touch(self) -> None:
+        """There is output: write it at the end of this turn of the loop."""
+
+    def keep(self, change: int) -> None:
+        """Count bytes of requests that are kept. Raises GrpcFault at the bound of all."""
+
+    def object_to(self, call: Call, fault: GrpcFault) -> None:
+        """End a call for what its request is."""
+
+    def finished(self, call: Call) -> None:
+        """A call and its handler are over."""
 
 
 class Call(EagerTask):
@@ -72,7 +113,7 @@ class Call(EagerTask):
 
     def __init__(
         self,
-        connection: Http2Protocol,
+        connection: CallConnection,
         stream: Http2Stream,
         method: Method,
         request: RequestHead,
@@ -235,7 +276,7 @@ class Call(EagerTask):
     def _wake_reader(self) -> None:
         waiter = self._message_waiter
         if waiter is not None and not waiter.done():
-            self.connection.server.turns.wake(waiter)
+            self.connection.turns.wake(waiter)
 
     def _give_window_back(self) -> None:
         if self._owed and self._kept < self.connection.limits.stream_window_bytes >> 1:
@@ -259,7 +300,7 @@ class Call(EagerTask):
         if self.ended:
             return None
         if self.kind is CallKind.BIDI:
-            # While its handler does not ask, nobody knows, and nobody waits.
+            # While its handler does not read on, it is not known whether one has begun, and no handler waits for it.
             reader = self._reader
             if reader is None or reader.clean or self._message_waiter is None:
                 return None
@@ -271,7 +312,7 @@ class Call(EagerTask):
         self._started = True
         self._run(self.method.handler(request, self))
         if self._coroutine is not None and self.deadline_ms is not None:
-            self.connection.server.deadlines.add(self)
+            self.connection.deadlines.add(self)
 
     async def send(self, message: bytes) -> None:
         """Answer with one more message of a stream. Waits while the peer does not read."""
@@ -442,5 +483,5 @@ class Call(EagerTask):
         self._finished = True
         self._forget_request()
         if self.deadline_ms is not None:
-            self.connection.server.deadlines.discard(self)
+            self.connection.deadlines.discard(self)
         self.connection.finished(self)

@@ -60,7 +60,7 @@ class Connection(StreamSender):
         self._acks_due = 1
         """SETTINGS of ours that the peer did not acknowledge yet."""
         self._asked_for_no_table = False
-        """The peer's deadlines would change its table of fields with each call, so it was told to have none."""
+        """The peer's deadlines would change its table of fields with each call, so it was asked to keep none."""
         self._receive_left = limits.connection_window_bytes
         self._unannounced = 0
         self._block_stream: Http2Stream | None = None

@@ -1,7 +1,7 @@
 """A task that runs its first step at once: a handler that does not wait costs no turn of the loop and no Task.
 
 It is what `asyncio.current_task()` says while the coroutine runs, so `asyncio.timeout` and `asyncio.TaskGroup` work
-inside; it is no `asyncio.Task`, and nobody awaits it: `_returned` and `_raised` of the subclass take the outcome.
+inside; it is no `asyncio.Task`, and is never awaited: `_returned` and `_raised` of the subclass take the outcome.
 Python 3.12's eager tasks do the same; this works on 3.11 and makes one object a call instead of three.
 Always true: one of `_returned` and `_raised` is called, once, and no step runs after it.
 """

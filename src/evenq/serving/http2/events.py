@@ -46,7 +46,7 @@ class DataReceived:
 
 
 class StreamEnded:
-    """The peer's side ended with trailers, which gRPC requests do not have and nobody reads."""
+    """The peer's side ended with trailers, which gRPC requests do not have and which are not read."""
 
     __slots__ = ("stream",)
 

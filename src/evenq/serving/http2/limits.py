@@ -149,7 +149,7 @@ class Totals:
     cancelled: int = 0
     """Calls that their caller gave up."""
     stalled: int = 0
-    """Streams and connections ended because nobody read."""
+    """Streams and connections ended because the peer did not read."""
     late_requests: int = 0
     """Requests that were not complete in time."""
     keepalive_timeouts: int = 0

@@ -5,15 +5,13 @@ Stands where a `Call` would, for browsers, health checks and clients of HTTP tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from evenq.serving.http2.messages import plain
+from evenq.serving.http2.sending import StreamSender
 from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode
-
-if TYPE_CHECKING:
-    from evenq.serving.http2.protocol import Http2Protocol
 
 __all__ = ["PlainRequest"]
 
@@ -23,15 +21,16 @@ NOT_GRPC = b"This port speaks gRPC.\n"
 class PlainRequest:
     """A request that is no gRPC: read to its end, so that what is wrong with it is seen, and answered in text."""
 
-    __slots__ = ("_connection", "_status", "_stream")
+    __slots__ = ("_core", "_status", "_stream", "_touch")
 
     postponed = False
 
-    def __init__(self, connection: Http2Protocol, stream: Http2Stream, http_status: int) -> None:
-        self._connection, self._stream, self._status = connection, stream, http_status
+    def __init__(self, core: StreamSender, touch: Callable[[], None], stream: Http2Stream, http_status: int) -> None:
+        """`touch`: called when there is output in `core`."""
+        self._core, self._touch, self._stream, self._status = core, touch, stream, http_status
 
     def receive(self, data: bytes, *, ended: bool) -> None:
-        core = self._connection.core
+        core = self._core
         if not ended:
             core.consumed(self._stream, len(data))
             return
@@ -39,14 +38,14 @@ class PlainRequest:
         core.send_data(self._stream, NOT_GRPC)
         core.send_end(self._stream, f.END_OF_DATA)
         self._stream.call = None
-        self._connection.touch()
+        self._touch()
 
     @property
     def waits_since_ms(self) -> int:
         return self._stream.since_ms
 
     def end(self, _code: int, _message: str = "") -> None:
-        self._connection.core.reset(self._stream, ErrorCode.CANCEL)
+        self._core.reset(self._stream, ErrorCode.CANCEL)
 
     def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
         pass

@@ -8,11 +8,15 @@ transport that the core did not hand out; after `connection_lost` the connection
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
 
+from evenq.runtime.clock import Clock
+from evenq.serving.http2.addresses import Address
 from evenq.serving.http2.backpressure import WRITE_BYTES, Backpressure
-from evenq.serving.http2.calls import Call
+from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.connection import Connection
+from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.events import (
     ConnectionEnded,
     DataReceived,
@@ -22,19 +26,18 @@ from evenq.serving.http2.events import (
     StreamEnded,
     StreamReset,
 )
+from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.messages import GrpcFault, status
 from evenq.serving.http2.plain_requests import PlainRequest
 from evenq.serving.http2.refusals import refusal_of, refuse_newest
 from evenq.serving.http2.requests import request_head
 from evenq.serving.http2.streams import Http2Stream
+from evenq.serving.http2.turns import Turns
 from evenq.serving.rpc import CallKind
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ErrorCode, Status
 
-if TYPE_CHECKING:
-    from evenq.serving.http2.server import Address, Http2Server
-
-__all__ = ["Http2Protocol"]
+__all__ = ["ConnectionOwner", "Http2Protocol"]
 
 HELD_BYTES = 64 << 10
 """What the transport may hold before it says stop."""
@@ -44,12 +47,38 @@ KEEPALIVE, DRAIN = b"evenq-ka", b"evenq-go"
 """Data of our two kinds of PING."""
 
 
+class ConnectionOwner(Protocol):
+    """What a connection needs of the server that accepted it."""
+
+    clock: Clock
+    connections: dict[Http2Protocol, None]
+    """All that speak HTTP/2."""
+    deadlines: Deadlines
+    limits: Http2Limits
+    loop: asyncio.AbstractEventLoop
+    methods: Mapping[str, Method]
+    """By path, `/package.Service/Rpc`."""
+    shares: Iterator[int]
+    """For each connection in turn: the ticks in which it is looked at."""
+    stopping: bool
+    totals: Totals
+    turns: Turns
+
+    def admit(self, protocol: asyncio.BaseProtocol, transport: asyncio.BaseTransport) -> Address | None:
+        """Count a new connection; None: there are too many, or the server stops."""
+
+    def forget(self, connection: Http2Protocol) -> None:
+        """A connection is lost."""
+
+
 class Http2Protocol(asyncio.Protocol):
     """The server's side of one connection."""
 
-    def __init__(self, server: Http2Server) -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self.server = server
         self.loop = server.loop
+        # Of the server; here because each call needs them, without knowing the server.
+        self.turns, self.deadlines = server.turns, server.deadlines
         self.share = next(server.shares)
         self.limits = server.limits
         self.message_bytes_max = server.limits.message_bytes_max
@@ -114,7 +143,7 @@ class Http2Protocol(asyncio.Protocol):
         elif not self._begun or self._more:
             self._early.append(data)
         else:
-            self._take_in(data, self.server.turns.share())
+            self._take_in(data, self.turns.share())
 
     def _take_in(self, data: bytes, frames: int) -> None:
         """Begin what `frames` allows of it; the rest has its turn after the other connections."""
@@ -145,9 +174,9 @@ class Http2Protocol(asyncio.Protocol):
                 self._transport.resume_reading()
         self.flush()
         # What is written counts as well: under a crowd it is a third of the work.
-        self.server.turns.spend(self.core.frames_read, self._monotonic_ms() - began_ms)
+        self.turns.spend(self.core.frames_read, self._monotonic_ms() - began_ms)
         if self._more and self.pressure.paused_ms is None:
-            self.server.turns.wait(self)
+            self.turns.wait(self)
 
     def go_on(self, frames: int) -> None:
         """It is this connection's turn again; `frames`: its share."""
@@ -172,7 +201,7 @@ class Http2Protocol(asyncio.Protocol):
         self.pressure.resume()
         if not self._closed:
             if self._more:
-                self.server.turns.wait(self)
+                self.turns.wait(self)
             else:
                 self._transport.resume_reading()
             self.flush()
@@ -275,7 +304,7 @@ class Http2Protocol(asyncio.Protocol):
             self._close()
 
     def abort(self) -> None:
-        """End the connection without a word: nobody is there."""
+        """End the connection without a word: the peer is not there."""
         self._transport.abort()
 
     # ------------------------------------------------------------------------------------------------------ events
@@ -289,10 +318,10 @@ class Http2Protocol(asyncio.Protocol):
             return
         call: Any
         if request.not_grpc:
-            call = stream.call = PlainRequest(self, stream, request.not_grpc)
+            call = stream.call = PlainRequest(self.core, self.touch, stream, request.not_grpc)
         else:
             method = self.server.methods.get(request.path)
-            refusal = refusal_of(self, method, event.block)
+            refusal = refusal_of(self, method, event.block, stopping=self.server.stopping)
             if request.bad_timeout:
                 refusal = Status.INTERNAL, "grpc-timeout is none"
             if refusal is not None or method is None:
@@ -306,7 +335,7 @@ class Http2Protocol(asyncio.Protocol):
             if method.kind is CallKind.BIDI:
                 call.begin()
                 if timeout is not None and not call.done():
-                    self.server.deadlines.add(call)
+                    self.deadlines.add(call)
         if event.ended:
             self._on_data(stream, event.data, True)
 

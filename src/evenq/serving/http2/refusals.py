@@ -5,23 +5,47 @@ Always true: a call that is refused at a bound is counted under the name of the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from evenq.serving.http2.calls import Call
+from evenq.serving.http2.addresses import Address
+from evenq.serving.http2.backpressure import Backpressure
+from evenq.serving.http2.calls import Call, Method
+from evenq.serving.http2.limits import Http2Limits
 from evenq.serving.http2.requests import request_head
+from evenq.serving.http2.sending import StreamSender
 from evenq.serving.rpc import CallKind
 from evenq.wire.http2.codes import Status
+from evenq.wire.http2.fields import HeaderBlock
 
-if TYPE_CHECKING:
-    from evenq.serving.http2.calls import Method
-    from evenq.serving.http2.protocol import Http2Protocol
-    from evenq.wire.http2.fields import HeaderBlock
-
-__all__ = ["refusal_of", "refuse_newest"]
+__all__ = ["Loaded", "refusal_of", "refuse_newest"]
 
 
-def refusal_of(connection: Http2Protocol, method: Method | None, block: HeaderBlock) -> tuple[Status, str] | None:
-    """The status to answer with, and its text; None: the call may begin. Asked once for each request."""
+class Loaded(Protocol):
+    """A connection, as far as its load decides what is refused."""
+
+    address: Address
+    request_bytes: int
+    """Of requests that are not complete."""
+
+    @property
+    def limits(self) -> Http2Limits:
+        """The bounds."""
+
+    @property
+    def core(self) -> StreamSender:
+        """Its streams, and what they have not sent."""
+
+    @property
+    def pressure(self) -> Backpressure:
+        """What its peer has not taken."""
+
+
+def refusal_of(
+    connection: Loaded, method: Method | None, block: HeaderBlock, *, stopping: bool
+) -> tuple[Status, str] | None:
+    """The status to answer with, and its text; None: the call may begin. Called once for each request. `stopping`: of
+    the server.
+    """
     if method is None:
         return Status.UNIMPLEMENTED, f"no method {request_head(block).path[:256]} is served here"
     limits, address = connection.limits, connection.address
@@ -39,15 +63,15 @@ def refusal_of(connection: Http2Protocol, method: Method | None, block: HeaderBl
             "answers of this client's address, or of all clients, are not read and at their maximum, and this "
             f"connection has more than its share of them, {connection.core.unread_bytes} bytes; read them first"
         )
-    elif connection.server.stopping and method.kind is CallKind.BIDI:
+    elif stopping and method.kind is CallKind.BIDI:
         return Status.UNAVAILABLE, "the server stops"
     else:
         return None
-    connection.server.totals.refuse_call(limit)
+    connection.core.totals.refuse_call(limit)
     return Status.RESOURCE_EXHAUSTED, words
 
 
-def refuse_newest(connection: Http2Protocol) -> None:
+def refuse_newest(connection: Loaded) -> None:
     """Make room on a connection that has sent all it may and whose requests are not complete.
 
     A client that sends its requests in turns, as gRPC's Go library does, has all of them half-way then: none could ever
@@ -59,7 +83,7 @@ def refuse_newest(connection: Http2Protocol) -> None:
             break
         call = stream.call
         if isinstance(call, Call) and call.incomplete:
-            connection.server.totals.refuse_call("connection_request_bytes_max")
+            connection.core.totals.refuse_call("connection_request_bytes_max")
             words = f"requests of this connection that are not complete have {bytes_max} bytes, the maximum"
             call.end(Status.RESOURCE_EXHAUSTED, f"{words}; send fewer at once")
             call.abandon()

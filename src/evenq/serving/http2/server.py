@@ -13,21 +13,22 @@ import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.serving.binding import UNIX, bind
+from evenq.serving.http2.addresses import Address
 from evenq.serving.http2.calls import Method
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
-from evenq.serving.http2.limits import Http2Limits, PeerTotals, Totals
+from evenq.serving.http2.limits import Http2Limits, Totals
 from evenq.serving.http2.protocol import Http2Protocol
 from evenq.serving.http2.turns import Turns
 from evenq.wire.http2.codes import Status
 
-__all__ = ["Address", "Http2Server"]
+__all__ = ["Http2Server"]
 
 log = logging.getLogger(__name__)
 
@@ -37,25 +38,6 @@ LOOK_EACH = 5
 LAST_BYTES_MS = 500
 """Longest time for what was answered last to leave at a shutdown."""
 ALPN = "h2"
-
-
-class Address(PeerTotals):
-    """What comes from one peer address."""
-
-    __slots__ = ("calls", "host")
-
-    def __init__(self, host: str) -> None:
-        super().__init__()
-        self.host = host
-        self.calls = 0
-        """Whose handlers are not over."""
-
-    def peer_of(self, transport: asyncio.BaseTransport) -> str:
-        """`host:port`, as contexts and logs have it."""
-        if self.host == UNIX:
-            return self.host
-        port = transport.get_extra_info("peername")[1]
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 class Http2Server:
@@ -76,7 +58,7 @@ class Http2Server:
         self.totals = Totals()
         self.deadlines = Deadlines()
         self.connections: dict[Http2Protocol, None] = {}
-        self.shares = itertools.cycle(range(LOOK_EACH))
+        self.shares: Iterator[int] = itertools.cycle(range(LOOK_EACH))
         """For each connection in turn: the ticks in which it is looked at."""
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop

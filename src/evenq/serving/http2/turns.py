@@ -6,22 +6,19 @@ takes longer than frames usually do counts as more of them, because handlers run
 Always true: between two looks of the loop at its sockets no more than about `ROUND` turns' worth of frames are read
 for the queue, and no more than twice as much from connections with new input, however many there are. Handlers of
 streams that waited for a message are woken a few at a time, as many as `ROUND_MS` has room for. After each round that
-leaves somebody waiting the threads beside the loop may run: what writes to the disk is one of them.
+leaves input waiting the threads beside the loop may run: what writes to the disk is one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from evenq.runtime.threads import let_threads_run
+from evenq.serving.http2.limits import Http2Limits
 
-if TYPE_CHECKING:
-    from evenq.serving.http2.limits import Http2Limits
-    from evenq.serving.http2.protocol import Http2Protocol
-
-__all__ = ["Turns"]
+__all__ = ["InputReader", "Turns"]
 
 ROUND = 8
 """Full turns between two looks at the sockets."""
@@ -32,6 +29,13 @@ ROUND_MS = 2
 them."""
 WAKES_MAX = 16
 """Handlers of streams that are woken in one go, at most; fewer if they take longer than `ROUND_MS`."""
+
+
+class InputReader(Protocol):
+    """What is read in turns: the input of one connection."""
+
+    def go_on(self, frames: int) -> None:
+        """Read up to `frames` of what has come."""
 
 
 class Turns:
@@ -50,7 +54,7 @@ class Turns:
         self._per_ms = self._round // ROUND_MS
         self._left = self._round
         """Frames that may be read before the loop looks at its sockets again; may fall below 0."""
-        self._queue: dict[Http2Protocol, None] = {}
+        self._queue: dict[InputReader, None] = {}
         self._loop = loop
         self._now_ms = now_ms
         self._let_threads_run = let_threads_run
@@ -68,15 +72,15 @@ class Turns:
         return self._small if self._left > -self._round else 0
 
     def spend(self, frames: int, took_ms: int) -> None:
-        """This number was read, and what it began took so long: the more of both counts, at most as a round. The
+        """This number was read, and what it began took `took_ms`: the more of both counts, at most as a round. The
         clock's steps are as long as many turns: what one turn pays too much, others pay too little.
         """
         self._left -= min(max(frames, took_ms * self._per_ms), self._round)
         if self._left <= 0:
             self._schedule()
 
-    def wait(self, connection: Http2Protocol) -> None:
-        """Let `connection` go on (`Http2Protocol.go_on`) when it is its turn."""
+    def wait(self, connection: InputReader) -> None:
+        """Let `connection` go on (`InputReader.go_on`) when it is its turn."""
         self._queue[connection] = None
         self._schedule()
 

@@ -129,7 +129,7 @@ class BackupRun:
         same = before is None or not before.points or before.points[-1].store_id == store_id
         if start == self.end and start and not compared and not same and not self._new:
             raise PreconditionFailed(
-                f"whether {self._target.describe(self.broker_name)} is of this broker's log cannot be told: the broker "
+                f"whether {self._target.describe(self.broker_name)} is of this broker's log is not known: the broker "
                 "has another folder, and none of the bytes any more that the backup ends with. Give it a new target"
             )
         if snapshot_bytes > SMALL_BYTES_MAX:
@@ -199,7 +199,7 @@ class BackupRun:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, *, keep: int = 0) -> BackupManifest:
-        """All came: write the manifest. With `keep` over 0 only so many restore points stay, and the pieces that they
+        """All came: write the manifest. With `keep` over 0 only `keep` restore points stay, and the pieces that they
         need. Raises StoreCorrupted if anything lacks, StoreFull, StoreError.
         """
         assert self._check is not None, "finish() comes after begin()"

@@ -1,7 +1,7 @@
 """A target that fsspec reaches: an object store, SFTP and the like, named by a URL (`s3://bucket/folder`).
 
 fsspec, and what it needs for the scheme, must be installed; nothing else of evenq uses it. Nothing locks such a target,
-and whether a file appears whole is up to the store: manifests carry a checksum, so a torn one is told apart.
+and whether a file appears whole is up to the store: manifests carry a checksum, so a torn one is recognized.
 """
 
 from __future__ import annotations

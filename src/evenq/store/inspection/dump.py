@@ -53,7 +53,7 @@ def frames(
     on_hole: Callable[[Hole], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Frame]:
-    """Wanted records in log order; `on_hole` is told of what cannot be read. Raises StoreError for a newer format."""
+    """Wanted records in log order; `on_hole` gets what cannot be read. Raises StoreError for a newer format."""
     size = folder.identity.segment_bytes
     starts = _files_from(disk, folder.starts, selection.begin_ms)
     walk = LogWalk(disk, size, starts, begin=selection.begin, gone=lambda _: folder.running)

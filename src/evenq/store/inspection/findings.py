@@ -19,7 +19,7 @@ class Harm(StrEnum):
     """What a finding costs."""
 
     NOTE = "harmless"
-    """A start puts it right and nobody loses anything."""
+    """A start puts it right and nothing is lost."""
     REBUILT = "rebuilt"
     """A derived file is wrong; a start, or a start after `repair --apply`, makes it again from the log."""
     FOREIGN = "foreign"

@@ -55,7 +55,7 @@ class Folder:
 
     identity: Identity
     owner: str | None
-    """Pid of the running owner, `?` if it cannot be told; None: nobody has the folder open."""
+    """Pid of the running owner, `?` if it is not known; None: no process has the folder open."""
     starts: list[int]
     """Of the log files that count, ascending."""
     log_start: int
@@ -209,7 +209,7 @@ def foreign(path: str) -> StoreFinding:
 
 
 def left_over(path: str) -> StoreFinding:
-    """A file that a crash left and nobody reads."""
+    """A file that a crash left and nothing reads."""
     return StoreFinding(
         kind="left-over", harm=Harm.NOTE, file=path,
         what="a file that was being replaced when the process ended; the one it would replace counts.",
@@ -268,7 +268,7 @@ def _judge_snapshots(folder: Folder) -> None:
                 what="the snapshot does not fit its CRC, its length or its name. "
                 + ("An older one and the log behind it hold the same; a start takes those."
                    if covered else "No other one is good and the log's beginning is gone: topics, groups and progress "
-                   "cannot be told any more."),
+                   "cannot be known any more."),
                 advice="`evenq store repair DIR --apply` takes it out" if covered else "restore it from a copy",
             )
         )  # fmt: skip
@@ -281,7 +281,7 @@ def _judge_state(folder: Folder) -> None:
         StoreFinding(
             kind="snapshot-missing", harm=Harm.LOST, file=snapshot.FOLDER,
             what=f"the log begins at {folder.log_start} and no snapshot holds what came before: topics, groups and "
-            "progress from before it cannot be told any more.",
+            "progress from before it cannot be known any more.",
             advice="restore the folder `snapshot` from a copy",
         )
     )  # fmt: skip

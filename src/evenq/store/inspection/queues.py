@@ -1,4 +1,4 @@
-"""Judges queue offsets and consume queue files while somebody walks the log: offsets are dense, and each entry on file
+"""Judges queue offsets and consume queue files while the log is walked: offsets are dense, and each entry on file
 is byte for byte what the log says.
 
 Expected entries are gathered per queue and compared in blocks, so memory stays bounded whatever the number of queues.

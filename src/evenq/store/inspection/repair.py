@@ -1,4 +1,4 @@
-"""Repair: first a plan, made of what verify found; then, if told to, its steps, one by one.
+"""Repair: first a plan, made of what verify found; then, if that is wanted, its steps, one by one.
 
 Only what can be proven is done: cut a torn tail, take out derived files that do not agree (the next start makes them
 again) and damaged snapshots that something covers. Cutting the log at a damage loses data, so it is planned only with
@@ -68,7 +68,7 @@ class RepairPlan:
     """Log offset from which on the log would be given up; None: no loss is planned."""
     lost_bytes: int = 0
     lost: list[LostRange] = field(default_factory=list)
-    """Messages that go with it, by queue, as far as they can be told."""
+    """Messages that go with it, by queue, as far as they are known."""
 
 
 def plan_of(disk: Disk, verdict: FolderVerdict, *, accept_loss: bool = False) -> RepairPlan:
@@ -81,7 +81,7 @@ def plan_of(disk: Disk, verdict: FolderVerdict, *, accept_loss: bool = False) ->
         plan.steps.append(
             RepairStep(
                 action=RepairAction.CUT, path=place_of(verdict.log_end, verdict.folder.identity.segment_bytes)[0],
-                log_offset=verdict.log_end, size=verdict.torn_bytes, why="a torn tail: nobody was told that it is safe",
+                log_offset=verdict.log_end, size=verdict.torn_bytes, why="a torn tail: it was never acknowledged",
             )
         )  # fmt: skip
     _plan_files(disk, verdict, plan)

@@ -1,6 +1,6 @@
 """Verify: reads everything in a data folder and says what does not agree. Never writes.
 
-A stopped store is judged whole; of a running one only what lies before its checkpoint, which nobody changes any more.
+A stopped store is judged whole; of a running one only what lies before its checkpoint, which does not change any more.
 Whether a hole in the log is a torn tail or damage is decided as recovery decides it: it is damage if anything says
 that the log was on disk beyond it.
 """
@@ -27,7 +27,7 @@ __all__ = ["FolderVerdict", "OnProgress", "Owner", "verify"]
 OnProgress = Callable[[int, int], None]
 """Told (bytes read, bytes in all) after each piece."""
 Owner = Callable[[], str | None]
-"""Pid of the process that has the folder open, None if nobody has."""
+"""Pid of the process that has the folder open, None if no process has."""
 BREAKS: Final = frozenset({"offset-gap", "offset-repeated"})  # a start that reads the whole log stops at them
 RESTORE: Final = (
     "restore the folder from a copy. Without one: `evenq store dump DIR` saves what can be read, "
@@ -210,7 +210,7 @@ class _Verification:
             why = "the store was closed in order"
         length = hole.end - hole.start
         rest = "no whole record comes behind it" if hole.last else f"the next whole record is at log offset {hole.end}"
-        lost = "; ".join(map(str, self._checks.lost[:8])) or "which messages cannot be told"
+        lost = "; ".join(map(str, self._checks.lost[:8])) or "which messages is not known"
         more = len(self._checks.lost) - 8
         self._add(
             hole.start, "log-damaged", Harm.LOST,
@@ -223,7 +223,7 @@ class _Verification:
         verdict.torn_bytes = self._end - start
         self._add(
             start, "torn-tail", Harm.NOTE,
-            f"{why}: a write was cut short when the process or the machine ended. Nobody was told that these "
+            f"{why}: a write was cut short when the process or the machine ended. No sender was answered that these "
             f"{verdict.torn_bytes} bytes are on disk; a start cuts them off.",
             "start the broker, or `evenq store repair DIR --apply` to cut them now",
         )  # fmt: skip

@@ -109,7 +109,7 @@ class PendingTimers:
                 self._aside.put(timer_id, key)
 
     def take_aside(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Take those of `keys` that are aside still and that nobody holds, as `due` does."""
+        """Take those of `keys` that are aside still and not held, as `due` does."""
         taken: list[bytes] = []
         for key in keys:
             timer_id = id_of(key)
@@ -144,13 +144,13 @@ class PendingTimers:
     # -- by id --------------------------------------------------------------------------------------------------------
 
     def in_memory(self, timer_id: int) -> bytes | None:
-        """The key of a timer that memory has and nobody is firing or holding."""
+        """The key of a timer that memory has and that is neither fired nor held."""
         if timer_id in self._held:
             return None
         return next((key for table in self._tables() if (key := table.live.get(timer_id)) is not None), None)
 
     def below(self, log_offset: int) -> list[bytes]:
-        """Timers of memory with smaller ids that nobody is firing or holding."""
+        """Timers of memory with smaller ids that are neither fired nor held."""
         return [
             key
             for table in self._tables()

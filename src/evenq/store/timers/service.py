@@ -92,7 +92,7 @@ class TimerService:
             try:
                 pause_ms = await self._fire_due()
             except StorePoisoned:
-                return  # the owner was told; a restart fires what is left
+                return  # the owner was notified; a restart fires what is left
             if pause_ms:
                 await self._clock.sleep_ms(pause_ms)
             else:
@@ -202,7 +202,7 @@ class TimerService:
                 tried += 1
                 await self._try_again(key, pause_ms)
             elif self._pending.is_aside(key):
-                self._plan(key, pause_ms)  # somebody holds it just now
+                self._plan(key, pause_ms)  # it is held just now
         self._keeper.waiting_aside(len(self._aside))
         return tried
 

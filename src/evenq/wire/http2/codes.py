@@ -31,7 +31,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> ErrorCode:
-        """The code of a frame; one that nobody knows is INTERNAL_ERROR (RFC 9113, section 7)."""
+        """The code of a frame; one that is not known is INTERNAL_ERROR (RFC 9113, section 7)."""
         try:
             return cls(number)
         except ValueError:

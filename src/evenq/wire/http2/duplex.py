@@ -19,7 +19,7 @@ __all__ = ["DuplexStreaming"]
 
 
 class DuplexStreaming(Streaming):
-    """The client's side. `messages` holds what came and nobody took."""
+    """The client's side. `messages` holds what came and was not taken."""
 
     unsent_bytes = 0
     """Of messages and their prefixes, what the server's windows did not take yet."""

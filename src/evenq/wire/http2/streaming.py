@@ -5,7 +5,7 @@ there. So the bytes of a message go from the socket into the message and nowhere
 somewhere already, as those that were encrypted. `messages` holds those that are complete. Used by
 `evenq.wire.blocking_stream`.
 Always true: no byte is asked for beyond the frame that is being read, but the next frame's header within a message; a
-message lies in memory that nobody else looks at, and which is used again when nobody looks at it any more.
+message lies in memory that no other call looks at, and which is used again when its reader is done with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Streaming(Calling):
     def __init__(self, limits: CallLimits | None = None) -> None:
         super().__init__(limits or CallLimits())
         self.messages: deque[memoryview] = deque()
-        """Complete ones that nobody took yet."""
+        """Complete ones that were not taken yet."""
         self._header = memoryview(bytearray(f.HEADER_BYTES))
         self._prefix = memoryview(bytearray(PREFIX_BYTES))
         self._small: memoryview | None = None

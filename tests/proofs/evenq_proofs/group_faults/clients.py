@@ -1,4 +1,4 @@
-"""Senders, receivers and pullers at every broker of a group at once, whoever leads: only a leader may answer them.
+"""Senders, receivers and pullers at every broker of a group at once, no matter which copy leads: only a leader may answer them.
 
 Each try is one call at one broker and one operation of the history, without retries, so the checker sees every answer.
 Besides, each acknowledgement is kept with its broker: who was deposed must not answer what was asked after its

@@ -1,6 +1,6 @@
 """The kill loop of reliability T3 for groups of copies: SIGKILL of leader, followers and the record's place, under load.
 
-A cycle kills somebody, at a random moment or at a failpoint that was armed at its last start, and brings it back; some
+A cycle kills a process, at a random moment or at a failpoint that was armed at its last start, and brings it back; some
 come back with an empty disk. A round is a group over several cycles; at its end everything is drained and judged as in
 `campaign`.
 """
@@ -49,7 +49,7 @@ POINT_AT_MAX: Final = 40
 AGAIN_S: Final = 120
 """The group answers again: where two copies died, not before one of them is started, which a busy machine does slowly."""
 NEVER: Final = (*SINK_ONLY, "retention.", "index.removing", "close.", "recovery.rebuilding")
-"""Points that nobody passes in a round: nothing is old enough to go, nobody is stopped, no derived file is lost."""
+"""Points that are not passed in a round: nothing is old enough to go, no process is stopped, no derived file is lost."""
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class _Round:
         return [leader] if kind.startswith("leader") else []
 
     def _back(self, *, arm: bool = True) -> None:
-        """Start whoever is dead, some with an armed failpoint."""
+        """Start each process that is dead, some with an armed failpoint."""
         if not self.stage.place.running:
             self.stage.place.start()
         for node in self.stage.brokers:
@@ -209,7 +209,7 @@ class _Round:
         wait_for(answers, f"{count} more answers; {self.stage.state()}", seconds=AGAIN_S)
 
     def _disarm(self) -> None:
-        """Whoever may still die at a failpoint dies now: the drain is to be in peace."""
+        """A process that may still die at a failpoint dies now: the drain is to be in peace."""
         self._whole_again()
         for node in self.stage.brokers:
             if VARIABLE in node.environment:

@@ -39,7 +39,7 @@ class Shape:
 
 
 def _hold(stage: Stage, pairs: list[tuple[int, int]]) -> None:
-    """Nothing passes between two brokers, whoever dialled."""
+    """Nothing passes between two brokers, no matter which side dialled."""
     for one, other in pairs:
         for proxy in stage.between(one, other):
             proxy.there = proxy.back = HELD

@@ -37,7 +37,7 @@ class GroupState(NamedTuple):
 
     epoch: int
     leader: int
-    """Broker id; -1: nobody has led yet."""
+    """Broker id; -1: no copy has led yet."""
     in_sync: frozenset[int]
 
 

@@ -1,6 +1,6 @@
 """Rounds with a real broker process, spoken to on both wires without any SDK: sends, acks, pulls, commits.
 
-A group that acknowledges and one that commits offsets read everything; the checker judges what they were told, and
+A group that acknowledges and one that commits offsets read everything; the checker judges what they were answered, and
 `verify` the files.
 """
 

@@ -1,6 +1,6 @@
 """The store as a process of its own: sends, receives and commits as fast as it may, and tells its parent of each step.
 
-Started by `store_rounds`, killed at any moment. What it was told was safe it writes to its standard output before it
+Started by `store_rounds`, killed at any moment. What it was answered to be safe it writes to its standard output before it
 does anything else, so the parent's record holds every acknowledgement that anybody could have seen. The words of a
 line are in `Teller`. Its queues, bodies and choices come from the seed.
 """
@@ -36,7 +36,7 @@ CAUGHT_UP_MS: Final = 60
 TIMER_MS_MAX: Final = 300
 TIMER_LATE_MS: Final = 200
 """Timers are fired by now for certain, once their time is up."""
-"""Old files go only when each group had read everything so long ago at most: then all in them is acknowledged."""
+"""Old files go only when each group had read everything that long ago at most: then all in them is acknowledged."""
 PAGE: Final = 16
 SENDERS: Final = 3
 PROGRESS: Final = struct.Struct(">BBQ")  # 'P', queue, offset; or 'G', 0, number of the last atomic pair
@@ -66,7 +66,7 @@ class Teller:
     """Lines to the parent, each written at once.
 
     `s QUEUE BODY ..` a send begins; `k QUEUE OFFSET BODY ..` it is safe; `t BODY` it is safe and comes
-    later; `i BODY..` nobody knows. `r QUEUE` a receive
+    later; `i BODY..` its outcome is not known. `r QUEUE` a receive
     begins; `d QUEUE OFFSET BODY ..` its end. `c QUEUE OFFSET` a commit begins; `C QUEUE OFFSET` it is safe; `o QUEUE
     OFFSET` what was restored. `p NUMBER` a pair is safe; `P STATE MESSAGE` what was restored of both halves. `a QUEUE`
     a scan begins; `A QUEUE MIN FIRST NEXT BODY..` its end. `ready RECORDS CUT`, `drained`, `closed`, `error TEXT`.

@@ -1,4 +1,4 @@
-"""Clients of the broker rounds: they know only the two protocols, and write down what they asked and were told."""
+"""Clients of the broker rounds: they know only the two protocols, and write down what they asked and were answered."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Clients:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def _call(self, method: str, request: Any, response: Any, *, settles: bool = False) -> Any:
-        """`settles`: an OK is a promise, which `_promised` is told."""
+        """`settles`: an OK is a promise, which `_promised` is given."""
         headers = {"x-mq-client-id": "kills", "x-mq-language": "JAVA"}
         data = request.SerializeToString()
         asked_ms = self._clock.monotonic_ms()
@@ -232,8 +232,8 @@ class Clients:
 
     async def _commit(self, queue_id: int, offset: int) -> None:
         request = data_pb2.CommitOffsetsRequest(group="pull")
-        told = request.offsets.add(offset=offset)
-        told.queue.topic, told.queue.queue_id = TOPIC, queue_id
+        result = request.offsets.add(offset=offset)
+        result.queue.topic, result.queue.queue_id = TOPIC, queue_id
         number = self._recorder.invoke(
             Op.OFFSET, action=HistoryAction.COMMIT, group="pull", queue=_queue(queue_id), offset=offset
         )

@@ -1,4 +1,4 @@
-"""The loop over rounds: so many cycles with the store alone, so many with a real broker, side by side in time."""
+"""The loop over rounds: `store` cycles with the store alone, `broker` ones with a real broker, side by side in time."""
 
 from __future__ import annotations
 

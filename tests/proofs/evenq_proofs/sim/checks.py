@@ -48,10 +48,10 @@ class Ending:
 
 def judge(events: Iterable[Event], ending: Ending) -> list[Problem]:
     """All problems, in order of time."""
-    told = list(events)
-    problems = [*_owners(told), *_skips(told, ending), *_growth(told), *_recovery(ending)]
+    result = list(events)
+    problems = [*_owners(result), *_skips(result, ending), *_growth(result), *_recovery(ending)]
     if ending.graceful:
-        problems += _repeats(told)
+        problems += _repeats(result)
     return sorted(problems, key=lambda problem: problem.at_us)
 
 

@@ -1,7 +1,7 @@
 """What happened in a world, in order: the checkers' evidence, and the story that a person reads after a failure.
 
 One event is one line of text, so that two histories are equal exactly when their bytes are. Times are the world's own,
-ms since its start, told with microseconds because much happens within one millisecond.
+ms since its start, reported with microseconds because much happens within one millisecond.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     DONE = "done"
     """A listener finished a message."""
     DECIDED = "decided"
-    """A rebalancer told a generation."""
+    """A rebalancer reported a generation."""
     HELD = "held"
     """Sampled: who holds a queue, under which generation."""
     STORED = "stored"
@@ -82,7 +82,9 @@ class History:
     def story(self, queues: Iterable[str], *, before_us: int, last: int = 60) -> str:
         """The part that a person wants: all faults, and the last events of these queues up to a moment."""
         wanted = set(queues)
-        told = [event for event in self.events if event.at_us <= before_us]
-        near = [event for event in told if event.queue in wanted or (not event.queue and event.kind is not Kind.FAULT)]
+        reported = [event for event in self.events if event.at_us <= before_us]
+        near = [
+            event for event in reported if event.queue in wanted or (not event.queue and event.kind is not Kind.FAULT)
+        ]
         kept = {id(event) for event in near[-last:]}
-        return "\n".join(str(event) for event in told if event.kind is Kind.FAULT or id(event) in kept)
+        return "\n".join(str(event) for event in reported if event.kind is Kind.FAULT or id(event) in kept)

@@ -1,6 +1,6 @@
 """An asyncio loop whose time is a number: when nothing is left to do at this moment, it jumps to the next timer.
 
-Every callback belongs to a `SimProcess`, told by the context it runs in, so one process of the world can be paused
+Every callback belongs to a `SimProcess`, reported by the context it runs in, so one process of the world can be paused
 (its callbacks wait) or killed (they never run) while the others go on. Always true: no threads, no sockets, no real
 waiting, and callbacks of the same moment run in the order in which they were scheduled.
 """
@@ -149,7 +149,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         raise RuntimeError(f"{func} wants a thread; in a simulation everything runs on the loop")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody caught; the end of the world leaves some of it behind."""
+        """What was not caught; the end of the world leaves some of it behind."""
         if not self.finishing:
             super().call_exception_handler(context)
 
@@ -178,10 +178,10 @@ class VirtualLoop(base_events.BaseEventLoop):
         """There are none."""
 
     def _check_closed(self) -> None:
-        """Callable to its end: what is collected later may still want to say goodbye to somebody."""
+        """Callable to its end: what is collected later may still want to say goodbye to a server."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """Nothing sleeps."""
 
 
 def _process_of(handle: asyncio.Handle) -> SimProcess | None:

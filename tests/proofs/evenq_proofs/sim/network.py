@@ -304,7 +304,7 @@ class SimNet:
             return None
         host = self._hosts.get(call.address)
         if host is None or method not in host.rpcs or host.draining:
-            refusal = ConnectionFailed(f"nobody answers {method} at {call.address}")
+            refusal = ConnectionFailed(f"no server answers {method} at {call.address}")
             self._send(_host(call.address), call.source.host, lambda: call.fail(refusal))
             return None
         return host
@@ -407,6 +407,6 @@ async def _answer(rpc: Rpc, request: bytes, context: RpcContext) -> bytes | Erro
 def _in_status(rpc: Rpc, error: Error, call: _Stream, net: SimNet) -> Error | None:
     if "status" not in rpc.response.DESCRIPTOR.fields_by_name:
         return error
-    told = rpc.response(status=status_of(error, "")).SerializeToString()
-    net._along(call, up=False, deliver=lambda: call.frames.put_nowait(told))
+    result = rpc.response(status=status_of(error, "")).SerializeToString()
+    net._along(call, up=False, deliver=lambda: call.frames.put_nowait(result))
     return None

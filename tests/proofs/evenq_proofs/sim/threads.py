@@ -104,7 +104,7 @@ class VirtualWriter(Writer):
         self._later(lambda: self._begin(batch))
 
     def close(self) -> None:
-        """What was submitted is written and synced, and told after this."""
+        """What was submitted is written and synced, and answered after this."""
         super().close()
         while self._next is not None:
             step, self._next = self._next, None

@@ -18,7 +18,7 @@ from evenq_proofs.storage.workload import Trace
 
 __all__ = ["alice", "crash_again", "crash_everywhere"]
 
-GO_ON_EVERY = 4  # of the images of a window, so many also take appends and a second start
+GO_ON_EVERY = 4  # of the images of a window, this number of also take appends and a second start
 
 
 def crash_everywhere(trace: Trace, *, operations: range, seeds: int) -> Iterator[Case]:

@@ -1,7 +1,7 @@
 """What was asked of a store and what it answered, each with the number of disk operations done by then.
 
 A group is one append call. The groups' order is the log's, so what a crash leaves must be a prefix of them: `Expected`
-says how long at least (what was acknowledged) and at most (what was asked), for a crash after so many operations.
+says how long at least (what was acknowledged) and at most (what was asked), for a crash after this number of operations.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class History:
     """(operations, ms): from then on messages stored before that time may be gone."""
 
     def cut(self, groups: int) -> History:
-        """The first so many groups, all of them acknowledged: what a start has found."""
+        """The first `count` groups, all of them acknowledged: what a start has found."""
         kept = [
             Group(group.messages, group.state, 0, None, group.timers, 0, 0, group.ended)
             for group in self.groups[:groups]

@@ -203,7 +203,7 @@ class Session:
         return prefix
 
     def expired_before(self, queue: Queue, at: int) -> int:
-        """Messages of a queue stored before this time may be gone after so many operations."""
+        """Messages of a queue stored before this time may be gone after this number of operations."""
         del queue
         return self.history.expired_before(at)
 

@@ -26,7 +26,7 @@ SIZES = {
 }  # fmt: skip
 OF_RUNS = {"BLOCK_BYTES": runs.BLOCK.size + BLOCK_ENTRIES * KEY_BYTES}
 TIMERS = {"table_max": 6, "ahead": 2 * BLOCK_ENTRIES, "runs_max": 3}
-"""Arguments of `PendingTimers` that nobody gives."""
+"""Arguments of `PendingTimers` that are not given."""
 
 
 @contextmanager

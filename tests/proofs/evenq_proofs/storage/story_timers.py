@@ -1,6 +1,6 @@
 """What should have become of every timer of a story: put, pending, ended, perhaps ended, fired.
 
-After a crash nobody knows of a cancellation that was not answered whether it took place: such timers may fire or not.
+After a crash it is not known of a cancellation that was not answered whether it took place: such timers may fire or not.
 All others are counted exactly: as many are pending as were put, less those that ended and those that fired.
 """
 

@@ -172,7 +172,7 @@ class TraceDisk:
         return next((path for path, other in self.machine.names.items() if other is inode), "")
 
     def bytes_used(self) -> int:
-        """Bytes in files; 0 on a disk without a size, where nobody asks."""
+        """Bytes in files; 0 on a disk without a size, where it is not asked for."""
         if self.bytes_max == 1 << 40:
             return 0
         return sum(len(inode.data) for inode in self.machine.names.values())

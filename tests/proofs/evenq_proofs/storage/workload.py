@@ -68,7 +68,7 @@ class Workload:
         """Whether some steps kill the store."""
 
     async def run(self, operations: int, *, kill: bool = False) -> None:
-        """Do so many operations, or as many as the disk lets through; the store is closed at the end."""
+        """Do this number of operations, or as many as the disk lets through; the store is closed at the end."""
         kinds, weights = list(STEPS), list(STEPS.values())
         try:
             await self.open()

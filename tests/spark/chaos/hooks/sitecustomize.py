@@ -26,7 +26,7 @@ FOLDER, DRIVER = os.environ.get("CHAOS_HOOKS", ""), os.environ.get("CHAOS_DRIVER
 
 
 def reached(point: str) -> None:
-    """Somebody passes this point."""
+    """A process passes this point."""
     armed, taken = os.path.join(FOLDER, point), os.path.join(FOLDER, "hit", f"{point}.{os.getpid()}")
     try:
         with open(armed, encoding="utf-8") as file:

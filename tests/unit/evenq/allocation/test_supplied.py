@@ -89,7 +89,7 @@ def test_a_strategy_that_knows_contexts_gets_one(install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "told"),
+    ("name", "what", "result"),
     [
         ("MISNAMED", "Misnamed", "'MISNAMED' .* has the name 'REVERSED'; both must be the same"),
         ("NOTHING", "Nothing", "'NOTHING' .* has no method allocate"),
@@ -97,9 +97,9 @@ def test_a_strategy_that_knows_contexts_gets_one(install) -> None:
         ("ABSENT", "Absent", "'ABSENT' could not be loaded: AttributeError"),
     ],
 )
-def test_what_is_no_strategy_is_refused_with_the_reason(install, name, what, told) -> None:
+def test_what_is_no_strategy_is_refused_with_the_reason(install, name, what, result) -> None:
     install("evenq_test_ours", {name: what})
-    with pytest.raises(BadRequest, match=told):
+    with pytest.raises(BadRequest, match=result):
         by_name(name)
 
 

@@ -20,7 +20,7 @@ def test_what_is_right_comes_back_for_all_members_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shares", "told"),
+    ("shares", "result"),
     [
         ({"x": []}, r"'MINE' gave queues to 'x', no member; fix the strategy: give only to the ids"),
         ({"a": [MessageQueue("T", "b", 9)]}, r"'MINE' gave T@b:9 to 'a', which is not among the 3 queues"),
@@ -33,7 +33,7 @@ def test_what_is_right_comes_back_for_all_members_in_their_order() -> None:
         ({"x" * 500: []}, "…, no member"),
     ],
 )
-def test_what_is_wrong_is_told_with_strategy_thing_and_fix(shares, told) -> None:
-    with pytest.raises(BadRequest, match=told) as info:
+def test_what_is_wrong_is_told_with_strategy_thing_and_fix(shares, result) -> None:
+    with pytest.raises(BadRequest, match=result) as info:
         verified(shares, QUEUES, ["a", "b"], strategy="MINE")
     assert len(str(info.value)) < 400

@@ -29,12 +29,12 @@ WEIGHTS = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
 @given(WEIGHTS, st.integers(1, 8), st.randoms(use_true_random=False))
 def test_a_level_above_the_slack_is_one_that_no_single_queue_could_lower(weights, member_count, rnd) -> None:
     queues, ids = q(len(weights)), [f"c{index}" for index in range(member_count)]
-    told = dict(zip(queues, map(float, weights), strict=True))
+    fields = dict(zip(queues, map(float, weights), strict=True))
     start = {queue: rnd.choice([*ids, "gone"]) for queue in queues}
-    shares = weighed(queues, ids, Context(owners=start, weight_of_queue=told))
+    shares = weighed(queues, ids, Context(owners=start, weight_of_queue=fields))
     assert sorted(owners_of(shares)) == sorted(queues)
     least = FLOOR * sum(weights) / len(weights) or 1.0
-    weigh = {queue: max(weight, least) for queue, weight in told.items()}
+    weigh = {queue: max(weight, least) for queue, weight in fields.items()}
     level = {own: sum(weigh[queue] for queue in share) for own, share in shares.items()}
     highest, lowest = max(level, key=level.__getitem__), min(level.values())
     if level[highest] > sum(weigh.values()) / member_count * (1 + SLACK) + 1e-6:

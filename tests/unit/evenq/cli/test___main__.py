@@ -71,11 +71,11 @@ def test_the_version_is_told(capsys):
 )
 def test_nobody_at_the_endpoint_is_told_with_the_next_command(words, capsys):
     assert cli.main([*words, "--endpoint", "127.0.0.1:9", "--timeout", "1"]) == 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "127.0.0.1:9" in told
-    assert "evenq up" in told
-    assert "--endpoint" in told
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert "127.0.0.1:9" in output
+    assert "evenq up" in output
+    assert "--endpoint" in output
 
 
 def test_an_endpoint_without_a_port_is_a_mistake_of_usage(capsys):
@@ -86,10 +86,10 @@ def test_an_endpoint_without_a_port_is_a_mistake_of_usage(capsys):
 def test_a_server_that_wants_a_signature_is_told_with_the_ways_to_give_keys(monkeypatch, capsys):
     with_command(monkeypatch, raising(Unauthorized("the call is not signed: give an access key")), endpoint="x:1")
     assert cli.main([]) == 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "--credentials FILE" in told
-    assert "EVENQ_ACCESS_KEY and EVENQ_SECRET_KEY" in told
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert "--credentials FILE" in output
+    assert "EVENQ_ACCESS_KEY and EVENQ_SECRET_KEY" in output
 
 
 def test_one_address_may_be_said_twice(monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""Sharing beyond the strategy, as `evenq group create` is told."""
+"""Sharing beyond the strategy, as `evenq group create` takes it."""
 
 import argparse
 

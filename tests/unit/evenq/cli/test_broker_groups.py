@@ -46,14 +46,14 @@ def test_a_group_that_is_well_says_who_leads_and_that_all_are_in_sync(run: Any) 
     assert "broker-a sync 0 4 3 3 2 -" in one_line(out)
     assert "broker-a 1 db1:8083 in sync yes yes 0 0 1,000,000 -" in one_line(out)
     _, out, _, _ = run("cluster show --json", DescribeCluster=cluster())
-    told = json.loads(out)
-    assert told["broker_groups"] == [
+    output = json.loads(out)
+    assert output["broker_groups"] == [
         {
             "broker": "broker-a", "mode": "sync", "leader": 0, "epoch": 4, "copies": 3, "in_sync": 3,
             "in_sync_min": 2, "note": "",
         }
     ]  # fmt: skip
-    assert told["copies"][2] == {
+    assert output["copies"][2] == {
         "broker": "broker-a", "copy": 2, "address": "db2:8083", "state": "in sync", "in_sync": True, "may_lead": True,
         "lag_bytes": 1_234, "lag_ms": 5_678, "log_end": 1_000_000, "away_since_ms": 0,
     }  # fmt: skip
@@ -79,8 +79,8 @@ def test_one_copy_says_so_and_has_no_table_of_copies(run: Any) -> None:
     assert "one copy: its data exist on its disk only" in one_line(out)
     assert "address for copies" not in out
     _, out, _, _ = run("cluster show --json", DescribeCluster=alone())
-    told = json.loads(out)
-    assert (told["broker_groups"][0]["mode"], told["copies"]) == ("one copy", [])
+    output = json.loads(out)
+    assert (output["broker_groups"][0]["mode"], output["copies"]) == ("one copy", [])
 
 
 def test_a_copy_asked_at_its_own_address_tells_of_a_group_that_nobody_leads(run: Any) -> None:
@@ -91,10 +91,10 @@ def test_a_copy_asked_at_its_own_address_tells_of_a_group_that_nobody_leads(run:
     assert "no leader; copies that may lead: 0, 1; not in sync: copy 2" in one_line(out)
     assert "missing since" not in out, "of brokers it knows nothing"
     _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
-    told = json.loads(out)
-    assert set(told) == {"cluster", "broker_groups", "copies"}
-    assert told["broker_groups"][0]["leader"] is None
-    assert told["copies"][0]["log_end"] is None
+    output = json.loads(out)
+    assert set(output) == {"cluster", "broker_groups", "copies"}
+    assert output["broker_groups"][0]["leader"] is None
+    assert output["copies"][0]["log_end"] is None
 
 
 def test_an_elected_leader_that_does_not_serve_yet_is_told_apart(run: Any) -> None:
@@ -121,8 +121,8 @@ def test_move_leader_without_a_copy_lets_the_leader_choose(run: Any) -> None:
         "broker move-leader broker-a --json", DescribeCluster=[cluster(), cluster(leader=1, epoch=5)], MoveLeader=moved
     )
     assert not admin_pb2.MoveLeaderRequest.FromString(dict(asked)["MoveLeader"]).HasField("to")
-    told = json.loads(out)
-    assert (told["before"], told["leader"], told["epoch"], told["served"]) == (0, 1, 5, True)
+    output = json.loads(out)
+    assert (output["before"], output["leader"], output["epoch"], output["served"]) == (0, 1, 5, True)
 
 
 def test_move_leader_to_the_leader_changes_nothing_and_is_no_error(run: Any) -> None:
@@ -146,7 +146,7 @@ def test_what_the_server_refuses_is_one_line_and_exit_code_1(run: Any, error: Ex
 
 
 def test_where_nobody_answers_it_says_how_to_ask_a_copy(run: Any) -> None:
-    code, _, err, _ = run("cluster show", DescribeCluster=ConnectionFailed("nobody answers"))
+    code, _, err, _ = run("cluster show", DescribeCluster=ConnectionFailed("no server answers"))
     assert code == 1
     assert "no server answers" in err
     assert "ask one of its copies at its address in replication.members" in err

@@ -34,6 +34,6 @@ def test_the_cluster_at_a_glance(run):
     summary(answer, "a")
     answer.missing.add(name="b", gone_ms=5)
     _, out, _, _ = run("cluster show --json", DescribeCluster=answer)
-    told = json.loads(out)
-    assert (told["cluster"], told["rebalancer_answers"], told["brokers"][0]["broker"]) == ("c", False, "a")
-    assert told["brokers"][1]["missing_since_ms"] == 5
+    output = json.loads(out)
+    assert (output["cluster"], output["rebalancer_answers"], output["brokers"][0]["broker"]) == ("c", False, "a")
+    assert output["brokers"][1]["missing_since_ms"] == 5

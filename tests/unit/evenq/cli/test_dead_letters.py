@@ -24,8 +24,8 @@ def test_counts_of_all_and_letters_of_one(run):
     _, out, _, asked = run("dlq list g --max 5 --waiting --json", List=listed("m1"))
     request = pb.ListDeadLettersRequest.FromString(asked[0][1])
     assert (request.group, request.max, request.waiting) == ("g", 5, True)
-    told = json.loads(out)
-    assert (told["silent"], told["letters"][0]["topic"]) == (["broker-b"], "orders")
+    output = json.loads(out)
+    assert (output["silent"], output["letters"][0]["topic"]) == (["broker-b"], "orders")
     code, _, err, asked = run("dlq list g --max -1")
     assert (code, asked, "-1" in err) == (1, [], True)
 
@@ -54,8 +54,8 @@ def test_a_replay_tells_each_broker_and_knows_sql_from_tags(run, expression, kin
     request = pb.ReplayDeadLettersRequest.FromString(asked[0][1])
     assert not request.dry_run
     assert (request.filter.type, request.to_topic, request.per_second, request.max) == (kind, "later", 50.0, 9)
-    told = json.loads(out)
-    assert (code, told["replayed"], [one["replayed"] for one in told["brokers"]]) == (0, 3, [2, 1])
+    output = json.loads(out)
+    assert (code, output["replayed"], [one["replayed"] for one in output["brokers"]]) == (0, 3, [2, 1])
 
 
 def test_a_replay_that_failed_or_broke_off_ends_with_1(run):
@@ -79,10 +79,10 @@ def test_a_replay_is_a_plan_until_somebody_says_yes(run):
         pb.ReplayProgress(broker_name="b", done=True, would={"orders": 3}),
     ]
     code, out, err, asked = run("dlq replay g --json", Replay=plan)
-    told = json.loads(out)
+    output = json.loads(out)
     assert [pb.ReplayDeadLettersRequest.FromString(request).dry_run for _, request in asked] == [True]
-    assert (code, told["would_replay"], told["left_out"], "add --yes" in err) == (1, 6, 1, True)
-    assert [(one["topic"], one["broker"], one["letters"]) for one in told["topics"]] == [
+    assert (code, output["would_replay"], output["left_out"], "add --yes" in err) == (1, 6, 1, True)
+    assert [(one["topic"], one["broker"], one["letters"]) for one in output["topics"]] == [
         ("jobs", "a", 1), ("orders", "a", 2), ("orders", "b", 3),
     ]  # fmt: skip
     code, out, err, asked = run("dlq replay g --dry-run --yes", Replay=plan)

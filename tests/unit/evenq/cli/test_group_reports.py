@@ -20,10 +20,10 @@ def explained():
 
 def test_explain_tells_owners_and_who_has_nothing(run):
     _, out, _, asked = run("group explain g --topic t --json", Explain=explained())
-    told = json.loads(out)
-    assert (told["decides"], told["generation"]) == ("the rebalancer", "2.0")
-    assert [(one["queue"], one["owner"]) for one in told["queues"]] == [(0, "m1"), ("all", "every member")]
-    assert told["idle"] == [{"client_id": "m2", "why": "too many"}]
+    output = json.loads(out)
+    assert (output["decides"], output["generation"]) == ("the rebalancer", "2.0")
+    assert [(one["queue"], one["owner"]) for one in output["queues"]] == [(0, "m1"), ("all", "every member")]
+    assert output["idle"] == [{"client_id": "m2", "why": "too many"}]
     assert assignment_pb2.ExplainRequest.FromString(asked[0][1]).topic == "t"
 
 
@@ -34,8 +34,8 @@ def test_without_a_rebalancer_locks_explain(run):
     details.summary.group = "g"
     details.queues.add(queue=queue(0), owner="m1")
     _, out, _, _ = run("group explain g --json", Explain=none, DescribeGroup=details)
-    told = json.loads(out)
-    assert ("no rebalancer" in told["decides"], told["queues"][0]["why"]) == (True, "holds the queue's lock")
+    output = json.loads(out)
+    assert ("no rebalancer" in output["decides"], output["queues"][0]["why"]) == (True, "holds the queue's lock")
 
 
 def test_simulate_compares_now_and_then(run):
@@ -44,11 +44,11 @@ def test_simulate_compares_now_and_then(run):
     then.queues.add(queue=queue(1), owner="", previous_owner="m1")
     line = "group simulate g --members 3 --rows --json"
     _, out, _, asked = run(line, Explain=explained(), Simulate=then)
-    told = json.loads(out)
-    assert (told["strategy"], told["members"]) == ("STICKY", 3)
-    row = told["topics"][0]
+    output = json.loads(out)
+    assert (output["strategy"], output["members"]) == ("STICKY", 3)
+    row = output["topics"][0]
     assert (row["moves"], row["unowned"], row["spread_now"], row["spread_then"]) == (1, 1, "0 to 1", "1 to 2")
-    assert [(one["from"], one["to"]) for one in told["moves"]] == [("m1", "m2"), ("m1", "nobody")]
+    assert [(one["from"], one["to"]) for one in output["moves"]] == [("m1", "m2"), ("m1", "nobody")]
     code, _, err, asked = run("group simulate g")
     assert (code, asked, "--members N" in err) == (1, [], True)
 

@@ -55,11 +55,11 @@ def test_numbers_out_of_range_are_refused_before_anything_is_asked_for(run):
 
 def test_show_tells_members_filters_and_queues_in_order(run):
     code, out, _, _ = run("group show billing --json", DescribeGroup=details())
-    told = json.loads(out)
-    assert (code, told["strategy"], told["retry"]) == (0, "STICKY", "1s 1m")
-    assert (told["members"][0]["topics"], told["members"][0]["filters"]) == ("a, b", "SQL x > 1, new")
-    assert [one["queue"] for one in told["queues"]] == [0, 1]
-    assert [(one["filter"], one["members"]) for one in told["differing_filters"]] == [("new", "m1"), ("*", "m2")]
+    output = json.loads(out)
+    assert (code, output["strategy"], output["retry"]) == (0, "STICKY", "1s 1m")
+    assert (output["members"][0]["topics"], output["members"][0]["filters"]) == ("a, b", "SQL x > 1, new")
+    assert [one["queue"] for one in output["queues"]] == [0, 1]
+    assert [(one["filter"], one["members"]) for one in output["differing_filters"]] == [("new", "m1"), ("*", "m2")]
 
 
 def test_the_lag_is_unknown_while_a_broker_is_silent_and_its_name_is_said(run):
@@ -67,8 +67,8 @@ def test_the_lag_is_unknown_while_a_broker_is_silent_and_its_name_is_said(run):
     answer.summary.silent.append("broker-b")
     listed.groups.add(group="billing", lag=3, silent=["broker-b"])
     code, out, err, _ = run("group show billing --json", DescribeGroup=answer)
-    told = json.loads(out)
-    assert (code, told["lag"], told["lag_at_least"], told["silent"]) == (0, None, 0, ["broker-b"])
+    output = json.loads(out)
+    assert (code, output["lag"], output["lag_at_least"], output["silent"]) == (0, None, 0, ["broker-b"])
     assert "No answer from broker-b: what groups have there is missing here" in err
     _, out, _, _ = run("group show billing", DescribeGroup=answer)
     facts = dict(line.rsplit("  ", 1) for line in out.splitlines() if line.startswith(("lag", "silent")))

@@ -54,9 +54,9 @@ def test_it_waits_for_the_groups_and_says_whom(run):
 
 def test_one_step_only_and_for_programs(run):
     code, out, _, asked = run(f"{LINE} --yes --no-wait --json", ScaleTopic=view(delayed=2, lag=1))
-    told = json.loads(out)
-    assert (code, len(asked), told["gone"], told["delayed"]) == (0, 2, False, 2)
-    assert told["unfinished"][0]["group"] == "billing"
+    output = json.loads(out)
+    assert (code, len(asked), output["gone"], output["delayed"]) == (0, 2, False, 2)
+    assert output["unfinished"][0]["group"] == "billing"
 
 
 def test_a_wait_that_ends_too_early_says_how_to_go_on(run):

@@ -37,8 +37,8 @@ def test_facts_are_read_by_people_without_brackets_and_quotes(capsys):
 
 
 def test_an_empty_listing_says_so(capsys):
-    listing = Listing(key="x", columns=COLUMNS, rows=[], title="Members", empty="nobody reads now")
-    assert printed(Page(facts={}, listings=[listing]), capsys, as_json=False) == "Members: nobody reads now\n"
+    listing = Listing(key="x", columns=COLUMNS, rows=[], title="Members", empty="no member reads now")
+    assert printed(Page(facts={}, listings=[listing]), capsys, as_json=False) == "Members: no member reads now\n"
 
 
 def test_a_sentence_stands_instead_of_the_facts(capsys):

@@ -93,15 +93,15 @@ def test_a_retention_that_is_no_time_names_what_is(text, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["topci", "list"], "no command `evenq topci`; did you mean `evenq topic`?"),
         (["topic", "lits"], "no command `evenq topic lits`; did you mean `evenq topic list`?"),
         (["xyzzy"], "no command `evenq xyzzy`; it is one of up, topic, group,"),
     ],
 )
-def test_a_mistyped_command_names_the_nearest(words, told, capsys):
+def test_a_mistyped_command_names_the_nearest(words, output, capsys):
     with pytest.raises(SystemExit) as ended:
         make_parser().parse_args(words)
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert output in capsys.readouterr().err

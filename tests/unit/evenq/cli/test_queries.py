@@ -34,8 +34,8 @@ def test_a_reset_is_a_plan_until_it_is_confirmed(run):
     )
     code, out, _, asked = run(f"{line} --yes --json", ResetOffsets=moves(note="gone"))
     assert not admin_pb2.ResetOffsetsRequest.FromString(asked[0][1]).dry_run
-    told = json.loads(out)
-    assert (told["done"], told["moves"][0]["result"], told["moves"][0]["messages"]) == (True, "moved (gone)", -3)
+    output = json.loads(out)
+    assert (output["done"], output["moves"][0]["result"], output["moves"][0]["messages"]) == (True, "moved (gone)", -3)
 
 
 def test_a_reset_that_failed_somewhere_ends_with_1_and_says_where(run):
@@ -73,8 +73,8 @@ def test_offsets_are_shown_with_the_age_of_what_comes_next(run):
     answer = admin_pb2.DescribeGroupResponse()
     answer.queues.add(queue=QUEUE, committed=5, min_offset=1, max_offset=9, lag=4, next_store_ms=1_000)
     _, out, _, _ = run("offset show billing --json", DescribeGroup=answer)
-    told = json.loads(out)
-    assert (told["lag"], told["queues"][0]["committed"], told["queues"][0]["next_store_ms"]) == (4, 5, 1_000)
+    output = json.loads(out)
+    assert (output["lag"], output["queues"][0]["committed"], output["queues"][0]["next_store_ms"]) == (4, 5, 1_000)
     _, out, _, _ = run("offset show billing --topic other", DescribeGroup=answer)
     assert "Nothing was read yet" in out
 
@@ -142,14 +142,14 @@ def test_a_cut_body_and_a_missing_message_say_what_to_do(run):
 
 
 def test_a_trace_tells_each_step(run):
-    told = admin_pb2.MessageTrace(message=found(), remembered_since_ms=5)
+    answered = admin_pb2.MessageTrace(message=found(), remembered_since_ms=5)
     kinds = admin_pb2.TraceEvent
-    told.groups.add(group="billing", state="IN_FLIGHT", attempt=2, client_id="me", until_ms=9_000)
-    told.events.add(at_ms=1_000, kind=kinds.STORED)
-    told.events.add(at_ms=2_000, kind=kinds.DELIVERED, group="billing", client_id="me", attempt=1)
-    told.events.add(at_ms=3_000, kind=kinds.INVISIBLE, group="billing")
-    told.events.add(at_ms=4_000, kind=kinds.DEAD_LETTERED, group="billing")
-    response = admin_pb2.TraceMessageResponse(traces=[told])
+    answered.groups.add(group="billing", state="IN_FLIGHT", attempt=2, client_id="me", until_ms=9_000)
+    answered.events.add(at_ms=1_000, kind=kinds.STORED)
+    answered.events.add(at_ms=2_000, kind=kinds.DELIVERED, group="billing", client_id="me", attempt=1)
+    answered.events.add(at_ms=3_000, kind=kinds.INVISIBLE, group="billing")
+    answered.events.add(at_ms=4_000, kind=kinds.DEAD_LETTERED, group="billing")
+    response = admin_pb2.TraceMessageResponse(traces=[answered])
     code, out, _, _ = run("message trace id-1", TraceMessage=response)
     assert code == 0
     for words in ("stored", "delivered, attempt 1", "given back", "dead-letter topic", "not acknowledged", "billing"):
@@ -167,8 +167,8 @@ def test_clients_are_listed_shown_and_asked(run):
     code, out, _, _ = run("client list", ListClients=listed)
     assert (code, "push consumer" in out) == (0, True)
     _, out, _, _ = run("client show me --json", ListClients=listed)
-    told = json.loads(out)
-    assert (told["groups"], told["subscriptions"][0]["filter"], told["queues"][0]["queue"]) == (["g"], "*", 0)
+    output = json.loads(out)
+    assert (output["groups"], output["subscriptions"][0]["filter"], output["queues"][0]["queue"]) == (["g"], "*", 0)
     code, _, err, _ = run("client show other", ListClients=listed)
     assert (code, "evenq client list" in err) == (1, True)
     traced = v2.PrintThreadStackTraceResponse(thread_stack_trace="main: waits")

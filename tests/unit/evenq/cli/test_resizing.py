@@ -11,18 +11,18 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
 def test_scale_waits_unless_told_otherwise_and_needs_a_number() -> None:
-    told = make_parser().parse_args(["topic", "scale", "t", "--queues", "3"])
-    assert (told.queues, told.wait, told.no_wait, told.force, told.broker) == (3, 300, False, False, "")
-    told = make_parser().parse_args(["topic", "scale", "t", "--queues", "3", "--no-wait", "--force", "--broker", "b"])
-    assert (told.no_wait, told.force, told.broker) == (True, True, "b")
+    result = make_parser().parse_args(["topic", "scale", "t", "--queues", "3"])
+    assert (result.queues, result.wait, result.no_wait, result.force, result.broker) == (3, 300, False, False, "")
+    result = make_parser().parse_args(["topic", "scale", "t", "--queues", "3", "--no-wait", "--force", "--broker", "b"])
+    assert (result.no_wait, result.force, result.broker) == (True, True, "b")
     for wrong in (["topic", "scale", "t"], ["topic", "scale", "t", "--queues", "-1"], ["topic", "permit", "t", "rw"]):
         with pytest.raises(SystemExit):
             make_parser().parse_args(wrong)
 
 
 def test_draining_names_a_broker() -> None:
-    told = make_parser().parse_args(["broker", "drain", "b", "--wait", "9"])
-    assert (told.name, told.wait) == ("b", 9)
+    result = make_parser().parse_args(["broker", "drain", "b", "--wait", "9"])
+    assert (result.name, result.wait) == ("b", 9)
     assert make_parser().parse_args(["broker", "resume", "b"]).name == "b"
 
 

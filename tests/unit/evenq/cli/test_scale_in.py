@@ -34,9 +34,9 @@ def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1):
 )
 def test_a_live_broker_may_go_when_nothing_of_its_is_missed(run, options, answer, why):
     code, out, _, asked = run(f"broker check-scale-in a a {options} --json", ListBrokers=known(), DrainBroker=answer)
-    told = json.loads(out)
-    (row,) = told["brokers"]
-    assert (code, told["removable"], row["state"], row["removable"]) == (int(bool(why)), not why, "live", not why)
+    output = json.loads(out)
+    (row,) = output["brokers"]
+    assert (code, output["removable"], row["state"], row["removable"]) == (int(bool(why)), not why, "live", not why)
     assert row["why"].startswith(why)
     (look,) = [request for name, request in asked if name == "DrainBroker"]
     assert admin_pb2.DrainBrokerRequest.FromString(look).change == 0, "it only looks"

@@ -53,8 +53,8 @@ def folder(tmp_path):
 def evenq(capsys):
     def run(*words):
         code = cli.main(["store", *map(str, words)])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 

@@ -75,10 +75,10 @@ def test_show_tells_queues_retention_and_readers(run, retention, text):
     group.members.add(client_id="m").subscriptions.add(topic="t").filter.expression = "new"
     group.queues.add(queue=queue, lag=4, inflight=1)
     _, out, _, _ = run("topic show t --json", DescribeTopic=topic, DescribeGroup=group)
-    told = json.loads(out)
-    assert (told["messages"], told["retention"], told["stranded"]) == (4, text, 2)
-    assert (told["queues"][0]["permission"], told["queues"][0]["queue"]) == ("read", 1)
-    assert told["readers"] == [{"group": "g", "members": 1, "filters": "new", "lag": 4, "inflight": 1}]
+    output = json.loads(out)
+    assert (output["messages"], output["retention"], output["stranded"]) == (4, text, 2)
+    assert (output["queues"][0]["permission"], output["queues"][0]["queue"]) == ("read", 1)
+    assert output["readers"] == [{"group": "g", "members": 1, "filters": "new", "lag": 4, "inflight": 1}]
     group.summary.silent.append("broker-b")
     _, out, err, _ = run("topic show t --json", DescribeTopic=topic, DescribeGroup=group)
     [reader] = json.loads(out)["readers"]

@@ -19,13 +19,13 @@ def result(kind: Kind, **changed: object) -> Result:
     return Result(kind=kind, **fields)  # type: ignore[arg-type]  # the fields above
 
 
-def told(*results: Result, full: bool = False) -> Page:
+def page_of(*results: Result, full: bool = False) -> Page:
     verdict = Verdict(results=list(results), run="ab", seconds=9.6, outages=2, outage_ms_max=1_200)
     return page(verdict, Plan(endpoint="h:1"), full=full)
 
 
 def test_a_good_verdict_is_a_sentence_and_a_small_table() -> None:
-    shown = told(result(Kind.NORMAL), result(Kind.FIFO, reordered=0))
+    shown = page_of(result(Kind.NORMAL), result(Kind.FIFO, reordered=0))
     assert shown.sentence == (
         "20 messages in 10 s at h:1: every promise was kept, nothing lost, out of order or late; "
         "brokers were down 2 times, for at most 1,200 ms."
@@ -38,7 +38,7 @@ def test_a_good_verdict_is_a_sentence_and_a_small_table() -> None:
 
 
 def test_rare_columns_show_up_when_there_is_something_in_them() -> None:
-    shown = told(result(Kind.NORMAL, repeats={Repeat.OUTAGE: 3}), result(Kind.DELAY, excused=1))
+    shown = page_of(result(Kind.NORMAL, repeats={Repeat.OUTAGE: 3}), result(Kind.DELAY, excused=1))
     keys = [column.key for column in shown.listings[0].columns]
     assert {"outage", "excused"} <= set(keys)
     assert not {"unsure", "timeout", "after_ack", "early"} & set(keys)
@@ -46,7 +46,7 @@ def test_rare_columns_show_up_when_there_is_something_in_them() -> None:
 
 
 def test_a_broken_promise_is_told_with_the_message_that_broke_it() -> None:
-    shown = told(result(Kind.NORMAL, lost=1, received=9, problems=["7 was sent and never came"]), full=True)
+    shown = page_of(result(Kind.NORMAL, lost=1, received=9, problems=["7 was sent and never came"]), full=True)
     assert "PROMISES WERE BROKEN" in shown.sentence
     assert not shown.facts["ok"]
     assert shown.listings[1].rows == [(Kind.NORMAL, "7 was sent and never came")]

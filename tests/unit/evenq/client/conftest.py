@@ -150,7 +150,7 @@ class SyncWorld:
     def interrupted(self) -> Iterator[None]:
         """A block that Ctrl-C ends, pressed once a held call came and this thread waits for it in the block.
 
-        The block's own call is told by its frames: a consumer fetches before its user polls, so that a held call may
+        The block's own call shows in its frames: a consumer fetches before its user polls, so that a held call may
         have come already when the block begins.
         """
         main = threading.get_ident()

@@ -25,14 +25,14 @@ def send(world: Any, name: str, *bodies: bytes) -> None:
 
 
 def simple(world: Any, *names: str, **options: Any) -> evenq.LiteSimpleConsumer:
-    told = {"group": "g", "topic": "p", "lite_topics": names, **options}
-    made: evenq.LiteSimpleConsumer = world.make(evenq.LiteSimpleConsumer, **told)
+    fields = {"group": "g", "topic": "p", "lite_topics": names, **options}
+    made: evenq.LiteSimpleConsumer = world.make(evenq.LiteSimpleConsumer, **fields)
     return made
 
 
 def push(world: Any, listener: Any, *names: str, **options: Any) -> evenq.LitePushConsumer:
-    told = {"group": "g", "topic": "p", "lite_topics": names, "listener": listener, **options}
-    made: evenq.LitePushConsumer = world.make(evenq.LitePushConsumer, **told)
+    fields = {"group": "g", "topic": "p", "lite_topics": names, "listener": listener, **options}
+    made: evenq.LitePushConsumer = world.make(evenq.LitePushConsumer, **fields)
     return made
 
 

@@ -66,9 +66,9 @@ def test_a_strategy_by_name_that_would_read_nothing_says_what_it_needs() -> None
     assert push_plan(**(GOOD | {"strategy": "MACHINE_ROOM", "assignment": "server"})).strategy.name == "MACHINE_ROOM"
 
 
-@pytest.mark.parametrize(("told", "asks"), [("auto", None), ("client", False), ("server", True)])
-def test_who_decides_is_the_groups_business_unless_told(told: str, asks: bool | None) -> None:
-    assert push_plan(**(GOOD | {"assignment": told})).ask_server is asks
+@pytest.mark.parametrize(("given", "asks"), [("auto", None), ("client", False), ("server", True)])
+def test_who_decides_is_the_groups_business_unless_told(given: str, asks: bool | None) -> None:
+    assert push_plan(**(GOOD | {"assignment": given})).ask_server is asks
 
 
 def test_the_faces_leave_it_to_the_group() -> None:
@@ -81,7 +81,7 @@ def test_a_member_that_asks_the_server_divides_by_avg_where_sticky_cannot_be() -
 
 
 @pytest.mark.parametrize(
-    ("told", "target"),
+    ("result", "target"),
     [
         (("earliest", None, None, ""), ("EARLIEST", 0)),
         (("latest", None, None, ""), ("LATEST", 0)),
@@ -91,14 +91,14 @@ def test_a_member_that_asks_the_server_divides_by_avg_where_sticky_cannot_be() -
         (("latest", None, None, "other"), ("LIKE_GROUP", 0)),
     ],
 )
-def test_a_reset_has_one_target(told: Any, target: tuple[str, int]) -> None:
-    assert reset_target(*told) == target
+def test_a_reset_has_one_target(result: Any, target: tuple[str, int]) -> None:
+    assert reset_target(*result) == target
 
 
-@pytest.mark.parametrize("told", [("soon", None, None, ""), ("latest", 1, 1, ""), ("latest", None, 1, "other")])
-def test_no_target_or_two_are_refused(told: Any) -> None:
+@pytest.mark.parametrize("result", [("soon", None, None, ""), ("latest", 1, 1, ""), ("latest", None, 1, "other")])
+def test_no_target_or_two_are_refused(result: Any) -> None:
     with pytest.raises(BadRequest):
-        reset_target(*told)
+        reset_target(*result)
 
 
 def test_the_retry_topic_is_read_where_retries_come_through_it() -> None:
@@ -110,20 +110,20 @@ def test_the_retry_topic_is_read_where_retries_come_through_it() -> None:
 
 def test_a_pull_consumer_without_subscriptions_reads_chosen_queues() -> None:
     """RB-49."""
-    told = {key: value for key, value in GOOD.items() if key not in {"consume_threads", "options"}}
-    plan = pull_plan(**told, options=PullOptions(auto_commit=False))
+    reported = {key: value for key, value in GOOD.items() if key not in {"consume_threads", "options"}}
+    plan = pull_plan(**reported, options=PullOptions(auto_commit=False))
     assert (plan.chosen, plan.auto_commit, plan.retry_topic) == (False, False, False)
-    assert pull_plan(**(told | {"subscriptions": {}}), options=None).chosen
+    assert pull_plan(**(reported | {"subscriptions": {}}), options=None).chosen
 
 
 def test_only_chosen_queues_are_read_from_any_copy() -> None:
     """HA-10: who shares a group's queues holds locks, which only their leader knows."""
-    told = {key: value for key, value in GOOD.items() if key not in {"consume_threads", "options"}}
+    reported = {key: value for key, value in GOOD.items() if key not in {"consume_threads", "options"}}
     anywhere = PullOptions(read_from="any")
-    assert pull_plan(**(told | {"subscriptions": {}}), options=anywhere).any_copy
-    assert not pull_plan(**(told | {"subscriptions": {}}), options=PullOptions()).any_copy
+    assert pull_plan(**(reported | {"subscriptions": {}}), options=anywhere).any_copy
+    assert not pull_plan(**(reported | {"subscriptions": {}}), options=PullOptions()).any_copy
     with pytest.raises(BadRequest, match="assign"):
-        pull_plan(**told, options=anywhere)
+        pull_plan(**reported, options=anywhere)
     with pytest.raises(BadRequest, match="'leader' or 'any'"):
         PullOptions(read_from="follower")
 

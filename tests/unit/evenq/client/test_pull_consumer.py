@@ -250,12 +250,12 @@ def test_what_another_thread_closes_ends_a_poll_within_its_time(world: Any, in_t
 def test_on_rebalance_runs_in_a_thread_of_its_own_and_what_it_raises_harms_nobody(world: Any) -> None:
     world.create("t")
     world.publish("t", b"1")
-    told: list[tuple[str, int, int]] = []
+    events: list[tuple[str, int, int]] = []
 
     def callback(gained: object, lost: object) -> None:
-        told.append((threading.current_thread().name.rpartition("_")[0], len(gained), len(lost)))  # type: ignore[arg-type]
+        events.append((threading.current_thread().name.rpartition("_")[0], len(gained), len(lost)))  # type: ignore[arg-type]
         raise SystemExit("the user's mistake")
 
     with consumer(world, on_rebalance=callback) as one:
         assert bodies(one.poll(wait_ms=20_000)) == [b"1"]
-    assert told == [("evenq-on-rebalance", 1, 0), ("evenq-on-rebalance", 0, 1)]
+    assert events == [("evenq-on-rebalance", 1, 0), ("evenq-on-rebalance", 0, 1)]

@@ -35,8 +35,8 @@ class Listener:
 
 
 def consumer(world: Any, listener: Any, **options: Any) -> evenq.PushConsumer:
-    told = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "options": HASTY, **options}
-    made: evenq.PushConsumer = world.make(evenq.PushConsumer, listener=listener, **told)
+    fields = {"group": "g", "subscriptions": {"t": "*"}, "start_from": "FIRST", "options": HASTY, **options}
+    made: evenq.PushConsumer = world.make(evenq.PushConsumer, listener=listener, **fields)
     return made
 
 

@@ -15,14 +15,14 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
 HALF = HalfMessage("t", "id", "t1.a.00", "a:1")
 
 
-class Told:
+class Resolutions:
     def __init__(self, error: Exception | None = None) -> None:
-        self.told: list[TransactionResolution] = []
+        self.resolutions: list[TransactionResolution] = []
         self.error = error
 
     def __call__(self, half: HalfMessage, resolution: TransactionResolution) -> None:
         assert half is HALF
-        self.told.append(resolution)
+        self.resolutions.append(resolution)
         if self.error is not None:
             raise self.error
 
@@ -31,33 +31,33 @@ class Told:
 
 
 def test_a_block_that_ends_well_commits_and_one_that_raises_rolls_back() -> None:
-    told = Told()
-    with Transaction(HALF, told) as good:
+    result = Resolutions()
+    with Transaction(HALF, result) as good:
         assert (good.message_id, good.transaction_id, good.resolution) == ("id", "t1.a.00", None)
     assert good.resolution is COMMIT
-    with pytest.raises(KeyError), Transaction(HALF, told) as bad:
+    with pytest.raises(KeyError), Transaction(HALF, result) as bad:
         raise KeyError("the order does not exist")
     assert bad.resolution is ROLLBACK
-    assert told.told == [COMMIT, ROLLBACK]
+    assert result.resolutions == [COMMIT, ROLLBACK]
 
 
 def test_a_decision_in_the_block_stands_and_another_one_is_refused() -> None:
-    told = Told()
-    with Transaction(HALF, told) as transaction:
+    result = Resolutions()
+    with Transaction(HALF, result) as transaction:
         transaction.rollback()
         with pytest.raises(BadRequest, match="ended with ROLLBACK"):
             transaction.commit()
         transaction.rollback()  # again is no error
-    assert told.told == [ROLLBACK, ROLLBACK]
+    assert result.resolutions == [ROLLBACK, ROLLBACK]
 
 
 def test_a_rollback_that_cannot_be_told_does_not_hide_the_users_error() -> None:
-    with pytest.raises(KeyError), Transaction(HALF, Told(ConnectionFailed("nobody there"))):
+    with pytest.raises(KeyError), Transaction(HALF, Resolutions(ConnectionFailed("no server there"))):
         raise KeyError("the order does not exist")
 
 
 def test_a_commit_that_cannot_be_told_leaves_it_open() -> None:
-    transaction = Transaction(HALF, Told(ConnectionFailed("nobody there")))
+    transaction = Transaction(HALF, Resolutions(ConnectionFailed("no server there")))
     with pytest.raises(ConnectionFailed):
         transaction.commit()
     assert transaction.resolution is None
@@ -65,15 +65,15 @@ def test_a_commit_that_cannot_be_told_leaves_it_open() -> None:
 
 def test_the_asyncio_face_does_the_same() -> None:
     async def story() -> None:
-        told = Told()
-        async with AsyncTransaction(HALF, told.later) as good:
+        result = Resolutions()
+        async with AsyncTransaction(HALF, result.later) as good:
             pass
         with pytest.raises(KeyError):
-            async with AsyncTransaction(HALF, told.later) as bad:
+            async with AsyncTransaction(HALF, result.later) as bad:
                 raise KeyError("the order does not exist")
         assert (good.resolution, bad.resolution) == (COMMIT, ROLLBACK)
-        assert told.told == [COMMIT, ROLLBACK]
-        failing = Told(ConnectionFailed("nobody there"))
+        assert result.resolutions == [COMMIT, ROLLBACK]
+        failing = Resolutions(ConnectionFailed("no server there"))
         with pytest.raises(KeyError):
             async with AsyncTransaction(HALF, failing.later):
                 raise KeyError("the order does not exist")
@@ -83,17 +83,17 @@ def test_the_asyncio_face_does_the_same() -> None:
 
 def test_of_the_asyncio_face_a_decision_stands_too_and_one_that_was_not_told_leaves_it_open() -> None:
     async def story() -> None:
-        told = Told()
-        async with AsyncTransaction(HALF, told.later) as transaction:
+        result = Resolutions()
+        async with AsyncTransaction(HALF, result.later) as transaction:
             await transaction.rollback()
             with pytest.raises(BadRequest, match="ended with ROLLBACK"):
                 await transaction.commit()
         with pytest.raises(KeyError):  # noqa: PT012 - the block is what is tested
-            async with AsyncTransaction(HALF, told.later) as other:
+            async with AsyncTransaction(HALF, result.later) as other:
                 await other.commit()
                 raise KeyError("after the decision")
-        assert told.told == [ROLLBACK, COMMIT]
-        open_still = AsyncTransaction(HALF, Told(ConnectionFailed("nobody there")).later)
+        assert result.resolutions == [ROLLBACK, COMMIT]
+        open_still = AsyncTransaction(HALF, Resolutions(ConnectionFailed("no server there")).later)
         with pytest.raises(ConnectionFailed):
             await open_still.commit()
         assert open_still.resolution is None

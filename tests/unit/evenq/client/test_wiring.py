@@ -23,8 +23,8 @@ def test_importing_evenq_and_naming_its_classes_loads_neither_grpc_nor_protobuf(
         "import sys, evenq, evenq.aio; evenq.Producer, evenq.PushConsumer, evenq.SimpleConsumer, evenq.Admin;"
         "print([name for name in ('grpc', 'google.protobuf') if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "[]"
 
 
 def test_client_ids_differ_within_one_process() -> None:

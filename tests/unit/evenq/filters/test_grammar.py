@@ -1,4 +1,4 @@
-"""What is a sentence and what is told when something is none: the column, what was expected, and a fix."""
+"""What is a sentence and what the error says of something that is none: the column, what was expected, and a fix."""
 
 import time
 
@@ -8,7 +8,7 @@ from evenq.errors import IllegalFilterExpression
 from evenq.filters import DEPTH_MAX, EXPRESSION_BYTES_MAX, TERMS_MAX, sql_filter
 
 
-def told(expression: str) -> str:
+def refusal(expression: str) -> str:
     with pytest.raises(IllegalFilterExpression) as caught:
         sql_filter(expression)
     assert caught.value.code == 40010
@@ -48,7 +48,7 @@ def told(expression: str) -> str:
     ],
 )
 def test_an_error_names_the_column_and_a_fix(expression: str, column: int | None, words: list[str]) -> None:
-    message = told(expression)
+    message = refusal(expression)
     assert column is None or f"at column {column}:" in message
     assert all(word in message for word in words), message
 
@@ -61,13 +61,13 @@ def test_keywords_are_known_in_any_case_and_names_keep_theirs() -> None:
 def test_the_limits_are_reached_but_not_passed() -> None:
     fitting = " OR ".join(f"a={n}" for n in range(TERMS_MAX // 2))
     assert sql_filter(fitting).evaluate({"a": "511"}) is True
-    assert f"more than {TERMS_MAX}" in told(fitting + " OR TRUE")
+    assert f"more than {TERMS_MAX}" in refusal(fitting + " OR TRUE")
     assert sql_filter("(" * (DEPTH_MAX - 1) + "a=1" + ")" * (DEPTH_MAX - 1)).evaluate({"a": "1"}) is True
-    assert f"more than {DEPTH_MAX}" in told("(" * DEPTH_MAX + "a=1" + ")" * DEPTH_MAX)
+    assert f"more than {DEPTH_MAX}" in refusal("(" * DEPTH_MAX + "a=1" + ")" * DEPTH_MAX)
     assert sql_filter("NOT " * (DEPTH_MAX - 2) + "a=1").evaluate({"a": "1"}) is True
-    assert f"more than {DEPTH_MAX}" in told("NOT " * DEPTH_MAX + "a=1")
+    assert f"more than {DEPTH_MAX}" in refusal("NOT " * DEPTH_MAX + "a=1")
     assert sql_filter("a = '" + "x" * (EXPRESSION_BYTES_MAX - 6) + "'").evaluate({}) is None
-    assert f"the limit is {EXPRESSION_BYTES_MAX}" in told("a = '" + "ö" * (EXPRESSION_BYTES_MAX // 2) + "'")
+    assert f"the limit is {EXPRESSION_BYTES_MAX}" in refusal("a = '" + "ö" * (EXPRESSION_BYTES_MAX // 2) + "'")
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_the_limits_are_reached_but_not_passed() -> None:
 )
 def test_hostile_text_is_refused_in_bounded_time(unit: str) -> None:
     begun = time.process_time()
-    told(unit * (EXPRESSION_BYTES_MAX // len(unit.encode(errors="replace"))))
+    refusal(unit * (EXPRESSION_BYTES_MAX // len(unit.encode(errors="replace"))))
     assert time.process_time() - begun < 1
 
 
 def test_nothing_of_the_text_is_ever_run() -> None:
     assert sql_filter("__import__ = 'os'").evaluate({"__import__": "os"}) is True
-    assert "not known" in told("__import__`")
+    assert "not known" in refusal("__import__`")

@@ -11,7 +11,7 @@ def test_nothing_told_is_even_without_limits_and_holds():
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("result", "sentence"),
     [
         ({"moves_max": -1}, "moves_max is -1, the range is 0 .no limit. to 1000000"),
         ({"hold_ms": 3_600_001}, "a hold of 3600001 ms is outside 0 .none. to 3600000 ms"),
@@ -19,6 +19,6 @@ def test_nothing_told_is_even_without_limits_and_holds():
         ({"hold_lag_max": 7}, "hold_lag_max 7 breaks a hold, but hold_ms is 0"),
     ],
 )
-def test_numbers_have_bounds(told, sentence):
+def test_numbers_have_bounds(result, sentence):
     with pytest.raises(ValueError, match=sentence):
-        BalancePolicy(**told)
+        BalancePolicy(**result)

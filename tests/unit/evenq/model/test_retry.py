@@ -45,7 +45,7 @@ def test_exponential_grows_to_its_top_and_never_overflows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "given"),
     [
         (customized, "0 pauses"),
         (lambda: customized(*[1] * 65), "65 pauses"),
@@ -57,8 +57,8 @@ def test_exponential_grows_to_its_top_and_never_overflows() -> None:
         (lambda: exponential(1, 5, float("nan")), "multiplier of nan"),
     ],
 )
-def test_numbers_outside_their_range_are_named(make: object, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_numbers_outside_their_range_are_named(make: object, given: str) -> None:
+    with pytest.raises(ValueError, match=given):
         make()  # type: ignore[operator]  # a lambda
 
 

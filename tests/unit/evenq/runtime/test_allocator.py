@@ -32,10 +32,10 @@ print(before, added())
 @pytest.mark.parametrize("chosen", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}])
 def test_blocks_that_come_and_go_cost_their_pages_once_unless_the_environment_decides(chosen):
     environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name and "GLIBC" not in name}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment | chosen, capture_output=True, text=True, check=True
     ).stdout
-    before, after = map(int, told.split())
+    before, after = map(int, output.split())
     pages = ROUNDS * 1_100_000 // 4096
     assert before > pages // 2, "the C library keeps it by itself, so this test shows nothing"
     if chosen:

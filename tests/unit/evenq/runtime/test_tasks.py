@@ -22,7 +22,7 @@ def test_each_failure_waits_longer_and_a_success_starts_over():
             if good is None:
                 await asyncio.Event().wait()
             if not good:
-                raise ConnectionFailed("nobody answers")
+                raise ConnectionFailed("no server answers")
 
         loop = spawn(forever("work", once, clock=clock, rng=random.Random(1)), name="loop")
         await clock.advance(5_000)

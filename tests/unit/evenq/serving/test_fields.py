@@ -33,7 +33,7 @@ def test_fixed_width_fields_are_skipped():
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "result"),
     [
         (b"\x08", "ends too early"),
         (b"\x08" + b"\xff" * 11, "too long"),
@@ -41,6 +41,6 @@ def test_fixed_width_fields_are_skipped():
         (b"\x0b", "wire type 3"),
     ],
 )
-def test_what_is_no_message_is_told(data, told):
-    with pytest.raises(BadRequest, match=told):
+def test_what_is_no_message_is_told(data, result):
+    with pytest.raises(BadRequest, match=result):
         list(read_fields(data))

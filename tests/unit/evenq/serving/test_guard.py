@@ -86,7 +86,7 @@ def rpc(method: str, access: Access | None = None) -> Rpc:
 
 
 def call(guard: Guard, method: str, headers: Mapping[str, str], request: bytes = b"", access: Any = None) -> None:
-    """One call; raises what the caller would be told."""
+    """One call; raises what the caller would get."""
 
     async def run() -> None:
         handler: Any = guard.guarded(rpc(method, access)).handler
@@ -250,7 +250,7 @@ def test_a_heartbeat_of_nobody_is_ok_without_a_signature() -> None:
 
 
 def test_nobody_passes_for_the_client_of_another_user() -> None:
-    """A client's stream is told about its half messages, and its farewell ends its deliveries."""
+    """A client's stream is notified about its half messages, and its farewell ends its deliveries."""
     guard = Guard(users(), clock=FakeClock())
     mine, theirs = ({"x-mq-client-id": "c1", **signed(user)} for user in ("orders", "nobody"))
     farewell = V2 + "NotifyClientTermination"
@@ -386,9 +386,9 @@ def test_refusals_are_told_once_a_minute_and_hold_no_secret(caplog: pytest.LogCa
     for _ in range(5):
         with pytest.raises(Unauthorized):
             call(guard, SEND, signed("root", "wrong-secret"))
-    told = [record for record in caplog.records if record.message == "call refused"]
-    assert len(told) == 1
-    assert (told[0].__dict__["user"], told[0].__dict__["code"]) == ("root", 40100)
+    lines = [record for record in caplog.records if record.message == "call refused"]
+    assert len(lines) == 1
+    assert (lines[0].__dict__["user"], lines[0].__dict__["code"]) == ("root", 40100)
     reset = "/evenq.v1.Admin/ResetOffsets"
     call(guard, reset, signed("root"), request_of(reset))
     assert [record.__dict__["user"] for record in caplog.records if record.message == "call allowed"] == ["root"]
@@ -413,7 +413,7 @@ def telemetry(
 def watched_telemetry(
     guard: Guard, user: str, secret: str, *frames: bytes, client_id: str = ""
 ) -> tuple[Any, asyncio.Event, list[bytes], list[frozenset[tuple[str, str]]]]:
-    """The same, and with each request what the handler was told not to touch."""
+    """The same, and with each request what the handler must not touch."""
     ended, seen, refused = asyncio.Event(), list[bytes](), list[frozenset[tuple[str, str]]]()
 
     async def requests() -> AsyncIterator[bytes]:
@@ -496,7 +496,7 @@ def test_each_frame_of_every_other_stream_is_judged() -> None:
 def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() -> None:
     async def test() -> None:
         guard = Guard(users(), clock=FakeClock())
-        told: list[BaseException] = []
+        events: list[BaseException] = []
 
         async def watch(user: str, secret: str) -> None:
             frames, ended, _ = telemetry(guard, user, secret, b"")
@@ -504,7 +504,7 @@ def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() ->
                 async for _ in frames:
                     opened.release()
             except Unauthorized as error:
-                told.append(error)
+                events.append(error)
                 assert ended.is_set()
 
         opened = asyncio.Semaphore(0)
@@ -515,7 +515,7 @@ def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() ->
             await opened.acquire()
         guard.change(users(FILE.replace('["secret-of-orders", "newer-of-orders"]', '"newer-of-orders"')))
         await asyncio.wait({tasks[0]}, timeout=60)
-        assert [str(error) for error in told] == ["user orders is not known any more, or has another secret key"]
+        assert [str(error) for error in events] == ["user orders is not known any more, or has another secret key"]
         assert not tasks[1].done()
         assert not tasks[2].done()
         for task in tasks[1:]:

@@ -1,4 +1,4 @@
-"""What probes are told: once, and at every change."""
+"""What probes are answered: once, and at every change."""
 
 import asyncio
 
@@ -100,7 +100,7 @@ def test_a_watch_tells_the_end_even_if_it_comes_while_the_state_before_is_sent()
         _, watch = handlers(health)
         states = watch(b"", CONTEXT)
         assert await anext(states) == SERVING
-        health.close()  # nobody asked for the next state yet
+        health.close()  # no client asked for the next state yet
         assert [state async for state in states] == [NOT_SERVING]
 
     asyncio.run(story())

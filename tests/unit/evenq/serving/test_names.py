@@ -74,8 +74,8 @@ def test_every_field_that_names_a_topic_or_group_is_in_the_table() -> None:
             for path in named_fields(request)
             if not NOTHING_OF_THE_SERVERS.search(path) and (method, path) not in LEFT_OUT
         }
-        told = {path.place for path in NAMES[method].paths} if method in NAMES else set()
-        assert told == wanted, method
+        reported = {path.place for path in NAMES[method].paths} if method in NAMES else set()
+        assert reported == wanted, method
         if method in NAMES:
             assert NAMES[method].request.DESCRIPTOR.full_name == request.full_name
 

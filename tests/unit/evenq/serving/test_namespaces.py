@@ -70,7 +70,7 @@ def rpc(method: str, handler: Any, kind: CallKind = CallKind.UNARY) -> Rpc:
 def seen_by_handler(method: str, request: bytes, header: str) -> tuple[bytes, RpcContext]:
     """What stands behind the door for one call."""
     seen: list[tuple[bytes, RpcContext]] = []
-    told = context(header, method)
+    result = context(header, method)
 
     async def once() -> AsyncIterator[bytes]:
         yield request
@@ -93,15 +93,15 @@ def seen_by_handler(method: str, request: bytes, header: str) -> tuple[bytes, Rp
         descriptor = METHODS[method]
         if descriptor.client_streaming:
             handler: Any = rpc(method, bidi, CallKind.BIDI).handler
-            async for _ in handler(once(), told):
+            async for _ in handler(once(), result):
                 pass
         elif descriptor.server_streaming:
             handler = rpc(method, stream, CallKind.SERVER_STREAM).handler
-            async for _ in handler(request, told):
+            async for _ in handler(request, result):
                 pass
         else:
             handler = rpc(method, unary).handler
-            await handler(request, told)
+            await handler(request, result)
 
     asyncio.run(run())
     return seen[0]
@@ -127,14 +127,14 @@ def test_behind_the_door_every_name_of_every_call_is_full_and_no_namespace_is_le
 ) -> None:
     kind = GetMessageClass(METHODS[method].input_type)
     request = filled(kind, own, name).SerializeToString()
-    behind, told = seen_by_handler(method, request, header)
+    behind, result = seen_by_handler(method, request, header)
     named = list(resources(kind.FromString(behind)))
     assert {(one.resource_namespace, one.name) for one in named} <= {("", full)}
     assert bool(named) == any(resources(filled(kind, "", "n")))
-    assert "x-mq-namespace" not in told.headers
-    if told.decoded is not None:
-        assert told.decoded[0] is behind
-        assert told.decoded[1] == kind.FromString(behind)
+    assert "x-mq-namespace" not in result.headers
+    if result.decoded is not None:
+        assert result.decoded[0] is behind
+        assert result.decoded[1] == kind.FromString(behind)
     if not own and not header:
         assert behind is request, "without a namespace the bytes pass as they are"
     again, _ = seen_by_handler(method, behind, "")
@@ -146,8 +146,8 @@ def test_an_element_with_a_namespace_of_its_own_says_nothing_of_the_next_one() -
     request.messages.add().topic.CopyFrom(definition_pb2.Resource(resource_namespace="Y", name="orders"))
     request.messages.add().topic.name = "orders"
     behind, _ = seen_by_handler(V2 + "SendMessage", request.SerializeToString(), "")
-    told = service_pb2.SendMessageRequest.FromString(behind)
-    assert [one.topic.name for one in told.messages] == ["Y%orders", "orders"]
+    response = service_pb2.SendMessageRequest.FromString(behind)
+    assert [one.topic.name for one in response.messages] == ["Y%orders", "orders"]
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_answers_name_things_as_the_client_did(own: str, header: str) -> None:
     async def run() -> None:
         handler: Any = rpc(V2 + "QueryRoute", route).handler
         request = service_pb2.QueryRouteRequest(topic=given).SerializeToString()
-        told = service_pb2.QueryRouteResponse.FromString(await handler(request, context(header)))
-        assert [one.topic for one in told.message_queues] == [given, definition_pb2.Resource(name="stranger")]
-        assert [one.id for one in told.message_queues] == [1, 2]
+        response = service_pb2.QueryRouteResponse.FromString(await handler(request, context(header)))
+        assert [one.topic for one in response.message_queues] == [given, definition_pb2.Resource(name="stranger")]
+        assert [one.id for one in response.message_queues] == [1, 2]
 
     asyncio.run(run())
 
@@ -244,7 +244,7 @@ def test_answers_name_things_as_the_client_did(own: str, header: str) -> None:
 @pytest.mark.parametrize(("own", "header"), [("X", "X"), ("", "X"), ("X", ""), ("", "")])
 @pytest.mark.parametrize("stored", [("", "X%orders"), ("X", "orders")])
 def test_delivered_messages_name_the_topic_as_the_receive_did(own: str, header: str, stored: tuple[str, str]) -> None:
-    """Java sends what it is told: an ack under another name would be lost."""
+    """Java sends what it received: an ack under another name would be lost."""
     name = "orders" if own or header else "X%orders"
     given = definition_pb2.Resource(resource_namespace=own, name=name)
     frames = [
@@ -295,9 +295,9 @@ def test_a_stream_speaks_its_clients_words_also_unasked(own: str, header: str) -
 
     async def run() -> None:
         handler: Any = rpc(V2 + "Telemetry", telemetry, CallKind.BIDI).handler
-        told = [service_pb2.TelemetryCommand.FromString(one) async for one in handler(once(), context(header))]
-        assert told[0] == settings
-        topics = [one.recover_orphaned_transaction_command.message.topic for one in told[1:]]
+        response = [service_pb2.TelemetryCommand.FromString(one) async for one in handler(once(), context(header))]
+        assert response[0] == settings
+        topics = [one.recover_orphaned_transaction_command.message.topic for one in response[1:]]
         assert [(one.resource_namespace, one.name) for one in topics] == [("X", "payments"), ("", "Y%payments")]
 
     asyncio.run(run())

@@ -61,9 +61,9 @@ def test_a_program_that_is_not_ready_or_cannot_count_says_so():
 
     async def story(port):
         assert "503" in await ask(port, b"GET /readyz HTTP/1.1\r\n\r\n")
-        told = await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert "500" in told
-        assert "a mistake" not in told
+        response = await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert "500" in response
+        assert "a mistake" not in response
         assert "200" in await ask(port, b"GET /healthz HTTP/1.1\r\n\r\n")
 
     played(story, metrics=broken, ready=lambda: False)

@@ -146,9 +146,9 @@ def test_with_an_authority_for_clients_only_those_it_signed_get_in(authority: Au
             assert "EVENQ_TLS_CERTIFICATE" in unknown
             for pair in (foreign, old):
                 tls = Tls(ca=authority.ca, certificate=pair.certificate, key=pair.key)
-                told = await refused(GrpcNet(tls=tls), address)
-                assert f"{address} refuses the certificate {pair.certificate}" in told
-                assert "tls.client_ca" in told
+                response = await refused(GrpcNet(tls=tls), address)
+                assert f"{address} refuses the certificate {pair.certificate}" in response
+                assert "tls.client_ca" in response
         finally:
             await invited.close()
             await doors.stop()
@@ -183,9 +183,9 @@ def test_each_mistake_of_a_client_is_a_sentence_that_names_the_fix(authority: Au
                 (trusting, at["old"], ["has expired; renew it"]),
                 (trusting, at["soon"], ["is not valid yet; compare the clocks"]),
             ):
-                told = await refused(GrpcNet(tls=tls), address)
-                assert address in told
-                assert all(word in told for word in words), told
+                response = await refused(GrpcNet(tls=tls), address)
+                assert address in response
+                assert all(word in response for word in words), response
         finally:
             for door in doors.values():
                 await door.stop()

@@ -1,4 +1,4 @@
-"""One way to open a store for these tests: what it told its owner lies beside it."""
+"""One way to open a store for these tests: what it reported to its owner lies beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evenq.store.record import FLAG_MORE, HEADER_BYTES, PADDING, frame_at
 
 @dataclass
 class Opened:
-    """A store with what it told its owner."""
+    """A store with what it reported to its owner."""
 
     store: MessageStore
     clock: FakeClock

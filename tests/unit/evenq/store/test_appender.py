@@ -95,8 +95,8 @@ def test_what_a_full_disk_took_back_is_told_even_if_there_is_space_again_at_once
 
 def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_store, message):
     async def story(store):
-        told = []
-        store.on_failure = told.append
+        events = []
+        store.on_failure = events.append
         waiting = store.append([message()])
         for _ in range(2):
             store._state.poison("the disk is broken")
@@ -105,8 +105,8 @@ def test_a_poisoned_store_fails_who_waits_and_who_comes_and_tells_once(open_stor
         for append in (lambda: store.append([message()]), lambda: store.append_state(b"x")):
             with pytest.raises(StorePoisoned):
                 append()
-        assert len(told) == 1
-        assert store.failure is told[0]
+        assert len(events) == 1
+        assert store.failure is events[0]
 
     played(open_store, story)
 
@@ -121,7 +121,7 @@ def test_nothing_is_no_append(open_store):
 
 @pytest.mark.parametrize(("turn_ms", "turns"), [(0, GATHER_TURNS + 1), (1, GATHER_MS + 1), (50, 2)])
 def test_a_group_waits_for_others_as_long_as_turns_of_the_loop_are_short(open_store, message, tmp_path, turn_ms, turns):
-    """Under a crowd a turn is milliseconds, and whoever sends alone would wait for sixteen of them."""
+    """Under a crowd a turn is milliseconds, and a sender that is alone would wait for sixteen of them."""
 
     async def body():
         opened = await open_store(tmp_path, flush=FlushMode.ASYNC)

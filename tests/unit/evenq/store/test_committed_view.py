@@ -60,7 +60,7 @@ class Leader:
 
 
 class Follower:
-    """A copy, and what its views told of states."""
+    """A copy, and what its views reported of states."""
 
     def __init__(self, copy, disk):
         self.copy, self.disk = copy, disk
@@ -268,7 +268,7 @@ async def as_of_a_view(view):
 
 @pytest.mark.parametrize("lost", [None, "checkpoint", "consumequeue"])
 def test_a_folder_that_led_is_shown_as_a_store_would_open_it(open_store, pair, lost):
-    """Its checkpoint is ahead of its snapshot, or is no use any more; state is told from the snapshot on, once."""
+    """Its checkpoint is ahead of its snapshot, or is no use any more; state is reported from the snapshot on, once."""
 
     async def story():
         leader, _ = await pair()

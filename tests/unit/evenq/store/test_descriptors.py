@@ -20,7 +20,7 @@ from evenq.store.descriptors import SpareFiles
 
 @pytest.fixture
 def crowded() -> Iterator[list[int]]:
-    """No descriptor is free: whoever wants one closes one of these."""
+    """No descriptor is free: a caller that wants one closes one of these."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
     taken: list[int] = []
@@ -48,7 +48,7 @@ def test_the_store_opens_files_although_none_is_free_and_gets_its_spares_back(
         os.write(one, b"x")
         spares.close_file(one)
         crowd(crowded)
-    assert len(spares) == 4, "nobody slipped in between"
+    assert len(spares) == 4, "no thread slipped in between"
     spares.close()
     assert (tmp_path / "f").read_bytes() == b"x"
     assert len(spares) == 0

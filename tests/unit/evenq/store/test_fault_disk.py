@@ -167,8 +167,8 @@ def test_a_failed_fsync_poisons_the_store_and_is_not_tried_again(open_store, mes
         disk = FaultDisk()
         opened = await open_store(disk)
         await opened.store.append([message(b"safe")])
-        told = []
-        opened.store.on_failure = told.append
+        events = []
+        opened.store.on_failure = events.append
         disk.faults_of["sync"] = errno.EIO
         future = opened.store.append([message(b"unknown")])
         state = opened.store.append_state(b"unknown")
@@ -177,7 +177,7 @@ def test_a_failed_fsync_poisons_the_store_and_is_not_tried_again(open_store, mes
         with pytest.raises(StorePoisoned, match="restart the broker"):
             await state
         assert isinstance(opened.store.failure, StorePoisoned)
-        assert told == [opened.store.failure]
+        assert events == [opened.store.failure]
         syncs = disk.kinds.count("sync")
         with pytest.raises(StorePoisoned):
             opened.store.append([message()])

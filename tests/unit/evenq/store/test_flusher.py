@@ -65,10 +65,10 @@ def test_messages_are_refused_and_taken_again_as_the_space_goes_and_comes(open_s
 
     async def story(opened):
         store, clock = opened.store, opened.clock
-        for free, told in ((99, "90.1% full, messages are refused from 90.0%"), (101, "")):
+        for free, value in ((99, "90.1% full, messages are refused from 90.0%"), (101, "")):
             disk.room = Usage(1_000, free)
             await clock.advance(501)
-            assert (told in str(store.full)) if told else store.full is None
+            assert (value in str(store.full)) if value else store.full is None
 
     played(open_store, story, disk=disk, flush_interval_ms=500)
 
@@ -80,7 +80,7 @@ def test_the_text_that_senders_read_names_no_folder(open_store):
     async def story(opened):
         assert "memory:" not in str(opened.store.full)
         assert "the broker's memory for messages is 100.0% full" in str(opened.store.full), (
-            "nobody looks for a full disk"
+            "a full disk is not looked for"
         )
         assert "raise memory_bytes_max" in str(opened.store.full)
 

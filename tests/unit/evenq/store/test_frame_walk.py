@@ -1,4 +1,4 @@
-"""Every single bit of a log is looked at, and every fault is told apart."""
+"""Every single bit of a log is looked at, and every fault is distinguished."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from evenq.store.writer import WriteBatch
 
 
 def group(message, size, counts):
-    """A safe group of so many log bytes, with so many messages of each queue."""
+    """A safe group of this number of log bytes, with this number of messages of each queue."""
     batch = WriteBatch(0)
     batch.end = size
     for queue, count in counts.items():

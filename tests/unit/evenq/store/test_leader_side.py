@@ -1,4 +1,4 @@
-"""What is written waits for its commit: nobody is answered, nothing is shown, and no derived file tells of it before."""
+"""What is written waits for its commit: no sender is answered, nothing is shown, and no derived file tells of it before."""
 
 from __future__ import annotations
 

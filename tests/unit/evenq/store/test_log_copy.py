@@ -856,7 +856,7 @@ def test_a_kill_while_old_files_go_is_finished_by_the_next_start(open_store, wri
 
 
 class Told:
-    """What a copy was told to hold, and what of it is sure."""
+    """What a copy was asked to hold, and what of it is sure."""
 
     def __init__(self):
         self.data = b""
@@ -864,66 +864,66 @@ class Told:
         self.steps = 0
 
 
-async def _history(disk, told):
+async def _history(disk, result):
     """All that changes a copy, until the disk fails."""
     rng = random.Random(7)
     first = made([(1, [100]), (1, [1_000, 900]), (2, [3_000]), (2, [50, 50, 50]), (2, [2_000]), (3, [1_200])] * 1)
     copy = await follow(disk)
 
     async def append(groups):
-        data = made(groups, start=len(told.data))
-        told.data += data
+        data = made(groups, start=len(result.data))
+        result.data += data
         await copy.append(data, start=copy.end)
-        told.steps += 1
+        result.steps += 1
 
     async def sync():
         await copy.sync()
-        told.sure = len(told.data)
-        told.steps += 1
+        result.sure = len(result.data)
+        result.steps += 1
 
     for groups in ([(1, [100]), (1, [1_000, 900])], [(2, [3_000])], [(2, [50, 50, 50]), (2, [2_000])], [(3, [1_200])]):
         await append(groups)
         if rng.random() < 0.6:
             await sync()
-    assert told.data == first[: len(told.data)]
+    assert result.data == first[: len(result.data)]
     for cut in (copy.epochs[2][1], copy.epochs[1][1]):
-        told.sure = min(told.sure, cut)
+        result.sure = min(result.sure, cut)
         await copy.truncate(cut)
-        told.data, told.sure = told.data[:cut], cut
-        told.steps += 1
-        await append([(4 + told.steps, [400]), (4 + told.steps, [3_900])])
+        result.data, result.sure = result.data[:cut], cut
+        result.steps += 1
+        await append([(4 + result.steps, [400]), (4 + result.steps, [3_900])])
     await sync()
     await append([(90, [10])])
-    told.sure = 0
+    result.sure = 0
     await copy.reset(0)
-    told.data = b""
+    result.data = b""
     await append([(91, [2_000]), (91, [2_500])])
     await sync()
     await append([(91, [30])])
     await copy.close()
     if copy.failure is None:
-        told.sure = len(told.data)
+        result.sure = len(result.data)
 
 
 def test_a_crash_at_any_operation_leaves_what_was_confirmed_and_whole_groups(raw_log):
     async def story():
-        plain, told = FaultDisk(), Told()
-        await _history(plain, told)
-        assert told.steps > 10
+        plain, result = FaultDisk(), Told()
+        await _history(plain, result)
+        assert result.steps > 10
         cases = 0
         for number in range(plain.operations):
             for cut in (0, 1, 20, 300, 2_500):
-                disk, told = FaultDisk(), Told()
+                disk, result = FaultDisk(), Told()
                 disk.cut = (number, cut)
                 with contextlib.suppress(StoreError):
-                    await _history(disk, told)
+                    await _history(disk, result)
                 assert disk.dead
                 for keep in Keep:
                     image = disk.crash(keep, random.Random(cases))
                     again = await follow(image)
-                    assert told.sure <= again.end <= len(told.data)
+                    assert result.sure <= again.end <= len(result.data)
                     data = log_of(image)[: again.end]
-                    assert data == told.data[: again.end]
+                    assert data == result.data[: again.end]
                     log = raw_log(image, again.end)
                     assert log.boundaries[-1] == again.end, "half a group"
                     assert again.epochs == _epochs_of(data)
@@ -1070,7 +1070,7 @@ def test_brokers_lead_and_follow_in_turns_on_the_same_folders(open_store, write_
             end = opened.store.stats.log_end
             copy = await follow(follower)
             if copy.end > common:
-                await copy.truncate(common)  # what it had written as a leader and nobody else has
+                await copy.truncate(common)  # what it had written as a leader and no other copy has
             await fetch(copy, leader, middle, random.Random(turn))
             await copy.sync()
             await opened.store.close()

@@ -1,4 +1,4 @@
-"""One log, one state: whoever refuses messages or stops the store says it there, and all who work on the log see it."""
+"""One log, one state: the part that refuses messages or stops the store says it there, and all who work on the log see it."""
 
 from __future__ import annotations
 

@@ -10,6 +10,6 @@ def test_an_append_has_no_place_yet_and_is_what_hot_reads_give(message):
 
 
 def test_its_text_tells_the_place_and_never_the_body():
-    told = repr(StoredMessage(3, 1, 9, 4_096, 0, 0, 0, b"secret", b"sys"))
-    assert told == "StoredMessage(3/1@9, log 4096, 6+3 bytes)"
+    result = repr(StoredMessage(3, 1, 9, 4_096, 0, 0, 0, b"secret", b"sys"))
+    assert result == "StoredMessage(3/1@9, log 4096, 6+3 bytes)"
     assert "secret" not in repr(Append(3, 1, 0, 0, b"secret", b""))

@@ -1,4 +1,4 @@
-"""Whatever goes wrong before a store is there, its folder is free again and the caller is told why."""
+"""Whatever goes wrong before a store is there, its folder is free again and the caller learns why."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def jobs():
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "bad disk"), StoreError("mine"), KeyboardInterrupt()])
 def test_a_failed_opening_gives_the_folder_back(jobs, error):
     disk = MemoryDisk()
-    told = StoreError if isinstance(error, OSError) else type(error)
-    with pytest.raises(told) as raised, opening.owned(disk, jobs):
+    result = StoreError if isinstance(error, OSError) else type(error)
+    with pytest.raises(result) as raised, opening.owned(disk, jobs):
         raise error
     if isinstance(error, OSError):
         assert "memory: cannot be opened: [Errno 5] bad disk" in str(raised.value)

@@ -137,7 +137,7 @@ def test_a_hole_is_refused_with_its_place(open_store, message, clean):
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", ["flip", "zero", "cut", "gone"])
 def test_damage_anywhere_is_found_or_harmless(open_store, message, clean, damage):
-    """Of a killed store's last record nobody can tell a flip from a torn write, and nothing vouches for a suffix behind
+    """Of a killed store's last record it cannot be known whether it is a flip from a torn write, and nothing vouches for a suffix behind
     the checkpoint that is not there at all: both are left out here.
     """
 

@@ -40,7 +40,7 @@ class Memory:
         self.disk = FaultDisk()
 
     def killed(self):
-        self.disk = self.clone()  # what the old process still does, it does to nobody's files
+        self.disk = self.clone()  # what the old process still does, it does not do to these files
 
     def clone(self):
         clone = self.disk.crash(Keep.ALL, random.Random(0))
@@ -280,9 +280,9 @@ class Lives:
             assert await opened.contents(1, queue_id) == heads[low:]
             minima[queue_id] = low
         states = self.states(self.calls)
-        told = int(opened.snapshots[-1]) if opened.snapshots else 0
+        result = int(opened.snapshots[-1]) if opened.snapshots else 0
         assert opened.states == states[len(states) - len(opened.states) :]
-        assert len(states) - len(opened.states) <= told <= len(states)
+        assert len(states) - len(opened.states) <= result <= len(states)
         assert store.timers.stats.pending == len(self.pending(self.calls))
         if not store._state.replicated:
             await self._judge_index(messages, minima)

@@ -1,4 +1,4 @@
-"""A process that is told lines and says JSON objects."""
+"""A process that gets lines and says JSON objects."""
 
 from __future__ import annotations
 

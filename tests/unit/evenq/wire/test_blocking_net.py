@@ -112,13 +112,13 @@ def test_each_address_is_called_as_its_scheme_or_the_net_says(authority: Authori
         trusting, plain = GrpcNet(tls=Tls(ca=authority.ca)).blocking(), GrpcNet().blocking()
         plain_port, tls_port = doors.port, doors.port_of("tls")
         try:
-            for net, address, told in (
+            for net, address, value in (
                 (trusting, f"127.0.0.1:{tls_port}", "tls True"),
                 (trusting, f"evenqs://localhost:{tls_port}/", "tls True"),
                 (trusting, f"evenq://127.0.0.1:{plain_port}", "default False"),
                 (plain, f"127.0.0.1:{plain_port}", "default False"),
             ):
-                assert await asyncio.to_thread(said, net, address) == told
+                assert await asyncio.to_thread(said, net, address) == value
             with pytest.raises(errors.IllegalAccessPoint):
                 said(plain, "http://127.0.0.1:1")
         finally:

@@ -260,7 +260,7 @@ def test_a_connection_lost_in_the_middle_is_an_error_and_the_call_is_not_repeate
 def test_a_slow_server_is_left_at_the_deadline_and_told(
     net: BlockingNet, play: Callable[[Script], Peer], manner: str
 ) -> None:
-    told: list[bytes] = []
+    events: list[bytes] = []
 
     def script(link: Link) -> None:
         link.greet()
@@ -279,8 +279,8 @@ def test_a_slow_server_is_left_at_the_deadline_and_told(
                     link.say(f.ping(b"12345678"))
             except ConnectionError:
                 return
-        told.append(link.until_closed())
-        assert told[0].endswith(f.reset(stream, ErrorCode.CANCEL))
+        events.append(link.until_closed())
+        assert events[0].endswith(f.reset(stream, ErrorCode.CANCEL))
 
     over = threading.Event()
     peer = play(script)

@@ -19,8 +19,8 @@ def test_keys_come_from_the_environment_or_a_file_that_it_names(tmp_path: Path) 
     assert Credentials.of_environment(keys) == Credentials(access_key="orders", secret_key="s3cret-key")
     file = tmp_path / "keys.toml"
     file.write_text('access_key = "root"\nsecret_key = "of-a-file"\nsecurity_token = "t"\n')
-    told = Credentials.of_environment({"EVENQ_CREDENTIALS": str(file)})
-    assert told == Credentials(access_key="root", secret_key="of-a-file", security_token="t")
+    variables = Credentials.of_environment({"EVENQ_CREDENTIALS": str(file)})
+    assert variables == Credentials(access_key="root", secret_key="of-a-file", security_token="t")
     both = Credentials.of_environment({"EVENQ_CREDENTIALS": str(file), **keys, "EVENQ_SECURITY_TOKEN": "sts"})
     assert both == Credentials(access_key="orders", secret_key="s3cret-key", security_token="sts")
 
@@ -48,10 +48,10 @@ def test_wrong_keys_and_files_are_refused_without_telling_the_secret(tmp_path: P
 
 
 def test_neither_secret_nor_token_is_in_a_text_of_them() -> None:
-    told = repr(evenq.Credentials(access_key="orders", secret_key="s3cret-key", security_token="t0ken"))
-    assert "orders" in told
-    assert "s3cret" not in told
-    assert "t0ken" not in told
+    result = repr(evenq.Credentials(access_key="orders", secret_key="s3cret-key", security_token="t0ken"))
+    assert "orders" in result
+    assert "s3cret" not in result
+    assert "t0ken" not in result
 
 
 def test_a_client_signs_with_its_own_keys_before_those_of_its_ground(monkeypatch: pytest.MonkeyPatch) -> None:

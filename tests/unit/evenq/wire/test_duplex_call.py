@@ -85,7 +85,7 @@ class Talk:
             self.sent += 1
 
     async def listen(self, count: int = 1 << 30) -> None:
-        """Until so many answers came, or the call ended."""
+        """Until this number of answers came, or the call ended."""
         async with aclosing(self.call.answers()) as answers:
             async for answer in answers:
                 self.came.append(answer)
@@ -359,19 +359,19 @@ def test_what_is_wrong_with_tls_is_said_in_words(tmp_path: Path) -> None:
     own = authority.sign("server", hosts=("127.0.0.1",))
     tls = TlsSettings(port=0, certificate=own.certificate, key=own.key, client_ca=authority.ca)
 
-    def told(trusts: Tls | None, words: str, settings: TlsSettings | None = tls) -> None:
+    def report(trusts: Tls | None, words: str, settings: TlsSettings | None = tls) -> None:
         async def story(_: Echo, net: GrpcNet, address: str) -> None:
             with pytest.raises(TlsFailed, match=words):
                 await Talk(net, address).listen()
 
         served(story, tls=settings, trusts=trusts)
 
-    told(Tls(ca=other.ca), "is not signed by")
-    told(Tls(ca=authority.ca), "wants a certificate of this side")
+    report(Tls(ca=other.ca), "is not signed by")
+    report(Tls(ca=authority.ca), "wants a certificate of this side")
     stranger = other.sign("client")
-    told(Tls(ca=authority.ca, certificate=stranger.certificate, key=stranger.key), "refuses the certificate")
-    told(None, "speaks TLS and this side plain text")
-    told(Tls(ca=authority.ca), "speaks plain text and this side TLS", settings=None)
+    report(Tls(ca=authority.ca, certificate=stranger.certificate, key=stranger.key), "refuses the certificate")
+    report(None, "speaks TLS and this side plain text")
+    report(Tls(ca=authority.ca), "speaks plain text and this side TLS", settings=None)
 
 
 def test_an_insecure_client_trusts_what_the_server_shows(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ def table() -> dict[str, list[str]]:
         if line.startswith("file "):
             current = facts.setdefault(line.removeprefix("file "), [])
         elif line and not line.startswith("#"):
-            current.extend(told(line))
+            current.extend(read_line(line))
     return {name: sorted(lines) for name, lines in facts.items()}
 
 
-def told(line: str) -> Iterator[str]:
+def read_line(line: str) -> Iterator[str]:
     head, _, body = line.partition(": ")
     kind, _, name = head.partition(" ")
     if kind == "rpc":

@@ -84,8 +84,8 @@ def test_dates_are_written_in_utc_and_read_in_both_forms() -> None:
 
 
 def test_a_secret_is_in_no_text() -> None:
-    told = f"{SECRET} {SECRET!r} {[SECRET]} {SECRET:>40}"
-    assert "very" not in told
+    result = f"{SECRET} {SECRET!r} {[SECRET]} {SECRET:>40}"
+    assert "very" not in result
     assert Secret("a very secret key") == SECRET
     assert Secret("another secret key") != SECRET
     with pytest.raises(TypeError, match="pickle"):

@@ -35,8 +35,8 @@ HOUR = 3_600_000
 
 async def strict(stage: Any, **settings: Any) -> Any:
     """A broker that makes nothing by itself, with a topic of each kind and group `g`."""
-    told = {"auto_create_topics": False, "auto_create_groups": False, "error_hold_ms": 0, **settings}
-    broker = await stage.broker(default_start_from="FIRST", **told)
+    fields = {"auto_create_topics": False, "auto_create_groups": False, "error_hold_ms": 0, **settings}
+    broker = await stage.broker(default_start_from="FIRST", **fields)
     for kind in MessageType:
         await stage.during(broker.catalog.create_topic(kind.value.lower(), queues=1, message_type=kind))
     await stage.during(broker.catalog.create_group("g"))
@@ -168,8 +168,8 @@ def test_routes_and_assignments_of_what_is_not_there_are_told(run: Run) -> None:
                 request.topic.name = topic
                 if host is not None:
                     request.endpoints.addresses.add(host=host, port=port)
-            told = (await stage.ask("QueryRoute", route, s.QueryRouteResponse)).status
-            assert told.code == code, (topic, host, port, told.message)
+            response = (await stage.ask("QueryRoute", route, s.QueryRouteResponse)).status
+            assert response.code == code, (topic, host, port, response.message)
             if host is not None:
                 assert (await stage.ask("QueryAssignment", assignment, s.QueryAssignmentResponse)).status.code == code
         request = s.QueryAssignmentRequest()
@@ -220,9 +220,9 @@ BAD_SQL = [
 def test_malformed_and_monstrous_sql_is_refused_in_one_short_sentence(run: Run, expression: str) -> None:
     async def story(stage: Any) -> None:
         await strict(stage)
-        code, told = await receive(stage, receive_request(sql=expression))
-        assert code == FILTER, told
-        assert 10 < len(told) < 500
+        code, response = await receive(stage, receive_request(sql=expression))
+        assert code == FILTER, response
+        assert 10 < len(response) < 500
         assert (await receive(stage, receive_request(sql="a = 1")))[0] == 40401, "others are served"
 
     run(story)

@@ -11,19 +11,19 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 @pytest.mark.parametrize(
-    ("method", "fields", "code", "told"),
+    ("method", "fields", "code", "given"),
     [
         ("EndTransaction", {}, 40008, "transaction id is empty"),
         ("EndTransaction", {"transaction_id": "x" * 500}, 40008, "not made by this broker"),
         ("SyncLiteSubscription", {"action": 9}, 40000, "action 9 is unknown"),
     ],
 )
-def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str, str], code: int, told: str) -> None:
+def test_calls_of_later_versions_say_so(run: Run, method: str, fields: dict[str, str], code: int, given: str) -> None:
     async def story(stage: Any) -> None:
         await stage.broker()
         request = getattr(service_pb2, f"{method}Request")(**fields)
         answer = await stage.ask(method, request, getattr(service_pb2, f"{method}Response"))
-        assert (answer.status.code, told in answer.status.message) == (code, True)
+        assert (answer.status.code, given in answer.status.message) == (code, True)
         assert len(answer.status.message) < 250
 
     run(story)

@@ -1,4 +1,4 @@
-"""The loop that drops silent brokers, on a clock that is told the time."""
+"""The loop that drops silent brokers, on a clock that the test moves."""
 
 import asyncio
 
@@ -44,12 +44,12 @@ def test_a_silent_broker_is_dropped_and_announced_at_most_a_tenth_late() -> None
 
 def test_the_end_of_settling_is_told_once_when_silence_means_an_end() -> None:
     async def main() -> None:
-        clock, registry, told = FakeClock(), Registry(expiry_ms=1_000, brokers_max=10), list[int]()
+        clock, registry, result = FakeClock(), Registry(expiry_ms=1_000, brokers_max=10), list[int]()
         loop = asyncio.ensure_future(
             expire_forever(
                 registry,
                 lambda _: None,
-                lambda: told.append(clock.monotonic_ms()),
+                lambda: result.append(clock.monotonic_ms()),
                 expiry_ms=1_000,
                 clock=clock,
                 stats=NameserverStats(),
@@ -57,10 +57,10 @@ def test_the_end_of_settling_is_told_once_when_silence_means_an_end() -> None:
         )
         began_ms = clock.monotonic_ms()
         await clock.advance(999)
-        assert told == []
+        assert result == []
         await clock.advance(10_000)
-        assert len(told) == 1
-        assert 1_000 <= told[0] - began_ms <= 1_100
+        assert len(result) == 1
+        assert 1_000 <= result[0] - began_ms <= 1_100
         loop.cancel()
 
     asyncio.run(main())

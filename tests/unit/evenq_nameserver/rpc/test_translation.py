@@ -32,34 +32,34 @@ def test_a_state_comes_out_of_snapshots_and_changes_as_it_came_in() -> None:
     assert (list(gone.brokers), list(gone.removed)) == ([], ["a"])
 
 
-def _listeners(told: registry_pb2.BrokerState) -> None:
+def _listeners(response: registry_pb2.BrokerState) -> None:
     for _ in range(LISTENERS_MAX):
-        told.broker.listeners.add(name="more", host="here", port=1)
+        response.broker.listeners.add(name="more", host="here", port=1)
 
 
 BAD: dict[str, tuple[Callable[[registry_pb2.BrokerState], object], type[Exception], str]] = {
-    "name": (lambda told: setattr(told.broker, "name", "a b"), BadRequest, "broker name 'a b'"),
-    "uid": (lambda told: setattr(told.topics[0], "uid", "x" * 256), BadRequest, "at most 255"),
-    "replica": (lambda told: setattr(told.broker, "id", 1), NotImplementedYet, "register with id 0"),
-    "incarnation": (lambda told: setattr(told.broker, "incarnation", ""), BadRequest, "at most 255"),
-    "cluster": (lambda told: setattr(told.broker, "cluster", "x" * 256), BadRequest, "at most 255"),
-    "epoch": (lambda told: setattr(told.broker, "epoch", -1), BadRequest, "not be negative"),
-    "no listener": (lambda told: told.broker.ClearField("listeners"), BadRequest, "has 0 listeners"),
+    "name": (lambda sent: setattr(sent.broker, "name", "a b"), BadRequest, "broker name 'a b'"),
+    "uid": (lambda sent: setattr(sent.topics[0], "uid", "x" * 256), BadRequest, "at most 255"),
+    "replica": (lambda sent: setattr(sent.broker, "id", 1), NotImplementedYet, "register with id 0"),
+    "incarnation": (lambda sent: setattr(sent.broker, "incarnation", ""), BadRequest, "at most 255"),
+    "cluster": (lambda sent: setattr(sent.broker, "cluster", "x" * 256), BadRequest, "at most 255"),
+    "epoch": (lambda sent: setattr(sent.broker, "epoch", -1), BadRequest, "not be negative"),
+    "no listener": (lambda sent: sent.broker.ClearField("listeners"), BadRequest, "has 0 listeners"),
     "listeners": (_listeners, BadRequest, f"has {LISTENERS_MAX + 1} listeners"),
-    "followers": (lambda told: told.broker.followers.extend(["f:1"] * LISTENERS_MAX), BadRequest, "names 18 followers"),
-    "follower": (lambda told: told.broker.followers.append("x" * 256), BadRequest, "1 to 255 characters"),
-    "port": (lambda told: setattr(told.broker.listeners[0], "port", 0), BadRequest, "port of 1 to 65535"),
-    "host": (lambda told: setattr(told.broker.listeners[0], "host", ""), BadRequest, "give a host"),
-    "topic": (lambda told: told.topics.add(name="a/b"), IllegalTopic, "topic name 'a/b'"),
-    "queues": (lambda told: setattr(told.topics[0], "read_queues", QUEUES_MAX + 1), BadRequest, f"0 to {QUEUES_MAX}"),
-    "topics": (lambda told: told.topics.add(name="u", read_queues=1), TooManyRequests, "the nameserver takes 1"),
+    "followers": (lambda sent: sent.broker.followers.extend(["f:1"] * LISTENERS_MAX), BadRequest, "names 18 followers"),
+    "follower": (lambda sent: sent.broker.followers.append("x" * 256), BadRequest, "1 to 255 characters"),
+    "port": (lambda sent: setattr(sent.broker.listeners[0], "port", 0), BadRequest, "port of 1 to 65535"),
+    "host": (lambda sent: setattr(sent.broker.listeners[0], "host", ""), BadRequest, "give a host"),
+    "topic": (lambda sent: sent.topics.add(name="a/b"), IllegalTopic, "topic name 'a/b'"),
+    "queues": (lambda sent: setattr(sent.topics[0], "read_queues", QUEUES_MAX + 1), BadRequest, f"0 to {QUEUES_MAX}"),
+    "topics": (lambda sent: sent.topics.add(name="u", read_queues=1), TooManyRequests, "the nameserver takes 1"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_is_refused_with_the_value_and_its_bound(case: str) -> None:
-    change, kind, told = BAD[case]
+    change, kind, result = BAD[case]
     bad = state()
     change(bad)
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=result):
         entry_of(bad, topics_max=2 if case == "topic" else 1)

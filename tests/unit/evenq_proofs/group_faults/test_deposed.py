@@ -16,8 +16,8 @@ def test_each_leader_may_answer_in_its_own_epoch() -> None:
 
 
 def test_an_answer_of_a_deposed_leader_to_what_was_asked_after_its_successors_first_is_told() -> None:
-    (told,) = found((0, 110, 120), (1, 210, 220), (0, 230, 240))
-    assert "broker 0, leader of epoch 1, answered at 240" in told
+    (result,) = found((0, 110, 120), (1, 210, 220), (0, 230, 240))
+    assert "broker 0, leader of epoch 1, answered at 240" in result
 
 
 def test_what_was_asked_before_the_successors_first_answer_may_be_answered_late() -> None:
@@ -25,6 +25,6 @@ def test_what_was_asked_before_the_successors_first_answer_may_be_answered_late(
 
 
 def test_who_was_never_elected_must_not_answer() -> None:
-    (told,) = found((2, 110, 120))
-    assert "never been elected" in told
+    (result,) = found((2, 110, 120))
+    assert "never been elected" in result
     assert acks_of_deposed([Acknowledged(0, 1, 2)], []) != []

@@ -106,7 +106,7 @@ def test_who_dialled_keeps_a_half_open_connection_that_leads_nowhere(pair: Pair)
     assert got(pair.target, 1) == b"", "its end is closed"
     pair.dialler.sendall(b"two")
     assert got(pair.dialler, 1, within_s=SOON_S) == b""
-    pair.dialler.sendall(b"three")  # no error: nobody told it
+    pair.dialler.sendall(b"three")  # no error: it was not notified
 
 
 def test_what_was_said_comes_again_on_a_second_connection(pair: Pair) -> None:

@@ -7,21 +7,21 @@ from evenq_proofs.sim.history import Event, Kind
 Q = "t@a:0"
 
 
-def events(*told: tuple[Kind, str, int] | tuple[Kind, str, int, str]) -> list[Event]:
+def events(*given: tuple[Kind, str, int] | tuple[Kind, str, int, str]) -> list[Event]:
     return [
         Event(at, row[0], row[1], Q, row[2], row[3] if len(row) == 4 else "")  # type: ignore[misc]  # the longer form
-        for at, row in enumerate(told)
+        for at, row in enumerate(given)
     ]
 
 
 def found(
-    *told: tuple[Kind, str, int] | tuple[Kind, str, int, str],
+    *given: tuple[Kind, str, int] | tuple[Kind, str, int, str],
     count: int = 1,
     readers: tuple[str, ...] = ("x",),
     graceful: bool = True,
 ) -> list[str]:
     ending = Ending(at_us=99, graceful=graceful, queues={Q: count}, readers={Q: readers})
-    return [problem.check for problem in judge(events(*told), ending)]
+    return [problem.check for problem in judge(events(*given), ending)]
 
 
 GOOD = (

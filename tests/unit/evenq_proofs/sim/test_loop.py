@@ -14,24 +14,24 @@ def loop() -> Iterator[VirtualLoop]:
     made.finish()
 
 
-async def ticks(clock: ProcessClock, told: list[int], loop: VirtualLoop) -> None:
+async def ticks(clock: ProcessClock, given: list[int], loop: VirtualLoop) -> None:
     while True:
         await clock.sleep_ms(100)
-        told.append(round(loop.now_ms))
+        given.append(round(loop.now_ms))
 
 
 def test_an_hour_passes_at_once_and_wakes_everybody_in_order(loop: VirtualLoop) -> None:
-    clock, told = ProcessClock(loop), []
+    clock, result = ProcessClock(loop), []
 
     async def sleeper(ms: int) -> None:
         await clock.sleep_ms(ms)
-        told.append((ms, clock.monotonic_ms()))
+        result.append((ms, clock.monotonic_ms()))
 
     async def everybody() -> None:
         await asyncio.gather(sleeper(3_600_000), sleeper(5), sleeper(0))
 
     loop.run_until_complete(everybody())
-    assert told == [(0, 0), (5, 5), (3_600_000, 3_600_000)]
+    assert result == [(0, 0), (5, 5), (3_600_000, 3_600_000)]
 
 
 def test_a_paused_process_goes_on_where_it_was_and_a_killed_one_never_does(loop: VirtualLoop) -> None:

@@ -141,7 +141,7 @@ def test_a_broker_that_others_name_and_that_has_not_come_is_waited_for() -> None
     assert world.settle() == []
     assert not world.ask("a").known
     world.engine.facts.opened("b2", 2)
-    assert world.settle() == [], "open, but nothing told yet"
+    assert world.settle() == [], "open, but nothing reported yet"
     world.engine.reported(2, BrokerReport(broker_name="b2", topics=(topic,)), now_ms=0)
     assert len(world.settle()[0].inputs.queues) == 4
 
@@ -445,7 +445,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert generation >= self.newest.get((group, topic), generation)
         self.newest[group, topic] = generation
         explained = self.engine.explain(group, topic, now_ms=self.now_ms, wall_ms=self.now_ms)
-        if not explained:  # no member subscribes to the topic, so its assignment ends as soon as somebody looks
+        if not explained:  # no member subscribes to the topic, so its assignment ends as soon as a client looks
             return
         decision = explained[0]
         if len(known) == len(decision.shares) and decision.strategy != "ALL_BROKERS":

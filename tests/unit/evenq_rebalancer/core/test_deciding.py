@@ -52,9 +52,9 @@ class World:
     def lag(self, *lags):
         """Of the queues in order."""
         queues = [MessageQueue("T", name, index) for name in BROKERS for index in range(self.queues)]
-        told = dict(zip(queues, lags, strict=True))
+        fields = dict(zip(queues, lags, strict=True))
         for number, name in enumerate(BROKERS, 1):
-            mine = tuple((queue, lag) for queue, lag in told.items() if queue.broker_name == name)
+            mine = tuple((queue, lag) for queue, lag in fields.items() if queue.broker_name == name)
             self.engine.reported(
                 number, BrokerReport(broker_name=name, lags=(LagFact(group="g", lags=mine),)), now_ms=self.now_ms
             )
@@ -196,7 +196,7 @@ def test_a_group_whose_strategy_never_worked_is_served_all_the_same() -> None:
     assert (answer.known, len(answer.queues), answer.strategy) == (True, 4, "STICKY")
     assert "NO_SUCH" in world.engine.take_problems()["g", "T"]
     world.tell("a", "b", "c")
-    assert world.engine.take_problems() == {}, "told once"
+    assert world.engine.take_problems() == {}, "reported once"
 
 
 def test_every_known_strategy_but_config_serves_a_group_in_zones() -> None:
@@ -292,4 +292,4 @@ def test_a_request_mode_that_a_leader_before_told_goes_on() -> None:
     assert new.engine.mode("g", "T").pop_share_queue_num == 1
     new.engine.set_mode("g", "T", RequestModeSetting(mode=RequestMode.PULL))
     new.settle()
-    assert new.sizes == [2, 2, 2, 2], "what is set now counts before what was told"
+    assert new.sizes == [2, 2, 2, 2], "what is set now counts before what was reported"

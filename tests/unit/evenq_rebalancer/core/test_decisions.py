@@ -141,8 +141,8 @@ def test_reasons_name_who_left_and_what_changed() -> None:
 
 def test_rg_8_a_member_without_the_subscription_is_told() -> None:
     members = (MemberFact(client_id="a", topics=("T",)), MemberFact(client_id="b", topics=("U",)))
-    told = decided(Inputs(strategy="AVG", mode=None, queues=queues(2), members=members, topic="T"))
-    assert "b does not subscribe to T" in told.reason
+    result = decided(Inputs(strategy="AVG", mode=None, queues=queues(2), members=members, topic="T"))
+    assert "b does not subscribe to T" in result.reason
 
 
 def test_idle_members_and_owners_are_counted() -> None:

@@ -120,7 +120,7 @@ def test_a_lost_race_is_looked_at_before_the_next_write() -> None:
     assert elector.lost_race(now_ms=1_000) == []
     assert elector.due(now_ms=2_000) == [Read()]
     (again,) = elector.observed(seen("a", "7", began_ms=5_000), now_ms=2_000, wall_ms=1)
-    assert again.version == "7", "somebody only put a label on the lease"
+    assert again.version == "7", "a client only put a label on the lease"
     assert elector.lost_race(now_ms=2_000) == []
     (end,) = elector.observed(seen("b", "8", began_ms=5_001), now_ms=2_500, wall_ms=1)
     assert isinstance(end, End)
@@ -146,7 +146,7 @@ def test_who_resigns_lets_go_of_the_lease_and_never_leads_again() -> None:
     assert elector.due(now_ms=2_000) == [Read()]
     assert elector.observed(seen("", "2"), now_ms=2_000, wall_ms=1) == []
     assert elector.observed(seen("b", "3"), now_ms=3_000, wall_ms=1) == []
-    assert elector.holder(3_000) == "b", "so that callers can be told where to go"
+    assert elector.holder(3_000) == "b", "so that callers can be known where to go"
     assert Elector("b", TIMING).resign(now_ms=0) == [], "who does not lead has nothing to let go of"
 
 

@@ -1,4 +1,4 @@
-"""What a decision leaves undone is said: idle members (AL-9), queues without an owner, rooms that nobody covers (AL-20)."""
+"""What a decision leaves undone is said: idle members (AL-9), queues without an owner, rooms that no member covers (AL-20)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def decision(strategy: str, *ids: str, queues: tuple[MessageQueue, ...] = ROOMS,
 
 
 def test_al_20_rooms_that_nobody_covers_are_named() -> None:
-    told = gaps(decision("MACHINE_ROOM", "c1", "c2"))
-    assert told.startswith("MACHINE_ROOM gives 4 of 8 queues to nobody (r2@b/0, r2@b/1, r2@b/2, r2@b/3)")
-    assert "all of rooms r2 among them; evenq group doctor g" in told
+    result = gaps(decision("MACHINE_ROOM", "c1", "c2"))
+    assert result.startswith("MACHINE_ROOM gives 4 of 8 queues to no member (r2@b/0, r2@b/1, r2@b/2, r2@b/3)")
+    assert "all of rooms r2 among them; evenq group doctor g" in result
 
 
 def test_many_queues_are_counted() -> None:
@@ -41,10 +41,10 @@ def test_al_9_members_without_a_queue_are_counted() -> None:
     assert idle(decision("AVG", *(f"c{number}" for number in range(10)))) == (
         "2 of 10 members have no queue, among them c8"
     )
-    assert not idle(decision("AVG", "c1", "c2", queues=ROOMS[:1], topic="%RETRY%g")), "usual, and nobody's mistake"
+    assert not idle(decision("AVG", "c1", "c2", queues=ROOMS[:1], topic="%RETRY%g")), "usual, and no one's mistake"
 
 
 def test_a_division_that_covers_all_says_nothing() -> None:
     assert gaps(decision("AVG", "c1", "c2")) == idle(decision("AVG", "c1", "c2")) == ""
     assert gaps(decision("", "c1", "c2")) == idle(decision("", "c1", "c2")) == "", "everybody reads every broker"
-    assert gaps(decision("AVG")) == "", "nobody is there: the group sleeps"
+    assert gaps(decision("AVG")) == "", "no one is there: the group sleeps"

@@ -27,7 +27,7 @@ def group(name: str, *ids: str, strategy: str = "") -> GroupFact:
     return GroupFact(group=name, strategy=strategy, members=tuple(MemberFact(client_id=own) for own in ids))
 
 
-def told(table: MergedFacts, broker: str, stream: int, *groups: GroupFact, **rest) -> None:
+def report(table: MergedFacts, broker: str, stream: int, *groups: GroupFact, **rest) -> None:
     table.reported(stream, BrokerReport(broker_name=broker, groups=groups, **rest))
     table.check()
 
@@ -36,12 +36,12 @@ def test_members_of_all_brokers_are_merged_and_sorted() -> None:
     table = facts()
     table.opened("b1", 1)
     table.opened("b2", 2)
-    told(table, "b1", 1, group("g", "z", "m"))
-    told(table, "b2", 2, group("g", "a", "m"))
+    report(table, "b1", 1, group("g", "z", "m"))
+    report(table, "b2", 2, group("g", "a", "m"))
     assert [member.client_id for member in table.members("g")] == ["a", "m", "z"]
-    told(table, "b1", 1, group("g", "z"))
+    report(table, "b1", 1, group("g", "z"))
     assert [member.client_id for member in table.members("g")] == ["a", "m", "z"], "b2 still sees m"
-    told(table, "b2", 2, group("g", "a"))
+    report(table, "b2", 2, group("g", "a"))
     assert [member.client_id for member in table.members("g")] == ["a", "z"]
 
 
@@ -51,7 +51,7 @@ def test_a_member_that_two_brokers_describe_reads_what_either_says() -> None:
     second = MemberFact(client_id="c", topics=("T1",), model=MessageModel.BROADCASTING)
     for number, member in enumerate((first, second), 1):
         table.opened(f"b{number}", number)
-        told(table, f"b{number}", number, GroupFact(group="g", members=(member,), ordered=number == 2))
+        report(table, f"b{number}", number, GroupFact(group="g", members=(member,), ordered=number == 2))
     merged = MemberFact(client_id="c", topics=("T1", "T2"), model=MessageModel.BROADCASTING)
     assert table.members("g") == (merged,)
     assert table.ordered("g")
@@ -61,8 +61,8 @@ def test_queues_are_those_of_all_brokers_in_order() -> None:
     table = facts()
     table.opened("b2", 1)
     table.opened("b1", 2)
-    told(table, "b2", 1, topics=(TopicFact(topic="T", read_queues=1),))
-    told(table, "b1", 2, topics=(TopicFact(topic="T", read_queues=2), TopicFact(topic="U", read_queues=0)))
+    report(table, "b2", 1, topics=(TopicFact(topic="T", read_queues=1),))
+    report(table, "b1", 2, topics=(TopicFact(topic="T", read_queues=2), TopicFact(topic="U", read_queues=0)))
     assert table.queues("T") == (MessageQueue("T", "b1", 0), MessageQueue("T", "b1", 1), MessageQueue("T", "b2", 0))
     assert table.queues("U") == ()
     assert table.topic_version("U") > 0
@@ -72,33 +72,33 @@ def test_queues_are_those_of_all_brokers_in_order() -> None:
 def test_a_full_report_replaces_all_and_a_change_only_what_it_names() -> None:
     table = facts()
     table.opened("b1", 1)
-    told(table, "b1", 1, group("g1", "a"), group("g2", "a"), topics=(TopicFact(topic="T", read_queues=1),))
-    told(table, "b1", 1, group("g1", "a", "b"))
+    report(table, "b1", 1, group("g1", "a"), group("g2", "a"), topics=(TopicFact(topic="T", read_queues=1),))
+    report(table, "b1", 1, group("g1", "a", "b"))
     assert table.groups() == ["g1", "g2"]
-    told(table, "b1", 1, groups_gone=("g2", "never-was"), topics_gone=("T",))
+    report(table, "b1", 1, groups_gone=("g2", "never-was"), topics_gone=("T",))
     assert table.groups() == ["g1"]
     assert table.topic_version("T") == 0
-    told(table, "b1", 1, group("g3"), full=True)
+    report(table, "b1", 1, group("g3"), full=True)
     assert table.groups() == ["g3"]
 
 
 def test_the_first_report_of_a_new_stream_replaces_all_even_if_it_does_not_say_so() -> None:
     table = facts()
     table.opened("b1", 1)
-    told(table, "b1", 1, group("g1", "a"))
+    report(table, "b1", 1, group("g1", "a"))
     table.opened("b1", 2)
     assert table.groups() == ["g1"], "until the new stream tells, the old facts count"
-    told(table, "b1", 2, group("g2", "a"))
+    report(table, "b1", 2, group("g2", "a"))
     assert table.groups() == ["g2"]
 
 
 def test_a_report_on_an_older_stream_is_refused_and_its_end_changes_nothing() -> None:
     table = facts()
     table.opened("b1", 1)
-    told(table, "b1", 1, group("g1", "a"))
+    report(table, "b1", 1, group("g1", "a"))
     table.opened("b1", 2)
     with pytest.raises(PreconditionFailed, match="newer report stream"):
-        told(table, "b1", 1, group("g1", "x"))
+        report(table, "b1", 1, group("g1", "x"))
     table.closed("b1", 1, now_ms=0)
     assert table.next_expiry_ms() is None
 
@@ -106,7 +106,7 @@ def test_a_report_on_an_older_stream_is_refused_and_its_end_changes_nothing() ->
 def test_facts_outlive_their_stream_by_the_grace() -> None:
     table = facts(grace_ms=1_000)
     table.opened("b1", 1)
-    told(table, "b1", 1, group("g", "a"), topics=(TopicFact(topic="T", read_queues=1),))
+    report(table, "b1", 1, group("g", "a"), topics=(TopicFact(topic="T", read_queues=1),))
     table.closed("b1", 1, now_ms=5_000)
     assert table.next_expiry_ms() == 6_000
     assert table.expire(5_999) == []
@@ -120,21 +120,21 @@ def test_facts_outlive_their_stream_by_the_grace() -> None:
 def test_a_broker_that_comes_back_in_time_keeps_its_facts() -> None:
     table = facts()
     table.opened("b1", 1)
-    told(table, "b1", 1, group("g", "a"))
+    report(table, "b1", 1, group("g", "a"))
     version = table.group_version("g")
     table.closed("b1", 1, now_ms=0)
     table.opened("b1", 2)
-    told(table, "b1", 2, group("g", "a"), full=True)
+    report(table, "b1", 2, group("g", "a"), full=True)
     assert table.expire(1_000_000) == []
-    assert table.group_version("g") == version, "nothing changed, so nobody has to look"
+    assert table.group_version("g") == version, "nothing changed, so no member has to look"
 
 
 def test_changes_are_told_once() -> None:
     table = facts()
     table.opened("b1", 1)
-    told(table, "b1", 1, group("g", "a"), topics=(TopicFact(topic="T", read_queues=1),))
+    report(table, "b1", 1, group("g", "a"), topics=(TopicFact(topic="T", read_queues=1),))
     assert (table.take_changed_groups(), table.take_changed_topics()) == (["g"], ["T"])
-    told(table, "b1", 1, group("g", "a"), topics=(TopicFact(topic="T", read_queues=1),))
+    report(table, "b1", 1, group("g", "a"), topics=(TopicFact(topic="T", read_queues=1),))
     assert (table.take_changed_groups(), table.take_changed_topics()) == ([], [])
 
 
@@ -142,7 +142,7 @@ def test_the_groups_strategy_is_that_of_the_first_broker_that_tells_one() -> Non
     table = facts()
     for number, strategy in enumerate(("", "AVG_BY_CIRCLE", "AVG"), 1):
         table.opened(f"b{number}", number)
-        told(table, f"b{number}", number, group("g", "a", strategy=strategy))
+        report(table, f"b{number}", number, group("g", "a", strategy=strategy))
     assert table.strategy("g") == "AVG_BY_CIRCLE"
     assert table.strategy("unknown") == ""
 
@@ -179,16 +179,16 @@ def test_holds_of_a_leader_before_are_kept_from_the_first_report_and_change_no_v
     place = HeldPlaceFact(client_id="x", place="web-0", until_wall_ms=9, queues=(queue,))
     holds = (HoldsFact(topic="T", places=(place,), generation=Generation(77, 1)),)
     table.opened("b1", 1)
-    told(table, "b1", 1, GroupFact(group="g", holds=holds, held=(HeldFact(queue=queue, holder="gone"),)))
+    report(table, "b1", 1, GroupFact(group="g", holds=holds, held=(HeldFact(queue=queue, holder="gone"),)))
     assert table.inherited("g").places == (place,), "the holder is no member"
     assert table.epoch_seen == 77
     version = table.group_version("g")
-    told(table, "b1", 1, GroupFact(group="g"))
+    report(table, "b1", 1, GroupFact(group="g"))
     assert table.group_version("g") == version
     assert table.inherited("g").places == (place,), "later reports do not tell of it"
     table.opened("b1", 2)
-    told(table, "b1", 2, GroupFact(group="g"))
+    report(table, "b1", 2, GroupFact(group="g"))
     assert table.inherited("g").places == (), "the first of a stream replaces it"
-    told(table, "b1", 2, GroupFact(group="g", holds=holds))
-    told(table, "b1", 2, groups_gone=("g",))
+    report(table, "b1", 2, GroupFact(group="g", holds=holds))
+    report(table, "b1", 2, groups_gone=("g",))
     assert table.inherited("g").places == ()

@@ -42,20 +42,22 @@ def test_nobody_is_asked_for_holders_where_nothing_waits() -> None:
 
 
 def test_one_that_left_waits_with_its_queues_of_all_topics_and_the_first_to_end_comes_first() -> None:
-    told = [
+    result = [
         holds(3, place("web-1.1", 1, until_ms=200), place("web-2.1", 2, until_ms=100)),
         holds(4, place("web-1.1", 7, topic="U", until_ms=200), topic="U"),
     ]
-    first, second = inherited_of(told, tuple).places
+    first, second = inherited_of(result, tuple).places
     assert (first.client_id, second.client_id) == ("web-2.1", "web-1.1")
     assert set(second.queues) == {*queues(1), *queues(7, topic="U")}
 
 
 def test_a_queue_that_somebody_got_since_then_waits_for_nobody() -> None:
-    told = [holds(3, place("web-1.1", 1, 2, 3, 4))]
+    result = [holds(3, place("web-1.1", 1, 2, 3, 4))]
     rows = [has("a", 1, 3), has("a", 2, 9), has("a", 3, 2), has("a", 4, 2, by="b")]
-    assert inherited_of(told, lambda: rows).places == (place("web-1.1", 3),), "told by an older decision, and no lock"
-    assert inherited_of(told, lambda: [has("a", number, 4) for number in (1, 2, 3, 4)]).places == ()
+    assert inherited_of(result, lambda: rows).places == (place("web-1.1", 3),), (
+        "reported by an older decision, and no lock"
+    )
+    assert inherited_of(result, lambda: [has("a", number, 4) for number in (1, 2, 3, 4)]).places == ()
 
 
 def test_who_has_nothing_but_locks_of_queues_that_waited_may_still_be_a_successor() -> None:
@@ -65,8 +67,8 @@ def test_who_has_nothing_but_locks_of_queues_that_waited_may_still_be_a_successo
 
 
 def test_who_has_queues_is_settled_but_not_who_came_back_itself() -> None:
-    told = [holds(3, place("web-1.1", 1))]
-    assert inherited_of(told, lambda: [has("a", 5, 1), has("web-1.1", 6, 1)]).settled == {"a"}
+    result = [holds(3, place("web-1.1", 1))]
+    assert inherited_of(result, lambda: [has("a", 5, 1), has("web-1.1", 6, 1)]).settled == {"a"}
 
 
 def test_a_queue_of_another_topic_than_its_hold_is_left_out() -> None:

@@ -20,8 +20,8 @@ def member(own: str, *topics: str, model=MessageModel.CLUSTERING) -> MemberFact:
 
 
 def test_rg_8_who_reads_other_topics_only_does_not_share_this_one() -> None:
-    told = inputs(member("a", "T"), member("b", "U"), member("c"))
-    assert (told.strangers, told.readers) == (["b"], ["a", "c"])
+    result = inputs(member("a", "T"), member("b", "U"), member("c"))
+    assert (result.strangers, result.readers) == (["b"], ["a", "c"])
 
 
 def test_who_tells_nothing_reads_everything_and_if_nobody_reads_it_all_share_it() -> None:
@@ -31,9 +31,9 @@ def test_who_tells_nothing_reads_everything_and_if_nobody_reads_it_all_share_it(
 
 
 def test_a_retry_topic_is_shared_by_all_and_pulled() -> None:
-    told = inputs(member("a", "T"), member("b", "U"), topic="%RETRY%g", strategy="")
-    assert told.readers == ["a", "b"]
-    assert (told.dividing, told.request_mode) == ("AVG", RequestMode.PULL)
+    result = inputs(member("a", "T"), member("b", "U"), topic="%RETRY%g", strategy="")
+    assert result.readers == ["a", "b"]
+    assert (result.dividing, result.request_mode) == ("AVG", RequestMode.PULL)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_a_retry_topic_is_shared_by_all_and_pulled() -> None:
 )
 def test_pop_share_numbers_as_the_reference(number, dividing, shared) -> None:
     mode = RequestModeSetting(mode=RequestMode.POP, pop_share_queue_num=number)
-    told = inputs(*(member(own) for own in "abcd"), mode=mode)
-    assert (told.dividing, told.shared, told.one_owner) == (dividing, shared, False)
-    assert told.request_mode is RequestMode.POP
+    reported = inputs(*(member(own) for own in "abcd"), mode=mode)
+    assert (reported.dividing, reported.shared, reported.one_owner) == (dividing, shared, False)
+    assert reported.request_mode is RequestMode.POP
 
 
 def test_only_one_owner_a_queue_can_be_held() -> None:

@@ -45,8 +45,8 @@ def test_the_end_of_a_hold_is_a_reason() -> None:
 
 
 def test_a_held_queue_says_for_whom_and_until_when() -> None:
-    told = waiting(HOLD)
-    assert told == (
+    result = waiting(HOLD)
+    assert result == (
         "c left and instance web-2 is being refilled: held for its successor until 2023-11-14T22:13:20.500+00:00"
     )
 

@@ -25,7 +25,7 @@ def by(name):
 
 
 class Own:
-    """Somebody's own strategy."""
+    """A client's own strategy."""
 
     name = "OWN"
 
@@ -104,19 +104,19 @@ def test_previous_owners_are_only_asked_for_where_they_count() -> None:
 
 def test_members_with_more_capacity_get_more_if_the_policy_says_so() -> None:
     members = (MemberFact(client_id="a", capacity=2.0), MemberFact(client_id="b"))
-    told = {"mode": None, "queues": QUEUES, "members": members, "strategy": "STICKY"}
-    assert sorted(divided("g", Inputs(**told), by).owners) == ["a"] * 3 + ["b"] * 3
-    weighed = Inputs(**told, balance=BalancePolicy(weight=Weight.CAPACITY))
+    fields = {"mode": None, "queues": QUEUES, "members": members, "strategy": "STICKY"}
+    assert sorted(divided("g", Inputs(**fields), by).owners) == ["a"] * 3 + ["b"] * 3
+    weighed = Inputs(**fields, balance=BalancePolicy(weight=Weight.CAPACITY))
     assert sorted(divided("g", weighed, by).owners) == ["a"] * 4 + ["b"] * 2
 
 
 def test_machine_room_takes_the_rooms_from_zones() -> None:
     members = (MemberFact(client_id="a", zone="z1"), MemberFact(client_id="b", zone="z2"))
-    told = Inputs(
+    result = Inputs(
         strategy="MACHINE_ROOM_NEARBY-AVG",
         mode=None,
         queues=QUEUES,
         members=members,
         zones={"b1": "z2", "b2": "z1"},
     )
-    assert divided("g", told, by).owners == ["b", "b", "b", "a", "a", "a"]
+    assert divided("g", result, by).owners == ["b", "b", "b", "a", "a", "a"]

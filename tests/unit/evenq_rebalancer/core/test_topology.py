@@ -37,18 +37,18 @@ def test_a_pod_of_a_rollout_has_the_place_of_its_deployment_and_of_a_stateful_se
 
 
 @pytest.mark.parametrize(
-    ("told", "place"),
+    ("result", "place"),
     [(api_pod(owner=None), ""), (api_pod(host_network=True), ""), (api_pod(owner=("Job", "x")), "shop/Job/x")],
 )
-def test_who_has_no_controller_or_no_address_of_its_own_has_no_place_to_refill(told, place) -> None:
-    pod = pod_of(told)
+def test_who_has_no_controller_or_no_address_of_its_own_has_no_place_to_refill(result, place) -> None:
+    pod = pod_of(result)
     assert pod is not None
     assert pod.place == place
 
 
-@pytest.mark.parametrize("told", [{}, {"metadata": 5}, {"metadata": {"uid": ["x"]}}, api_pod(phase="Failed")])
-def test_what_is_no_living_pod_is_none(told) -> None:
-    assert pod_of(told) is None
+@pytest.mark.parametrize("result", [{}, {"metadata": 5}, {"metadata": {"uid": ["x"]}}, api_pod(phase="Failed")])
+def test_what_is_no_living_pod_is_none(result) -> None:
+    assert pod_of(result) is None
 
 
 def test_zones_follow_the_node_of_the_pod_and_each_event_names_the_addresses_that_may_differ() -> None:

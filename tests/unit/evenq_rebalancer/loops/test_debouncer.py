@@ -35,9 +35,9 @@ def report(*ids: str) -> BrokerReport:
 
 def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itself() -> None:
     async def story() -> None:
-        clock, stats, told = FakeClock(), RebalancerStats(), []
+        clock, stats, result = FakeClock(), RebalancerStats(), []
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0, grace_ms=1_000))
-        debouncer = Debouncer(engine, clock=clock, stats=stats, debounce_ms=5, publish=told.extend)
+        debouncer = Debouncer(engine, clock=clock, stats=stats, debounce_ms=5, publish=result.extend)
         tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
         engine.facts.opened("b", 1)
         for ids in ("a", "ab", "abc"):
@@ -45,8 +45,8 @@ def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itse
             debouncer.poke()
             await clock.advance(1)
         await clock.advance(5)
-        assert [decision.generation.counter for decision in told] == [1]
-        assert list(told[0].shares) == ["a", "b", "c"]
+        assert [decision.generation.counter for decision in result] == [1]
+        assert list(result[0].shares) == ["a", "b", "c"]
         assert sum(stats.duration_buckets) == 1
         assert stats.duration_total_ms == 7, "from the first change at 0 ms to 5 ms of quiet after the last at 2 ms"
         engine.facts.closed("b", 1, clock.monotonic_ms())
@@ -54,7 +54,7 @@ def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itse
         assert list(engine.decisions())
         await clock.advance(300)
         assert not list(engine.decisions())
-        assert len(told) == 1
+        assert len(result) == 1
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -64,17 +64,17 @@ def test_changes_within_the_debounce_are_one_decision_and_the_grace_ends_by_itse
 
 def test_the_end_of_the_warm_up_settles_what_waited() -> None:
     async def story() -> None:
-        clock, told = FakeClock(), []
+        clock, result = FakeClock(), []
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=500))
-        debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=told.extend)
+        debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=result.extend)
         tasks = [spawn(debouncer.run(), name="run"), spawn(debouncer.watch(), name="watch")]
         engine.facts.opened("b", 1)
         engine.reported(1, report("a"), now_ms=clock.monotonic_ms())
         debouncer.poke()
         await clock.advance(400)
-        assert told == []
+        assert result == []
         await clock.advance(300)
-        assert len(told) == 1
+        assert len(result) == 1
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -84,10 +84,10 @@ def test_the_end_of_the_warm_up_settles_what_waited() -> None:
 
 def test_changes_without_an_end_are_settled_after_the_longest_debounce() -> None:
     async def story() -> None:
-        clock, told = FakeClock(), []
+        clock, result = FakeClock(), []
         engine = AssignmentEngine(epoch=1, limits=EngineLimits(warm_up_ms=0))
         debouncer = Debouncer(
-            engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=50, publish=told.append
+            engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=50, publish=result.append
         )
         task = spawn(debouncer.run(), name="run")
         engine.facts.opened("b", 1)
@@ -95,9 +95,9 @@ def test_changes_without_an_end_are_settled_after_the_longest_debounce() -> None
             engine.reported(1, report(*(f"c{number:03}" for number in range(count + 1))), now_ms=clock.monotonic_ms())
             debouncer.poke()
             await clock.advance(1)
-        assert len(told) in {3, 4}, "one round in 50 ms, each with all that came until then"
+        assert len(result) in {3, 4}, "one round in 50 ms, each with all that came until then"
         await clock.advance(50)
-        assert len(told[-1][-1].shares) == 200
+        assert len(result[-1][-1].shares) == 200
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -111,7 +111,7 @@ def test_who_settled_for_long_rests_as_long_so_that_deciding_takes_half_a_core_a
 
         def publish(_decisions) -> None:
             rounds.append(clock.monotonic_ms())
-            clock.worked_ms += 40  # so long does a round take
+            clock.worked_ms += 40  # this long does a round take
 
         debouncer = Debouncer(
             engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, debounce_max_ms=5, publish=publish
@@ -154,7 +154,7 @@ def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCa
         debouncer = Debouncer(engine, clock=clock, stats=RebalancerStats(), debounce_ms=5, publish=lambda _: None)
         task = spawn(debouncer.run(), name="run")
 
-        async def told(*ids: str) -> list[str]:
+        async def report(*ids: str) -> list[str]:
             for number, broker in enumerate(("a", "b"), 1):
                 engine.reported(number, zoned(broker, f"z{number}", *ids), now_ms=clock.monotonic_ms())
             debouncer.poke()
@@ -163,12 +163,12 @@ def test_what_nobody_reads_is_said_once_and_when_it_is_over(caplog: pytest.LogCa
 
         engine.facts.opened("a", 1)
         engine.facts.opened("b", 2)
-        (line,) = await told("m1")
-        assert "MACHINE_ROOM gives 2 of 4 queues to nobody (b/0, b/1), all of rooms z2" in line
-        assert await told("m1", "n1") == [], "the same again"
-        assert await told("m1", "n1", "o1") == ["group g, topic T: 1 of 3 members have no queue, among them o1"]
-        assert await told("m1", "n1") == []
-        assert await told("m1", "n1", "m2") == ["group g, topic T: every queue has a reader again"]
+        (line,) = await report("m1")
+        assert "MACHINE_ROOM gives 2 of 4 queues to no member (b/0, b/1), all of rooms z2" in line
+        assert await report("m1", "n1") == [], "the same again"
+        assert await report("m1", "n1", "o1") == ["group g, topic T: 1 of 3 members have no queue, among them o1"]
+        assert await report("m1", "n1") == []
+        assert await report("m1", "n1", "m2") == ["group g, topic T: every queue has a reader again"]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

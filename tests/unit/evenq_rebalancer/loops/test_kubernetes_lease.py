@@ -51,7 +51,7 @@ class FakeApi:
 
 
 def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() -> None:
-    """A chart knows its Lease by them; without them an upgrade took it for somebody else's and deleted it."""
+    """A chart knows its Lease by them; without them an upgrade took it for another client's and deleted it."""
 
     async def story() -> None:
         given = lease_of("18")
@@ -69,7 +69,7 @@ def test_labels_annotations_and_owners_of_others_outlive_a_change_of_leader() ->
         await lease.write(RECORD, "19")  # a renewal, without another look
         assert api.bodies[-1]["metadata"]["labels"] == others["labels"]
         api.answer = lease_of("1")
-        await lease.write(RECORD, "")  # made anew after somebody deleted it
+        await lease.write(RECORD, "")  # made anew after a client deleted it
         await lease.write(RECORD, "1")
         assert "labels" not in api.bodies[-1]["metadata"]
 

@@ -1,4 +1,4 @@
-"""A candidate at work, on a lease in memory and a clock that moves when told."""
+"""A candidate at work, on a lease in memory and a clock that moves when the test says so."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MemoryLease:
         if self.hang is not None:
             await self.hang.wait()
         if self.away:
-            raise ConnectionFailed("nobody there")
+            raise ConnectionFailed("no server there")
 
 
 class Stage:
@@ -43,7 +43,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock, self.lease = FakeClock(), MemoryLease()
-        self.told: list[str] = []
+        self.story: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     def candidate(self, name: str) -> Leading:
@@ -52,8 +52,8 @@ class Stage:
             identity=identity_of(f"{name}:1", "n"),
             timing=LeaseTiming(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000),
             clock=self.clock,
-            began=lambda epoch: self.told.append(f"{name} began {epoch}"),
-            ended=lambda: self.told.append(f"{name} ended"),
+            began=lambda epoch: self.story.append(f"{name} began {epoch}"),
+            ended=lambda: self.story.append(f"{name} ended"),
         )
         self.tasks += [asyncio.ensure_future(leading.run()), asyncio.ensure_future(leading.watch())]
         return leading
@@ -84,13 +84,13 @@ def test_the_first_leads_the_second_knows_where_and_follows_at_once_when_it_resi
         assert (a.leads(), b.leads()) == (True, False)
         assert a.leader() == b.leader() == "a:1"
         await a.resign()
-        assert stage.told[1:] == ["a ended"]
+        assert stage.story[1:] == ["a ended"]
         assert a.leader() == UNKNOWN
         await stage.clock.advance(2_000)
         assert b.leads()
         assert a.leader() == b.leader() == "b:1"
         await stage.clock.advance(20_000)
-        assert len(stage.told) == 3
+        assert len(stage.story) == 3
         assert a.transitions == b.transitions == 1
 
     run(story)
@@ -105,11 +105,11 @@ def test_a_leader_that_cannot_reach_the_lease_ends_says_so_once_and_comes_back(c
         assert a.leads()
         await stage.clock.advance(1_500)
         assert not a.leads()
-        assert stage.told[-1] == "a ended"
+        assert stage.story[-1] == "a ended"
         stage.lease.away = False
         await stage.clock.advance(1_500)
         assert a.leads()
-        first, second = (int(line.split()[-1]) for line in stage.told if "began" in line)
+        first, second = (int(line.split()[-1]) for line in stage.story if "began" in line)
         assert second > first
 
     with caplog.at_level(logging.INFO):
@@ -124,13 +124,13 @@ def test_a_call_that_hangs_does_not_keep_a_leader_leading_nor_does_its_late_succ
         await stage.clock.advance(100)
         stage.lease.hang = asyncio.Event()
         await stage.clock.advance(5_000)
-        assert stage.told[-1] == "a ended"
+        assert stage.story[-1] == "a ended"
         stage.lease.hang.set()
         await stage.clock.advance(10)
         assert not a.leads()
         await stage.clock.advance(2_000)
         assert a.leads()
-        assert len(stage.told) == 3
+        assert len(stage.story) == 3
 
     run(story)
 
@@ -142,6 +142,6 @@ def test_nobody_is_named_while_nobody_leads() -> None:
         await stage.clock.advance(3_000)
         assert a.leader() == UNKNOWN
         await a.resign()
-        assert stage.told == []
+        assert stage.story == []
 
     run(story)

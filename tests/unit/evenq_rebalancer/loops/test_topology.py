@@ -141,12 +141,12 @@ def test_without_the_right_to_look_there_is_one_warning_and_nothing_else(caplog,
     assert sum("cannot be watched" in message for message in messages) == 2, "one for pods, one for nodes"
 
 
-@pytest.mark.parametrize("told", [{}, {"metadata": None}, {"metadata": {"uid": 5}}])
-def test_objects_that_make_no_sense_are_passed_over(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [{}, {"metadata": None}, {"metadata": {"uid": 5}}])
+def test_objects_that_make_no_sense_are_passed_over(given: dict[str, Any]) -> None:
     async def story(stage: Stage) -> None:
-        stage.api.lists["pods"] = [told]
+        stage.api.lists["pods"] = [given]
         stage.watch.start()
-        stage.api.events["pods"].put(("ADDED", told))
+        stage.api.events["pods"].put(("ADDED", given))
         stage.api.events["pods"].put(("ADDED", pod("a", "x")))
         await stage.until(lambda: stage.watch.place_of("x") is not None)
 

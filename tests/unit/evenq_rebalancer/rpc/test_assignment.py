@@ -20,7 +20,7 @@ CONTEXT = RpcContext("m", (), "1.2.3.4:5", None)
 
 
 class Desk:
-    """Handlers over a engine that broker `b` has told of group `g`, topic `T`."""
+    """Handlers over a engine that broker `b` has reported of group `g`, topic `T`."""
 
     def __init__(self, *ids: str, queues: int = 4) -> None:
         self.pokes = 0
@@ -210,8 +210,8 @@ def test_simulate_counts_what_crosses_zones_and_loses_one() -> None:
     group = GroupFact(group="g", strategy="AVG", members=members)
     desk.engine.reported(0, BrokerReport(broker_name="b", groups=(group,), zone="z1"), now_ms=0)
     request = pb.SimulateRequest(group="g", topic="T", lose_zone="z2")
-    told = desk.call("simulate", request, pb.SimulateResponse)
-    assert (told.cross_zone_now, told.cross_zone_then, told.moves) == (2, 0, 2)
+    response = desk.call("simulate", request, pb.SimulateResponse)
+    assert (response.cross_zone_now, response.cross_zone_then, response.moves) == (2, 0, 2)
     with pytest.raises(BadRequest, match="known zones: z1, z2"):
         desk.call("simulate", pb.SimulateRequest(group="g", topic="T", lose_zone="z9"), pb.SimulateResponse)
 
@@ -224,12 +224,16 @@ def test_a_set_mode_is_told_to_brokers_with_the_decision_and_taken_back_from_the
         desk.engine.settle(now_ms=0, wall_ms=0)
         first = pb.BrokerReport(broker_name="b2", full=True)
         answers = desk.assignment.report(reports(first, forever=True), CONTEXT)
-        told = pb.Decision.FromString(await anext(answers))
-        assert (told.set_mode.topic, told.set_mode.mode, told.set_mode.pop_share_queue_num) == ("T", pb.POP, 1)
-        assert told.set_mode.generation == told.generation
+        response = pb.Decision.FromString(await anext(answers))
+        assert (response.set_mode.topic, response.set_mode.mode, response.set_mode.pop_share_queue_num) == (
+            "T",
+            pb.POP,
+            1,
+        )
+        assert response.set_mode.generation == response.generation
         await answers.aclose()
         report = pb.BrokerReport(broker_name="b")
-        report.groups.add(group="g", modes=[told.set_mode])
+        report.groups.add(group="g", modes=[response.set_mode])
         (fact,) = report_of(report).groups
         assert fact.modes[0].setting.pop_share_queue_num == 1
 

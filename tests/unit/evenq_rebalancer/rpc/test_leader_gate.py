@@ -55,8 +55,10 @@ def test_a_leader_serves_and_gives_a_sign_of_life_first_and_a_follower_names_the
         assert [decision.leader for decision in rest] == ["h:1"], "the term ended under it"
         with pytest.raises(ConnectionFailed, match="leader is h:1"):
             await rpcs["ask"].handler(b"x", CONTEXT)
-        told = [assignment_pb2.Decision.FromString(frame) async for frame in rpcs["report"].handler(nothing(), CONTEXT)]
-        assert [decision.leader for decision in told] == ["h:1"]
+        response = [
+            assignment_pb2.Decision.FromString(frame) async for frame in rpcs["report"].handler(nothing(), CONTEXT)
+        ]
+        assert [decision.leader for decision in response] == ["h:1"]
 
     asyncio.run(story())
 

@@ -33,7 +33,7 @@ def decided(*ids: str, queues: int = 4, strategy: str = "AVG", mode=None, broadc
     )
 
 
-def told(decision) -> assignment_pb2.Decision:
+def sent(decision) -> assignment_pb2.Decision:
     return assignment_pb2.Decision.FromString(Telling().bytes_of(decision))
 
 
@@ -45,14 +45,14 @@ def shares(message) -> dict[str, list[tuple[str, list[int]]]]:
 
 
 def test_each_member_finds_its_share_by_broker_and_who_has_none_is_named_too() -> None:
-    message = told(decided("a", "b", "c", queues=2))
+    message = sent(decided("a", "b", "c", queues=2))
     assert (message.group, message.topic, message.generation.counter) == ("g", "T", 3)
     assert shares(message) == {"a": [("b1", [0])], "b": [("b2", [0])], "c": []}
     assert {member.share.strategy for member in message.shares.members} == {"AVG"}
 
 
 def test_broadcasting_members_are_not_among_those_that_share() -> None:
-    assert list(shares(told(decided("a", queues=2, broadcasting="z")))) == ["a"]
+    assert list(shares(sent(decided("a", queues=2, broadcasting="z")))) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_broadcasting_members_are_not_among_those_that_share() -> None:
     ids=["all brokers to everybody", "shared by several"],
 )
 def test_without_one_owner_each_members_must_ask(decision) -> None:
-    assert not told(decision).HasField("shares")
+    assert not sent(decision).HasField("shares")
 
 
 def test_too_many_queues_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telling, "QUEUES_TOLD_MAX", 3)
-    assert not told(decided("a", queues=4)).HasField("shares")
-    assert told(decided("a", queues=2)).HasField("shares")
+    assert not sent(decided("a", queues=4)).HasField("shares")
+    assert sent(decided("a", queues=2)).HasField("shares")
 
 
 def test_the_bytes_are_made_once_for_all_streams_and_anew_for_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
@@ -84,7 +84,7 @@ def test_what_waits_for_successors_is_told_by_place_and_broker(monkeypatch: pyte
     first = Hold(client_id="x", place="instance web-0", until_ms=5, until_wall_ms=1_005)
     second = Hold(client_id="y", place="instance web-1", until_ms=6, until_wall_ms=1_006)
     held = {MessageQueue("T", "b1", 0): first, MessageQueue("T", "b1", 1): second, MessageQueue("T", "b2", 1): first}
-    message = told(decided("a", queues=4, held=held))
+    message = sent(decided("a", queues=4, held=held))
     assert [
         (place.client_id, place.place, place.until_wall_ms, [(q.broker_name, list(q.queue_ids)) for q in place.queues])
         for place in message.held
@@ -93,6 +93,6 @@ def test_what_waits_for_successors_is_told_by_place_and_broker(monkeypatch: pyte
         ("y", "instance web-1", 1_006, [("b1", [1])]),
     ]
     assert shares(message) == {"a": [("b2", [0])]}
-    assert not told(decided("a", strategy="", held=held)).held, "all members read all queues"
+    assert not sent(decided("a", strategy="", held=held)).held, "all members read all queues"
     monkeypatch.setattr(telling, "QUEUES_TOLD_MAX", 2)
-    assert not told(decided("a", queues=4, held=held)).held
+    assert not sent(decided("a", queues=4, held=held)).held

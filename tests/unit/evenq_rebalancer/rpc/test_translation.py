@@ -147,10 +147,10 @@ def test_a_policy_out_of_range_is_refused() -> None:
 
 def test_holds_of_a_leader_before_are_taken_in_as_far_as_they_make_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     message = assignment_pb2.BrokerReport(broker_name="b")
-    told = message.groups.add(group="g").holds.add(topic="T")
-    told.generation.epoch, told.generation.counter = 9, 2
+    result = message.groups.add(group="g").holds.add(topic="T")
+    result.generation.epoch, result.generation.counter = 9, 2
     for own, place in (("x", "instance web-0"), ("", "p"), ("y" * 256, "p"), ("z", "p" * 1_025), ("none", "p")):
-        waiting = told.places.add(client_id=own, place=place, until_wall_ms=-5)
+        waiting = result.places.add(client_id=own, place=place, until_wall_ms=-5)
         if own != "none":
             waiting.queues.add(broker_name="b", queue_ids=[1, 2])
             waiting.queues.add(broker_name="b2", queue_ids=[0])
@@ -163,7 +163,7 @@ def test_holds_of_a_leader_before_are_taken_in_as_far_as_they_make_sense(monkeyp
     (place,) = holds.places
     assert (place.client_id, place.place, place.until_wall_ms) == ("x", "instance web-0", -5)
     assert place.queues == (MessageQueue("T", "b", 1), MessageQueue("T", "b", 2), MessageQueue("T", "b2", 0))
-    told.places.add(client_id="w").queues.add(broker_name="b", queue_ids=[7])
+    result.places.add(client_id="w").queues.add(broker_name="b", queue_ids=[7])
     assert queues(to.report_of(message)) == [3, 1]
     monkeypatch.setattr(to, "HOLD_QUEUES_MAX", 2)
     assert queues(to.report_of(message)) == [2]

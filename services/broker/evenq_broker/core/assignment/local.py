@@ -82,18 +82,18 @@ class LastAnswers:
         return answer
 
     def last(self, group: str, topic: str, client_id: str) -> Answer | None:
-        """What the member was told last; None: nothing."""
+        """What the member was answered last; None: nothing."""
         return self._answers.get((group, topic, client_id))
 
     def of_group(self, group: str) -> dict[str, list[Answer]]:
-        """All that members of the group were told last, by client id."""
+        """All that members of the group were answered last, by client id."""
         return {
             client_id: [self._answers[group, topic, client_id] for topic in topics]
             for client_id, topics in self._topics.get(group, {}).items()
         }
 
-    def told(self, group: str, client_id: str) -> dict[str, Answer]:
-        """What one member was told last, by topic."""
+    def answers_of(self, group: str, client_id: str) -> dict[str, Answer]:
+        """What one member was answered last, by topic."""
         topics = self._topics.get(group, {}).get(client_id, ())
         return {topic: self._answers[group, topic, client_id] for topic in topics}
 

@@ -24,7 +24,7 @@ class Client:
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
         self.client_type = 0
-        """Number of the v2 `ClientType`; 0 = not told yet."""
+        """Number of the v2 `ClientType`; 0 = not known yet."""
         self.group = ""
         self.subscriptions: dict[str, str] = {}
         """Topic -> filter expression, as its settings say."""

@@ -1,11 +1,11 @@
 """The memory of which brokers belong to the cluster: one that was seen once is missed when it is not there, for as long
-as nobody says that it left for good.
+as it is not known to have left for good.
 
 Kept by every broker, and in its journal, because nameservers forget at once and a broker that ended undrained takes
-what it holds out of everybody's sight. A drained broker that ends says that it leaves; what it still holds that nobody
-can be waited for keeps it in memory, with the numbers. With each broker the memory has how many readable queues of
-which topics it had last, so that readers of whole topics hear what is out of reach. Pure; `loops.cluster.known_brokers`
-feeds it. Times are ms since the epoch.
+what it holds out of everybody's sight. A drained broker that ends says that it leaves; what it still holds that no
+group can be waited for keeps it in memory, with the numbers. With each broker the memory has how many readable queues
+of which topics it had last, so that readers of whole topics hear what is out of reach. Pure;
+`loops.cluster.known_brokers` feeds it. Times are ms since the epoch.
 """
 
 from __future__ import annotations

@@ -77,13 +77,13 @@ def advertised(
     peers_tls: bool = False,
     broker_name: str = "",
 ) -> list[BrokerAddress]:
-    """What clients are told, by the listener they came through: `[broker/][listener=]host:port`, comma-separated;
+    """What clients receive, by the listener they came through: `[broker/][listener=]host:port`, comma-separated;
     entries with the name of another broker than `broker_name` are left out.
 
     `ports`: port of each listener, the first one first; `hosts`: what they are bound to, by name. An entry without a
     name is the first listener's; a port 0 stands for the bound one; a listener without an entry gets the first one's
     host (or `internal`'s, or what it is bound to) and its own port. Raises SettingsError for a malformed entry, and for
-    one whose name has no listener: nobody could ever be told it.
+    one whose name has no listener: no client could ever receive it.
     """
     first = next(iter(ports))
     given = _entries(text, first.name, broker_name)

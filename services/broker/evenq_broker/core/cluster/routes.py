@@ -2,7 +2,7 @@
 
 Nameservers never talk to each other (NS-2), so two may differ for a while (NS-7). Merging rule, per broker name: the
 highest leader epoch wins, then the newest incarnation, then the newest data. A nameserver that is away, or that
-restarted and has not heard from everybody yet, removes nobody: what it told last counts for `stale_ms` more, or until
+restarted and has not heard from every broker yet, removes none: what it sent last counts for `stale_ms` more, or until
 it says that it has settled, and for ever while no nameserver answers. What another nameserver says is gone is gone.
 The broker's own state always comes from itself.
 """
@@ -24,7 +24,7 @@ LEFT_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredBroker:
-    """One broker and all topics it stores, as somebody told it."""
+    """One broker and all topics it stores, as a nameserver sent it."""
 
     name: str
     broker_id: int = 0
@@ -81,7 +81,7 @@ class TopicAt:
 
 @dataclass(slots=True)
 class _NameserverRoutes:
-    """What one nameserver told."""
+    """What one nameserver sent."""
 
     identity: str = ""
     connected: bool = False
@@ -107,7 +107,7 @@ class RouteTable:
         self.version = 0
         """Grows with each change of what the table answers."""
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- what is known ------------------------------------------------------------------------------------------------
 
     def set_own(self, view: RegisteredBroker, now_ms: int) -> None:
         """This broker's own state; always part of the table, whatever the nameservers say."""
@@ -117,7 +117,7 @@ class RouteTable:
     def snapshot(
         self, address: str, identity: str, brokers: Iterable[RegisteredBroker], now_ms: int, *, settling: bool = False
     ) -> None:
-        """A nameserver told its whole table. `identity` is random per start of it; `settling`: it started lately and
+        """A nameserver sent its whole table. `identity` is random per start of it; `settling`: it started lately and
         has not heard from everybody yet.
         """
         source = self._sources.setdefault(address, _NameserverRoutes())
@@ -131,7 +131,7 @@ class RouteTable:
         self._merge(now_ms)
 
     def changed(self, address: str, brokers: Iterable[RegisteredBroker], removed: Iterable[str], now_ms: int) -> None:
-        """A nameserver told a change."""
+        """A nameserver sent a change."""
         source = self._sources.setdefault(address, _NameserverRoutes())
         source.connected = True
         for name in removed:
@@ -143,7 +143,7 @@ class RouteTable:
         self._merge(now_ms)
 
     def away(self, address: str, now_ms: int) -> None:
-        """The stream to a nameserver broke. What it told stays, and fades when others answer."""
+        """The stream to a nameserver broke. What it sent stays, and fades when others answer."""
         source = self._sources.get(address)
         if source is not None and source.connected:
             source.connected = False
@@ -178,7 +178,7 @@ class RouteTable:
         return self._merged.get(name) or (view if now_ms - since_ms < LEFT_MS else None)
 
     def shared(self, listener: Listener) -> bool:
-        """True if two brokers are told with one address to those who come through `listener`: it leads to any."""
+        """True if two brokers are known by one address to those who come through `listener`: it leads to any."""
         addresses = [view.address(listener) for view in self._merged.values()]
         return len({(address.host, address.port) for address in addresses}) < len(addresses)
 
@@ -191,7 +191,7 @@ class RouteTable:
         ]
 
     def kind_of(self, topic: str) -> MessageType | None:
-        """What the topic takes, by the first of its brokers; None if nobody has it."""
+        """What the topic takes, by the first of its brokers; None if no broker has it."""
         return next((at.counts.message_type for at in self.route(topic)), None)
 
     def readable(self, topic: str) -> list[MessageQueue]:

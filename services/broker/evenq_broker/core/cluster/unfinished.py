@@ -45,5 +45,5 @@ class Left:
 
     @property
     def empty(self) -> bool:
-        """True if nobody misses anything when the broker ends. What nobody reads cannot be waited for."""
+        """True if no group misses anything when the broker ends. What no group reads cannot be waited for."""
         return not self.unfinished and not self.delayed

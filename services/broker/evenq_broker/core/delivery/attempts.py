@@ -1,6 +1,6 @@
 """The last batches given out, by client and attempt id, for a few seconds (wire contract 5.5).
 
-A client that did not get the answer of a receive asks again with the same attempt id; what of that batch nobody has
+A client that did not get the answer of a receive asks again with the same attempt id; what of that batch has not been
 acknowledged is given to it again as the same delivery. Always true: at most `attempts_max` are kept, the oldest go
 first. Pure; used by `rpc.delivery.receive`.
 """

@@ -107,7 +107,7 @@ def restored(progress: Progress) -> None:
 
 
 def _clean(queue: QueueProgress) -> None:
-    # Commits do not look here, they are too many: what they finished goes when somebody looks.
+    # Commits do not look here, they are too many: what they finished goes when they are looked at.
     if queue.given_until <= queue.committed:
         queue.given_until = 0
     if not queue.counts:

@@ -1,4 +1,4 @@
-"""When deliveries end that nobody acknowledged: one heap for all groups and queues. Used by `core.delivery.progress`
+"""When deliveries end that were not acknowledged: one heap for all groups and queues. Used by `core.delivery.progress`
 alone.
 
 One entry stands for all messages of a queue that were delivered together. A delivery that ends early leaves its entry

@@ -24,7 +24,7 @@ LOOK_AHEAD = 256
 LOOK_AHEAD_MAX = 1024
 """The same for who asks for more messages at once."""
 TURNS_MIN = 64
-"""Turns that even a caller has who does not want to wait: what it is told to be empty was looked at this far."""
+"""Turns that even a caller has who does not want to wait: what it is answered to be empty was looked at this far."""
 
 
 UserProperties = Callable[[bytes], MutableMapping[str, str]]

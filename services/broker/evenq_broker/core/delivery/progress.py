@@ -47,7 +47,7 @@ class Progress:
         self.on_over: Callable[[QueueProgress, int, Pending], int] | None = None
         """Asked when a delivery ends unfinished: until when its message waits for the next one; 0 = it is ready."""
         self.on_commit: Callable[[int, int, int, int], None] | None = None
-        """Told of each change by `commit`: group, topic, queue, offset. For who watches; None: nobody does."""
+        """Called at each change by `commit`: group, topic, queue, offset. For a watcher; None: there is none."""
         self._held = Held(self._queues)
         self._deadlines = DeliveryDeadlines(self._queues)
 
@@ -200,7 +200,7 @@ class Progress:
         queue.advance()
 
     def set_aside(self, queue: QueueProgress, offsets: Sequence[int]) -> None:
-        """Note messages, ascending, as unfinished without delivering them: somebody settles them one by one."""
+        """Note messages, ascending, as unfinished without delivering them: they are settled one by one."""
         for offset in offsets:
             queue.pending[offset] = Pending(0, 0, READY, "")
             heapq.heappush(queue.ready, offset)
@@ -219,7 +219,7 @@ class Progress:
         return True
 
     def give_back(self, queue: QueueProgress, offset: int, number: int) -> Invisible | None:
-        """A delivery that nobody saw: the message is ready again and the attempt does not count."""
+        """A delivery that did not reach its client: the message is ready again and the attempt does not count."""
         entry = queue.pending.get(offset)
         if entry is None or entry.number != number or entry.deadline_ms <= READY:
             return None

@@ -52,7 +52,7 @@ class Pending:
         self.lane: str | None = None
         """Message group, for ordered groups; None elsewhere."""
         self.waits = False
-        """True: nobody works on it; it was given back, put off or not finished in time, and waits until the deadline
+        """True: no client works on it; it was given back, put off or not finished in time, and waits until the deadline
         for its next delivery. Not journalled: after a restart what waits may look delivered until then.
         """
 
@@ -93,7 +93,7 @@ class QueueProgress:
         self.ready: list[int] = []
         """Heap of offsets that wait for their next delivery; may hold finished ones, `Progress` skips them."""
         self.reading = False
-        """True while somebody fetches fresh messages from disk for this group: others pass by."""
+        """True while a call fetches fresh messages from disk for this group: others pass by."""
         self.walk: list[int] = []
         """Unfinished offsets, descending, as they were when they were last sorted; see `advance`."""
         self.timer: tuple[int, list[int]] = (-1, [])
@@ -118,7 +118,7 @@ class QueueProgress:
         return sum(entry.attempt > 0 and (entry.waits or entry.deadline_ms == READY) for entry in self.pending.values())
 
     def in_hand(self, now_ms: int) -> bool:
-        """True if somebody works on a message, or is about to get one."""
+        """True if a client works on a message, or is about to get one."""
         return self.reading or any(entry.deadline_ms > now_ms and not entry.waits for entry in self.pending.values())
 
     def op(self, offset: int, entry: Pending) -> Invisible:
@@ -127,8 +127,8 @@ class QueueProgress:
         return Invisible(*position, entry.number, entry.attempt, entry.deadline_ms)
 
     def reset(self, offset: int) -> bool:
-        """Begin anew at `offset`, whatever was in flight; False if that is how it is. In place: whoever waits for the
-        disk on behalf of this group sees that `next` has moved.
+        """Begin anew at `offset`, whatever was in flight; False if that is how it is. In place: a call that waits for
+        the disk on behalf of this group sees that `next` has moved.
         """
         if (self.committed, self.next) == (offset, offset):
             return False

@@ -1,7 +1,7 @@
 """What is wrong with a group, by the facts of one moment, or of two a little apart; each finding with one fix.
 
 Called by `loops.diagnosing` for `DiagnoseGroup`. A group that works has no finding: what a hand-over looks like for a
-moment is found only if it is there in both looks, and what needs time (a member that was told and has not followed)
+moment is found only if it is there in both looks, and what needs time (a member that was notified and has not followed)
 only after that time. Pure; one function per kind of trouble, each tested with a sick group and a healthy one.
 """
 
@@ -168,25 +168,25 @@ def _owners(looks: Looks) -> Iterable[Finding]:
             kind=FindingKind.UNCOVERED_ZONE,
             severity=Severity.ERROR,
             subject=zone,
-            seen=f"no member may read in zone {zone}: nobody has its {queue_names(queues)}, {waiting(facts, queues)}",
+            seen=f"no member may read in zone {zone}: none has its {queue_names(queues)}, {waiting(facts, queues)}",
             fix="share what no zone attends among all members, or run a member there",
             command=f"evenq group create {facts.group} --strategy MACHINE_ROOM_NEARBY-AVG",
         )
     for topic, queues in by_topic(unowned).items():
         strategy = facts.decided.strategy if facts.decided and queues[0] in facts.given else ""
-        why = f"{strategy} gives them to nobody" if strategy else "no member has taken their locks"
+        why = f"{strategy} gives them to no member" if strategy else "no member has taken their locks"
         yield Finding(
             kind=FindingKind.UNOWNED_QUEUES,
             severity=Severity.ERROR,
             subject=topic,
-            seen=f"nobody has {queue_names(queues)}: {why}, {waiting(facts, queues)}",
-            fix="let the rebalancer give every queue to somebody",
+            seen=f"no member has {queue_names(queues)}: {why}, {waiting(facts, queues)}",
+            fix="let the rebalancer give every queue to a member",
             command=f"evenq group create {facts.group} --strategy STICKY",
         )
 
 
 def _doubled(facts: GroupFacts) -> dict[MessageQueue, list[str]]:
-    """Queues that two members read: by their locks, and by what SDKs without locks were told."""
+    """Queues that two members read: by their locks, and by what SDKs without locks were answered."""
     readers: dict[MessageQueue, set[str]] = {queue: {at.holder} for queue, at in facts.queues.items() if at.holder}
     for (client_id, _), assignment in facts.newest_told().items():
         views = facts.members.get(client_id, ())
@@ -218,7 +218,7 @@ def _two_owners(looks: Looks) -> Iterable[Finding]:
 
 
 def _hanging(facts: GroupFacts) -> dict[tuple[MessageQueue, str], tuple[GivenQueue, str]]:
-    """Queues that somebody was given and does not have, and who has them."""
+    """Queues that a member was given and does not have, and who has them."""
     hanging = {}
     for queue, given in facts.given.items():
         at = facts.queues.get(queue)

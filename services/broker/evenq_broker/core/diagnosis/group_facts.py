@@ -73,7 +73,7 @@ class QueueAt:
 
 @dataclass(frozen=True, slots=True)
 class AssignedQueues:
-    """Queues that a member was told to read, of any broker."""
+    """Queues that a member is to read, of any broker."""
 
     client_id: str
     topic: str
@@ -101,7 +101,7 @@ class BrokerPart:
     broker_name: str
     members: tuple[MemberAt, ...] = ()
     queues: tuple[QueueAt, ...] = ()
-    told: tuple[AssignedQueues, ...] = ()
+    assigned: tuple[AssignedQueues, ...] = ()
     counts: Mapping[str, QueueCounts] = field(default_factory=dict)
     """By topic that the group reads."""
     stranded: tuple[QueueAt, ...] = ()
@@ -128,11 +128,11 @@ class GivenQueue:
 
     queue: MessageQueue
     owner: str
-    """`*`: every member; empty: nobody."""
+    """`*`: every member; empty: no member."""
     age_ms: int = 0
     """How long it has had this owner, by the decision."""
     held: bool = False
-    """True: it waits for a successor, so that nobody has it on purpose."""
+    """True: it waits for a successor, so that it has no reader on purpose."""
     owner_zone: str = ""
     broker_zone: str = ""
 
@@ -225,9 +225,9 @@ class GroupFacts:
         return readers
 
     def newest_told(self) -> dict[tuple[str, str], AssignedQueues]:
-        """(client id, topic) -> the newest that any broker told it."""
+        """(client id, topic) -> the newest that any broker sent it."""
         newest: dict[tuple[str, str], AssignedQueues] = {}
-        for one in (one for part in self.brokers for one in part.told):
+        for one in (one for part in self.brokers for one in part.assigned):
             known = newest.get((one.client_id, one.topic))
             if known is None or known.generation < one.generation:
                 newest[one.client_id, one.topic] = one

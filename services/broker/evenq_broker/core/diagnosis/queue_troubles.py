@@ -1,4 +1,5 @@
-"""What is wrong with queues of a group: their numbers, their oldest messages, messages nobody can read or handle.
+"""What is wrong with queues of a group: their numbers, their oldest messages, messages that no member can read or
+handle.
 
 Called by `core.diagnosis.diagnosis`, with the same promise: a group that works has no finding. Pure; one function per
 kind.
@@ -99,7 +100,7 @@ def _stranded(looks: Looks) -> Iterable[Finding]:
                 command = f"evenq topic scale {topic} --queues {counts.write_queues if counts else 1}"
             else:
                 then = "read-write" if permission.writable else "read"
-                why = f"which nobody may read: the topic's permission there is {permission.name}"
+                why = f"which no member may read: the topic's permission there is {permission.name}"
                 fix, command = "let it be read again", f"evenq topic permit {topic} {then} --broker {part.broker_name}"
             yield Finding(
                 kind=FindingKind.STRANDED_MESSAGES,

@@ -1,10 +1,10 @@
 """May this caller read or commit this queue for its group? The fence between an old owner and a new one (OC-18).
 
-A member of our SDK owns a queue while it holds the queue's lock here: whoever is a member, or was one until its
-session ended, is refused unless it is the holder and its generation is not older than the lock's; so is whoever says
-that it reads as an owner, also if this broker never heard of it (it restarted while the member slept). Callers that
-never were members (tools, jobs, consumers with chosen queues) hold no locks: they read as they like, but do not commit
-over a holder. Called by `loops.groups.locking`. Pure.
+A member of our SDK owns a queue while it holds the queue's lock here: a client that is a member, or was one until its
+session ended, is refused unless it is the holder and its generation is not older than the lock's; so is a client that
+says that it reads as an owner, also if this broker never heard of it (it restarted while the member slept). Callers
+that never were members (tools, jobs, consumers with chosen queues) hold no locks: they read as they like, but do not
+commit over a holder. Called by `loops.groups.locking`. Pure.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fencing:
             )
         if not owner and not self._owns(group, client_id) and not (commits and holder):
             return None
-        now = f"{holder!r} holds it" if holder else "nobody holds it"
+        now = f"{holder!r} holds it" if holder else "no member holds it"
         if generation != NO_GENERATION and generation < self._locks.generation(group, queue):
             return (
                 f"generation {generation.epoch}.{generation.counter} of queue {queue} in group {group} is over: "

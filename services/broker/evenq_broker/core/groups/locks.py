@@ -63,7 +63,7 @@ class LockTable:
         """Grows whenever a lock changes hands: who saw the same number has missed nothing."""
 
     def holder(self, group: str, queue: MessageQueue) -> str:
-        """Client id of who has the queue; empty if nobody."""
+        """Client id of who has the queue; empty if it is free."""
         lock = self._locks.get((group, queue))
         return "" if lock is None else lock.holder
 
@@ -137,7 +137,7 @@ class LockTable:
         ]
 
     def moved(self) -> list[tuple[str, MessageQueue, str, Generation]]:
-        """The same of the locks that changed hands since the last call; an empty client id: nobody holds it."""
+        """The same of the locks that changed hands since the last call; an empty client id: it is free."""
         changes = []
         for group, queue in self._moved:
             lock = self._locks.get((group, queue), _NO_LOCK)
@@ -146,7 +146,7 @@ class LockTable:
         return changes
 
     def restore(self, group: str, queue: MessageQueue, client_id: str, generation: Generation) -> None:
-        """What the journal says about a lock; an empty client id: nobody holds it."""
+        """What the journal says about a lock; an empty client id: it is free."""
         lock = self._locks.setdefault((group, queue), _Lock())
         if lock.holder:
             self.release(group, lock.holder, queue)
@@ -237,7 +237,7 @@ class LockTable:
             for (group, _), lock in self._locks.items()
             for waiter in lock.line
         }
-        assert all(lock.holder for lock in self._locks.values() if lock.line), "nobody waits for a free queue"
+        assert all(lock.holder for lock in self._locks.values() if lock.line), "no member waits for a free queue"
 
     def _pass_on(self, group: str, queue: MessageQueue, lock: _Lock) -> list[Grant]:
         if not lock.line:

@@ -53,7 +53,7 @@ class Member:
     """It goes on where it is when an operator moves the group."""
 
     def reads(self, topic: str) -> bool:
-        """True if the member wants the topic, or has not told what it wants."""
+        """True if the member wants the topic, or has not said what it wants."""
         return not self.subscriptions or any(subscription.topic == topic for subscription in self.subscriptions)
 
 
@@ -216,11 +216,11 @@ class MemberTable:
         return sorted(self._of_client.get(client_id, ()))
 
     def version(self, group: str) -> int:
-        """Grows with each change of the group; 0 if nobody was ever in it."""
+        """Grows with each change of the group; 0 if it never had a member."""
         return self._versions.get(group, 0)
 
     def mismatched(self, group: str) -> bool:
-        """True if two clustering members that told their subscriptions do not want the same (RG-8)."""
+        """True if two clustering members that sent their subscriptions do not want the same (RG-8)."""
         subscriptions = {
             tuple(sorted((s.topic, s.filter.type, s.filter.expression) for s in member.subscriptions))
             for member in self.members(group)

@@ -20,7 +20,7 @@ Wanted = tuple[str, str, FilterExpression]
 
 
 def wanted_of(members: Iterable[Member]) -> list[Wanted]:
-    """What the members that share the group's progress have told; broadcasting ones have a progress of their own."""
+    """What the members that share the group's progress have sent; broadcasting ones have a progress of their own."""
     return [
         (member.client_id, subscription.topic, subscription.filter)
         for member in members

@@ -1,7 +1,7 @@
 """Which client wants which lite topics (wire contract 3.14).
 
 Kept at every broker of the cluster, keyed by client id, group and parent topic, in memory only: clients say their whole
-set every 30 s. A set that was not told again for `keep_ms` is forgotten. Called by `loops.lite.lite_topics`; pure,
+set every 30 s. A set that was not sent again for `keep_ms` is forgotten. Called by `loops.lite.lite_topics`; pure,
 times come in as ms. Always true: a name of a set is found under its parent and name, too.
 """
 
@@ -57,7 +57,7 @@ class LiteSet(NamedTuple):
     subscriber: Subscriber
     names: Sequence[str]
     age_ms: int
-    """Since it was told."""
+    """Since it was sent."""
 
 
 class _Set:
@@ -135,8 +135,8 @@ class LiteSubscriptions:
         """True if anybody, or anybody of this group, wants it; `besides`: this one does not count."""
         return any(who != besides and group in {"", who.group} for who in self._subscribers.get((parent, name), ()))
 
-    def told(self, names_max: int) -> Iterator[tuple[Subscriber, list[str], int]]:
-        """Whose set it is, its names and when it was told; as many sets as have `names_max` names together."""
+    def newest(self, names_max: int) -> Iterator[tuple[Subscriber, list[str], int]]:
+        """Whose set it is, its names and when it was sent; as many sets as have `names_max` names together."""
         left = names_max
         for who, known in self._sets.items():
             left -= len(known.names)
@@ -158,7 +158,7 @@ class LiteSubscriptions:
         return [(who, len(known.names)) for who, known in self._sets.items()]
 
     def expire(self, now_ms: int) -> list[Subscriber]:
-        """Forget the sets that were not told for too long; whose they were."""
+        """Forget the sets that were not sent for too long; whose they were."""
         gone = [who for who, known in self._sets.items() if known.synced_ms + self.keep_ms <= now_ms]
         for who in gone:
             self._drop(who)

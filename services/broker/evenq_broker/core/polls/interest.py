@@ -1,4 +1,4 @@
-"""Long polls of a whole cluster, counted: who of the brokers has polls parked for a group and topic, and what was told.
+"""Long polls of a whole cluster, counted: who of the brokers has polls parked for a group and topic, and notices.
 
 `Waiters` is kept by the broker that has messages: which peers have parked polls, whose turn it is. `PeerNotices` is
 kept by the broker that has the polls, one for each peer: what that peer believes, so that only news is sent. A poll
@@ -42,7 +42,7 @@ class Waiters:
         return sum(map(len, self._of_peer.values()))
 
     def tell(self, peer: str, want: Want, count: int) -> bool:
-        """The peer has `count` polls parked for it now. False: the peer told too much, this is not kept."""
+        """The peer has `count` polls parked for it now. False: the peer has too many, this is not kept."""
         if count <= 0:
             self._forget(peer, want)
             return True
@@ -58,11 +58,13 @@ class Waiters:
         return list(self._by_topic.get(topic, ()))
 
     def waits(self, want: Want) -> bool:
-        """True if somebody elsewhere waits for it."""
+        """True if a poll elsewhere waits for it."""
         return want in self._by_topic.get(want.topic, ())
 
     def take(self, want: Want) -> str | None:
-        """The peer to notify; one of its polls is used up, and its turn comes again after the others'. None: nobody."""
+        """The peer to notify; one of its polls is used up, and its turn comes again after the others'. None: no peer
+        has a poll.
+        """
         peers = self._by_topic.get(want.topic, {}).get(want)
         if not peers:
             return None
@@ -97,7 +99,7 @@ class Waiters:
 
 
 class PeerNotices:
-    """What one peer has been told, and which fetches from it came back empty."""
+    """What one peer was sent, and which fetches from it came back empty."""
 
     __slots__ = ("_counts", "_pauses", "fade_ms")
 
@@ -105,7 +107,7 @@ class PeerNotices:
         self.fade_ms = fade_ms
         """How long a want outlives its last poll: a consumer between two polls comes back at once."""
         self._counts: dict[Want, int] = {}
-        self._pauses: dict[Want, tuple[int, int]] = {}  # until when nothing is told (ms), length of the pause
+        self._pauses: dict[Want, tuple[int, int]] = {}  # until when nothing is sent (ms), length of the pause
 
     def used(self, want: Want) -> None:
         """The peer has sent a notice: it believes in one poll less."""
@@ -123,7 +125,7 @@ class PeerNotices:
             self._pauses.pop(want, None)
             return
         _, length = self._pauses.get(want, (0, 0))
-        # The first empty hand is nothing special: somebody was faster.
+        # The first empty hand is nothing special: another broker was faster.
         self._pauses[want] = (now_ms + length, min(max(2 * length, _PAUSE_FIRST_MS), _PAUSE_MAX_MS))
 
     def changes(

@@ -1,4 +1,4 @@
-"""Message ids seen lately: a producer's retry is told from a new message (wire contract 3.7, checklist 20).
+"""Message ids seen lately: a producer's retry is recognized (wire contract 3.7, checklist 20).
 
 Pure. One dict in the order of its coming; an entry is the object that is being stored, then what was answered for it,
 or None after a failure. Entries leave by age, in steps of `tick`, or when there are too many, the oldest first. A key

@@ -1,7 +1,7 @@
 """Recall handles: what a producer keeps of a delayed message, to take it back in time (wire contract 3.13).
 
 Text `d1.<broker name>.<hex>`; the hex part is topic id 4, timer id 8, due time 8 (ms since the epoch), checksum 16, and
-the message id. Kept by nobody, like receipt handles, and checked by the same key.
+the message id. Not kept anywhere, like receipt handles, and checked by the same key.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class MessageLimits:
     first_check_ms: int = 6_000
     lite_topic_size_max: int = 64
     store_host: str = ""
-    """`host:port` of this broker, told to consumers."""
+    """`host:port` of this broker, sent to consumers."""
 
     @cached_property
     def store_host_field(self) -> bytes:

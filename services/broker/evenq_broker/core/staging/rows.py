@@ -221,7 +221,7 @@ class _Maker:
 
     def _same_for_all(self) -> tuple[bytes, int, int]:
         """Of each row the system properties that every row has, as long for each: id, born time, digest and the rest.
-        Made by columns: digits that differ are put into so many copies of one row. Also where a row's message group
+        Made by columns: digits that differ are put into copies of one row. Also where a row's message group
         belongs, and how long one is.
         """
         rows = self._rows
@@ -298,7 +298,7 @@ def _digits(numbers: bytes) -> bytes:
 
 
 def token_and_sequence(timer: StoredTimer) -> tuple[bytes, int]:
-    """Whose block it is. Raises StoreCorrupted for a version nobody knows."""
+    """Whose block it is. Raises StoreCorrupted for an unknown version."""
     if len(timer.head) != _HEAD.size or timer.head[0] != _VERSION:
         raise StoreCorrupted(
             f"staged rows have version {timer.head[0] if timer.head else 'none'}, this program reads {_VERSION}"

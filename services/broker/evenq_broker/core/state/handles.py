@@ -1,4 +1,4 @@
-"""Receipt handles: self-contained, checked by a key, kept by nobody.
+"""Receipt handles: self-contained, checked by a key, not kept anywhere.
 
 Text `e1.<broker name>.<hex>`; the hex part is 49 bytes: group id 4, topic id 4, queue id 4, queue offset 8, delivery
 number 4, expiry 8 (ms since the epoch), unused 1, checksum 16. The checksum is keyed with 32 bytes that live in the

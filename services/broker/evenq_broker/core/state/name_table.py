@@ -61,7 +61,7 @@ class NameTable(Generic[ConfigT]):
         self.version += 1
 
     def touch(self) -> None:
-        """What is told of the configs changed, though none of them did."""
+        """What is known of the configs changed, though none of them did."""
         self.version += 1
 
     def remove(self, name: str) -> ConfigT | None:

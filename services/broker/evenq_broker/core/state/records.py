@@ -149,7 +149,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A queue's lock has this holder now; empty: nobody."""
+    """A queue's lock has this holder now; empty: it is free."""
 
     group: str
     queue: MessageQueue

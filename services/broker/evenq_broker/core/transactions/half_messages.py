@@ -7,11 +7,11 @@ A half message is a timer of the store of kind 2 that becomes due for its next c
 | 1     | version, 1                                                                                         |
 | 8     | number of the transaction: log offset of its first timer; all ones in that timer itself            |
 | 8     | when it began, ms since the epoch                                                                  |
-| 2, 2  | checks made, and checks in a row that reached nobody                                               |
+| 2, 2  | checks made, and checks in a row that reached no one                                               |
 | 2     | length of the producer's client id, which follows; behind it comes the head of the message         |
 
 A transaction id is the text `t1.<broker name>.<hex>`; the hex part is topic id 4, number 8, checksum 16, keyed as
-receipt handles are. Kept by nobody; any broker can read whose it is.
+receipt handles are. Not kept anywhere; any broker can read whose it is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HalfHeader(NamedTuple):
     checks: int
     missed: int
     client_id: str
-    """The producer that sent it; empty if it told none, or one of absurd length."""
+    """The producer that sent it; empty if it sent none, or one of absurd length."""
 
 
 class TransactionId(NamedTuple):
@@ -67,7 +67,7 @@ def pack_half(header: HalfHeader, head: bytes) -> bytes:
 
 
 def unpack_half(data: bytes) -> tuple[HalfHeader, bytes]:
-    """The header, and the head of the message. Raises StoreCorrupted for a version nobody knows."""
+    """The header, and the head of the message. Raises StoreCorrupted for an unknown version."""
     if len(data) < _HEADER.size or data[0] != _VERSION:
         raise StoreCorrupted(f"a half message has version {data[0] if data else 'none'}, this program reads {_VERSION}")
     _, number, first_ms, checks, missed, length = _HEADER.unpack_from(data)

@@ -78,7 +78,7 @@ class Half:
         self.due_ms = due_ms
         self.checks = 0
         self.missed = 0
-        """Checks in a row that reached nobody."""
+        """Checks in a row that reached no producer."""
         self.deciding = False
 
 
@@ -145,7 +145,7 @@ class TransactionTable:
     # ------------------------------------------------------------------------------------------------ decide
 
     def decide(self, number: int, outcome: TransactionOutcome) -> DecisionStatus:
-        """Somebody wants it to end so. After FIRST comes `settle` or `undo`, and nobody else may decide before."""
+        """A caller wants it to end so. After FIRST comes `settle` or `undo`, and no other may decide before."""
         half = self._open.get(number)
         if half is not None:
             if half.deciding:
@@ -180,7 +180,7 @@ class TransactionTable:
     # ------------------------------------------------------------------------------------------------ time
 
     def fire(self, number: int, timer_id: int, header: HalfHeader, topic_id: int, *, now_ms: int) -> Firing:
-        """Its timer is due. One that nobody knows was cut off at its birth: it is open from now on. The same timer may
+        """Its timer is due. One that is not known was cut off at its birth: it is open from now on. The same timer may
         come again, if the store could not take what it was to become.
         """
         known = self._decided.get(number)
@@ -206,7 +206,7 @@ class TransactionTable:
             half.checks, half.missed = half.checks + 1, 0
 
     def missed(self, number: int) -> None:
-        """There was nobody to ask; that counts as no check."""
+        """There was no producer to ask; that counts as no check."""
         half = self._open.get(number)
         if half is not None:
             half.missed += 1

@@ -4,7 +4,8 @@ A push consumer that names a real queue waits for it only while the queue is its
 its long poll ends with MESSAGE_NOT_FOUND at once, and further ones wait for nothing until the client has asked for its
 assignment again, so that the new owner gets what comes. Who owns what is asked of the rebalancer once per decision. In
 doubt everybody may: without a rebalancer, while it is away, and for queues without an owner; a message that two clients
-wait for still goes to one of them only. Called by `rpc.delivery.receive`; told of decisions by `loops.groups.sessions`.
+wait for still goes to one of them only. Called by `rpc.delivery.receive`; receives decisions from
+`loops.groups.sessions`.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ class Grants:
     async def _ask_owners(self, key: Key) -> dict[int, str]:
         link = self._rebalancer
         try:
-            assert link is not None, "nobody asks without one"
+            assert link is not None, "there is no question without one"
             response = await link.forward("/evenq.v1.Assignment/Explain", ask_owners(*key), ASK_TIMEOUT_MS)
             return owners_of(response, key[1], self._runtime.settings.broker_name)
         except Error as error:
-            log.debug("owners not known", extra={"group": key[0], "topic": key[1], "error": str(error)})
+            log.debug("group %s: owners of the queues of topic %s are not known: %s", *key, error.message)
             return {}
 
     def _keep(self, key: Key, owners: dict[int, str]) -> None:

@@ -1,6 +1,6 @@
-"""Queues that wait for successors of members that left, as decisions told them: the next leader goes on waiting.
+"""Queues that wait for successors of members that left, as decisions said: the next leader goes on waiting.
 
-Owned by `broker_facts.py`. Of each (group, topic) what the newest decision told is kept, also that nothing waits any
+Owned by `broker_facts.py`. Of each (group, topic) what the newest decision said is kept, also that nothing waits any
 more, so that the next leader, who hears several brokers, can tell what is over. Only kept: when a hold ends is the
 leader's business.
 """
@@ -24,7 +24,7 @@ class ReportedHolds:
         self._groups: dict[str, dict[str, TopicHolds]] = {}
 
     def decided(self, decision: DecisionNews) -> None:
-        """Keep what waits by this decision, unless a newer one was told."""
+        """Keep what waits by this decision, unless a newer one came."""
         topics = self._groups.get(decision.group, {})
         known = topics.get(decision.topic)
         if known is None and not decision.holds_any:

@@ -2,8 +2,8 @@
 
 Without a rebalancer setting nothing here runs. Of several rebalancers one leads; the others send us to it. The report
 stream starts with everything and goes on with what changed, changes of a few milliseconds together. A leader gives a
-sign of life every second; one that is silent for `SILENCE_MS` is left. While nobody leads, `Assignments` repeats its
-last answers, and only after `STALE_MS` computes here: by then the rebalancers are not blinking but gone
+sign of life every second; one that is silent for `SILENCE_MS` is left. While no rebalancer leads, `Assignments` repeats
+its last answers, and only after `STALE_MS` computes here: by then the rebalancers are not blinking but gone
 (architecture.md 6).
 """
 
@@ -36,7 +36,7 @@ PAUSE_MS = 500
 SILENCE_MS = 5_000
 STALE_MS = 15_000
 ABSENT_MS = 3_000
-"""The same for a broker that has just started: nobody reads by earlier answers of it."""
+"""The same for a broker that has just started: no member reads by earlier answers of it."""
 RETRY_MAX_MS = 1_000
 
 
@@ -104,19 +104,19 @@ class RebalancerLink:
                 await self._runtime.clock.sleep_ms(backoff.next_ms())
 
     async def query(self, group: str, topic: str, client_id: str) -> Answer | None:
-        """Ask for one member's queues; None if nobody leads or the leader does not know the group or topic."""
+        """Ask for one member's queues; None if none leads or the leader does not know the group or topic."""
         if not self._leader or self._runtime.clock.monotonic_ms() < self._asked_again_ms:
             return None
         request = ask_assignment(group, topic, client_id)
         try:
             return assignment_of(await self.forward("/evenq.v1.Assignment/Query", request, QUERY_TIMEOUT_MS))
         except Error as error:
-            log.debug("assignment query failed", extra={"error": str(error)})
+            log.debug("group %s: the rebalancer gave no assignment of topic %s: %s", group, topic, error.message)
             self._asked_again_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS
             return None
 
     async def forward(self, method: str, request: bytes, timeout_ms: int) -> bytes:
-        """Pass a call on to the leader as it is. Raises ConnectionFailed, also while nobody leads, RequestTimeout."""
+        """Pass a call on to the leader as it is. Raises ConnectionFailed, also while none leads, RequestTimeout."""
         if not self._leader:
             raise ConnectionFailed(
                 f"no rebalancer of {self._runtime.settings.rebalancer} leads at the moment; try again in a second"

@@ -2,9 +2,9 @@
 
 Owned by `loops/assignment/rebalancer_link.py`. Changes of a group or a topic come with its name, and only named ones
 are looked at again, so that a thousand quiet groups cost nothing while one moves. Holders change with each lock, and
-only the next leader needs them, and what waits for successors: they are told in the first report of a stream, holders
+only the next leader needs them, and what waits for successors: they are sent in the first report of a stream, holders
 encoded before it in slices between other work. Messages are put together from parts that stay encoded, two for each
-member: itself, and what it holds. Always true: a group that was told is told again, or told to be gone, after it was
+member: itself, and what it holds. Always true: a group that was reported is reported again, or as gone, after it was
 named as changed.
 """
 
@@ -78,11 +78,11 @@ class BrokerReports:
         self._untold: dict[str, None] = {}
         """Groups whose holders found no room in the first report."""
         self._modes: dict[str, dict[str, TopicMode]] = {}
-        """Request modes by group and topic, as decisions told them."""
+        """Request modes by group and topic, as decisions said."""
         self._holds = ReportedHolds()
         self._look_at_all = True
         self._told_groups: dict[str, int] = {}
-        """Name to the hash of what was told."""
+        """Name to the hash of what was reported."""
         self._told_topics: dict[str, int] = {}
         self._told_lags: dict[str, int] = {}
         self._parts: dict[str, dict[str, _MemberShare]] = {}
@@ -95,8 +95,8 @@ class BrokerReports:
     # --- events
 
     def decided(self, decision: DecisionNews) -> None:
-        """Keep the request mode in a decision, and what waits by it: they are told to the next leader, whose memory is
-        empty.
+        """Keep the request mode in a decision, and what waits by it: they are reported to the next leader, whose memory
+        is empty.
         """
         if decision.group not in self._told_groups:
             return
@@ -118,7 +118,7 @@ class BrokerReports:
     # --- reports
 
     def next_ms(self) -> int:
-        """When to look again though nobody woke us."""
+        """When to look again though nothing woke us."""
         return 0 if self._untold else self._lags_due_ms
 
     def prepare(self) -> None:
@@ -278,7 +278,7 @@ class BrokerReports:
 
 def _answered_rows(holder: bytes, answers: Sequence[Answer]) -> Iterator[bytes]:
     for answer in answers:
-        if answer.epoch:  # what was computed here is nobody's decision
+        if answer.epoch:  # what was computed here is no rebalancer's decision
             rest = holder + generation_field(Generation(answer.epoch, answer.counter))
             for queue in answer.queues:
                 if queue.queue_id >= 0:

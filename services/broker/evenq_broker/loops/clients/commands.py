@@ -59,7 +59,7 @@ class Commands:
             future.cancel()
 
     def answered(self, client_id: str, command: TelemetryCommand) -> None:
-        """Something came from a client that is no settings; what nobody asked for is dropped."""
+        """Something came from a client that is no settings; what was not requested is dropped."""
         nonce = nonce_of(command)
         pending = None if nonce is None else self._pending.get(nonce)
         if nonce is not None and pending is not None and pending[0] == client_id and not pending[1].done():

@@ -1,6 +1,6 @@
 """The open telemetry streams of v2 clients: answers to their settings, and commands that the broker sends unasked.
 
-Always true: nobody waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
+Always true: nothing waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
 `DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for room, so a client that stops reading is not read
 either. Several streams of one client may live at once: the newest gets the commands.
 """

@@ -202,7 +202,10 @@ class ClusterCatalog:
             response = await self._peers.ask(broker_name, "/evenq.v1.Admin/CreateTopic", request, repeatable=True)
             return Placement(broker_name, wire.created_counts(broker_name, response))
         except Error as error:
-            log.warning("topic not created", extra={"topic": name, "peer": broker_name, "error": str(error)})
+            log.warning(
+                "topic %s was not created at broker %s: %s", name, broker_name, error.message,
+                extra={"topic": name, "peer": broker_name},
+            )  # fmt: skip
             return Placement(broker_name, error=error.message)
 
     async def _until_routed(self, topic: str, broker_names: Sequence[str]) -> None:

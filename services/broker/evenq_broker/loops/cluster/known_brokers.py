@@ -2,7 +2,7 @@
 goodbye for a drained broker that ends.
 
 A broker in any route is there. Who is not counts only by a nameserver that has heard from everybody: one that has just
-started, or is away, makes nobody missing.
+started, or is away, makes no broker missing.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class BrokerMemory:
         return op is not None
 
     async def goodbye(self, left: Left) -> None:
-        """This broker was drained and ends: if nobody waits for what is `left` here, let the others not miss it."""
+        """This broker was drained and ends: if no group waits for what is `left` here, let the others not miss it."""
         if not left.empty:
             return
         request = goodbye(self._own.now(), left)
@@ -111,7 +111,7 @@ class BrokerMemory:
             async with asyncio.timeout(GOODBYE_MS / 1000):
                 await self._peers.ask_peers(FORGET, request)
         except (TimeoutError, Error) as error:
-            log.info("not all brokers were told that this drained broker stops: %s", error or "no answer in time")
+            log.info("not all brokers were notified that this drained broker stops: %s", error or "no answer in time")
 
 
 def _read_queues(view: RegisteredBroker) -> dict[str, int]:

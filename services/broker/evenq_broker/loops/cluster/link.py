@@ -55,7 +55,7 @@ class ClusterLink:
         self._is_new = False
         """Without topics at its start."""
         self._welcome = asyncio.Event()
-        """Set once a nameserver had the registration and had told its routes."""
+        """Set once a nameserver had the registration and had sent its routes."""
         catalog.changes.on_facts(self._facts_changed)
 
     # ------------------------------------------------------------------------------------------------ life
@@ -79,7 +79,7 @@ class ClusterLink:
         peers.
 
         A broker without topics waits longer, `WELCOME_WAIT_MS` at most, until a nameserver has its registration and
-        told it the routes: before, a topic would be created at some brokers of a new cluster only. One that has topics
+        sent it the routes: before, a topic would be created at some brokers of a new cluster only. One that has topics
         serves them, whether nameservers are there or not.
         """
         clock = self._runtime.clock
@@ -87,10 +87,11 @@ class ClusterLink:
         await done_within(first, ROUTE_WAIT_MS, clock=clock)
         if not self._is_new or not self.nameservers or self._welcome.is_set():
             return
-        log.info("waiting for a nameserver: this broker has no topics yet, and its cluster may be starting")
+        log.info("waiting for one of the nameservers %s: this broker has no topics yet", ", ".join(self.nameservers))
         if not await done_within(asyncio.ensure_future(self._welcome.wait()), WELCOME_WAIT_MS, clock=clock):
             log.warning(
-                "no nameserver answered in %d s: topics that are created now may be missing at other brokers",
+                "none of the nameservers %s answered in %d s: topics created now may be missing at other brokers",
+                ", ".join(self.nameservers),
                 WELCOME_WAIT_MS // 1_000,
                 extra={"nameservers": self.nameservers},
             )
@@ -100,7 +101,7 @@ class ClusterLink:
         await asyncio.gather(*(registration.goodbye() for registration in self._registrations))
 
     def stop(self) -> None:
-        """Tell nobody any more what changes here."""
+        """Report no more what changes here."""
         self.started = False
 
     # ------------------------------------------------------------------------------------------------ what changes
@@ -124,7 +125,7 @@ class ClusterLink:
             self.routes_changed()
 
     def routes_told(self) -> None:
-        """A nameserver told its table. If it is the first one, its other brokers get the time to come from now on."""
+        """A nameserver sent its table. If it is the first one, its other brokers get the time to come from now on."""
         if self._unsure_until_ms >= 0 and not self._heard_routes:
             self._unsure_until_ms = self._runtime.clock.monotonic_ms() + self._runtime.settings.route_settle_ms
         self._heard_routes = True
@@ -140,8 +141,8 @@ class ClusterLink:
         self._changes.routes_changed(self._catalog.routes.take_changed_topics())
 
     async def routes_known(self) -> None:
-        """Wait after a restart of this broker until a nameserver that has settled told the routes, at most until
-        `route_settle_ms` after its first word: members would give up queues of living brokers that are not told yet.
+        """Wait after a restart of this broker until a nameserver that has settled sent the routes, at most until
+        `route_settle_ms` after its first word: members would give up queues of living brokers that are not known yet.
         """
         while self._unsure_until_ms >= 0:
             seen = self._changes.routes.count

@@ -55,7 +55,7 @@ class Peers:
         repeatable: bool = False,
     ) -> bytes:
         """Ask one other broker; a `repeatable` question is asked once more, because a broker that just came back cannot
-        be reached until the connection to it has rested. Raises ConnectionFailed (also for a broker that nobody knows),
+        be reached until the connection to it has rested. Raises ConnectionFailed (also for an unknown broker),
         RequestTimeout.
         """
         view = self._routes.broker(broker_name)

@@ -45,7 +45,7 @@ class Registration:
         self._changes = changes
         self._interval_ms = runtime.settings.register_interval_ms
         self._registered: tuple[str, int, tuple[str, ...]] | None = None
-        """Incarnation and data version this nameserver has; None: it must be told everything."""
+        """Incarnation and data version this nameserver has; None: it must be sent everything."""
         self._talking = asyncio.Lock()
         self._left = False
         self.answers = False
@@ -81,7 +81,7 @@ class Registration:
                 await self._call("Unregister", request, UNREGISTER_TIMEOUT_MS)
         except Error as error:
             log.info(
-                "nameserver %s was not told that this broker stops: %s",
+                "nameserver %s was not notified that this broker stops: %s",
                 self._address,
                 error.message,
                 extra={"nameserver": self._address},

@@ -1,7 +1,7 @@
 """Watching the routes of every nameserver into the broker's `RouteTable`.
 
 One loop per nameserver holds a `WatchRoutes` stream; a broken one is opened again after a growing pause, while the
-table goes on with what it knows. When a topic's route changes, the sessions that read it are told at once (NS-8).
+table goes on with what it knows. When a topic's route changes, the sessions that read it are notified at once (NS-8).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class RouteListener(Protocol):
-    """Who is told what a watch hears."""
+    """Listeners of what a watch hears."""
 
     def routes_told(self) -> None: ...
     def register_now(self) -> None: ...

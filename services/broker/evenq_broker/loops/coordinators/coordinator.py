@@ -45,7 +45,7 @@ class Coordinator(Protocol):
 
     async def compare_and_set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         """Write `proposed` if the record still has the token of `expected` (None: if there is none). Gives it as
-        written, or None if the token was another. Raises CoordinatorUnknown if nobody knows whether it was, or still
+        written, or None if the token was another. Raises CoordinatorUnknown if it is not known whether it was, or still
         will be, written; RecordWentBack; RecordRefused.
         """
         ...

@@ -165,7 +165,7 @@ class EtcdStore:
             raise
 
     def _turn(self, failed: str, error: Error) -> None:
-        """Go to the next endpoint, if nobody did so meanwhile."""
+        """Go to the next endpoint, unless it was done meanwhile."""
         if error.retryable and self._all[self._at] == failed:
             self._at = (self._at + 1) % len(self._all)
 

@@ -34,6 +34,7 @@ class MemoryCoordinator:
         if token != ("" if expected is None else expected.token):
             return None
         shared.seen = Seen(proposed, str(int(token or 0) + 1))
+        # A new event for each change: who waits on the old one cannot miss a change between waking and looking.
         before, shared.changed = shared.changed, asyncio.Event()
         before.set()
         return shared.seen

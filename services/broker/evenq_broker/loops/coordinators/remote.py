@@ -72,8 +72,8 @@ class Look:
 
 
 class RecordStore(Protocol):
-    """Single tries, each bounded by some seconds. All raise an Error if nobody knows, retryable if another try may
-    help.
+    """Single tries, each bounded by some seconds. All raise an Error if the outcome is not known, retryable if another
+    try may help.
     """
 
     @property

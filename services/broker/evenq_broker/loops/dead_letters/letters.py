@@ -31,7 +31,7 @@ async def to_dead_letters(
     *,
     long_polls: LongPolls,
 ) -> None:
-    """Copy the message at `offset` with its origin told in `dead_letter_queue` and in user properties, then finish it.
+    """Copy the message at `offset` with its origin in `dead_letter_queue` and in user properties, then finish it.
     Raises what a send raises.
 
     A message that retention has already removed is only finished.

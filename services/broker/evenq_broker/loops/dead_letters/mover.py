@@ -1,4 +1,4 @@
-"""What becomes of a delivery that nobody finished: at once a dead letter after the last attempt, else tried again.
+"""What becomes of a delivery that was not finished: at once a dead letter after the last attempt, else tried again.
 
 `core.delivery.progress` asks at each end of a delivery (`over`), so a message needs no consumer to die, and a delivery
 that its client's life held to the longest time counts as failed, with the group's pause. Always true: a message waits

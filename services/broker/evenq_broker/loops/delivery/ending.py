@@ -3,8 +3,8 @@ they have in hand.
 
 Called by `app.py` at a shutdown and by `rpc.delivery.receive` and `rpc.delivery.pulling`. Members of our own protocol
 hand their queues over meanwhile (`loops.groups.sessions`); a v2 client can only acknowledge, so without this wait all
-that it holds would come again after the restart. A message that waits for its retry is in nobody's hand. Always true:
-the wait ends with the last ack, and at its limit in any case.
+that it holds would come again after the restart. A message that waits for its retry is in no client's hand. Always
+true: the wait ends with the last ack, and at its limit in any case.
 """
 
 from __future__ import annotations

@@ -454,7 +454,7 @@ class MessageTaker:
         if wish.queues is None:
             self._long_polls.ready(group_id, topic_id, max(queue_id, 0))
             return
-        if self._long_polls.nobody:
+        if self._long_polls.idle:
             return
         for one in wish.queues:
             queue = self._ledger.progress.queue(group_id, topic_id, one)

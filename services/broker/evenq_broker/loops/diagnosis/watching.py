@@ -69,5 +69,5 @@ async def _stored_ms(ledger: Ledger, queue: QueueProgress, offset: int) -> int:
     try:
         messages = await ledger.store.read_at(queue.topic_id, queue.queue_id, [offset])
     except Error:
-        return 0  # its readers are told; here it has no age
+        return 0  # its readers are reported; here it has no age
     return messages[0].store_ms if messages else 0

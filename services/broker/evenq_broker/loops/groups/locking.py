@@ -3,8 +3,9 @@
 Called by `rpc.groups.groups` (lock, unlock), by `rpc.delivery.data` and `rpc.delivery.receive` (may this member read
 and commit?) and by `loops.groups.sessions` when a member is gone. Carries out what the lock table decides: a holder
 whose queue is wanted hears of it at once, a lock that is let go passes to the first waiter in the same step, and
-what is granted is durable before it is told. Clients that receive and acknowledge (v2) hold no locks: they get nothing
-of a queue that a member of their group holds, and a member gets a queue only when their deliveries of it have ended.
+what is granted is durable before it is answered. Clients that receive and acknowledge (v2) hold no locks: they get
+nothing of a queue that a member of their group holds, and a member gets a queue only when their deliveries of it have
+ended.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Locking:
         self._seen: dict[tuple[str, MessageQueue], int] = {}
         """When that was last so: members ask in turns, with pauses in between."""
         self._clearing: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
-        """Held queues whose holder is not told yet, because others still work on what they received of them: the
+        """Held queues whose holder is not answered yet, because others still work on what they received of them: the
         holder, and since when, monotonic ms."""
 
     async def lock(
@@ -171,7 +172,7 @@ class Locking:
         self._freed.notify()
 
     def leave(self) -> None:
-        """The broker is closing: nobody is given a queue any more, and nobody waits for one."""
+        """The broker is closing: no member is given a queue any more, and none waits for one."""
         self.leaving = True
         for ticket, future in self._tickets.items():
             self._membership.locks.cancel(ticket)
@@ -288,8 +289,8 @@ class Locking:
             session.queue_wanted(queue, self._runtime.clock.monotonic_ms())
 
     async def _safe(self) -> None:
-        """A member that is told that a queue is its own must find it so after a restart of the broker; also a queue
-        that passed on in the step in which its holder let go, which recorded it.
+        """A member that was answered that a queue is its own must find it so after a restart of the broker; also a
+        queue that passed on in the step in which its holder let go, which recorded it.
         """
         self._record_locks()
         recording = self._recording

@@ -54,7 +54,7 @@ class Session:
         self.incarnation = incarnation
         """Of the client that opened it; 0: it did not tell."""
         self.hands_over = hands_over
-        """True: told that the broker leaves, it finishes and lets go; an older client does not understand it."""
+        """True: notified that the broker leaves, it finishes and lets go; an older client does not understand it."""
         self.heard_ms = now_ms
         """Monotonic ms of its last sign of life."""
         self.ended = False
@@ -73,7 +73,7 @@ class Session:
         self._wake = asyncio.Event()
 
     def members_changed(self, now_ms: int, *, soon: bool = True) -> None:
-        """The group is not what it was. Not `soon`: told at `late`, so that a long list does not stand before a share
+        """The group is not what it was. Not `soon`: sent at `late`, so that a long list does not stand before a share
         that cannot wait.
         """
         if soon:
@@ -83,14 +83,14 @@ class Session:
         self._note(now_ms, soon=soon)
 
     def late(self, now_ms: int) -> None:
-        """Tell what need not be told soon."""
+        """Send what need not be sent soon."""
         if self._waits:
             self._members_changed |= self._members_late
             self._ring(now_ms)
 
     def settings_changed(self, group: GroupConfig, now_ms: int) -> None:
         """The group is configured like this from now on. By whom it is divided may hang on it, so that members are
-        told who they are, too, if that had time so far.
+        sent the list of them, too, if that had time so far.
         """
         self._settings = group
         self._members_changed |= self._members_late
@@ -105,7 +105,7 @@ class Session:
         *,
         soon: bool = True,
     ) -> None:
-        """Another decision about a topic, or something that only asking will tell: then no share is told."""
+        """Another decision about a topic, or something that only asking will tell: then no share is sent."""
         if generation == NO_GENERATION:
             self._routes[topic] = None  # beside a decision that waits: which of them knows of the other is unknown
             self._note(now_ms, soon=soon)

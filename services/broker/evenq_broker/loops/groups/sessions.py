@@ -106,7 +106,7 @@ class Sessions:
         return session
 
     def update(self, session: Session, member: Member) -> None:
-        """The member told changed facts on its open stream."""
+        """The member sent changed facts on its open stream."""
         lease_ms = self._runtime.settings.session_timeout_ms
         now_ms = self._runtime.clock.monotonic_ms()
         if not session.ended and self._membership.members.join(session.group, member, now_ms=now_ms, lease_ms=lease_ms):
@@ -137,8 +137,8 @@ class Sessions:
         )
 
     def offsets_reset(self, group: str, queue: MessageQueue, offset: int) -> tuple[str, ResetFence | None]:
-        """The group was moved to `offset`: its holder is told, and the holder's commits do not count until it has
-        begun again. Gives the holder and what it is held by; ("", None) if nobody owns the queue.
+        """The group was moved to `offset`: its holder is notified, and the holder's commits do not count until it has
+        begun again. Gives the holder and what it is held by; ("", None) if no member owns the queue.
         """
         holder = self._membership.locks.holder(group, queue)
         if not holder:
@@ -204,7 +204,7 @@ class Sessions:
         """A v2 client gave a sign of life (Heartbeat, Receive, Telemetry, QueryAssignment).
 
         `client_type`: number of `apache.rocketmq.v2.ClientType`; producers are no members. `subscriptions` None = not
-        told by this call, what is known stays. `now_ms`: wall time, ms. Without client id or group nothing happens.
+        sent with this call, what is known stays. `now_ms`: wall time, ms. Without client id or group nothing happens.
         """
         if not group or not context.client_id or client_type not in CLIENT_TYPES_OF_GROUPS:
             return

@@ -3,7 +3,7 @@
 An operator's change goes to every live broker at once, complete, with the time at which it was asked for
 (`GroupConfig.revised_ms`). Who comes into sight later is asked once for all such settings, and asks back. Groups that
 are not here are made only as a broker tells them that runs for longer than this one: what this one had and does not
-have any more was deleted meanwhile. What nobody ever asked for (`revised_ms` 0) is not spread.
+have any more was deleted meanwhile. What was never requested (`revised_ms` 0) is not spread.
 """
 
 from __future__ import annotations

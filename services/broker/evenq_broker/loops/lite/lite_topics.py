@@ -2,9 +2,9 @@
 
 `rpc.sending.send` asks where a message goes, `rpc.delivery.receive` which queues a client reads, `rpc.lite.lite` tells
 what clients want. A group that has not read a lite topic begins at its first message, whenever it subscribes. A lite
-topic expires when, for `lite_topic_idle_ms`, nothing was sent to it and nobody was subscribed to it; what a live
+topic expires when, for `lite_topic_idle_ms`, nothing was sent to it and no client was subscribed to it; what a live
 subscription may still read is never dropped. When its parent is deleted, subscriptions end at once, and clients are
-told.
+notified.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Lites"]
 log = logging.getLogger(__name__)
 
 SWEEP_MS = 5_000
-TOLD_MAX = 20_000
+NAMES_SENT_MAX = 20_000
 AGAIN_MS = 100
 UNKNOWN_MS = 500
 NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
@@ -149,7 +149,7 @@ class Lites:
         return not queue.lanes and queue.next < self._ledger.store.queue_range(parent.topic_id, queue_id)[1]
 
     async def _wake_again(self, group: GroupConfig, parent: TopicConfig, queues: Sequence[int]) -> None:
-        # The client that was told may be gone before it takes the message: then another one gets it.
+        # The client that was notified may be gone before it takes the message: then another one gets it.
         await self._runtime.clock.sleep_ms(AGAIN_MS)
         for queue_id in queues:
             if self._deliverable(group, parent, queue_id):
@@ -206,10 +206,13 @@ class Lites:
         if changed:
             self._refresh([who])
 
-    def told(self) -> list[LiteSet]:
+    def newest_sets(self) -> list[LiteSet]:
         """What clients want, for a broker that has just started."""
         now_ms = self._runtime.now_ms()
-        return [LiteSet(who, names, now_ms - synced_ms) for who, names, synced_ms in self.subscriptions.told(TOLD_MAX)]
+        return [
+            LiteSet(who, names, now_ms - synced_ms)
+            for who, names, synced_ms in self.subscriptions.newest(NAMES_SENT_MAX)
+        ]
 
     async def learn(self) -> None:
         """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.
@@ -280,7 +283,9 @@ class Lites:
             one.used_ms += ahead_ms
 
     def end_topic(self, parent: TopicConfig) -> None:
-        """The parent was deleted: its subscriptions end, and clients with a telemetry stream here are told (4.5)."""
+        """The parent was deleted: its subscriptions end, and clients with a telemetry stream here are notified
+        (4.5).
+        """
         self.topics.forget_topic(parent.topic_id)
         ended = self.subscriptions.end_parent(parent.name)
         if ended:
@@ -298,7 +303,7 @@ class Lites:
                     await self._runtime.clock.sleep_ms(AGAIN_MS)
 
     async def sweep(self) -> None:
-        """Forget subscriptions that are not told any more, and idle lite topics. Runs as a loop of the broker."""
+        """Forget subscriptions that are not sent any more, and idle lite topics. Runs as a loop of the broker."""
         while True:
             await self._runtime.clock.sleep_ms(SWEEP_MS)
             self.tick()

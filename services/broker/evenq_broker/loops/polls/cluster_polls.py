@@ -1,9 +1,9 @@
 """Long polls that a message at any broker of the cluster wakes (wire contract 3.9, checklist 31).
 
 Each broker keeps one line (`evenq.v1.Peers/Interest`) to each other one. On it it tells for which group and topic it
-has polls parked; when the other one has something deliverable that nobody there takes, it says so to one broker, which
+has polls parked; when the other one has something deliverable that no poll there takes, it says so to one broker, which
 wakes one poll, and that poll fetches with a receive that does not wait. At rest nothing is sent. A peer that does not
-know the call, or is away, is simply not waited on. What is told is decided by `core.polls.interest`; the polls are
+know the call, or is away, is simply not waited on. What is sent is decided by `core.polls.interest`; the polls are
 those of `core.polls.poll_table`.
 """
 
@@ -41,7 +41,7 @@ __all__ = ["ClusterPolls", "PeerListener"]
 log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Peers/Interest"
-GATHER_MS = 2  # polls parked within it are told together
+GATHER_MS = 2  # polls parked within it are sent together
 PUSH_DELAY_MS = 50  # a message waits this long for a poll here before a push consumer's poll elsewhere is woken
 UNKNOWN_RETRY_MS = 30_000  # a peer without the call may have been upgraded
 
@@ -62,7 +62,7 @@ class PeerListener:
         self._closed = False
 
     def notify(self, want: Want) -> None:
-        """There is something for one of its polls. Bounded by the polls it told of."""
+        """There is something for one of its polls. Bounded by the polls it announced."""
         self._notices.append(want)
         self._wake.set()
 
@@ -121,7 +121,7 @@ class _Line:
         self.address = address
         self.incarnation = incarnation
         self.open = False
-        self.told = PeerNotices()
+        self.notices = PeerNotices()
         self.task: asyncio.Task[None] | None = None
         self._outbox = _InterestOutbox()
 
@@ -129,7 +129,7 @@ class _Line:
         """A new call: the peer knows nothing."""
         self._outbox.end()
         self._outbox = _InterestOutbox()
-        self.told = PeerNotices()
+        self.notices = PeerNotices()
         self.open = True
         return self._outbox
 
@@ -138,7 +138,7 @@ class _Line:
         self._outbox.tell(want, count)
 
     def end(self) -> None:
-        """The call is over; nothing is told until the next one."""
+        """The call is over; nothing is sent until the next one."""
         self.open = False
         self._outbox.end()
 
@@ -162,7 +162,7 @@ class ClusterPolls:
         self.on_elsewhere: ReadyElsewhere = lambda *_, **__: False
         """Wakes a poll that is parked here for a message at another broker; set at the start."""
         self.waiters = Waiters(wants_max=runtime.settings.polls_max)
-        """Polls parked at other brokers; empty: nobody there waits."""
+        """Polls parked at other brokers; empty: no poll there waits."""
         self.fetches = 0
         self.fetches_empty = 0
         self._listeners: dict[str, PeerListener] = {}
@@ -177,7 +177,7 @@ class ClusterPolls:
         """Open the lines to all peers, now and as they come and go."""
         self._table.on_wide = self._changed
         self._runtime.spawn(self._keep_lines(), name="lines to peers")
-        self._runtime.spawn(self._keep_telling(), name="waiting polls told")
+        self._runtime.spawn(self._keep_sending(), name="waiting polls")
 
     def close(self) -> None:
         """End all lines. Idempotent."""
@@ -197,7 +197,7 @@ class ClusterPolls:
             return
         if key in self._table.wide:
             self._since.pop(want, None)
-            if all(line.told.known(want) for line in self._lines.values()):
+            if all(line.notices.known(want) for line in self._lines.values()):
                 return
             self._dirty[want] = None
             self._news.notify()
@@ -222,7 +222,7 @@ class ClusterPolls:
         wants, self._dirty = self._dirty, {}
         counts = {want: self._parked(want) for want in wants}
         for line in self._lines.values():
-            for want, count, look_ms in line.told.changes(wants, counts, self._since, now_ms) if line.open else ():
+            for want, count, look_ms in line.notices.changes(wants, counts, self._since, now_ms) if line.open else ():
                 if count >= 0:
                     line.tell(want, count)
                 else:
@@ -233,7 +233,7 @@ class ClusterPolls:
                 self._since.pop(want, None)
 
     def _noticed(self, line: _Line, want: Want) -> None:
-        line.told.used(want)
+        line.notices.used(want)
         group, topic = self._catalog.groups.get(want.group), self._catalog.topics.get(want.topic)
         woken = (
             group is not None
@@ -241,7 +241,7 @@ class ClusterPolls:
             and self.on_elsewhere(group.group_id, topic.topic_id, push=want.push, source=line.name)
         )
         if not woken:
-            line.told.decline(want)
+            line.notices.decline(want)
             line.tell(want, 0)
         self._dirty[want] = None
         self._news.notify()
@@ -253,7 +253,7 @@ class ClusterPolls:
         line = self._lines.get(source)
         if line is not None:
             want = Want(group.name, topic.name, push)
-            line.told.fetched(want, self._runtime.now_ms(), found=found)
+            line.notices.fetched(want, self._runtime.now_ms(), found=found)
             self._dirty[want] = None
             self._news.notify()
 
@@ -327,13 +327,13 @@ class ClusterPolls:
         return listener
 
     def left(self, listener: PeerListener) -> None:
-        """A line ended, with all that was told on it."""
+        """A line ended, with all that was sent on it."""
         listener.close()
         if self._listeners.get(listener.peer) is listener:
             del self._listeners[listener.peer]
             self.waiters.drop(listener.peer)
 
-    async def told(self, listener: PeerListener, want: Want, count: int) -> None:
+    async def announced(self, listener: PeerListener, want: Want, count: int) -> None:
         """A peer says how many polls it has parked. A group that waits anywhere has begun to read here, too."""
         if self._listeners.get(listener.peer) is not listener:
             return
@@ -358,7 +358,7 @@ class ClusterPolls:
             self._look_ms = due_ms
             self._news.notify()
 
-    async def _keep_telling(self) -> None:
+    async def _keep_sending(self) -> None:
         clock = self._runtime.clock
         while True:
             seen, look_ms = self._news.count, self._look_ms
@@ -442,8 +442,8 @@ class ClusterPolls:
     async def _take(self, listener: PeerListener, news: WaitingNews) -> None:
         for want, count in news.counts:
             try:
-                await self.told(listener, want, count)
-            except Error as error:  # no such group, or no room for it: nobody can wait for it here
+                await self.announced(listener, want, count)
+            except Error as error:  # no such group, or no room for it: no poll can wait for it here
                 log.info(
                     "a poll of broker %s is refused: %s", listener.peer, error.message, extra={"peer": listener.peer}
                 )

@@ -42,7 +42,7 @@ class LongPolls:
             _finish(poll)
 
     @property
-    def nobody(self) -> bool:
+    def idle(self) -> bool:
         """No poll waits, here or at another broker."""
         return not len(self._polls) and not self._wide.waiters
 

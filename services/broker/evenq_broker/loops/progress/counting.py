@@ -20,7 +20,7 @@ __all__ = ["counted", "deliveries_of", "let_go", "vanished"]
 
 
 def vanished(catalog: Catalog, ledger: Ledger, group: str, queues: Iterable[MessageQueue]) -> None:
-    """Their holder is gone without having let go: what it had in hand may have been delivered. What is told of the
+    """Their holder is gone without having let go: what it had in hand may have been delivered. What is said of the
     queues next is recorded behind this.
     """
     ops = []

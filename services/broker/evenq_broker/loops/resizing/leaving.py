@@ -2,8 +2,8 @@
 
 Called again and again, like `loops.resizing.resizing`: the state between the steps is the topic itself, closed for
 writing. It ends when every group has finished all of it here; what no group has read, and delayed messages, keep it
-unless told otherwise. `rpc.resizing.leaving` has made sure before that it is somewhere else, and that nobody brings it
-back by use.
+unless the caller wants it gone. `rpc.resizing.leaving` has made sure before that it is somewhere else, and that no
+broker brings it back by use.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ async def scale(
 ) -> tuple[TopicConfig, Hidden]:
     """Let the topic have `queues` queues HERE, 1 to 4,096. New ones are open at once. Of too many, the last ones take
     no more messages at once and are closed if all groups have finished them and nothing in them was read by no group;
-    else what keeps them open is told.
+    else what keeps them open is answered.
 
     `close_unread` closes them although they hold what no group has read, `force` in any case: it waits until the topic
     grows again. Raises TopicNotFound, IllegalTopic, BadRequest.

@@ -54,7 +54,11 @@ def _due(
 def _message(catalog: Catalog, timer: StoredTimer, *, delayed_retries: DelayedRetries) -> Append | None:
     topic = catalog.topics.by_id(timer.topic_id)
     if topic is None:
-        log.info("a delayed message has no topic any more", extra={"topic_id": timer.topic_id, "due_ms": timer.due_ms})
+        log.info(
+            "a delayed message is dropped: its topic, id %d, was deleted",
+            timer.topic_id,
+            extra={"due_ms": timer.due_ms},
+        )
         return None
     delayed_retries.due(timer.topic_id, timer.log_offset)
     queue_id = timer.queue_id % topic.write_queues

@@ -2,9 +2,9 @@
 those that missed them.
 
 `rpc.staging.staging` begins, decides and abandons; `sweep` goes on with what a crash or an absent broker left: the
-coordinator rolls forward what is decided and not published everywhere, and every broker asks about stagings that nobody
-spoke of. A decision is durable before anybody learns of it, and so is the word that a token shall never win. Nothing is
-dropped without that word, however long the coordinator is away.
+coordinator rolls forward what is decided and not published everywhere, and every broker asks about stagings that no
+broker spoke of. A decision is durable before anybody learns of it, and so is the word that a token shall never win.
+Nothing is dropped without that word, however long the coordinator is away.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Deciding:
         `coordinator`: what to keep if none is known; durable then. Raises BadRequest, TooManyRequests.
         """
         _check_query(query_id)
-        async with self._locks.of(query_id):  # what is being decided is not told before it is safe
+        async with self._locks.of(query_id):  # what is being decided is not answered before it is safe
             query = self.table.queries.get(query_id)
             now_ms = self._runtime.clock.now_ms()
             if query is None and coordinator:
@@ -218,8 +218,8 @@ class Deciding:
             await clock.sleep_ms(settings.ask_interval_ms)
 
     def broker_forgotten(self, name: str) -> None:
-        """A broker left for good: its queries may begin anew with another coordinator, and nobody waits for its part of
-        a decided batch.
+        """A broker left for good: its queries may begin anew with another coordinator, and nothing waits for its part
+        of a decided batch.
         """
         ops: list[StagingOp] = []
         for query_id, query in self.table.queries.items():

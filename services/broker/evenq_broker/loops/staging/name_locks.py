@@ -10,7 +10,7 @@ __all__ = ["NameLocks"]
 
 
 class NameLocks:
-    """One lock for each name that somebody holds or waits for; others take no memory."""
+    """One lock for each name that is held or waited for; others take no memory."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -1,6 +1,6 @@
 """Staged rows at this broker: kept invisible, published when their batch is decided, dropped when they lost.
 
-`rpc.staging.staging` stages; `loops.staging.deciding` says what was decided and asks about what nobody spoke of. A
+`rpc.staging.staging` stages; `loops.staging.deciding` says what was decided and asks about what was not decided. A
 block is one timer of the store, so it is durable, survives restarts and is moved before retention lets its file go.
 Publishing is one group of the log: the messages, the end of the blocks and the record that says so, all or nothing;
 what is published or dropped is not there any more, so doing it again changes nothing.
@@ -84,7 +84,7 @@ class Staging:
         return [*self.deciding.table.dump(), *self.table.dump()]
 
     def start(self) -> None:
-        """Follow what retention moves, and look after what nobody spoke of."""
+        """Follow what retention moves, and look after what was not decided."""
         self._ledger.store.timers.on_moved = self._moved
         self._runtime.spawn(self.deciding.sweep(), name="staged rows")
 
@@ -168,7 +168,7 @@ class Staging:
             await self._resolve(batch)
 
     def broker_forgotten(self, name: str) -> None:
-        """A broker left for good: nobody can say any more what became of the batches that it decided."""
+        """A broker left for good: no broker can say any more what became of the batches that it decided."""
         self.deciding.broker_forgotten(name)
         for batch in self.table.batches():
             if any(staging.coordinator == name for staging in self.table.of(batch)):
@@ -189,7 +189,7 @@ class Staging:
                 await self._settle(batch, coordinator, outcome.winners)
             else:
                 lost = [staging for staging in mine if staging.token in outcome.dropped]
-                await self._drop(lost, "nobody decided in time, or its task failed")
+                await self._drop(lost, "no decision came in time, or its task failed")
 
     async def _settle(self, batch: Batch, coordinator: str, winners: Collection[str]) -> int:
         mine = [staging for staging in self.table.of(batch) if staging.coordinator == coordinator]

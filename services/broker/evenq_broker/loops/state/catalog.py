@@ -48,7 +48,7 @@ class Catalog:
         """Where topics are in the cluster, as the nameservers say."""
         self.uids = TopicUids(runtime.rng)
         self.changes = Changes()
-        """What others are told of it all."""
+        """What others learn of it all."""
         self.draining = False
         """True: no new messages are taken, what there is is read to its end (`loops.resizing.resizing`). Durable."""
         self.made_ms: dict[str, int] = {}
@@ -151,8 +151,8 @@ class Catalog:
         or becomes MIXED.
 
         `queues` 0 = the default. `retention_ms`: None = as it is, 0 = for ever, -1 = the broker's setting. `chosen`:
-        somebody chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new one.
-        Raises IllegalTopic and TooManyRequests (table full).
+        an operator chose its brokers, from now on. `uid`: of a new topic, as the other brokers have it; empty: a new
+        one. Raises IllegalTopic and TooManyRequests (table full).
         """
         self._check_topic_name(name, system=system)
         old = self.topics.get(name)
@@ -243,7 +243,7 @@ class Catalog:
     ) -> GroupConfig:
         """Create a group HERE, or change an existing one; durable when it returns.
 
-        What is not told (None, 0) stays as it is, or is the default for a new group. `strategy`: empty takes it away.
+        What is not given (None, 0) stays as it is, or is the default for a new group. `strategy`: empty takes it away.
         `revised_ms`: when an operator asked for it (`GroupConfig`); 0: none did.
         """
         problem = group_problem(name)

@@ -34,7 +34,7 @@ class Changes:
 
     def facts_changed(self, *, group: str = "", topic: str = "") -> None:
         """This topic, or this group or its members, changed here; neither named: anything may have. Whoever should know
-        is told at once.
+        is answered at once.
         """
         for listener in self._fact_listeners:
             listener(group, topic)

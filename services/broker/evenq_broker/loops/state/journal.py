@@ -5,7 +5,7 @@ one turn share one future; it does not take part in their cancellation, so one c
 answers.
 
 The state is ahead of the log, for long where copies are away, so two things must hold. Who finds that something is so
-already answers only behind `safe`: else a second ack would be told OK for a first one that nobody will know after a
+already answers only behind `safe`: else a second ack would be answered OK for a first one that is lost after a
 failover. And what the store refused is not forgotten, because the state has it: it is owed, and stands first in the
 next record.
 """
@@ -36,7 +36,7 @@ REFUSED = (HaNotAvailable, StoreFull, TooManyRequests)
 
 
 class _Batch(asyncio.Future[None]):
-    """Shared by all callers of one turn, so none of them may cancel it; a cancelled caller is told when it is done."""
+    """Shared by all callers of one turn, so none of them may cancel it; a cancelled caller goes on when it is done."""
 
     def cancel(self, msg: Any | None = None) -> bool:  # noqa: ARG002
         return False
@@ -178,7 +178,7 @@ class Journal:
         try:
             await self._store.save_snapshot(self._state())
         except Exception:
-            log.exception("snapshot failed")
+            log.exception("no snapshot at the end of this broker: the next start replays more of the log")
 
 
 def _seen(future: asyncio.Future[None]) -> None:

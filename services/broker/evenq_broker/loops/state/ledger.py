@@ -157,8 +157,8 @@ class Ledger:
         if ahead_ms <= 0:
             return 0
         log.warning(
-            "the clock was set back since the last start; deadlines go on from the log's time",
-            extra={"behind_ms": ahead_ms},
+            "the clock is %d ms behind the newest record of the log; deadlines go on from the log's time",
+            ahead_ms,
         )
         self._runtime.skip_ms(ahead_ms)
         return ahead_ms

@@ -2,7 +2,7 @@
 
 A half message is a timer of the store (`core.transactions.half_messages`), due for its next check. A decision ends the
 timer, appends the message if it is a commit, and records the outcome: one group of the log, all or nothing. A check
-goes to the stream of a live producer of the topic, the sender's if it can be, here or at another broker; when nobody is
+goes to the stream of a live producer of the topic, the sender's if it can be, here or at another broker; when none is
 there, it counts as not made. After the last check the message goes to `TRANS_CHECK_MAX_TIME_TOPIC`.
 """
 
@@ -85,7 +85,7 @@ class Transactions:
         self._relays: set[asyncio.Task[None]] = set()
         self._making: asyncio.Task[None] | None = None
         self._unasked: dict[int, dict[int, None]] = {}
-        """Topic id -> open transactions whose last check met nobody."""
+        """Topic id -> open transactions whose last check met no producer."""
 
     # ------------------------------------------------------------------------------------------------ begin
 
@@ -93,7 +93,7 @@ class Transactions:
         """Store a half message; its transaction id when it is safe. Raises TooManyRequests and what a send raises."""
         now_ms = self._runtime.clock.now_ms()
         for number in self.table.make_room(now_ms):
-            log.warning("a transaction has no half message", extra={"number": number})
+            log.warning("transaction %d made room for others: its half message was never stored", number)
         timer.head = pack_half(HalfHeader(None, now_ms, 0, 0, client_id), timer.head)
         stored = self._ledger.store.append((), timers=(timer,))
         number = timer.log_offset
@@ -158,7 +158,9 @@ class Transactions:
             if outcome is TransactionOutcome.COMMITTED:
                 if frame is None:
                     outcome = TransactionOutcome.TO_COMMIT
-                    log.warning("a half message cannot be read now; it is delivered later", extra={"number": number})
+                    log.warning(
+                        "topic %s: the half message %d cannot be read now; it is delivered later", topic.name, number
+                    )
                 else:
                     messages.append(_message(frame, topic))
             ended = [frame.log_offset] if frame is not None else []
@@ -184,7 +186,7 @@ class Transactions:
         try:
             timers = await self._ledger.store.read_timers(timer_ids)
         except StoreCorrupted as error:
-            log.warning("a half message cannot be read", extra={"number": number, "error": str(error)})
+            log.warning("the half message of transaction %d cannot be read: %s", number, error.message)
             return None
         return next((timer for timer in timers if timer is not None and _number_of(timer) == number), None)
 
@@ -198,7 +200,7 @@ class Transactions:
         number = timer.log_offset if header.number is None else header.number
         topic = self._catalog.topics.by_id(timer.topic_id)
         if topic is None:
-            log.info("a half message has no topic any more", extra={"topic_id": timer.topic_id, "number": number})
+            log.info("transaction %d is dropped: its topic, id %d, was deleted", number, timer.topic_id)
             self.table.forget(number)
             self._unasked.pop(timer.topic_id, None)
             self._ledger.journal.record(HalvesEnded((number,), (TransactionOutcome.FORGOTTEN,)))
@@ -291,7 +293,9 @@ class Transactions:
         return backoff_ms
 
     def producer_came(self, topics: Iterable[str]) -> None:
-        """A producer of these topics is connected now: ask it about transactions that nobody could be asked about."""
+        """A producer of these topics is connected now: ask it about transactions for whose checks no producer was
+        there.
+        """
         for name in topics:
             topic = self._catalog.topics.get(name)
             numbers = None if topic is None else self._unasked.pop(topic.topic_id, None)
@@ -314,8 +318,8 @@ class Transactions:
             self._record(number)
 
     def push_check(self, topic: str, client_id: str, command: bytes) -> bool | None:
-        """Send the command to a producer of the topic that is connected here, first to that client. False: nobody is;
-        None: nobody has room for it now.
+        """Send the command to a producer of the topic that is connected here, first to that client. False: none is;
+        None: none has room for it now.
         """
         streams = self._clients.streams.producers(topic, first=client_id)
         if any(stream.push(command) for stream in streams):

@@ -43,7 +43,7 @@ class DecisionNews:
     def __init__(self, data: bytes) -> None:
         self._message = assignment_pb2.Decision.FromString(data)
         self.leader = self._message.leader
-        """`host:port` of the rebalancer that leads; empty: the one that told this."""
+        """`host:port` of the rebalancer that leads; empty: the one that sent this."""
         self.group = self._message.group
         """Empty: no decision."""
         self.topic = self._message.topic

@@ -57,7 +57,7 @@ def ask_settings(broker_name: str, *, back: bool, after: str) -> bytes:
 def page_of(response: bytes) -> SettingsPage:
     """The answer to `ask_settings`. Raises what its status says."""
     message = peers_pb2.GroupSettingsResponse.FromString(response)
-    check(message.status)
+    check(message.status)  # before the groups: a refusal must not look like a last page without any
     return SettingsPage([PeerSettings(entry.group, entry.settings) for entry in message.groups], message.more)
 
 

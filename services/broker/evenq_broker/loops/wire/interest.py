@@ -1,4 +1,4 @@
-"""The line between two brokers on which polls are told and messages noticed (`loops.polls.cluster_polls`)."""
+"""The line between two brokers for waiting polls and notices of messages (`loops.polls.cluster_polls`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def waiting_polls(counts: Mapping[Want, int]) -> bytes:
 
 
 def interest_of(request: bytes) -> WaitingNews:
-    """What `interest_hello` or `waiting_polls` told; nothing for no bytes."""
+    """What `interest_hello` or `waiting_polls` sent; nothing for no bytes."""
     message = peers_pb2.InterestRequest.FromString(request)
     counts = [(Want(one.group, one.topic, one.push), one.count) for one in message.waiting]
     return WaitingNews(message.broker_name, counts)

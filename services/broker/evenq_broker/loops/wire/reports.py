@@ -51,7 +51,7 @@ class ReportHead:
 
     @property
     def empty(self) -> bool:
-        """True while nothing was told."""
+        """True while there is nothing to report."""
         return self._message.ByteSize() <= self._empty_size
 
     def encoded(self) -> bytes:

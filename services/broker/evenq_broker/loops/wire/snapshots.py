@@ -25,7 +25,7 @@ class ReceivedPiece(NamedTuple):
     """Bytes of the whole file."""
     data: bytes
     crc32c: int | None
-    """Of the whole file; None: it is not told with this part."""
+    """Of the whole file; None: it is not sent with this part."""
 
 
 def ask_snapshot(who: Opening) -> bytes:

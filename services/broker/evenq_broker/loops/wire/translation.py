@@ -79,7 +79,7 @@ def message_type_number(kind: MessageType) -> definition_pb2.MessageType.ValueTy
 
 
 def message_type_of(number: int, *, unspecified: MessageType = MessageType.MIXED) -> MessageType:
-    """The kind of a wire number; `unspecified` for 0. Raises BadRequest for a number nobody knows."""
+    """The kind of a wire number; `unspecified` for 0. Raises BadRequest for an unknown number."""
     if number == 0:
         return unspecified
     kind = _TYPE_OF_NUMBER.get(number)
@@ -188,7 +188,7 @@ def broker_state(view: RegisteredBroker) -> registry_pb2.BrokerState:
 
 
 def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
-    """A broker as a nameserver told it; None for one without an address, which nobody can reach."""
+    """A broker as a nameserver sent it; None for one without an address, which cannot be reached."""
     broker = state.broker
     if not broker.listeners or not broker.name:
         return None
@@ -211,7 +211,7 @@ def broker_view(state: registry_pb2.BrokerState) -> RegisteredBroker | None:
 
 
 def counts_of_entry(broker_name: str, entry: registry_pb2.TopicEntry) -> QueueCounts:
-    """What a topic looks like in a route, as another broker told it."""
+    """What a topic looks like in a route, as another broker sent it."""
     known = entry.permission in {1, 2, 3, 4}
     return QueueCounts(
         broker_name=broker_name,
@@ -323,7 +323,7 @@ def balance_message(balance: BalancePolicy) -> groups_pb2.BalancePolicy:
 
 
 def balance_of(message: groups_pb2.BalancePolicy) -> BalancePolicy:
-    """The policy of a request. Raises BadRequest for a weight nobody knows and for numbers outside their ranges."""
+    """The policy of a request. Raises BadRequest for an unknown weight and for numbers outside their ranges."""
     if message.weight not in set(Weight):
         known = ", ".join(weight for weight in Weight if weight)
         raise BadRequest(f"weight {message.weight[:40]!r} is unknown; give one of {known}, or none for even shares")
@@ -348,7 +348,7 @@ def retry_message(retry: RetryPolicy) -> groups_pb2.RetryPolicy:
 
 
 def retry_of(message: groups_pb2.RetryPolicy) -> RetryPolicy:
-    """The policy of a request. Raises BadRequest for a kind nobody knows and for numbers outside their ranges."""
+    """The policy of a request. Raises BadRequest for an unknown kind and for numbers outside their ranges."""
     if message.kind not in set(RetryKind):
         raise BadRequest(f"retry kind {message.kind[:40]!r} is unknown; give one of {', '.join(RetryKind)}")
     try:

@@ -132,7 +132,7 @@ class _GroupAdmin:
     # ------------------------------------------------------------------------------------------------ subscriptions
 
     async def list_subscriptions(self, data: bytes, context: RpcContext) -> bytes:
-        """Those of living members; then what groups once read and nobody reads now (as this broker knows it)."""
+        """Those of living members; then what groups once read and no member reads now (as this broker knows it)."""
         request = parsed(admin_pb2.ListSubscriptionRequest, data, context)
         topic, group = request.topic.name, request.group.name
         response = admin_pb2.ListSubscriptionResponse(status=OK)
@@ -166,7 +166,7 @@ class _GroupAdmin:
         return response.SerializeToString()
 
     async def delete_subscription(self, data: bytes, context: RpcContext) -> bytes:
-        """Forget a group's progress on a topic, on all brokers. Raises PreconditionFailed while somebody reads it."""
+        """Forget a group's progress on a topic, on all brokers. Raises PreconditionFailed while a member reads it."""
         request = parsed(admin_pb2.DeleteSubscriptionRequest, data, context)
         group, topic = request.group.name, request.topic.name
         if MARK not in context.headers:

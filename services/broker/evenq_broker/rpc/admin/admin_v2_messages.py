@@ -1,7 +1,7 @@
 """The calls of `apache.rocketmq.v2.Admin` about messages, and its questions to clients over their telemetry streams.
 
 A client is asked by a broker that has a stream of it: its `command_brokers`. What a client cannot be asked for (it has
-no words for its caches) is told from the broker's side of it.
+no words for its caches) is known from the broker's side of it.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class _Asking:
             raise NotFound(f"no client {client_id!r} in group {group}; see `evenq client list --group {group}`")
 
     async def _elsewhere(self, client_id: str, context: RpcContext) -> str | None:
-        """The address of a broker that can ask the client, if it is another one. Raises NotFound: nobody can."""
+        """The address of a broker that can ask the client, if it is another one. Raises NotFound: none can."""
         if not client_id:
             raise BadRequest("the request names no client; see `evenq client list`")
         if self._clients.streams.reaches(client_id) or MARK in context.headers:

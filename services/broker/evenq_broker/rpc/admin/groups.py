@@ -94,7 +94,7 @@ class Groups:
                 )
             await self._group_settings.adopt(PeerSettings(request.group, request.settings))
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
-        strategy = strategy_asked(request.strategy)  # a name that nobody knows is refused now, not warned of later
+        strategy = strategy_asked(request.strategy)  # an unknown name is refused now, not warned of later
         warnings = (
             []
             if request.local or strategy != "MACHINE_ROOM"

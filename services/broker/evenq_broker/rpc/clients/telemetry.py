@@ -6,7 +6,7 @@ broker knows of its clients: an SDK that got no settings would not start, and no
 
 Besides, it carries what the broker sends unasked, like transaction checks (`loops.clients.streams`). Nothing else
 depends on the stream: clients whose stream broke long ago are served all the same. A stream is read only as fast as its
-client reads the answers, so a client that stops reading holds one answer and disturbs nobody.
+client reads the answers, so a client that stops reading holds one answer and disturbs no other.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _fill_subscription(
     runtime: Runtime, catalog: Catalog, settings: definition_pb2.Settings, context: RpcContext
 ) -> None:
     subscription = settings.subscription
-    # Without a grant nobody learns how a group is configured.
+    # Without a grant no client learns how a group is configured.
     group = None if _group_refused(settings, context) else catalog.groups.get(subscription.group.name)
     attempts = group.max_attempts if group is not None else runtime.settings.default_group_max_attempts
     subscription.fifo = group is not None and group.ordered

@@ -104,7 +104,7 @@ class _BrokerGroups:
         if routes.broker(name) is None:
             if any(one.name == name for one in self._cluster.known.missing()):
                 raise PreconditionFailed(
-                    f"broker group {name} has no leader now, so nobody can hand over; `evenq cluster show --endpoint "
+                    f"broker group {name} has no leader now, so no copy can hand over; `evenq cluster show --endpoint "
                     "HOST:PORT` with the address of one of its copies says how they are"
                 )
             names = ", ".join(view.name for view in routes.brokers())

@@ -284,7 +284,7 @@ class _Routing:
             rebalancer=self._rebalancer,
         )
         if not assignment.counter and self._soon_decided(group.name, client_id):
-            reason = "the rebalancer will decide in a moment; keep what you have, and ask when you are told to"
+            reason = "the rebalancer will decide in a moment; keep what you have, and ask when you are notified"
             return assignment_pb2.AssignmentResponse(status=OK, known=False, reason=reason).SerializeToString()
         return assignment_pb2.AssignmentResponse(
             status=OK,
@@ -406,7 +406,9 @@ def _alive(catalog: Catalog, topic: str, broker_name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _share(name: str) -> tuple[Share | None, str]:
-    """What divides here, and its name: without a rebalancer nobody knows who has what, so AVG stands in for STICKY."""
+    """What divides here, and its name: without a rebalancer it is not known who has what, so AVG stands in for
+    STICKY.
+    """
     if not name:
         return None, name
     strategy: Strategy = Averagely()

@@ -77,7 +77,7 @@ class MemberProgress:
             offsets.mark = await self._mark(topic, queue, mark_at) if mark_at > 0 else ""
             response.offsets.append(offsets)
         if group is not None:
-            await self._ledger.journal.settled()  # nobody is told of progress that a failover could take back
+            await self._ledger.journal.settled()  # no client learns of progress that a failover could take back
         return response.SerializeToString()
 
     async def _mark(self, topic: TopicConfig, queue: MessageQueue, offset: int) -> str:

@@ -57,7 +57,7 @@ class NamedQueues:
         """A queue of this broker, also a closed one. Raises TopicNotFound, BadRequest, and as `must_be_here`."""
         must_be_here(self._runtime, named)
         topic = self.topic(named.topic)
-        if not 0 <= named.queue_id < topic.queues_ever:  # offsets of a closed queue are still told and committed
+        if not 0 <= named.queue_id < topic.queues_ever:  # offsets of a closed queue are still answered and committed
             raise BadRequest(
                 f"topic {topic.name} has queues 0 to {topic.read_queues - 1} on this broker, not {named.queue_id}"
             )

@@ -162,7 +162,7 @@ class PullHandler:
         committed = None
         if group is not None:
             committed = self._ledger.progress.committed(group.group_id, topic.topic_id, queue_id)
-            await self._ledger.journal.settled()  # nobody is told of progress that a failover could take back
+            await self._ledger.journal.settled()  # no client learns of progress that a failover could take back
         if committed is None:
             raise OffsetNotFound(
                 f"group {name!r} has no offset on queue {queue_id} of {topic.name} yet; begin where QueryOffset says"

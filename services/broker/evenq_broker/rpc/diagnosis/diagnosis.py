@@ -216,7 +216,7 @@ async def _explained(runtime: Runtime, group: str, *, rebalancer: RebalancerLink
         response = assignment_pb2.ExplainResponse.FromString(data)
         check(response.status)
     except GroupNotFound:
-        return None, ""  # nobody has told it of the group yet
+        return None, ""  # no broker has reported the group to it yet
     except Error as error:
         return None, error.message
     return decided_of(response, now_ms=runtime.clock.now_ms()), ""

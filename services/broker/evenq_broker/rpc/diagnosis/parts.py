@@ -44,7 +44,7 @@ __all__ = ["decided_of", "part_here", "part_of"]
 
 QUEUES_MAX = 20_000
 STRANDED_MAX = 1_000
-TOLD_MAX = 20_000
+ROWS_MAX = 20_000
 SLICE = 500
 
 
@@ -145,15 +145,15 @@ def _member(runtime: Runtime, tally: MemberTally) -> diagnosis_pb2.MemberState:
 def _assignments(
     group: str, tallies: Iterable[MemberTally], *, membership: GroupTables
 ) -> Iterable[diagnosis_pb2.ToldQueues]:
-    """What members without locks were told to read, as far as it is told queue by queue."""
+    """What members without locks were answered to read, as far as it is known queue by queue."""
     rows = 0
     for tally in tallies:
         if tally.member.protocol is not Protocol.V2:
             continue
-        for topic, assignment in membership.answers.told(group, tally.member.client_id).items():
+        for topic, assignment in membership.answers.answers_of(group, tally.member.client_id).items():
             queues = [queue_message(queue) for queue in assignment.queues if queue.queue_id >= 0]
             rows += len(queues)
-            if rows > TOLD_MAX:
+            if rows > ROWS_MAX:
                 return
             generation = common_pb2.Generation(epoch=assignment.epoch, counter=assignment.counter)
             yield diagnosis_pb2.ToldQueues(
@@ -197,7 +197,7 @@ def _queue(
 
 
 def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
-    """What a broker told."""
+    """What a broker answered."""
     return BrokerPart(
         broker_name=part.broker_name,
         members=tuple(
@@ -230,7 +230,7 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
             )
             for one in part.queues
         ),
-        told=tuple(
+        assigned=tuple(
             AssignedQueues(one.client_id, one.topic, generation_of(one.generation), tuple(map(queue_of, one.queues)))
             for one in part.told
         ),
@@ -272,7 +272,7 @@ def _settings_of(settings: groups_pb2.GroupSettings) -> dict[str, str]:
 
 
 def decided_of(response: assignment_pb2.ExplainResponse, *, now_ms: int) -> Decided:
-    """What the rebalancer told. `now_ms`: since the epoch."""
+    """What the rebalancer answered. `now_ms`: since the epoch."""
     return Decided(
         strategy=response.strategy,
         queues=tuple(

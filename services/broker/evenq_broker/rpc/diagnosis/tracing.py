@@ -2,7 +2,7 @@
 
 Where it lies comes from the message index, each group's state from the delivery state, which is always exact; who got
 it when comes from `core.diagnosis.trace`, which forgets after `trace_bytes` and at a restart. Copies in `%RETRY%` and
-`%DLQ%` topics of the groups that read it are told as well.
+`%DLQ%` topics of the groups that read it are followed as well.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def trace_everywhere(
 
 
 def _may_describe(trace: admin_pb2.MessageTrace, context: RpcContext) -> bool:
-    # An id of somebody else's message finds its copies in their retry and dead-letter topics.
+    # An id of another group's message finds its copies in their retry and dead-letter topics.
     return context.may_topic(Action.DESCRIBE, trace.message.queue.topic)
 
 

@@ -183,7 +183,7 @@ class _Groups:
         request = parsed(groups_pb2.LockQueuesRequest, data)
         group = await self._catalog.ensure_group(request.group)
         queues = [self._own_queue(queue) for queue in _bounded(request.queues)]
-        open_ones = [queue for queue in queues if self._is_read(queue)]  # a closed one is nobody's any more
+        open_ones = [queue for queue in queues if self._is_read(queue)]  # a closed one has no owner any more
         granted = await self._sessions.locking.lock(
             group.name,
             request.client_id,

@@ -1,4 +1,6 @@
-"""What somebody hears who gives a group the strategy MACHINE_ROOM: it gives nobody anything without rooms (AL-20)."""
+"""The warning for a caller that gives a group the strategy MACHINE_ROOM: it gives no member anything without rooms
+(AL-20).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def about_rooms(runtime: Runtime, group: str, *, membership: GroupTables) -> lis
         return []
     warning = (
         f"MACHINE_ROOM divides the queues of rooms, and broker {settings.broker_name} knows of none. Unless the "
-        "rebalancer does (its setting machine_rooms, or the zones of its Kubernetes nodes), nobody gets a queue: "
+        "rebalancer does (its setting machine_rooms, or the zones of its Kubernetes nodes), no member gets a queue: "
         f"set `zone` of brokers and consumers. evenq group doctor {group} says whether it works"
     )
     return [warning]

@@ -2,8 +2,8 @@
 
 The broker asked makes a plan with all others first, then carries it out everywhere; each broker moves its own queues
 and tells who reads them. Two receives never see half a reset: what was in flight is forgotten in one step with the move
-(D6), pollers wake at once, a member that owns a queue is told on its session and its commits do not count until it has
-begun again (`core.groups.resets`). A member may say when it joins that it will not follow: then the whole reset is
+(D6), pollers wake at once, a member that owns a queue is notified on its session and its commits do not count until it
+has begun again (`core.groups.resets`). A member may say when it joins that it will not follow: then the whole reset is
 refused, because its next commit would undo it.
 """
 

@@ -1,6 +1,6 @@
 """SyncLiteSubscription, and what a LITE topic needs of all its brokers (wire contract 2.7, 3.14, 5.6).
 
-A subscription told to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
+A subscription sent to any broker is passed on to all that carry the parent. A message goes to the broker that owns its
 lite topic. A simple consumer asks one broker for ever, so a receive looks at all of them: at one of them first, another
 one each time, then it waits for all at once. Waiting takes nothing at the others; what two gave at the same moment is
 given back by one of them, uncounted. When brokers of the topic come or go meanwhile, it begins again.
@@ -288,7 +288,7 @@ class LiteReceiving:
             taken = await fetch(self._runtime, self._catalog, peer, request, context, cluster=self._cluster)
             if taken is not None or self._runtime.now_ms() >= until_ms:
                 return taken
-            pause_ms = min(max(2 * pause_ms, 10), 1_000)  # somebody was faster
+            pause_ms = min(max(2 * pause_ms, 10), 1_000)  # another send was faster
             await self._runtime.clock.sleep_ms(pause_ms)
         return None
 

@@ -2,7 +2,7 @@
 
 The messages keep the handles of the broker that has them, so acks, changes and forwards of the client find their way
 from any broker (`rpc.cluster.forwarding`). An answer is read to its end before the first frame goes on, so a peer that
-dies in the middle costs nobody an error; and what the client does not take to the last frame is given back there,
+dies in the middle costs no client an error; and what the client does not take to the last frame is given back there,
 uncounted.
 """
 

@@ -35,7 +35,9 @@ def rpcs(*, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSetti
         return group_settings.answer(request.broker_name, back=request.back, after=request.after)
 
     async def lite_subscriptions(_request: bytes, _context: RpcContext) -> bytes:
-        return peers_pb2.LiteSubscriptionsResponse(status=OK, sets=lite_set_messages(lite.told())).SerializeToString()
+        return peers_pb2.LiteSubscriptionsResponse(
+            status=OK, sets=lite_set_messages(lite.newest_sets())
+        ).SerializeToString()
 
     async def lite_ready(data: bytes, _context: RpcContext) -> bytes:
         request = parsed(peers_pb2.LiteReadyRequest, data)

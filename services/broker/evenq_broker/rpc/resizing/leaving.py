@@ -1,6 +1,6 @@
 """`ScaleTopic` to 0 queues: the topic leaves a broker (TQ-4), which `loops.resizing.leaving` does there.
 
-Before, the other brokers hear that somebody chose where the topic is, so that none brings it back by use.
+Before, the other brokers hear that an operator chose where the topic is, so that none brings it back by use.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import counts_of, entry_of, queue_message
 from evenq_broker.runtime import Runtime
 
-__all__ = ["UNFINISHED_TOLD_MAX", "Leaving", "unfinished_message"]
+__all__ = ["UNFINISHED_NAMED_MAX", "Leaving", "unfinished_message"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
-UNFINISHED_TOLD_MAX = 1_000
+UNFINISHED_NAMED_MAX = 1_000
 
 
 class Leaving:
@@ -107,7 +107,7 @@ class Leaving:
         return admin_pb2.ResizedTopic(
             broker_name=own,
             entry=entry_of(topic.name, counts_of(own, topic, draining=self._catalog.draining)),
-            unfinished=map(unfinished_message, remains.unfinished[:UNFINISHED_TOLD_MAX]),
+            unfinished=map(unfinished_message, remains.unfinished[:UNFINISHED_NAMED_MAX]),
             unread=remains.unread,
             stored=remains.stored,
             delayed=remains.delayed,

@@ -26,7 +26,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import counts_of, entry_of
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.resizing.leaving import UNFINISHED_TOLD_MAX, Leaving, unfinished_message
+from evenq_broker.rpc.resizing.leaving import UNFINISHED_NAMED_MAX, Leaving, unfinished_message
 from evenq_broker.runtime import Runtime
 
 __all__ = ["rpcs"]
@@ -153,7 +153,7 @@ class _Resizing:
             broker_name=own,
             draining=self._catalog.draining,
             empty=left.empty,
-            unfinished=map(unfinished_message, left.unfinished[:UNFINISHED_TOLD_MAX]),
+            unfinished=map(unfinished_message, left.unfinished[:UNFINISHED_NAMED_MAX]),
             lag=sum(one.lag for one in left.unfinished),
             delayed=left.delayed,
             unread=left.unread,
@@ -240,5 +240,5 @@ class _Resizing:
 
     def _resized(self, name: str, topic: TopicConfig, left: Iterable[Unfinished]) -> admin_pb2.ResizedTopic:
         entry = entry_of(topic.name, counts_of(name, topic, draining=self._catalog.draining))
-        shown = list(map(unfinished_message, left))[:UNFINISHED_TOLD_MAX]
+        shown = list(map(unfinished_message, left))[:UNFINISHED_NAMED_MAX]
         return admin_pb2.ResizedTopic(broker_name=name, entry=entry, unfinished=shown)

@@ -62,7 +62,7 @@ class Elsewhere:
     async def at_owners(
         self, request: service_pb2.SendMessageRequest, data: bytes, kind: MessageType, context: RpcContext
     ) -> bytes | None:
-        """The answer of the brokers that the messages belong to; None: they are all this one's, or nobody's."""
+        """The answer of the brokers that the messages belong to; None: they are all this one's, or no broker's."""
         if kind is MessageType.LITE:
             return await self._at_lite_owners(request, data, context)
         return await self._homes.elsewhere(request, data, context) if kind in OWNED else None

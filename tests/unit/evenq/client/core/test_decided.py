@@ -19,7 +19,7 @@ def queues(*numbers: int) -> tuple[MessageQueue, ...]:
 
 
 def of(number: int) -> tuple[MessageQueue, ...]:
-    """The share of generation `number`: each decision is told apart by its queue."""
+    """The share of generation `number`: each decision is distinguished by its queue."""
     return queues(number)
 
 

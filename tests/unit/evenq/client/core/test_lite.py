@@ -17,7 +17,7 @@ def start(
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("given", "expected"),
     [
         ({}, None),
         ({"start_from": "FIRST"}, LiteStart(LiteStartKind.FIRST)),
@@ -28,24 +28,24 @@ def start(
         ({"tail": 3}, LiteStart(LiteStartKind.TAIL, 3)),
     ],
 )
-def test_each_start_has_one_argument(told: dict[str, Any], expected: LiteStart | None) -> None:
-    assert start(**told) == expected
+def test_each_start_has_one_argument(given: dict[str, Any], expected: LiteStart | None) -> None:
+    assert start(**given) == expected
 
 
 def test_a_time_may_be_a_text() -> None:
-    told = start("TIMESTAMP", "20240229143000")
-    assert told is not None
-    assert told.kind is LiteStartKind.TIMESTAMP
-    assert told.value > 1_700_000_000_000
+    result = start("TIMESTAMP", "20240229143000")
+    assert result is not None
+    assert result.kind is LiteStartKind.TIMESTAMP
+    assert result.value > 1_700_000_000_000
 
 
 @pytest.mark.parametrize(
-    "told",
+    "given",
     [{"offset": -1}, {"tail": -1}, {"offset": 1, "tail": 1}, {"start_from": "FIRST", "tail": 1}, {"start_from": "no"}],
 )
-def test_a_start_that_makes_no_sense_is_refused(told: dict[str, Any]) -> None:
+def test_a_start_that_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        start(**told)
+        start(**given)
 
 
 def test_a_pause_has_bounds() -> None:

@@ -82,7 +82,7 @@ def test_a_break_after_a_silence_or_under_suspicion_leaves_nothing_to_trust() ->
     fresh.end(1)
     assert fresh.state is LockState.AWAY_SUSPECT
     assert not fresh.sure(1)
-    assert not fresh.confirm(1, suspicions=fresh.suspicions), "nobody can have answered"
+    assert not fresh.confirm(1, suspicions=fresh.suspicions), "no broker can have answered"
 
 
 def test_without_a_lease_silence_means_nothing() -> None:

@@ -28,9 +28,9 @@ def message(offset: int) -> ReceivedMessage:
 CHUNK = [message(offset) for offset in range(3)]
 
 
-@pytest.mark.parametrize("told", [None, True, "ok", 0])
-def test_cc_4_anything_but_false_and_retry_means_done(told: object) -> None:
-    assert failures(told, CHUNK) == ([], 0)
+@pytest.mark.parametrize("result", [None, True, "ok", 0])
+def test_cc_4_anything_but_false_and_retry_means_done(result: object) -> None:
+    assert failures(result, CHUNK) == ([], 0)
 
 
 def test_cc_4_false_means_that_none_is_done() -> None:

@@ -20,7 +20,7 @@ def message(offset: int, attempt: int = 1) -> ReceivedMessage:
 
 
 @pytest.mark.parametrize(
-    ("offset", "told", "most", "number", "apart"),
+    ("offset", "given", "most", "number", "apart"),
     [
         (3, 1, 5, 4, True),  # counted three times
         (3, 7, 5, 7, True),  # its copy knows more
@@ -28,13 +28,13 @@ def message(offset: int, attempt: int = 1) -> ReceivedMessage:
         (5, 4, 5, 5, True),  # this is the last one, and being in hand does not use it up
         (5, 5, 5, 5, True),
         (5, 1, 1, 1, True),
-        (8, 1, 5, None, False),  # nobody had it
+        (8, 1, 5, None, False),  # no member had it
         (8, 5, 5, None, False),
     ],
 )
-def test_which_delivery_comes_next(offset: int, told: int, most: int, number: int | None, apart: bool) -> None:
+def test_which_delivery_comes_next(offset: int, given: int, most: int, number: int | None, apart: bool) -> None:
     past = PastDeliveries(8, {3: 3, 6: FINISHED}, most)
-    assert past.attempt(offset, told) == (number, apart)
+    assert past.attempt(offset, given) == (number, apart)
 
 
 def test_finished_ones_are_left_out_and_progress_goes_past_them() -> None:

@@ -1,4 +1,4 @@
-"""A reader of any copy: the leader first, a follower while it is away or far ahead, and nobody who has just failed."""
+"""A reader of any copy: the leader first, a follower while it is away or far ahead, and none that has just failed."""
 
 from __future__ import annotations
 

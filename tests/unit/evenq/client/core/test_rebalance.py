@@ -64,8 +64,8 @@ class Loop(RuleBasedStateMachine):
     @rule(offset=st.one_of(st.none(), st.integers(-1, 9)))
     def answer_start(self, offset: int | None) -> None:
         if self.finding:
-            told = None if offset is None else QueueOffset(offset)
-            self.perform(self.table.start_found(self.finding.pop(0), told))
+            result = None if offset is None else QueueOffset(offset)
+            self.perform(self.table.start_found(self.finding.pop(0), result))
 
     @rule()
     def leave(self) -> None:

@@ -25,7 +25,7 @@ def queues(*numbers: int) -> tuple[MessageQueue, ...]:
 
 
 class Wire:
-    """A server that says what it is told to."""
+    """A server that says what the test sets."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -47,16 +47,16 @@ class Wire:
 
 class Sessions:
     def __init__(self) -> None:
-        self.told = ""
+        self.configured = ""
         self.topics: dict[str, set[str]] = {"m": set(), "n": set()}
 
     def members(self) -> list[MemberInfo] | None:
-        if self.told != "":
+        if self.configured != "":
             return None
         return [MemberInfo(name, "evenq", frozenset(topics)) for name, topics in self.topics.items()]
 
     def strategy(self) -> str:
-        return self.told
+        return self.configured
 
 
 class Desk:
@@ -76,7 +76,7 @@ class Desk:
             trust_ms=TRUST_MS,
         )
 
-    def told(self, counter: int, *numbers: int) -> bool:
+    def decides(self, counter: int, *numbers: int) -> bool:
         return self.assignment.take(AssignmentChanged("t", Generation(1, counter), queues(*numbers)))
 
     def part(self) -> list[int] | None:
@@ -86,7 +86,7 @@ class Desk:
 
 def test_what_a_broker_told_is_not_asked_for_and_counts_for_the_fence() -> None:
     desk = Desk()
-    assert desk.told(3, 0, 1)
+    assert desk.decides(3, 0, 1)
     assert desk.part() == [0, 1]
     assert (desk.wire.asked, desk.assignment.generation("t")) == (0, Generation(1, 3))
     assert desk.assignment.all_decided(["t", RETRY])
@@ -95,13 +95,13 @@ def test_what_a_broker_told_is_not_asked_for_and_counts_for_the_fence() -> None:
 
 def test_xo_7_an_older_decision_told_late_changes_nothing_and_asks_nothing() -> None:
     desk = Desk()
-    assert desk.told(3, 0, 1)
-    assert desk.told(2, 1)
+    assert desk.decides(3, 0, 1)
+    assert desk.decides(2, 1)
     assert (desk.part(), desk.wire.asked) == ([0, 1], 0)
     desk.wire.answer = Assignment(True, queues(0), Generation(1, 1))
-    desk.wire.meanwhile = lambda: desk.told(4, 1) and None
+    desk.wire.meanwhile = lambda: desk.decides(4, 1) and None
     desk.assignment.suspect()
-    assert (desk.part(), desk.assignment.generation("t")) == ([1], Generation(1, 4)), "told while it was asked"
+    assert (desk.part(), desk.assignment.generation("t")) == ([1], Generation(1, 4)), "reported while it was asked"
 
 
 def test_an_answer_is_trusted_until_suspicion_a_change_without_a_share_or_time() -> None:
@@ -122,7 +122,7 @@ def test_an_answer_is_trusted_until_suspicion_a_change_without_a_share_or_time()
 
 def test_what_a_broker_computed_is_asked_for_each_time() -> None:
     desk = Desk()
-    desk.told(3, 0, 1)
+    desk.decides(3, 0, 1)
     desk.assignment.suspect()
     desk.wire.answer = Assignment(True, queues(0))
     assert (desk.part(), desk.part(), desk.wire.asked) == ([0], [0], 2)
@@ -131,21 +131,21 @@ def test_what_a_broker_computed_is_asked_for_each_time() -> None:
 
 def test_members_that_divide_by_themselves_take_no_shares() -> None:
     desk = Desk(ask_server=False)
-    assert not desk.told(3, 0, 1)
+    assert not desk.decides(3, 0, 1)
     assert (desk.part(), desk.wire.asked) == ([0], 0), "its own part of two queues among two members"
 
 
 def test_sr_1_sr_2_who_was_told_neither_asks_exactly_while_the_group_has_a_strategy() -> None:
     desk = Desk(ask_server=None)
-    assert not desk.told(3, 0, 1)
+    assert not desk.decides(3, 0, 1)
     assert (desk.part(), desk.wire.asked, desk.assignment.asks) == ([0], 0, False)
-    desk.sessions.told = "STICKY"
+    desk.sessions.configured = "STICKY"
     desk.wire.answer = Assignment(True, queues(1), Generation(1, 4))
     desk.assignment.suspect()
     assert (desk.part(), desk.wire.asked, desk.wire.strategies) == ([1], 1, ["STICKY"])
-    assert desk.told(5, 0, 1)
+    assert desk.decides(5, 0, 1)
     assert (desk.part(), desk.assignment.generation("t"), desk.wire.asked) == ([0, 1], Generation(1, 5), 1)
-    desk.sessions.told = ""
+    desk.sessions.configured = ""
     assert (desk.part(), desk.assignment.generation("t"), desk.wire.asked) == ([0], NO_GENERATION, 1)
     assert not desk.assignment.all_decided(["t"]), "joins and leaves are its own business again"
 
@@ -165,7 +165,7 @@ def test_a_retry_topic_that_is_not_made_yet_costs_one_call() -> None:
 def test_when_the_last_decision_came_is_known() -> None:
     desk = Desk()
     assert not desk.assignment.heard_since(0)
-    desk.told(1, 0)
+    desk.decides(1, 0)
     assert desk.assignment.heard_since(0)
 
 
@@ -195,7 +195,7 @@ def test_a_changed_share_is_logged_with_its_queues_and_what_divided_it(caplog: p
     )
     assert line(Desk()).endswith("(decided by the server, strategy AVG, client m)")
     desk = Desk(ask_server=None)
-    desk.sessions.told = "STICKY"
+    desk.sessions.configured = "STICKY"
     assert line(desk).endswith("(decided by the server, strategy STICKY, client m)")
     desk.assignment.chosen = {"t": list(queues(1))}
     assert line(desk).endswith("(chosen by its user, client m)")
@@ -221,7 +221,7 @@ def test_al_3_a_member_that_no_broker_names_takes_nothing_and_its_log_says_so_on
 
 
 def test_a_member_that_does_not_read_the_topic_gets_none_of_its_queues() -> None:
-    """RG-8: what it was given nobody would read. One that did not tell what it reads counts as reading all."""
+    """RG-8: what it was given would not be read. One that did not tell what it reads counts as reading all."""
     desk = Desk(ask_server=False)
     assert desk.part() == [0]
     desk.sessions.topics["n"] = {"another"}

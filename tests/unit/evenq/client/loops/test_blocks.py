@@ -25,7 +25,7 @@ class Encoded:
 
 
 class Cutting:
-    """Blocks over so many queues; an encoded message is its body."""
+    """Blocks over this number of queues; an encoded message is its body."""
 
     def __init__(self, queues: int = 4, **options: Any) -> None:
         self.queues = [MessageQueue("t", "a", number) for number in range(queues)]

@@ -1,4 +1,4 @@
-"""A connection to a broker: told at once and again, opened again when it breaks."""
+"""A connection to a broker: introduced at once and again, opened again when it breaks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from evenq.runtime.clock import FakeClock
 
 
 class Broker:
-    """What it was told on each connection, and what it says."""
+    """What it received on each connection, and what it says."""
 
     def __init__(self) -> None:
-        self.told: list[list[str]] = []
+        self.received: list[list[str]] = []
         self.says: asyncio.Queue[str | Error] = asyncio.Queue()
 
     async def stream(self, tellings: AsyncIterator[str]) -> AsyncGenerator[str, None]:
-        told: list[str] = []
-        self.told.append(told)
+        events: list[str] = []
+        self.received.append(events)
 
         async def listen() -> None:
             async for one in tellings:
-                told.append(one)  # noqa: PERF401  one by one, as they come
+                events.append(one)  # noqa: PERF401  one by one, as they come
 
         listening = asyncio.ensure_future(listen())
         try:
@@ -66,12 +66,12 @@ def test_it_tells_at_once_then_news_then_again_and_again() -> None:
     async def story(
         clock: FakeClock, broker: Broker, connection: BrokerConnection[str, str], words: list[str], heard: list[str]
     ) -> None:
-        assert broker.told == [["hello"]]
+        assert broker.received == [["hello"]]
         words.append("news")
         connection.news()
         await clock.advance(1)
         await clock.advance(TELL_MS)
-        assert broker.told == [["hello", "news", "news"]]
+        assert broker.received == [["hello", "news", "news"]]
         broker.says.put_nowait("yes")
         await clock.advance(1)
         assert heard == ["yes"]
@@ -86,14 +86,14 @@ def test_a_broken_line_is_opened_again_after_growing_pauses_and_told_once() -> N
         for _ in range(3):
             broker.says.put_nowait(ConnectionFailed("gone"))
         await clock.advance(150)
-        assert len(broker.told) == 1, "the first pause is 160 ms at least"
+        assert len(broker.received) == 1, "the first pause is 160 ms at least"
         for _ in range(50):
             await clock.advance(100)
-        assert (len(broker.told), broker.told[-1]) == (4, ["hello"])
+        assert (len(broker.received), broker.received[-1]) == (4, ["hello"])
         words.append("news while nothing breaks")
         connection.news()
         await clock.advance(1)
-        assert broker.told[-1] == ["hello", "news while nothing breaks"]
+        assert broker.received[-1] == ["hello", "news while nothing breaks"]
         assert not connection.task.done()
 
     play(story)

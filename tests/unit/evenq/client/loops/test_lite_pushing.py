@@ -1,4 +1,4 @@
-"""Listener calls of lite topics over a receiver that gives as told; with whole brokers: tests/spec/test_lite.py."""
+"""Listener calls of lite topics over a receiver that gives what the test sets; with whole brokers: tests/spec/test_lite.py."""
 
 from __future__ import annotations
 

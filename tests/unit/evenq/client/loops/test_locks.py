@@ -19,7 +19,7 @@ ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("u", "b", 0)
 
 
 class Wire:
-    """Grants what nobody holds; `broken` calls fail first."""
+    """Grants what no member holds; `broken` calls fail first."""
 
     def __init__(self) -> None:
         self.holders: dict[MessageQueue, str] = {}
@@ -68,7 +68,7 @@ class Sessions:
 class Stage:
     def __init__(self) -> None:
         self.wire, self.sessions = Wire(), Sessions()
-        self.told: list[tuple[MessageQueue, int | None]] = []  # with the committed offset
+        self.answers: list[tuple[MessageQueue, int | None]] = []  # with the committed offset
         self.tasks: list[asyncio.Task[None]] = []
         reading = ReadPlan(
             group="g",
@@ -87,7 +87,7 @@ class Stage:
             sessions=self.sessions,  # type: ignore[arg-type]  # only what it asks
             address=self.address,
             generation=lambda _topic: NO_GENERATION,
-            on_answer=lambda queue, locked: self.told.append((queue, None if locked is None else locked.committed)),
+            on_answer=lambda queue, locked: self.answers.append((queue, None if locked is None else locked.committed)),
             spawn=self.spawn,
             troubles=Troubles(FakeClock(), who="group g"),
         )
@@ -104,9 +104,9 @@ def test_a_held_queue_is_waited_for_in_a_call_of_its_own() -> None:
         stage = Stage()
         stage.wire.holders[TWO] = "other"
         await stage.locks.take("b", [ONE, TWO])
-        assert stage.told == [(ONE, 5)]
+        assert stage.answers == [(ONE, 5)]
         await asyncio.gather(*stage.tasks)
-        assert stage.told == [(ONE, 5), (TWO, 5)]
+        assert stage.answers == [(ONE, 5), (TWO, 5)]
         assert stage.wire.waits == [0, 500]
         assert stage.wire.anew == [True, True], "what an earlier life had under this id is nothing we know of"
 
@@ -118,7 +118,7 @@ def test_without_a_line_to_the_broker_nothing_is_asked() -> None:
         stage = Stage()
         stage.sessions.there = False
         await stage.locks.take("b", [ONE, TWO])
-        assert (stage.told, stage.wire.waits) == ([(ONE, None), (TWO, None)], [])
+        assert (stage.answers, stage.wire.waits) == ([(ONE, None), (TWO, None)], [])
 
     asyncio.run(story())
 
@@ -130,7 +130,7 @@ def test_a_lock_whose_answer_is_lost_is_let_go_and_owed_until_that_is_sure() -> 
         await stage.locks.take("b", [ONE])
         assert stage.locks.owed(lambda _queue: False) == [ONE]
         await asyncio.gather(*stage.tasks)
-        assert stage.told == [(ONE, 5)], "a second, waiting call got it"
+        assert stage.answers == [(ONE, 5)], "a second, waiting call got it"
         assert stage.locks.owed(lambda queue: queue == ONE) == [], "wanted again: nothing is owed"
         stage.wire.broken = 1
         await stage.locks.release(TWO)
@@ -148,7 +148,7 @@ def test_renewing_tells_each_answer_and_whether_one_is_missing() -> None:
         assert not await stage.locks.renew([ONE, TWO], heard.append)
         assert [(one.queue, one.granted, one.holder) for one in heard] == [(ONE, True, "me"), (TWO, False, "other")]
         stage.wire.broken = 1
-        assert await stage.locks.renew([ONE, TWO], heard.append), "nobody told of the first topic"
+        assert await stage.locks.renew([ONE, TWO], heard.append), "no answer for the first topic"
         assert [one.queue for one in heard[2:]] == [TWO]
 
     asyncio.run(story())

@@ -62,7 +62,7 @@ def moved(wire: Wire, *, to: int | None = None, wait_ms: int = 1_000) -> tuple[L
     return asyncio.run(main())
 
 
-GONE = ConnectionFailed("nobody answers")
+GONE = ConnectionFailed("no server answers")
 
 
 def test_it_waits_until_the_new_leader_serves() -> None:
@@ -70,7 +70,7 @@ def test_it_waits_until_the_new_leader_serves() -> None:
     view, _ = moved(wire, to=1)
     assert (view.before, view.leader, view.epoch, view.served) == (0, 1, 5, True)
     assert view.took_ms >= 200, "four looks were in vain"
-    assert wire.asked == [("g", 1, 4)], "with the epoch of before, so that a repeat changes nothing"
+    assert wire.asked == [("g", 1, 4)], "with the epoch from before, so that a repeat changes nothing"
 
 
 def test_a_leader_that_leads_already_is_told_at_once() -> None:
@@ -84,7 +84,7 @@ def test_a_lost_answer_is_made_up_for_by_who_is_seen_to_lead() -> None:
 
 
 def test_a_lost_answer_after_which_nobody_else_leads_is_the_error() -> None:
-    with pytest.raises(ConnectionFailed, match="nobody answers"):
+    with pytest.raises(ConnectionFailed, match="no server answers"):
         moved(Wire([group(0, 4)], GONE), wait_ms=10 * LOST_MS)
 
 

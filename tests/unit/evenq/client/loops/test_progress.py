@@ -27,7 +27,7 @@ def test_of_5_progress_is_saved_every_5_seconds_and_read_back_by_the_next_run(tm
         assert not (tmp_path / "g" / "offsets.json").exists()
         await clock.advance(1)
         async with asyncio.timeout(60):
-            while progress.table.due():  # noqa: ASYNC110 - the file is written in a thread that tells nobody
+            while progress.table.due():  # noqa: ASYNC110 - the file is written in a thread that has no event
                 await asyncio.sleep(0.001)
         running.cancel()
         assert await FileStore(tmp_path, "g").load(QUEUE) == 7

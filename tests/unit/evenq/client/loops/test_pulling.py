@@ -32,7 +32,7 @@ class Calls:
         return self.route
 
     async def pull(self, *_: Any, **__: Any) -> None:
-        raise ConnectionFailed("nobody listens")
+        raise ConnectionFailed("no server listens")
 
 
 @pytest.mark.parametrize(("epochs", "patient"), [({"b": 7}, False), ({}, True)])
@@ -68,7 +68,7 @@ def test_a_broker_group_is_asked_again_soon_and_a_broker_alone_more_and_more_sel
 
 
 class Copies:
-    """A leader and two followers, each of which answers as it is told to: an error, or an answer."""
+    """A leader and two followers, each of which answers as it should: an error, or an answer."""
 
     def __init__(self, **answers: Error | Pulled) -> None:
         self.answers, self.asked = answers, list[str]()
@@ -111,7 +111,7 @@ def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> Pulling:
     )
 
 
-GONE = ConnectionFailed("nobody listens")
+GONE = ConnectionFailed("no server listens")
 BEFORE = IllegalOffset("it begins at 50", min_offset=50, max_offset=60)
 
 
@@ -133,7 +133,7 @@ def test_what_a_follower_says_sends_a_reader_on_and_moves_it_nowhere(error: Erro
         await pulling._once()
         assert copies.asked[3:] == ["two"], "who answered is asked again"
         copies.answers["two"] = error
-        assert await pulling._once() > 0, "a pause, since nobody answers"
+        assert await pulling._once() > 0, "a pause, since no server answers"
         assert pulling.process.next == 12
 
     asyncio.run(story())

@@ -204,7 +204,7 @@ class Calls:
     ) -> None:
         self.trip("commit")
         for queue, offset in offsets.items():
-            assert self.broker.holders.get(queue) == self.client_id, "commit by somebody who does not hold the queue"
+            assert self.broker.holders.get(queue) == self.client_id, "commit by a client who does not hold the queue"
             self.broker.committed[queue] = max(offset, self.broker.committed.get(queue, -1))
 
     async def reset(
@@ -247,7 +247,7 @@ def received(queue: MessageQueue, offset: int, body: bytes) -> ReceivedMessage:
 
 
 class Group:
-    """Members of one group, what they got, what they were told."""
+    """Members of one group, what they got, what they were answered."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -300,7 +300,7 @@ class Group:
 
 async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the state lives in the clients, which tell nobody
+        while not condition():  # noqa: ASYNC110 - the state lives in the clients, which have no event
             await asyncio.sleep(0.002)
 
 
@@ -566,8 +566,8 @@ def test_the_servers_assignment_is_followed_with_its_generation_and_an_unknown_o
         one = group.member("one", ask_server=True)
         await until(lambda: owned(one) == [1, 3])
         await until(lambda: (("one", QUEUES[1], 0, Generation(1, 5))) in broker.pulls)
-        for told in (Assignment(False, ()), Assignment(True, (), Generation(1, 4))):
-            broker.assignments["one"] = told
+        for value in (Assignment(False, ()), Assignment(True, (), Generation(1, 4))):
+            broker.assignments["one"] = value
             asked = broker.asked
             broker.mail["one"].put_nowait(AssignmentChanged("t"))
             await until(lambda: broker.asked > asked)  # noqa: B023 - of this turn

@@ -41,7 +41,7 @@ class Topic:
             raise ConnectionFailed("down")
         return QueueRange(0, len(self.kept[queue]), -1, 0 if timestamp_ms else -1)
 
-    async def pull(self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, **told: Any) -> Pulled:
+    async def pull(self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, **result: Any) -> Pulled:
         if address in self.down:
             raise ConnectionFailed("down")
         if offset > len(self.kept[queue]):
@@ -50,15 +50,15 @@ class Topic:
         while len(self.kept[queue]) <= offset:
             self.grown.clear()
             await self.grown.wait()
-        wanted = told["expression"].expression
+        wanted = result["expression"].expression
         return Pulled([m for m in self.kept[queue][offset:] if m.tag == wanted], len(self.kept[queue]))
 
     def reply(self, asked: PendingRequest, body: bytes, queue: MessageQueue = QUEUES[0]) -> None:
-        told = asked.message.properties
+        result = asked.message.properties
         self.kept[queue].append(
             ReceivedMessage(
-                topic=queue.topic, body=body, message_id="m", tag=told["evenq-reply-tag"], keys=(),
-                properties={CORRELATION: told[CORRELATION]}, message_group=None, queue=queue,
+                topic=queue.topic, body=body, message_id="m", tag=result["evenq-reply-tag"], keys=(),
+                properties={CORRELATION: result[CORRELATION]}, message_group=None, queue=queue,
                 queue_offset=QueueOffset(0), born_ms=0, store_ms=0,
             )
         )  # fmt: skip
@@ -149,9 +149,9 @@ def test_a_request_that_could_not_be_sent_and_a_closed_producer_end_the_wait() -
     async def story(_: Topic, replies: Replies) -> None:
         asked = await replies.ask(QUESTION, 5_000)
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        sent.set_exception(ConnectionFailed("nobody there"))
+        sent.set_exception(ConnectionFailed("no server there"))
         asked.sent(sent)
-        with pytest.raises(ConnectionFailed, match="nobody there"):
+        with pytest.raises(ConnectionFailed, match="no server there"):
             await replies.wait(asked)
         replies.end(asked)
         other = await replies.ask(QUESTION, 5_000)

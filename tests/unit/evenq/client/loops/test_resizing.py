@@ -18,7 +18,7 @@ def left(*groups: str) -> tuple[UnfinishedView, ...]:
 
 
 class Wire:
-    """A topic that is read after so many steps."""
+    """A topic that is read after this number of steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps

@@ -58,19 +58,19 @@ def test_a_cached_route_survives_a_failed_refresh_and_an_unknown_topic_raises() 
 
 def test_a_told_change_is_asked_for_behind_a_question_that_was_under_way() -> None:
     async def story() -> None:
-        calls, told = Calls(), asyncio.Event()
+        calls, result = Calls(), asyncio.Event()
         book = RouteBook(calls, FakeClock(), refresh_ms=30_000)
         book.renew("t")
         for _ in range(3):
-            book.changed("t", told.set)
-        await asyncio.wait_for(told.wait(), 60)
+            book.changed("t", result.set)
+        await asyncio.wait_for(result.wait(), 60)
         assert (await book.get("t")).addresses["b"] == "b:2"
-        told.clear()
-        book.changed("t", told.set)
-        await asyncio.wait_for(told.wait(), 60)
+        result.clear()
+        book.changed("t", result.set)
+        await asyncio.wait_for(result.wait(), 60)
         assert calls.count == 3
         book.renew("t")
-        book.changed("t", told.set)
+        book.changed("t", result.set)
         await book.close()
         await asyncio.sleep(0)
         assert calls.count == 3, "nothing is asked after the end"

@@ -1,4 +1,4 @@
-"""The producer's loop over a net that answers as told."""
+"""The producer's loop over a net that answers as the test sets."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Brokers:
                 queue.topic.name, queue.broker.name = request.topic.name, broker
                 host = self.leaders.get(broker, (broker, 0))[0]
                 queue.broker.endpoints.addresses.add(host=host, port=1)
-        told = [routes_pb2.GroupLeader(broker_name=name, epoch=epoch) for name, (_, epoch) in self.leaders.items()]
-        return answer.SerializeToString() + routes_pb2.RouteSchemes(leaders=told).SerializeToString()
+        response = [routes_pb2.GroupLeader(broker_name=name, epoch=epoch) for name, (_, epoch) in self.leaders.items()]
+        return answer.SerializeToString() + routes_pb2.RouteSchemes(leaders=response).SerializeToString()
 
     async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
         self.tries.append((broker, [m.system_properties.message_id for m in request.messages]))
@@ -189,7 +189,7 @@ def test_a_group_that_changes_its_leader_costs_no_tries(brokers: int) -> None:
             if len(net.tries) < 6:
                 raise errors.HaNotAvailable("this leader hands over")
             if len(net.tries) < 9:
-                raise errors.ConnectionFailed("nobody listens")
+                raise errors.ConnectionFailed("no server listens")
 
         net = Brokers(moving, queues=dict.fromkeys("ab"[:brokers], 1))
         async with producer(net, max_attempts=2) as p:
@@ -237,7 +237,7 @@ def test_a_group_whose_leader_died_is_tried_until_another_copy_leads(end: errors
         net.leaders["a"] = ("a-0", 5)
         async with producer(net, max_attempts=2) as p:
             await p.send(note("x"))
-        assert len({ids[0] for _, ids in net.tries}) == 1, "one message id, whoever leads"
+        assert len({ids[0] for _, ids in net.tries}) == 1, "one message id, no matter which copy leads"
         assert [host for host, _ in net.tries[:8]] == ["a-0"] * 8
         assert net.tries[-1][0] == "a-1"
 
@@ -247,12 +247,12 @@ def test_a_group_whose_leader_died_is_tried_until_another_copy_leads(end: errors
 def test_a_group_that_stays_without_a_leader_is_an_error_after_the_send_timeout() -> None:
     async def story() -> None:
         async def dead(_: str, __: data_pb2.PublishRequest) -> None:
-            raise errors.ConnectionFailed("nobody listens")
+            raise errors.ConnectionFailed("no server listens")
 
         net = Brokers(dead, queues={"a": 1})
         net.leaders["a"] = ("a-0", 5)
         async with producer(net, max_attempts=2, send_timeout_ms=400) as p:
-            with pytest.raises(errors.RequestTimeout, match="nobody listens"):
+            with pytest.raises(errors.RequestTimeout, match="no server listens"):
                 await p.send(note("x"))
             await p.send_oneway(note("y"))
             await p.flush()
@@ -261,7 +261,7 @@ def test_a_group_that_stays_without_a_leader_is_an_error_after_the_send_timeout(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("silence", [errors.ConnectionFailed("nobody listens"), errors.RequestTimeout("hangs")])
+@pytest.mark.parametrize("silence", [errors.ConnectionFailed("no server listens"), errors.RequestTimeout("hangs")])
 def test_a_producer_that_starts_while_no_copy_leads_waits_for_its_first_route(silence: errors.Error) -> None:
     """Decision 74. Its attempts would be over after three questions."""
 
@@ -278,13 +278,13 @@ def test_a_producer_that_starts_while_no_copy_leads_waits_for_its_first_route(si
 def test_a_producer_whose_copies_never_lead_is_told_after_the_send_timeout_and_sends_later_ones() -> None:
     async def story() -> None:
         net = Brokers()
-        net.silent = errors.ConnectionFailed("nobody listens")
+        net.silent = errors.ConnectionFailed("no server listens")
         async with producer(net, endpoint="a-0:1;a-1:1", send_timeout_ms=200) as p:
             for batch in ([note("x")], [note("y"), note("z")]):
                 outcomes = await asyncio.gather(*map(p.send, batch), return_exceptions=True)
                 assert [type(one) for one in outcomes] == [errors.RequestTimeout] * len(batch)
                 assert "no route for topic t within 200 ms" in str(outcomes[0])
-                assert str(outcomes[0]).endswith("the message was not sent: nobody listens")
+                assert str(outcomes[0]).endswith("the message was not sent: no server listens")
             net.silent = None
             await p.send(note("later"))
         assert [message.body for message in net.messages] == [b"later"]
@@ -295,9 +295,9 @@ def test_a_producer_whose_copies_never_lead_is_told_after_the_send_timeout_and_s
 def test_a_single_access_point_that_does_not_answer_is_an_error_after_the_attempts() -> None:
     async def story() -> None:
         net = Brokers()
-        net.silent = errors.ConnectionFailed("nobody listens")
+        net.silent = errors.ConnectionFailed("no server listens")
         async with producer(net, max_attempts=3, send_timeout_ms=600_000) as p:
-            with pytest.raises(errors.ConnectionFailed, match="nobody listens"):
+            with pytest.raises(errors.ConnectionFailed, match="no server listens"):
                 await p.send(note("x"))
         assert net.questions == 3
 
@@ -355,7 +355,7 @@ def test_a_pause_ends_when_the_route_names_another_leader() -> None:
 def test_who_cannot_reach_its_broker_is_told_after_the_tries_it_has() -> None:
     async def story() -> None:
         async def dead(_: str, __: data_pb2.PublishRequest) -> None:
-            raise errors.ConnectionFailed("nobody listens")
+            raise errors.ConnectionFailed("no server listens")
 
         net = Brokers(dead)
         async with producer(net, max_attempts=3) as p:
@@ -674,7 +674,7 @@ def test_messages_of_a_lite_topic_keep_their_order_through_a_failure_and_travel_
             await p.flush()
         assert not net.tries
         for name in names:
-            mine = [(address, body) for address, told, body in net.sent if told == name]
+            mine = [(address, body) for address, reported, body in net.sent if reported == name]
             assert mine == [(f"{owner_among(['a', 'b'], 't', name)}:1", str(body)) for body in range(4)]
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""The set of lite topics over calls that answer as told; with whole brokers: tests/spec/test_lite.py."""
+"""The set of lite topics over calls that answer as the test sets; with whole brokers: tests/spec/test_lite.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer's transactions over calls that answer as told."""
+"""The producer's transactions over calls that answer as the test sets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Calls:
         self.failures: list[Error] = []
         self.halves: list[str] = []
         self.ended: list[tuple[str, str, TransactionResolution, bool]] = []
-        self.told: dict[str, list[list[str]]] = {}
+        self.announced: dict[str, list[list[str]]] = {}
         self.lines: dict[str, asyncio.Queue[Check | Error]] = {}
 
     async def query_route(self, topic: str) -> Route:
@@ -67,7 +67,7 @@ class Calls:
 
         async def tell() -> None:
             async for topics in tellings:
-                self.told.setdefault(address, []).append(list(topics))
+                self.announced.setdefault(address, []).append(list(topics))
 
         telling = asyncio.ensure_future(tell())
         try:
@@ -142,15 +142,15 @@ def test_a_line_to_each_broker_tells_the_topics_at_once_when_they_change_and_eve
     async def story(stage: Stage) -> None:
         stage.transacting.watch(["t"])
         await stage.clock.advance(10)
-        assert stage.calls.told == {"a:1": [["t"]], "b:1": [["t"]]}
+        assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
         stage.transacting.watch(["t", "u"])
         await stage.clock.advance(10)
-        assert stage.calls.told["a:1"] == [["t"], ["t", "u"]]
+        assert stage.calls.announced["a:1"] == [["t"], ["t", "u"]]
         await stage.clock.advance(TELL_MS)
-        assert len(stage.calls.told["a:1"]) == 3
+        assert len(stage.calls.announced["a:1"]) == 3
         stage.calls.addresses = {"b": "b:1", "c": "c:1"}
         await stage.clock.advance(TELL_MS + 1_000)
-        assert "c:1" in stage.calls.told
+        assert "c:1" in stage.calls.announced
 
     play(story)
 
@@ -159,7 +159,7 @@ def test_a_topic_that_does_not_exist_yet_does_not_keep_the_others_waiting() -> N
     async def story(stage: Stage) -> None:
         stage.transacting.watch(["missing", "t"])
         await stage.clock.advance(10)
-        assert stage.calls.told["a:1"] == [["missing", "t"]]
+        assert stage.calls.announced["a:1"] == [["missing", "t"]]
 
     play(story)
 
@@ -202,7 +202,7 @@ def test_a_broken_line_is_opened_again() -> None:
         await stage.clock.advance(10)
         stage.calls.lines["a:1"].put_nowait(ConnectionFailed("gone"))
         await stage.clock.advance(300)
-        assert len(stage.calls.told["a:1"]) == 2
+        assert len(stage.calls.announced["a:1"]) == 2
         stage.calls.lines["a:1"].put_nowait(check_of(1, "a:1"))
         await stage.clock.advance(10)
         assert stage.asked == ["id1"]
@@ -230,7 +230,7 @@ def test_a_producer_answers_for_a_topic_from_its_first_half_message_on() -> None
     async def story(stage: Stage) -> None:
         await stage.transacting.begin("t", "id", b"m")
         await stage.clock.advance(10)
-        assert stage.calls.told == {"a:1": [["t"]], "b:1": [["t"]]}
+        assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
 
     play(story)
 
@@ -245,7 +245,7 @@ def test_watching_the_same_topics_again_changes_nothing() -> None:
             await stage.transacting.begin("t", "id", b"m")
         await stage.clock.advance(10)
         assert stage.transacting._looking is looking
-        assert stage.calls.told["a:1"] == [["t"]]
+        assert stage.calls.announced["a:1"] == [["t"]]
 
     play(story)
 
@@ -258,7 +258,7 @@ def test_the_brokers_of_a_new_topic_are_connected_at_once_and_looked_for_by_one(
         first = stage.transacting._looking
         stage.transacting.watch(["u"])
         await stage.clock.advance(10)
-        assert stage.calls.told["c:1"] == [["t", "u"]]
+        assert stage.calls.announced["c:1"] == [["t", "u"]]
         assert first is not None
         assert first.cancelled(), "else two tasks look for routes"
 
@@ -291,10 +291,10 @@ def test_a_route_that_is_missing_is_looked_for_again_soon() -> None:
         stage.transacting._route = route
         stage.transacting.watch(["t"])
         await stage.clock.advance(10)
-        assert stage.calls.told == {}
+        assert stage.calls.announced == {}
         missing.clear()
         await stage.clock.advance(ProducerOptions().retry_max_ms)
-        assert stage.calls.told == {"a:1": [["t"]], "b:1": [["t"]]}
+        assert stage.calls.announced == {"a:1": [["t"]], "b:1": [["t"]]}
 
     play(story)
 

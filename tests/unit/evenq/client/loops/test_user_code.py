@@ -21,9 +21,9 @@ def test_what_would_harm_the_loop_is_a_failure_like_any_other(error: BaseExcepti
         raise error
 
     async def story() -> None:
-        with pytest.raises(UserCodeFailed) as told:
+        with pytest.raises(UserCodeFailed) as raised:
             await asyncio.wait_for(in_thread(None, code), 60)
-        assert told.value.__cause__ is error
+        assert raised.value.__cause__ is error
         assert await in_thread(None, lambda number: number + 1, 2) == 3
 
     asyncio.run(story())

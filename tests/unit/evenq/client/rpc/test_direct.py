@@ -45,12 +45,12 @@ class Net:
 
     def answer(self, address: str, method: str, request: bytes) -> bytes:
         if method.endswith("QueryRoute"):
-            told = service_pb2.QueryRouteResponse(status=v2.Status(code=v2.OK))
+            response = service_pb2.QueryRouteResponse(status=v2.Status(code=v2.OK))
             for broker in "ab":
-                queue = told.message_queues.add(id=0, permission=v2.READ_WRITE)
+                queue = response.message_queues.add(id=0, permission=v2.READ_WRITE)
                 queue.topic.name, queue.broker.name = "t", broker
                 queue.broker.endpoints.addresses.add(host=broker, port=1)
-            return told.SerializeToString()
+            return response.SerializeToString()
         if method.endswith("SendMessage"):
             sent = service_pb2.SendMessageRequest.FromString(request)
             stored = service_pb2.SendMessageResponse(status=v2.Status(code=v2.OK))

@@ -16,7 +16,7 @@ class Net:
     async def unary(self, address: str, method: str, request: bytes, *, timeout_ms: int, metadata: Any = None) -> bytes:
         self.seen.append((address, metadata.get("x-evenq-broker", "")))
         if address == "dead:1":
-            raise ConnectionFailed("nobody answers")
+            raise ConnectionFailed("no server answers")
         return b""
 
     def stream(self, address: str, method: str, requests: Any, *, timeout_ms: Any, metadata: Any = None) -> Any:
@@ -74,7 +74,7 @@ def test_of_several_access_points_the_one_that_says_what_is_wrong_with_tls_is_to
         async def unary(self, address: str, *arguments: Any, **more: Any) -> bytes:
             if address.startswith("untrusted"):
                 raise TlsFailed("it wants a certificate")
-            raise ConnectionFailed("nobody answers")
+            raise ConnectionFailed("no server answers")
 
         async def stream(self, address: str, *_: Any, **more: Any) -> Any:
             yield await self.unary(address)

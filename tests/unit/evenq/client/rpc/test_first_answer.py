@@ -18,7 +18,7 @@ def outcome(*targets: str, passed: list[str] | None = None) -> bytes:
             case "silent":
                 await asyncio.sleep(600)
             case "gone":
-                raise ConnectionFailed(f"nobody listens at {target}")
+                raise ConnectionFailed(f"no server listens at {target}")
             case "late":
                 raise RequestTimeout(f"no answer from {target}")
             case "untrusted":

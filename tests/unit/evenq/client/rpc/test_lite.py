@@ -23,7 +23,7 @@ class Net:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.calls: list[tuple[str, str, bytes]] = []
-        self.told: list[Any] = []
+        self.sent: list[Any] = []
 
     async def unary(self, address: str, method: str, request: bytes, **_: Any) -> bytes:
         self.calls.append((address, method.rpartition("/")[2], request))
@@ -32,7 +32,7 @@ class Net:
 
     async def stream(self, address: str, method: str, requests: AsyncIterator[bytes], **_: Any) -> AsyncIterator[bytes]:
         async for request in requests:
-            self.told.append(service_pb2.TelemetryCommand.FromString(request))
+            self.sent.append(service_pb2.TelemetryCommand.FromString(request))
         for answer in self.answers:
             yield answer.SerializeToString()
 
@@ -104,10 +104,10 @@ def test_the_line_says_what_the_client_is_and_hears_what_ended(push: bool, kind:
         return [event async for event in calls(net, push=push).lite_events("b:1", "g", "p", tellings())]
 
     assert asyncio.run(hear()) == [LiteConnected(), LiteEnded("x")]
-    [told] = net.told
-    assert told.settings.client_type == kind
-    assert told.settings.subscription.group.name == "g"
-    assert [entry.topic.name for entry in told.settings.subscription.subscriptions] == ["p"]
+    [result] = net.sent
+    assert result.settings.client_type == kind
+    assert result.settings.subscription.group.name == "g"
+    assert [entry.topic.name for entry in result.settings.subscription.subscriptions] == ["p"]
 
 
 def test_whatever_settles_a_message_repeats_its_lite_topic() -> None:

@@ -13,14 +13,14 @@ from evenq.wire.stubs.evenq.v1 import routes_pb2
 
 
 def answer(*queues: tuple[str, int, int], code: int = v2.OK, replica: int = 0) -> bytes:
-    told = service_pb2.QueryRouteResponse()
-    told.status.code = code
+    response = service_pb2.QueryRouteResponse()
+    response.status.code = code
     for broker, number, permission in queues:
-        queue = told.message_queues.add(id=number, permission=permission)
+        queue = response.message_queues.add(id=number, permission=permission)
         queue.topic.name, queue.broker.name, queue.broker.id = "t", broker, replica
         queue.broker.endpoints.addresses.add(host=f"host-{broker}", port=8081)
         queue.broker.endpoints.addresses.add(host="other", port=1)
-    return told.SerializeToString()
+    return response.SerializeToString()
 
 
 def queues(*places: tuple[str, int]) -> tuple[MessageQueue, ...]:
@@ -64,15 +64,15 @@ def test_no_more_answers_are_kept_than_the_limit() -> None:
 
 
 def test_addresses_that_lead_to_any_broker_name_the_one_that_is_meant() -> None:
-    told = answer(("a", 0, v2.READ_WRITE), ("b", 0, v2.READ_WRITE))
-    shared = told + routes_pb2.RouteSchemes(any_broker=True, tls_brokers=["b"]).SerializeToString()
+    result = answer(("a", 0, v2.READ_WRITE), ("b", 0, v2.READ_WRITE))
+    shared = result + routes_pb2.RouteSchemes(any_broker=True, tls_brokers=["b"]).SerializeToString()
     assert route_of("t", shared).addresses == {"a": "host-a:8081#a", "b": "evenqs://host-b:8081#b"}
     assert route_of("t", shared, one_address=True).addresses == {"a": "#a", "b": "#b"}
-    assert route_of("t", told, one_address=True).addresses == {"a": "#a", "b": "#b"}
+    assert route_of("t", result, one_address=True).addresses == {"a": "#a", "b": "#b"}
 
 
 def test_followers_are_known_where_they_can_be_reached() -> None:
     leader = routes_pb2.GroupLeader(broker_name="a", epoch=3, followers=["b:8083", "c:8083"])
-    told = answer(("a", 0, v2.READ_WRITE)) + routes_pb2.RouteSchemes(leaders=[leader]).SerializeToString()
-    assert route_of("t", told).followers == {"a": ("b:8083", "c:8083")}
-    assert route_of("t", told, one_address=True).followers == {}, "only the access point is"
+    response = answer(("a", 0, v2.READ_WRITE)) + routes_pb2.RouteSchemes(leaders=[leader]).SerializeToString()
+    assert route_of("t", response).followers == {"a": ("b:8083", "c:8083")}
+    assert route_of("t", response, one_address=True).followers == {}, "only the access point is"

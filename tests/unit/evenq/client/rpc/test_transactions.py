@@ -24,7 +24,7 @@ class Net:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.calls: list[tuple[str, str, bytes]] = []
-        self.told: list[Any] = []
+        self.sent: list[Any] = []
 
     async def unary(self, address: str, method: str, request: bytes, **_: Any) -> bytes:
         self.calls.append((address, method.rpartition("/")[2], request))
@@ -33,7 +33,7 @@ class Net:
 
     async def stream(self, address: str, method: str, requests: AsyncIterator[bytes], **_: Any) -> AsyncIterator[bytes]:
         async for request in requests:
-            self.told.append(service_pb2.TelemetryCommand.FromString(request))
+            self.sent.append(service_pb2.TelemetryCommand.FromString(request))
         for answer in self.answers:
             yield answer.SerializeToString()
 
@@ -104,6 +104,6 @@ def test_the_line_tells_the_topics_and_gives_the_checks() -> None:
     (found,) = asyncio.run(story())
     assert found.half == HalfMessage("t", "id", "t1.a.00", "b:1")
     assert (found.message.body, found.message.tag) == (b"b", "x")
-    settings = net.told[0].settings
+    settings = net.sent[0].settings
     assert settings.client_type == v2.PRODUCER
     assert [topic.name for topic in settings.publishing.topics] == ["t", "u"]

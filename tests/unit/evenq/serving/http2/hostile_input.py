@@ -54,7 +54,7 @@ BODIES = (MESSAGE, MESSAGE * 3, b"\0\0\0\xff\xff", b"\1\0\0\0\1x", b"\2\0\0\0\0"
 STREAM_IDS = (0, 1, 1, 3, 5, 7, 2, 9, 0x7FFFFFFF)
 SIZES = (0, 1, 100, 4_096, 16_383, 16_384, 1 << 24, f.WINDOW_MAX, 0xFFFFFFFF)
 INPUTS_OF_ONE = 40
-"""After so many a connection is let go; most end themselves before."""
+"""After that number a connection is let go; most end themselves before."""
 INPUT_S = 2.0
 MESSAGE_BYTES_MAX = 1_000
 HEAD, TAIL = f.EncodedHeaders(b"\x88"), f.EncodedHeaders(b"\x8d")
@@ -214,7 +214,7 @@ def whole_frames(output: bytes) -> None:
 
 
 def run(count: int, seed: int) -> Counter[str]:
-    """Give so many inputs; what was seen. Raises what went wrong, with the seed and the input's number."""
+    """Give `count` inputs; what was seen. Raises what went wrong, with the seed and the input's number."""
     inputs, seen = Inputs(seed), Counter[str]()
     server, left, data = Server(), 0, b""
     for number in range(count):
@@ -258,9 +258,9 @@ def main() -> None:
             done += size
             sys.stderr.write(f"\r{done:,} of {options.count:,} inputs ")
     sys.stderr.write("\n")
-    told = ", ".join(f"{name} {number:,}" for name, number in seen.most_common())
+    reported = ", ".join(f"{name} {number:,}" for name, number in seen.most_common())
     print(
-        f"{options.count:,} inputs, seed {options.seed}, {time.monotonic() - start:.0f} s: nothing wrong. Seen: {told}"
+        f"{options.count:,} inputs, seed {options.seed}, {time.monotonic() - start:.0f} s: nothing wrong. Seen: {reported}"
     )
 
 

@@ -13,7 +13,7 @@ LIMITS = Http2Limits(address_unread_bytes=1 << 20, unread_bytes=4 << 20)
 
 
 class Reader:
-    """A connection whose peer takes nothing, unless it is told to."""
+    """A connection whose peer takes nothing, unless the test says so."""
 
     def __init__(self, totals: Totals, peer: PeerTotals, limits: Http2Limits = LIMITS) -> None:
         self.core = StreamSender(limits, totals, 0)

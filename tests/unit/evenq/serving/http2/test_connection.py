@@ -423,7 +423,7 @@ def both_ways(
     seen: list[list[Any]] = []
     for steps in (False, True):
         made = greeted(limits)
-        told: list[Any] = []
+        calls: list[Any] = []
         if steps:
             made._on_usual_call = lambda *_: 0  # type: ignore[method-assign]
         for number, part in enumerate([headers(1) + data(1, b"first", f.END_STREAM), *parts]):
@@ -438,11 +438,11 @@ def both_ways(
                 if isinstance(event, RequestStarted):
                     for block in filter(None, (event.block, event.block.common)):
                         block.request = made  # as the layer above does with blocks that it read
-            told += in_one_step(events)
-            told.append((made.take(1 << 20), made.last_stream_id, made.frames_read, made.ended))
-            told.append([(one.id, one.receiving, one.receive_left) for one in made.streams.values()])
-            told.append((made._receive_left, made._unannounced, made.opened))
-        seen.append(told)
+            calls += in_one_step(events)
+            calls.append((made.take(1 << 20), made.last_stream_id, made.frames_read, made.ended))
+            calls.append([(one.id, one.receiving, one.receive_left) for one in made.streams.values()])
+            calls.append((made._receive_left, made._unannounced, made.opened))
+        seen.append(calls)
     assert seen[0] == seen[1]
 
 

@@ -176,7 +176,7 @@ def test_a_timeout_that_is_none_is_found(text: str) -> None:
     assert timeout_ms(text) is None
 
 
-def told(known: RequestHead) -> tuple[object, ...]:
+def facts_of(known: RequestHead) -> tuple[object, ...]:
     """All that a server takes from a head."""
     names = ("x-mq-request-id", "x-mq-client-id", "x-mq-namespace", "none", "b-bin")
     firsts = [known.headers.first(name) for name in names]
@@ -200,4 +200,4 @@ def test_a_head_like_one_before_tells_what_it_tells_by_itself(
     for timeout, request_id in calls:
         deadline = [] if timeout is None else [(b"grpc-timeout", timeout)]
         block = b"\x20" + encode([*USUAL, *deadline, extra, (b"x-mq-request-id", request_id)])
-        assert told(request_head(decoder.decode(block))) == told(request_head(Decoder().decode(block)))
+        assert facts_of(request_head(decoder.decode(block))) == facts_of(request_head(Decoder().decode(block)))

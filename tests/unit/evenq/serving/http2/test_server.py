@@ -192,7 +192,7 @@ def test_what_is_over_is_freed_without_the_collector(loop: Any) -> None:
                 with pytest.raises(grpc.RpcError):
                     channel.unary_unary("/s/Refuse")(b"x", timeout=60)
                 assert list(channel.stream_stream("/s/Chat")(iter([b"a"]), timeout=60)) == [b"a"]
-                # Both are kept: a call that nobody holds is cancelled, maybe before it leaves.
+                # Both are kept: a call that is not held is cancelled, maybe before it leaves.
                 parked = channel.unary_unary("/s/Park").future(b"x", timeout=60)
                 chat = channel.stream_stream("/s/Chat")(iter(threading.Event().wait, True), timeout=60)
                 assert chat.initial_metadata() == ()
@@ -500,7 +500,7 @@ def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop: Any) -> None:
             before = len(service.calls)
             await SystemClock().sleep_ms(0)
             assert len(service.calls) - before <= ROUND * frames, "a turn of the loop is long"
-            assert len(service.calls) > before or asked >= 40, "nobody goes on"
+            assert len(service.calls) > before or asked >= 40, "no call goes on"
             if asked == 1 and good not in {call.connection for call in service.calls}:
                 continue  # it came last, and waits for its first turn
             if asked < 40:

@@ -32,7 +32,7 @@ class Loop:
 
 
 class Backlog:
-    """A connection with so many frames that wait."""
+    """A connection with this number of frames that wait."""
 
     def __init__(self, turns: Turns, frames: int, log: list[tuple[str, int]], name: str) -> None:
         self.turns = turns
@@ -47,7 +47,7 @@ class Backlog:
         self.log.append((self.name, read))
         self.turns.spend(read, self.takes_ms)
         if self.frames:
-            self.turns.wait(self)  # type: ignore[arg-type]  # as much of a connection as is used
+            self.turns.wait(self)
 
 
 def made() -> tuple[Turns, Any]:
@@ -59,7 +59,7 @@ def crowd(turns: Turns, count: int, frames: int) -> tuple[list[Backlog], list[tu
     log: list[tuple[str, int]] = []
     waiting = [Backlog(turns, frames, log, str(number)) for number in range(count)]
     for one in waiting:
-        turns.wait(one)  # type: ignore[arg-type]
+        turns.wait(one)
     return waiting, log
 
 
@@ -86,7 +86,7 @@ def test_a_crowd_reads_a_bounded_number_of_frames_between_two_looks() -> None:
     turns, loop = made()
     waiting, log = crowd(turns, count=500, frames=40)
     while any(one.frames for one in waiting):
-        assert loop.calls, "connections wait and nobody calls them"
+        assert loop.calls, "connections wait and are not called"
         before = sum(read for _, read in log)
         loop.turn()
         assert 0 < sum(read for _, read in log) - before < FULL + TURN
@@ -100,7 +100,7 @@ def test_handlers_that_take_long_end_a_round_however_few_their_frames() -> None:
     for one in waiting:
         one.takes_ms = 1
     loop.turn()
-    assert len(log) == ROUND_MS, "a round has so many milliseconds"
+    assert len(log) == ROUND_MS, "a round has that number of milliseconds"
     turns.spend(1, ROUND_MS)
     assert turns.share() == SMALL, "who has a call or two reads them all the same"
     turns.spend(1, 10_000)
@@ -148,7 +148,7 @@ def test_handlers_that_take_long_are_woken_a_few_at_a_time_and_each_once_in_orde
     assert max(longest[-100:]) <= 2 * ROUND_MS
     one = Waiter(loop, log)
     turns.wake(one)  # type: ignore[arg-type]  # as much of a future as is used
-    assert one.over, "nobody waits for nothing"
+    assert one.over, "no connection waits for nothing"
     while loop.calls:
         loop.turn()
 
@@ -179,7 +179,7 @@ def test_threads_may_run_after_each_round_that_leaves_somebody_waiting() -> None
     for _ in range(10):
         turns.spend(FULL, 0)
         loop.turn()
-    assert not loop.rests, "nobody waits, so the loop rests by itself"
+    assert not loop.rests, "nothing waits, so the loop rests by itself"
     waiting, _ = crowd(turns, count=100, frames=SMALL)
     rounds = 0
     while any(one.frames for one in waiting):

@@ -18,7 +18,7 @@ SEGMENT_BYTES = 4096
 
 
 def image_of(disk: MemoryDisk) -> MemoryDisk:
-    """What is on a disk now, as a disk of its own that nobody holds."""
+    """What is on a disk now, as a disk of its own that no process holds."""
     image = MemoryDisk()
     for path, file in disk.files.items():
         if path != "lock":
@@ -53,7 +53,7 @@ def filled(open_store, message) -> Callable[..., MemoryDisk]:
 
 @pytest.fixture
 def look() -> Callable[[MemoryDisk], FolderVerdict]:
-    """Verify a folder that nobody holds."""
+    """Verify a folder that no process holds."""
     return lambda disk: verify(disk, owner=lambda: None)
 
 

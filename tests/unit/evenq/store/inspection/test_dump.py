@@ -34,9 +34,9 @@ def test_times_choose_and_leave_whole_files_out(filled, heads):
     folder = read_folder(disk, owner=None)
     times = [frame.store_ms for frame in frames(disk, folder, Wanted())]
     assert heads(disk, begin_ms=times[20], end_ms=times[30]) == [str(number) for number in range(20, 30)]
-    told = []
-    list(frames(disk, folder, Wanted(begin_ms=times[50]), on_progress=lambda done, total: told.append(total)))
-    assert 0 < told[-1] < folder.log_end / 2
+    events = []
+    list(frames(disk, folder, Wanted(begin_ms=times[50]), on_progress=lambda done, total: events.append(total)))
+    assert 0 < events[-1] < folder.log_end / 2
 
 
 def test_it_goes_on_behind_damage_and_tells_of_it(filled, places):

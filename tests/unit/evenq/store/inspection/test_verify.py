@@ -325,9 +325,9 @@ def test_no_data_folder_and_a_damaged_identity_are_told(filled, look):
 
 
 def test_progress_ends_with_all_bytes(filled):
-    told = []
-    verify(filled(), owner=lambda: None, on_progress=lambda done, total: told.append((done, total)))
-    done, total = told[-1]
+    events = []
+    verify(filled(), owner=lambda: None, on_progress=lambda done, total: events.append((done, total)))
+    done, total = events[-1]
     assert 0 < done <= total
 
 

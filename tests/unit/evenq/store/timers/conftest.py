@@ -47,5 +47,5 @@ class ClientContext:
 
 @pytest.fixture
 def make_ground():
-    """Makes a `ClientContext`, of the sizes told; to be called where a loop runs."""
+    """Makes a `ClientContext`, of the sizes given; to be called where a loop runs."""
     return ClientContext

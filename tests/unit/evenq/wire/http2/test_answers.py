@@ -10,12 +10,12 @@ from evenq.wire.http2.hpack import Decoder, encode
 
 
 def test_our_front_reads_from_the_headers_what_was_put_into_them() -> None:
-    for timeout_ms, told in ((3_000, 3_000), (0, 1), (10**9, 10**9)):
+    for timeout_ms, value in ((3_000, 3_000), (0, 1), (10**9, 10**9)):
         made = request_headers(
             "/s/M", scheme="https", authority="[::1]:8081", timeout_ms=timeout_ms, metadata=[("X-Mq", "a b")]
         )
         head = request_head(Decoder().decode(made.block))
-        assert (head.path, head.authority, head.timeout_ms, head.not_grpc) == ("/s/M", "[::1]:8081", told, 0)
+        assert (head.path, head.authority, head.timeout_ms, head.not_grpc) == ("/s/M", "[::1]:8081", value, 0)
         assert list(head.metadata) == [("x-mq", "a b"), ("user-agent", "evenq")][::-1]
         assert not head.malformed
 

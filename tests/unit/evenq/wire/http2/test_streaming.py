@@ -57,7 +57,7 @@ def begun(limits: CallLimits = LIMITS) -> Streaming:
 
 
 def put(core: Streaming, data: bytes, sizes: Iterable[int] = (), *, looks: bool = True) -> list[bytes]:
-    """Put bytes where the core wants them, some at a time; the messages. `looks`: somebody keeps them all in sight."""
+    """Put bytes where the core wants them, some at a time; the messages. `looks`: a reader keeps them all in sight."""
     steps, found, kept, position = iter(sizes), [], [], 0
     while position < len(data) and core.running:
         rooms = core.room()

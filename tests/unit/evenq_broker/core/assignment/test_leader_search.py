@@ -23,7 +23,7 @@ def test_a_named_leader_is_gone_to_at_once_and_forgotten_when_it_fails() -> None
     assert search.target == "pod-2"
     search.found()
     search.failed()
-    assert search.target == "service", "whoever answers there knows who follows"
+    assert search.target == "service", "the copy that answers there knows who follows"
 
 
 @pytest.mark.parametrize("named", [NOBODY, "", "a"])

@@ -80,7 +80,7 @@ def test_answers_are_found_by_group_and_the_index_follows_whatever_happens() -> 
     ):
         answers.keep(group, topic, client, Answer((), epoch=1, counter=number))
         answers.check()
-    assert {client: [answer.counter for answer in told] for client, told in answers.of_group("g").items()} == {
+    assert {client: [answer.counter for answer in reported] for client, reported in answers.of_group("g").items()} == {
         "x": [1],
         "y": [2],
     }, "the oldest made room"

@@ -84,7 +84,7 @@ def knowing(**topics: int) -> KnownBrokers:
 def test_the_queues_of_a_broker_that_is_not_there_are_away_until_it_is_back_or_forgotten() -> None:
     brokers = knowing(t=4, u=2)
     assert brokers.away("t", {"b"}) == []
-    assert brokers.away("t", set()) == [Away("b", 4, 0)], "whoever just started misses nobody yet, but knows"
+    assert brokers.away("t", set()) == [Away("b", 4, 0)], "a broker that just started misses none yet, but knows"
     brokers.look({}, 7)
     assert brokers.away("t", set()) == [Away("b", 4, 7)]
     assert brokers.away("other", set()) == []
@@ -94,7 +94,7 @@ def test_the_queues_of_a_broker_that_is_not_there_are_away_until_it_is_back_or_f
     brokers.forget("b")
     assert brokers.away("t", set()) == []
     brokers.look({"b": "3"}, 10)
-    assert brokers.away("t", set()) == [], "what it had before it was forgotten is told anew"
+    assert brokers.away("t", set()) == [], "what it had before it was forgotten is reported anew"
 
 
 def test_only_what_changed_is_recorded_and_a_replay_knows_the_same() -> None:

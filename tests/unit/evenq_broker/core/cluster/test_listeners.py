@@ -10,7 +10,9 @@ OUT = Listener("out")
 PORTS = {PLAIN_LISTENER: 7, TLS_LISTENER: 8, OUT: 9}
 
 
-def told(text: str, host: str = "0.0.0.0", ports: dict[Listener, int] = PORTS, *, peers_tls: bool = False) -> list[str]:
+def lines_of(
+    text: str, host: str = "0.0.0.0", ports: dict[Listener, int] = PORTS, *, peers_tls: bool = False
+) -> list[str]:
     hosts = {listener.name: host for listener in ports}
     found = advertised(text, ports, hosts=hosts, peers_tls=peers_tls)
     return [f"{address.listener} {address.address}" for address in found]
@@ -35,19 +37,19 @@ def told(text: str, host: str = "0.0.0.0", ports: dict[Listener, int] = PORTS, *
     ],
 )
 def test_each_listener_tells_the_setting_or_where_it_listens(text: str, host: str, addresses: list[str]) -> None:
-    assert told(text, host) == addresses
+    assert lines_of(text, host) == addresses
 
 
 def test_without_a_plain_port_an_entry_without_a_name_is_the_tls_listeners() -> None:
-    assert told("b.example:443", ports={TLS_LISTENER: 8}) == ["tls evenqs://b.example:443"]
+    assert lines_of("b.example:443", ports={TLS_LISTENER: 8}) == ["tls evenqs://b.example:443"]
 
 
 def test_the_address_for_other_servers_leads_to_the_listener_that_they_want() -> None:
     assert (
-        told("internal=pod-0:0", ports={PLAIN_LISTENER: 7, TLS_LISTENER: 8}, peers_tls=True)[-1]
+        lines_of("internal=pod-0:0", ports={PLAIN_LISTENER: 7, TLS_LISTENER: 8}, peers_tls=True)[-1]
         == "internal evenqs://pod-0:8"
     )
-    assert told("internal=pod-0:0", ports={TLS_LISTENER: 8})[-1] == "internal evenqs://pod-0:8"
+    assert lines_of("internal=pod-0:0", ports={TLS_LISTENER: 8})[-1] == "internal evenqs://pod-0:8"
 
 
 def test_the_address_of_any_copy_stands_behind_those_of_listeners_and_speaks_as_the_first_one() -> None:
@@ -61,14 +63,14 @@ def test_the_address_of_any_copy_stands_behind_those_of_listeners_and_speaks_as_
 @pytest.mark.parametrize("text", ["here", "host:", ":80", "host:port", "=host:80", "host:70000", "a:1,,b:2", "e://a:1"])
 def test_an_address_that_is_none_is_named(text: str) -> None:
     with pytest.raises(SettingsError, match="write host:port or listener=host:port"):
-        told(text)
+        lines_of(text)
 
 
 def test_an_address_that_no_call_could_be_answered_with_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"open one with `listeners`.*any-copy, default, internal, out, tls"):
         told("far=host:80")
     with pytest.raises(SettingsError, match="twice"):
-        told("a:1,default=b:1")
+        lines_of("a:1,default=b:1")
 
 
 def test_listeners_are_named_listener_with_or_without_tls() -> None:
@@ -96,8 +98,8 @@ def test_an_entry_for_one_broker_counts_for_no_other() -> None:
     def of(name: str) -> list[str]:
         ports = {PLAIN_LISTENER: 7, OUT: 9}
         hosts = {listener.name: "0.0.0.0" for listener in ports}
-        told = advertised("pod:7,b-0/out=lb:30091,b-1/out=lb:30092", ports, hosts=hosts, broker_name=name)
-        return [address.address for address in told]
+        advertisement = advertised("pod:7,b-0/out=lb:30091,b-1/out=lb:30092", ports, hosts=hosts, broker_name=name)
+        return [address.address for address in advertisement]
 
     assert of("b-0") == ["pod:7", "lb:30091"]
     assert of("b-1") == ["pod:7", "lb:30092"]

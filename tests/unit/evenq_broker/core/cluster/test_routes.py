@@ -16,8 +16,8 @@ def counts(broker: str, read: int = 2, permission: Permission = Permission.READ_
 
 
 def view(name: str, *, topics: tuple[str, ...] = ("t",), **rest: object) -> RegisteredBroker:
-    told = {topic: counts(name) for topic in topics}
-    return RegisteredBroker(name=name, addresses=(DEFAULT,), topics=told, **rest)  # type: ignore[arg-type]  # test shorthand
+    reported = {topic: counts(name) for topic in topics}
+    return RegisteredBroker(name=name, addresses=(DEFAULT,), topics=reported, **rest)  # type: ignore[arg-type]  # test shorthand
 
 
 def names(table: RouteTable) -> list[str]:

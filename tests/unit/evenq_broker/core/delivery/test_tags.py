@@ -26,7 +26,7 @@ def test_an_expression_is_the_set_of_its_tags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "given"),
     [
         ("a|b", "'a\\|b' holds"),
         ("a || b\x01", "control character"),
@@ -34,8 +34,8 @@ def test_an_expression_is_the_set_of_its_tags() -> None:
         (" || ".join(f"t{number}" for number in range(TAGS_MAX + 1)), f"the limit is {TAGS_MAX}"),
     ],
 )
-def test_a_bad_expression_is_told_with_its_limit(expression: str, told: str) -> None:
-    with pytest.raises(IllegalFilterExpression, match=told):
+def test_a_bad_expression_is_told_with_its_limit(expression: str, given: str) -> None:
+    with pytest.raises(IllegalFilterExpression, match=given):
         wanted_tags(expression)
 
 

@@ -50,15 +50,17 @@ def _counts(broker: str, read: int, write: int) -> QueueCounts:
     )
 
 
-def member(client_id: str, *, age_ms: int = LONG_MS, silent_ms: int = 100, lost: bool = False, **told: Any) -> MemberAt:
-    told.setdefault("protocol", Protocol.EVENQ)
-    told.setdefault("subscriptions", (Subscription(TOPIC, FilterExpression("*")),))
-    known = Member(client_id=client_id, address="10.0.0.1", **told)
+def member(
+    client_id: str, *, age_ms: int = LONG_MS, silent_ms: int = 100, lost: bool = False, **result: Any
+) -> MemberAt:
+    result.setdefault("protocol", Protocol.EVENQ)
+    result.setdefault("subscriptions", (Subscription(TOPIC, FilterExpression("*")),))
+    known = Member(client_id=client_id, address="10.0.0.1", **result)
     return MemberAt(member=known, age_ms=age_ms, silent_ms=silent_ms, lease_ms=10_000, lost=lost)
 
 
-def sdk(client_id: str, **told: Any) -> MemberAt:
-    return member(client_id, protocol=Protocol.V2, **told)
+def sdk(client_id: str, **result: Any) -> MemberAt:
+    return member(client_id, protocol=Protocol.V2, **result)
 
 
 def group(
@@ -68,7 +70,7 @@ def group(
     idle: dict[str, str] | None = None,
     counts: tuple[int, int] = (2, 2),
     queue: Callable[[QueueAt], QueueAt] = lambda at: at,
-    told: tuple[AssignedQueues, ...] = (),
+    assigned: tuple[AssignedQueues, ...] = (),
     zones: tuple[str, str] = ("", ""),
     settings: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     stranded: int = 0,
@@ -86,7 +88,7 @@ def group(
                 broker_name=broker,
                 members=everybody,
                 queues=tuple(queue(QueueAt(queue=one, holder=owner, committed=5)) for one, owner in held),
-                told=told if broker == "a" else (),
+                assigned=assigned if broker == "a" else (),
                 counts={TOPIC: replace(_counts(broker, *counts), permission=permission)},
                 stranded=(QueueAt(queue=MessageQueue(TOPIC, broker, 3), lag=stranded),) if stranded else (),
                 settings=settings[BROKERS.index(broker)],
@@ -174,7 +176,7 @@ HEALTHY = {
         member("m1"),
         member("m2"),
         sdk("s1"),
-        told=(
+        assigned=(
             AssignedQueues("s1", TOPIC, Generation(1, 1), (QUEUES[0],)),
             AssignedQueues("s1", TOPIC, Generation(1, 2), ()),
         ),
@@ -190,7 +192,7 @@ SICK = {
         group(),
         brokers=tuple(replace(part, retries_waiting=3, failed=9, delivered=10) for part in group().brokers),
     ),
-    FindingKind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="nobody leads"),
+    FindingKind.REBALANCER_AWAY: group(given=None, rebalancer="r:8083", rebalancer_problem="no copy leads"),
     FindingKind.STRATEGY_FAILS: group(
         decided=replace(group().decided or Decided(), problems=("orders: CUSTOM raised",))
     ),
@@ -208,7 +210,7 @@ SICK = {
         given=("m1", "m2", *("",) * 2), owners=("m1", "m2", *("",) * 2), zones=("north", "south")
     ),
     FindingKind.TWO_OWNERS: group(
-        member("m1"), member("m2"), sdk("s1"), told=(AssignedQueues("s1", TOPIC, Generation(1, 9), (QUEUES[0],)),)
+        member("m1"), member("m2"), sdk("s1"), assigned=(AssignedQueues("s1", TOPIC, Generation(1, 9), (QUEUES[0],)),)
     ),
     FindingKind.HAND_OVER_HANGS: group(owners=("m2", *OWNERS[1:])),
     FindingKind.DIFFERENT_SUBSCRIPTIONS: group(
@@ -295,13 +297,13 @@ def test_messages_that_nobody_can_read_are_opened_by_the_change_that_closed_them
     (a, b) = findings(group(stranded=7))
     assert a.seen == "7 messages wait in queue a/3 of orders, which were closed before the group had read them"
     assert (b.subject, b.command) == ("orders at b", "evenq topic scale orders --queues 2")
-    told = {
+    result = {
         permission: findings(group(stranded=7, permission=permission))[0]
         for permission in (Permission.NONE, Permission.WRITE)
     }
-    assert told[Permission.NONE].seen.endswith("which nobody may read: the topic's permission there is NONE")
-    assert told[Permission.NONE].command == "evenq topic permit orders read --broker a"
-    assert told[Permission.WRITE].command == "evenq topic permit orders read-write --broker a"
+    assert result[Permission.NONE].seen.endswith("which no member may read: the topic's permission there is NONE")
+    assert result[Permission.NONE].command == "evenq topic permit orders read --broker a"
+    assert result[Permission.WRITE].command == "evenq topic permit orders read-write --broker a"
 
 
 def test_brokers_with_different_settings_are_told_the_newest() -> None:
@@ -322,5 +324,5 @@ def test_many_queues_are_one_finding_and_the_worst_comes_first() -> None:
         FindingKind.UNEQUAL_QUEUES,
     ]
     assert found[0].seen == (
-        "nobody has queues a/0, a/1, b/0 and b/1: STICKY gives them to nobody, nothing waits there yet"
+        "no member has queues a/0, a/1, b/0 and b/1: STICKY gives them to no member, nothing waits there yet"
     )

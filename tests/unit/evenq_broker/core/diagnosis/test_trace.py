@@ -8,7 +8,7 @@ def delivered(offset: int = 7, *, number: int = 1, attempt: int = 1, client: str
     return Delivered(1, 2, 3, offset + 1, until, client, (offset,), (number,), (attempt,))
 
 
-def told(*records: tuple[int, bytes]) -> list[TraceEvent]:
+def events_of(*records: tuple[int, bytes]) -> list[TraceEvent]:
     story = Story(2, 3, 7)
     for at_ms, record in records:
         story.read(at_ms, record)
@@ -22,7 +22,7 @@ def test_a_delivery_and_its_ack_are_told_with_the_client_that_the_journal_leaves
     trace.add(20, encode([Invisible(1, 2, 3, 7, 1, 1, 30)]))
     trace.add(40, encode([delivered(number=2, attempt=2, client="push"), Acked(1, 2, 3, 8)]))
     trace.add(50, encode([Acked(1, 2, 3, 7)]))
-    seen = told(*trace.entries())
+    seen = events_of(*trace.entries())
     assert [(one.at_ms, one.kind, one.client_id, one.attempt) for one in seen] == [
         (10, TraceEventKind.DELIVERED, "me", 1),
         (20, TraceEventKind.INVISIBLE, "", 1),
@@ -40,21 +40,21 @@ def test_other_messages_queues_and_topics_are_left_out() -> None:
         delivered(9),
         Invisible(1, 2, 4, 7, 1, 1, 0),
     ]
-    assert told((1, encode(others))) == []
+    assert events_of((1, encode(others))) == []
     trace = Trace(1 << 20, now_ms=0)
     trace.taken(1, "c", 1, 9, [(3, 7, 1)])
-    assert told(*trace.entries(), (2, encode([delivered()])))[0].client_id == ""
+    assert events_of(*trace.entries(), (2, encode([delivered()])))[0].client_id == ""
 
 
 def test_what_waits_behind_its_message_group_was_not_delivered() -> None:
-    assert told((1, encode([delivered(number=0, attempt=0, until=0)]))) == []
+    assert events_of((1, encode([delivered(number=0, attempt=0, until=0)]))) == []
 
 
 def test_a_member_with_offsets_of_its_own_passes_a_message_once() -> None:
     commits = [(at, encode([Committed(1, 2, 3, offset)])) for at, offset in enumerate((5, 7, 8, 9))]
-    assert [(one.at_ms, one.kind) for one in told(*commits)] == [(2, TraceEventKind.COMMITTED)]
-    assert told((1, encode([Committed(1, 2, 3, 9)]))) == [], "it may have passed long ago"
-    reset = told((1, encode([Committed(1, 2, 3, 0, reset=True)])))
+    assert [(one.at_ms, one.kind) for one in events_of(*commits)] == [(2, TraceEventKind.COMMITTED)]
+    assert events_of((1, encode([Committed(1, 2, 3, 9)]))) == [], "it may have passed long ago"
+    reset = events_of((1, encode([Committed(1, 2, 3, 0, reset=True)])))
     assert [one.kind for one in reset] == [TraceEventKind.RESET]
 
 

@@ -20,7 +20,7 @@ def stage(*client_ids: str, owners_max: int = 10) -> tuple[LockTable, MemberTabl
     return locks, members, fencing
 
 
-def told(
+def refusal(
     fencing: Fencing, client_id: str, *, commits: bool = False, generation: Generation = NO_GENERATION
 ) -> str | None:
     return fencing.refusal("g", client_id, QUEUE, generation, commits=commits)
@@ -29,11 +29,11 @@ def told(
 def test_the_holder_reads_and_commits_and_another_member_does_neither() -> None:
     locks, _, fencing = stage("x", "y")
     locks.acquire("g", "x", QUEUE)
-    assert told(fencing, "x") is None
-    assert told(fencing, "x", commits=True) is None
+    assert refusal(fencing, "x") is None
+    assert refusal(fencing, "x", commits=True) is None
     for commits in (False, True):
-        assert "'y' does not hold queue" in (told(fencing, "y", commits=commits) or "")
-        assert "'x' holds it" in (told(fencing, "y", commits=commits) or "")
+        assert "'y' does not hold queue" in (refusal(fencing, "y", commits=commits) or "")
+        assert "'x' holds it" in (refusal(fencing, "y", commits=commits) or "")
 
 
 def test_a_member_whose_session_ended_stays_fenced_until_it_holds_the_queue_again() -> None:
@@ -41,26 +41,26 @@ def test_a_member_whose_session_ended_stays_fenced_until_it_holds_the_queue_agai
     locks.acquire("g", "x", QUEUE)
     members.leave("g", "x")
     locks.drop("g", "x")
-    assert "nobody holds it; lock it first" in (told(fencing, "x") or "")
-    assert told(fencing, "x", commits=True) is not None
+    assert "no member holds it; lock it first" in (refusal(fencing, "x") or "")
+    assert refusal(fencing, "x", commits=True) is not None
 
 
 def test_oc_18_the_holder_itself_is_refused_under_an_older_generation() -> None:
     locks, _, fencing = stage("x", "y")
     locks.acquire("g", "x", QUEUE, Generation(1, 5))
-    assert told(fencing, "x", generation=Generation(1, 5)) is None
-    assert told(fencing, "x", generation=Generation(2, 0)) is None
-    assert "generation 1.4 of queue" in (told(fencing, "x", generation=Generation(1, 4)) or "")
-    assert "generation 1.4 of queue" in (told(fencing, "y", generation=Generation(1, 4)) or "")
+    assert refusal(fencing, "x", generation=Generation(1, 5)) is None
+    assert refusal(fencing, "x", generation=Generation(2, 0)) is None
+    assert "generation 1.4 of queue" in (refusal(fencing, "x", generation=Generation(1, 4)) or "")
+    assert "generation 1.4 of queue" in (refusal(fencing, "y", generation=Generation(1, 4)) or "")
 
 
 def test_who_never_was_a_member_reads_as_it_likes_but_does_not_commit_over_a_holder() -> None:
     locks, _, fencing = stage("x")
-    assert told(fencing, "tool", commits=True) is None
+    assert refusal(fencing, "tool", commits=True) is None
     locks.acquire("g", "x", QUEUE)
-    assert told(fencing, "tool") is None
-    assert told(fencing, "tool", commits=True) is not None
-    assert told(fencing, "", commits=True) is not None
+    assert refusal(fencing, "tool") is None
+    assert refusal(fencing, "tool", commits=True) is not None
+    assert refusal(fencing, "", commits=True) is not None
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_members_that_own_nothing_need_no_lock_to_read(member: Member) -> None:
     _, members, fencing = stage("x")
     members.join("g", member, now_ms=0, lease_ms=10)
     fencing.joined("g", member) if member.protocol is Protocol.EVENQ else None
-    assert told(fencing, "y") is None
+    assert refusal(fencing, "y") is None
 
 
 def test_the_memory_of_former_members_is_bounded() -> None:
     _, members, fencing = stage(*(f"c{number}" for number in range(5)), owners_max=3)
     for number in range(5):
         members.leave("g", f"c{number}")
-    assert [told(fencing, f"c{number}") is None for number in range(5)] == [True, True, False, False, False]
+    assert [refusal(fencing, f"c{number}") is None for number in range(5)] == [True, True, False, False, False]
 
 
 def test_a_holder_from_before_a_restart_stays_fenced_when_its_lock_is_given_up() -> None:
@@ -90,7 +90,7 @@ def test_a_holder_from_before_a_restart_stays_fenced_when_its_lock_is_given_up()
     fencing.owned("g", "x")
     locks.drop("g", "x")
     locks.acquire("g", "y", QUEUE)
-    assert "'y' holds it" in (told(fencing, "x") or "")
+    assert "'y' holds it" in (refusal(fencing, "x") or "")
 
 
 def test_who_says_that_it_owns_a_queue_reads_only_what_it_holds_also_if_nobody_knows_it() -> None:
@@ -99,10 +99,10 @@ def test_who_says_that_it_owns_a_queue_reads_only_what_it_holds_also_if_nobody_k
     def owner() -> str | None:
         return fencing.refusal("g", "slept", QUEUE, NO_GENERATION, commits=False, owner=True)
 
-    assert "nobody holds it; lock it first" in (owner() or "")
+    assert "no member holds it; lock it first" in (owner() or "")
     locks.acquire("g", "y", QUEUE)
     assert "'y' holds it" in (owner() or "")
-    assert told(fencing, "slept") is None, "a reader that owns nothing goes on"
+    assert refusal(fencing, "slept") is None, "a reader that owns nothing goes on"
     locks.drop("g", "y")
     locks.acquire("g", "slept", QUEUE)
     assert owner() is None

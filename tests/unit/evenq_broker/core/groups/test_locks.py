@@ -168,12 +168,12 @@ def test_the_newest_decision_among_those_that_wait_has_the_queue_next() -> None:
 
 
 def test_a_free_queue_keeps_its_newest_generation_through_journal_and_snapshot() -> None:
-    locks, told = LockTable(), []
+    locks, result = LockTable(), []
     locks.acquire("g", "a", Q0, Generation(7, 2))
-    told += locks.moved()
+    result += locks.moved()
     locks.release("g", "a", Q0)
-    told += locks.moved()
-    for rows in (told, locks.remembered()):
+    result += locks.moved()
+    for rows in (result, locks.remembered()):
         again = LockTable()
         for row in rows:
             again.restore(*row)

@@ -55,12 +55,12 @@ def test_what_another_broker_knows_counts_until_the_client_speaks() -> None:
     table, other = made(), made()
     other.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x", "y"], 50)
     other.sync(OTHER, LiteSubscribeAction.PARTIAL_ADD, ["x", "y"], 60)
-    assert [told[0] for told in other.told(3)] == [ME], "no more names than asked for"
-    for who, names, synced_ms in other.told(100):
+    assert [value[0] for value in other.newest(3)] == [ME], "no more names than asked for"
+    for who, names, synced_ms in other.newest(100):
         assert table.learn(who, names, synced_ms)
         assert not table.learn(who, ["z"], 70)
     assert not table.learn(Subscriber("c", "g", "p"), "uvwxyz", 0), "over its limit"
-    assert list(table.told(100)) == list(other.told(100))
+    assert list(table.newest(100)) == list(other.newest(100))
     table.check()
 
 

@@ -1,4 +1,4 @@
-"""Parked polls of a whole cluster: whose turn it is, and what is told to whom."""
+"""Parked polls of a whole cluster: whose turn it is, and who is notified."""
 
 from evenq_broker.core.polls.interest import PeerNotices, Waiters, Want
 
@@ -39,37 +39,37 @@ def test_a_peer_cannot_tell_without_bound() -> None:
 
 
 def test_only_news_is_told() -> None:
-    told = PeerNotices()
-    assert list(told.changes([ORDERS], {ORDERS: 3}, {}, 0)) == [(ORDERS, 3, 0)]
-    assert list(told.changes([ORDERS], {ORDERS: 9}, {}, 0)) == []
-    told.used(ORDERS)
-    assert list(told.changes([ORDERS], {ORDERS: 2}, {}, 0)) == [], "the peer believes in two still"
-    told.used(ORDERS)
-    told.used(ORDERS)
-    assert list(told.changes([ORDERS], {ORDERS: 1}, {}, 0)) == [(ORDERS, 1, 0)]
+    result = PeerNotices()
+    assert list(result.changes([ORDERS], {ORDERS: 3}, {}, 0)) == [(ORDERS, 3, 0)]
+    assert list(result.changes([ORDERS], {ORDERS: 9}, {}, 0)) == []
+    result.used(ORDERS)
+    assert list(result.changes([ORDERS], {ORDERS: 2}, {}, 0)) == [], "the peer believes in two still"
+    result.used(ORDERS)
+    result.used(ORDERS)
+    assert list(result.changes([ORDERS], {ORDERS: 1}, {}, 0)) == [(ORDERS, 1, 0)]
 
 
 def test_a_want_that_ends_fades_so_that_a_consumer_between_two_polls_costs_nothing() -> None:
-    told = PeerNotices(fade_ms=250)
-    list(told.changes([ORDERS], {ORDERS: 1}, {}, 0))
-    assert list(told.changes([ORDERS], {}, {ORDERS: 1_000}, 1_010)) == [(ORDERS, -1, 1_250)]
-    assert list(told.changes([ORDERS], {ORDERS: 1}, {}, 1_020)) == []
-    assert list(told.changes([ORDERS], {}, {ORDERS: 1_030}, 1_280)) == [(ORDERS, 0, 0)]
-    assert not told.known(ORDERS)
+    result = PeerNotices(fade_ms=250)
+    list(result.changes([ORDERS], {ORDERS: 1}, {}, 0))
+    assert list(result.changes([ORDERS], {}, {ORDERS: 1_000}, 1_010)) == [(ORDERS, -1, 1_250)]
+    assert list(result.changes([ORDERS], {ORDERS: 1}, {}, 1_020)) == []
+    assert list(result.changes([ORDERS], {}, {ORDERS: 1_030}, 1_280)) == [(ORDERS, 0, 0)]
+    assert not result.known(ORDERS)
 
 
 def test_empty_fetches_one_after_another_pause_the_telling() -> None:
-    told = PeerNotices()
+    result = PeerNotices()
     pauses = []
     now_ms = 0
     for _ in range(9):
-        list(told.changes([ORDERS], {ORDERS: 1}, {}, now_ms))
-        told.used(ORDERS)
-        told.fetched(ORDERS, now_ms, found=False)
-        [(_, count, look_ms)] = list(told.changes([ORDERS], {ORDERS: 1}, {}, now_ms))
+        list(result.changes([ORDERS], {ORDERS: 1}, {}, now_ms))
+        result.used(ORDERS)
+        result.fetched(ORDERS, now_ms, found=False)
+        [(_, count, look_ms)] = list(result.changes([ORDERS], {ORDERS: 1}, {}, now_ms))
         pauses.append(look_ms - now_ms if count < 0 else 0)
         now_ms = max(now_ms, look_ms)
     assert pauses == [0, 20, 40, 80, 160, 320, 640, 1_000, 1_000]
-    told.fetched(ORDERS, now_ms, found=True)
-    told.decline(ORDERS)
-    assert list(told.changes([ORDERS], {ORDERS: 1}, {}, now_ms)) == [(ORDERS, 1, 0)]
+    result.fetched(ORDERS, now_ms, found=True)
+    result.decline(ORDERS)
+    assert list(result.changes([ORDERS], {ORDERS: 1}, {}, now_ms)) == [(ORDERS, 1, 0)]

@@ -1,4 +1,4 @@
-"""The long poll table: who is woken, and that nobody is forgotten."""
+"""The long poll table: who is woken, and that none is forgotten."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def only(actions: list[Action], kind: type) -> list:  # type: ignore[type-arg]
 
 
 def starting(*, mode: Mode = Mode.REPL_SYNC, isr: tuple[Pair, ...] = PAIRS) -> Replica:
-    """Broker 0 won epoch 1, its first record [0, 10) is synced; nobody confirmed anything."""
+    """Broker 0 won epoch 1, its first record [0, 10) is synced; no follower confirmed anything."""
     one = replica(0, mode=mode)
     one.recovered(EpochTable(), 0, 0)
     one.observed(seen(isr=isr), 0)

@@ -370,7 +370,7 @@ def test_a_nominee_that_wins_after_all_ends_the_term_of_a_leader_that_went_on() 
     one.resume()
     actions = one.observed(seen(3, epoch=2, leader=2), 2_500)
     assert only(actions, StopServing)
-    assert not only(actions, HandedOver), "nobody waits for it any more"
+    assert not only(actions, HandedOver), "nothing waits for it any more"
 
 
 def test_only_a_draining_leader_resumes() -> None:

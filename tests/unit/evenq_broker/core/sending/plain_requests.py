@@ -325,14 +325,14 @@ def _compare_send(request: bytes, plain: PlainSend) -> None:
 
 
 def _compare_block(request: bytes, block: Any) -> None:
-    told = data_pb2.PublishRequest.FromString(request)
-    _same("topic", block.topic, told.queue.topic)
-    _same("queue of the block", block.queue_id, told.queue.queue_id)
-    if told.queue.broker_name not in {"", BROKER}:
-        raise Differs(f"it is for broker {told.queue.broker_name}")
-    topic: Any = SimpleNamespace(name=told.queue.topic, topic_id=TOPIC.topic_id, write_queues=TOPIC.write_queues)
+    response = data_pb2.PublishRequest.FromString(request)
+    _same("topic", block.topic, response.queue.topic)
+    _same("queue of the block", block.queue_id, response.queue.queue_id)
+    if response.queue.broker_name not in {"", BROKER}:
+        raise Differs(f"it is for broker {response.queue.broker_name}")
+    topic: Any = SimpleNamespace(name=response.queue.topic, topic_id=TOPIC.topic_id, write_queues=TOPIC.write_queues)
     topic.message_type = TOPIC.message_type  # a topic of a name that cannot be is not found before this
-    _compare(told.messages, block, lambda message: checked_in_block(message, topic, LIMITS, now_ms=NOW_MS))
+    _compare(response.messages, block, lambda message: checked_in_block(message, topic, LIMITS, now_ms=NOW_MS))
 
 
 def _compare(messages: Sequence[definition_pb2.Message], plain: PlainSend, check: Check) -> None:
@@ -367,7 +367,7 @@ def _same(what: str, ours: object, theirs: object) -> None:
 
 
 def run(count: int, seed: int, *, blocks: bool = False) -> tuple[int, int]:
-    """Judge so many; how many were as usual, and how many were read from their bytes."""
+    """Judge this number; how many were as usual, and how many were read from their bytes."""
     made, reader = Requests(seed), PlainSends(LIMITS, broker_name=BROKER)
     make, by = (made.block, judge_block) if blocks else (made.request, judge)
     usual = read = 0

@@ -85,8 +85,8 @@ def test_it_does_what_a_slow_and_simple_window_does(steps: list[tuple[str, int]]
             if len(model) >= 6:
                 model.popitem(last=False)
             known = model.get(key(number))
-            told = recent.claim(key(number), mine)
-            assert told is (mine if known is None or known[0] is None else known[0])
+            result = recent.claim(key(number), mine)
+            assert result is (mine if known is None or known[0] is None else known[0])
             if known is None or known[0] is None:
                 model[key(number)] = (mine, known[1] if known else now_ms + 1)
         elif key(number) in model:

@@ -27,7 +27,7 @@ def test_a_block_that_moved_is_dumped_where_it_is_now() -> None:
     table = StagedRows()
     table.apply(put(5))
     table.apply(StagedMoved(5, 99))
-    table.apply(StagedMoved(6, 100))  # nobody's
+    table.apply(StagedMoved(6, 100))  # of no staging
     other = StagedRows()
     for op in table.dump():
         other.apply(op)

@@ -1,4 +1,4 @@
-"""Receipt handles: self-contained, kept by nobody, forged by nobody."""
+"""Receipt handles: self-contained, kept nowhere, forged by no client."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ COMMITTED, ROLLED_BACK = TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED
 
 
 def table(**limits: int) -> TransactionTable:
-    told = {"open_max": 100, "decisions_max": 100, "checks_max": 3, "age_max_ms": 1_000_000, **limits}
-    return TransactionTable(**told)
+    fields = {"open_max": 100, "decisions_max": 100, "checks_max": 3, "age_max_ms": 1_000_000, **limits}
+    return TransactionTable(**fields)
 
 
 def begun(made: TransactionTable, *numbers: int) -> TransactionTable:
@@ -321,7 +321,7 @@ class Story(RuleBasedStateMachine):
             elif firing is Firing.CHECK:
                 self.made.missed(number)
             if fate == "failed":
-                self.made.renewed(number, len(self.log), self.now_ms)  # a place that somebody else will have
+                self.made.renewed(number, len(self.log), self.now_ms)  # a place that another message will have
                 self.record(number)
                 return
             self.pending.discard(place)

@@ -24,7 +24,7 @@ class Rebalancer:
     async def forward(self, _method: str, _request: bytes, _timeout_ms: int) -> bytes:
         self.asked += 1
         if not self.connected:
-            raise ConnectionFailed("nobody leads")
+            raise ConnectionFailed("no copy leads")
         answer = assignment_pb2.ExplainResponse(status=definition_pb2.Status(code=definition_pb2.OK))
         for number, owner in enumerate(self.owners):
             row = answer.queues.add(owner=owner)
@@ -41,8 +41,8 @@ async def stage_of(stage: Any, *owners: str) -> tuple[Any, Rebalancer, Grants]:
 
 
 def may(broker: Any, client_id: str, queue_id: int = 0) -> bool:
-    told: bool = broker.grants.may(broker.catalog.groups.get("g"), broker.catalog.topics.get("t"), client_id, queue_id)
-    return told
+    given: bool = broker.grants.may(broker.catalog.groups.get("g"), broker.catalog.topics.get("t"), client_id, queue_id)
+    return given
 
 
 def test_owners_are_learnt_with_the_first_poll_and_asked_again_only_after_a_decision(run: Run) -> None:
@@ -104,7 +104,7 @@ def test_while_the_rebalancer_is_away_everybody_may(run: Run) -> None:
         grants.changed("g", "t")
         await stage.clock.advance(100)
         rebalancer.connected = True
-        assert may(broker, "y"), "it did not answer, so nobody knows"
+        assert may(broker, "y"), "it did not answer, so it is not known"
         grants._rebalancer = None
 
     run(story)

@@ -11,16 +11,18 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2
 
 
 def decision(counter: int, *ids: str, group: str = "g", topic: str = "t") -> DecisionNews:
-    told = assignment_pb2.Decision(group=group, topic=topic, generation=common_pb2.Generation(epoch=1, counter=counter))
+    response = assignment_pb2.Decision(
+        group=group, topic=topic, generation=common_pb2.Generation(epoch=1, counter=counter)
+    )
     for own in ids:
-        told.held.add(client_id=own, place="web").queues.add(broker_name="b", queue_ids=[1])
-    return DecisionNews(told.SerializeToString())
+        response.held.add(client_id=own, place="web").queues.add(broker_name="b", queue_ids=[1])
+    return DecisionNews(response.SerializeToString())
 
 
 def kept(holds: ReportedHolds, group: str = "g") -> list[tuple[str, int, list[str]]]:
     return [
-        (told.topic, told.generation.counter, [place.client_id for place in told.places])
-        for told in (assignment_pb2.TopicHolds.FromString(one.encoded) for one in holds.of_group(group))
+        (response.topic, response.generation.counter, [place.client_id for place in response.places])
+        for response in (assignment_pb2.TopicHolds.FromString(one.encoded) for one in holds.of_group(group))
     ]
 
 

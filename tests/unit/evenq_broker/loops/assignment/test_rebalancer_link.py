@@ -20,7 +20,7 @@ ACCESS = Access(Resource.BROKER, Action.INTERNAL)
 
 
 class FakeRebalancer:
-    """Another program's edge: keeps what is reported, answers what it is told to answer."""
+    """Another program's edge: keeps what is reported, answers what the test sets."""
 
     def __init__(self) -> None:
         self.redirect = ""
@@ -95,8 +95,8 @@ def test_the_first_report_is_full_and_later_ones_hold_only_what_changed(run: Run
     async def story(stage: Any) -> None:
         rebalancer, broker = await begin(stage)
         assert rebalancer.reports[0].full
-        told = {entry.name for report in rebalancer.reports for entry in report.topics}
-        assert told == {"t"}
+        reported = {entry.name for report in rebalancer.reports for entry in report.topics}
+        assert reported == {"t"}
         before = len(rebalancer.reports)
         for client_id in ("x", "y", "z"):
             broker.sessions.join("g", member(client_id))
@@ -253,8 +253,8 @@ def test_a_follower_sends_the_broker_to_the_leader_which_alone_is_told_and_asked
         assert leader.reports[0].full
         broker.sessions.join("g", member("y"))
         await stage.clock.advance(20)
-        told = [(group.group, len(group.members)) for group in leader.reports[-1].groups]
-        assert told == [("g", 1)], "the stream that was left takes nothing away"
+        reported = [(group.group, len(group.members)) for group in leader.reports[-1].groups]
+        assert reported == [("g", 1)], "the stream that was left takes nothing away"
         leader.decide(1, 2)
         await stage.during(
             assign(
@@ -405,30 +405,30 @@ def test_a_newcomer_waits_for_the_first_decision_and_not_for_a_rebalancer_that_i
         (query,) = [rpc.handler for rpc in broker.rpcs() if rpc.method == "/evenq.v1.Assignment/Query"]
         asked = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="x").SerializeToString()
 
-        async def told() -> assignment_pb2.AssignmentResponse:
+        async def report() -> assignment_pb2.AssignmentResponse:
             context = RpcContext("Query", (), "1.2.3.4:5", None)
             return assignment_pb2.AssignmentResponse.FromString(await stage.during(query(asked, context)))
 
         broker.sessions.join("g", replace(member("x"), joined_ms=stage.clock.now_ms()))
-        assert not (await told()).known, "the rebalancer hears of it in a moment"
+        assert not (await report()).known, "the rebalancer hears of it in a moment"
         rebalancer.decide(1, 2)
-        assert [row.queue.queue_id for row in (await told()).queues] == [2]
+        assert [row.queue.queue_id for row in (await report()).queues] == [2]
         stage.net.stop("r:1")
         await stage.clock.advance(1_000)
         asked = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="y").SerializeToString()
         broker.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
-        assert not (await told()).known, "the next leader will say"
+        assert not (await report()).known, "the next leader will say"
         await stage.clock.advance(4_000)
         rebalancer.decide(2, known=False)
         stage.net.serve("r:1", rebalancer.rpcs())
         await stage.until(lambda: broker.rebalancer.connected)
-        assert not (await told()).known, "it has just begun and is still collecting reports"
+        assert not (await report()).known, "it has just begun and is still collecting reports"
         await stage.clock.advance(4_000)
-        assert (await told()).known, "it does not hear of the group"
+        assert (await report()).known, "it does not hear of the group"
         stage.net.stop("r:1")
         await stage.clock.advance(20_000)
         broker.sessions.join("g", replace(member("y"), joined_ms=stage.clock.now_ms()))
-        assert (await told()).known, "nobody leads for so long that this broker decides"
+        assert (await report()).known, "no rebalancer leads for that long, so that this broker decides"
 
     run(story)
 

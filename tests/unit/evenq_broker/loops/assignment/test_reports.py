@@ -1,4 +1,4 @@
-"""What is told of a broker, and how much work that is."""
+"""What a broker reports, and how much work that is."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_holders_are_encoded_in_slices_and_again_only_where_they_changed(
         broker.membership.answers.keep("g0", "t", "x", Answer((MessageQueue("t", "b", 3),), "STICKY", 1, 9))
         broker.membership.answers.keep("g1", "t", "x", Answer((MessageQueue("t", "b", 3),), "AVG"))
         encode(facts)
-        told = {group.group: group.held for group in report(facts.everything(0)).groups}
-        assert (told["g0"][12].queue.broker_name, told["g0"][12].generation.counter) == ("b", 9)
-        assert len(told["g1"]) == 12, "what was computed here is nobody's decision"
+        reported = {group.group: group.held for group in report(facts.everything(0)).groups}
+        assert (reported["g0"][12].queue.broker_name, reported["g0"][12].generation.counter) == ("b", 9)
+        assert len(reported["g1"]) == 12, "what was computed here is not a decision"
 
     run(story)
 
@@ -95,15 +95,15 @@ def test_what_finds_no_room_in_the_first_report_follows_at_once(run: Run, monkey
         encode(facts)
         first = report(facts.everything(0))
         assert len(first.groups) == 4, "all members at once"
-        told = {group.group for group in first.groups if group.held}
-        assert len(told) == 1
+        reported = {group.group for group in first.groups if group.held}
+        assert len(reported) == 1
         rounds = 0
         while facts.next_ms() == 0:
             more = report(facts.changes(rounds))
-            told |= {group.group for group in more.groups if group.held}
+            reported |= {group.group for group in more.groups if group.held}
             rounds += 1
             assert rounds < 10
-        assert told == {"g0", "g1", "g2", "g3"}
+        assert reported == {"g0", "g1", "g2", "g3"}
         assert facts.changes(99) == b""
 
     run(story)

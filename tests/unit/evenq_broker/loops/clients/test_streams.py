@@ -1,4 +1,4 @@
-"""Telemetry streams: nobody waits for a client, and the newest stream of a client gets the commands."""
+"""Telemetry streams: nothing waits for a client, and the newest stream of a client gets the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of the other brokers: fed by routes, kept in the journal, and a goodbye when nobody will miss this one."""
+"""The memory of the other brokers: fed by routes, kept in the journal, and a goodbye when no group will miss this one."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def seen(name: str, incarnation: str = "1", **read_queues: int) -> RegisteredBroker:
-    """A broker as a nameserver tells it, with so many queues by topic."""
+    """A broker as a nameserver tells it, with this number of queues by topic."""
     topics = {
         topic: QueueCounts(
             broker_name=name,
@@ -197,7 +197,7 @@ def test_a_broker_that_somebody_waits_for_says_no_goodbye(
         await stage.during(broker.cluster.known.goodbye(left))
         assert asked == []
         await stage.during(broker.cluster.known.goodbye(Left((), 0, 7, 0)))
-        assert asked == [FORGET], "what nobody ever read cannot be waited for"
+        assert asked == [FORGET], "what was never read cannot be waited for"
 
     run(story)
 
@@ -214,7 +214,7 @@ def test_a_goodbye_that_nobody_hears_is_logged_and_does_not_stop_the_shutdown(
         monkeypatch.setattr(broker.cluster.peers, "ask_peers", ask_peers)
         with caplog.at_level(logging.INFO):
             await stage.during(broker.cluster.known.goodbye(Left((), 0, 0, 0)))
-        assert "not all brokers were told that this drained broker stops: refused" in caplog.text
+        assert "not all brokers were notified that this drained broker stops: refused" in caplog.text
 
     run(story)
 

@@ -115,7 +115,7 @@ def test_many_brokers_at_once_lose_no_write(make: Make, run: Run) -> None:
             if await coordinator.compare_and_set(seen, seen.record.renewed()) is not None:
                 times -= 1
             else:
-                await asyncio.sleep(0.001)  # somebody was faster
+                await asyncio.sleep(0.001)  # another coordinator was faster
 
     async def scenario() -> None:
         a = make()

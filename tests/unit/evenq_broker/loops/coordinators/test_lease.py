@@ -1,4 +1,4 @@
-"""The group record in a Lease, against an API server of our own that fails as told."""
+"""The group record in a Lease, against an API server of our own that fails as the test sets."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_api_server_that_is_away_is_unknown_in_bounded_time_and_said_once(
 
     coordinators.run(scenario)
     said = [record.message for record in caplog.records if "evenq_broker" in record.name]
-    assert sum("nobody can be elected meanwhile" in line for line in said) == 1
+    assert sum("no other copy can be elected meanwhile" in line for line in said) == 1
     assert sum("is reached again" in line for line in said) == 1
 
 

@@ -1,4 +1,4 @@
-"""What is concluded from single tries at a store that fails as told: retries, lost answers, late watches."""
+"""What is concluded from single tries at a store that fails as the test sets: retries, lost answers, late watches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FakeStore:
         """Of the next tries; None: carried out."""
         self.after: list[Error | None] = []
         """Raised after a write was carried out."""
-        self.told: list[StoredRecord] = []
+        self.watched: list[StoredRecord] = []
         self.hangs = False
 
     def _try(self) -> None:
@@ -59,7 +59,7 @@ class FakeStore:
         return self.stored.token
 
     async def changes(self, since: str) -> AsyncGenerator[StoredRecord | None, None]:
-        for one in self.told:
+        for one in self.watched:
             yield one
         await asyncio.Event().wait()
 
@@ -126,7 +126,7 @@ def test_a_write_that_never_arrived_is_written_by_the_next_try(tmp_path: Path) -
 
 
 def test_behind_a_lost_answer_another_write_leaves_it_unknown(tmp_path: Path) -> None:
-    """Ours may have been written and replaced, or never; nobody can tell."""
+    """Ours may have been written and replaced, or never; it is not known."""
 
     async def scenario() -> None:
         store = FakeStore()
@@ -154,7 +154,7 @@ def test_what_a_watch_tells_too_late_is_left_out(tmp_path: Path) -> None:
         seen = await a.compare_and_set(seen, FIRST.elected(0))
         newer = store.stored
         assert newer is not None
-        store.told = [StoredRecord(FIRST, "late", ""), newer]
+        store.watched = [StoredRecord(FIRST, "late", ""), newer]
         assert await asyncio.wait_for(anext(watch), 60) == newer.seen
         await watch.aclose()
 
@@ -191,18 +191,20 @@ def test_the_mark_is_used_by_one_at_a_time(tmp_path: Path) -> None:
     async def story() -> None:
         store, mark = FakeStore(), SlowMark(tmp_path / "mark")
         store.stored = StoredRecord(FIRST, "1", "")
-        store.told = [StoredRecord(replace(FIRST, version=FIRST.version + more), str(more), "") for more in (2, 3, 4)]
+        store.watched = [
+            StoredRecord(replace(FIRST, version=FIRST.version + more), str(more), "") for more in (2, 3, 4)
+        ]
         coordinator = RemoteCoordinator(store, mark=mark, clock=SystemClock(), rng=random.Random(1))
         watch = coordinator.watch()
         assert (await anext(watch)).record == FIRST
 
         async def watched() -> None:
-            for _ in store.told:
+            for _ in store.watched:
                 await anext(watch)
 
         async def read() -> None:
             for _ in range(3):
-                with contextlib.suppress(RecordWentBack):  # the store told of newer ones
+                with contextlib.suppress(RecordWentBack):  # the store knew newer ones
                     await coordinator.read()
 
         await asyncio.gather(watched(), read())

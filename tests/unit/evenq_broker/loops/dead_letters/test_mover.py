@@ -1,4 +1,4 @@
-"""A delivery that nobody finished is a dead letter after the last attempt, at once, or counts as failed (RD-3, D3)."""
+"""A delivery that no member finished is a dead letter after the last attempt, at once, or counts as failed (RD-3, D3)."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

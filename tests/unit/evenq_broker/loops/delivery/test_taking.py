@@ -1,4 +1,4 @@
-"""What one receive takes: retries before fresh messages, never more than asked, and nothing that nobody saw is lost."""
+"""What one receive takes: retries before fresh messages, never more than asked, and nothing that was not seen is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -97,7 +97,7 @@ def test_a_take_that_breaks_off_leaves_nothing_behind(run: Run) -> None:
         with pytest.raises(asyncio.CancelledError):
             await one.popping.pop(one.group, one.topic, queue_id=ANY, count=32, invisible_ms=1_000, client_id="")
         one.broker.ledger.store.read_hot = hot
-        assert len((await one.pop()).frames) == 6, "what the first queue gave was seen by nobody"
+        assert len((await one.pop()).frames) == 6, "what the first queue gave was not seen"
 
     run(story)
 

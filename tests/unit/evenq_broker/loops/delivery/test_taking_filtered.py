@@ -1,4 +1,4 @@
-"""Receives with a filter: what is left out is passed over for the group, in turns, and nobody sleeps before a match."""
+"""Receives with a filter: what is left out is passed over for the group, in turns, and none sleeps before a match."""
 
 from collections.abc import Awaitable, Callable
 from itertools import pairwise

@@ -82,7 +82,7 @@ def test_a_wait_asks_the_holder_and_ends_when_it_lets_go(run: Run) -> None:
         assert await stage.during(scene.sessions["x"].take(scene.broker.sessions)) == [QueueWanted(QUEUE)]
         assert not waiting.done()
         scene.locking.unlock("g", "x", [QUEUE])
-        assert scene.holder() == "y", "in the same step: nobody else can come between"
+        assert scene.holder() == "y", "in the same step: no other member can come between"
         assert await stage.during(waiting) == [True]
 
     run(story)
@@ -180,7 +180,9 @@ def test_a_member_that_is_gone_leaves_its_queues_to_those_that_wait(run: Run) ->
 def test_a_holder_from_before_a_restart_that_never_came_back_may_not_commit(run: Run) -> None:
     async def story(stage: Any) -> None:
         scene = await scene_of(stage)
-        assert scene.locking.may_commit("g", "ghost", QUEUE, NO_GENERATION), "nobody knows it, nobody holds the queue"
+        assert scene.locking.may_commit("g", "ghost", QUEUE, NO_GENERATION), (
+            "the client is not known, and the queue is free"
+        )
         scene.broker.membership.locks.restore("g", QUEUE, "ghost", Generation(1, 1))
         scene.locking.drop("g", "ghost")
         assert scene.holder() == ""

@@ -56,7 +56,7 @@ def test_every_kind_of_news_is_told_once_and_settings_stand_before_assignments()
         BrokerLeaving(5_000),
     ]
     session.members_changed(8)
-    assert taken(session) == [MembersChanged(tuple(MEMBERS))], "what was taken is not told again"
+    assert taken(session) == [MembersChanged(tuple(MEMBERS))], "what was taken is not reported again"
 
 
 def test_the_oldest_news_says_since_when_the_member_waits() -> None:
@@ -128,11 +128,11 @@ def test_a_share_travels_with_the_newest_decision_and_a_change_that_must_be_aske
     assert after((2, "b"), (1, "a")) == AssignmentChanged("t", Generation(1, 2), common_pb2.Share(strategy="b"))
     assert after((2, "b"), (1, None)) == AssignmentChanged("t", Generation(1, 2))
     assert after((2, None), (2, "b")).share is None
-    told = [
+    result = [
         AssignmentChanged("t", Generation(1, 3), common_pb2.Share(strategy="c")),
         AssignmentChanged("t", Generation()),
     ]
-    assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == told, "a changed route is told beside it"
+    assert after((0, None), (3, "c")) == after((3, "c"), (0, None)) == result, "a changed route is reported beside it"
 
 
 def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothing_urgent(run: Run) -> None:
@@ -162,6 +162,6 @@ def test_what_can_wait_goes_when_it_is_time_and_a_long_list_stands_before_nothin
         session.members_changed(15)
         assert await session.take(sessions) == [MembersChanged(())]
         session.late(16)
-        assert session.waiting_since_ms is None, "told with what was urgent"
+        assert session.waiting_since_ms is None, "reported with what was urgent"
 
     run(story)

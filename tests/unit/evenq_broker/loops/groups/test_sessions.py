@@ -104,12 +104,12 @@ def test_who_need_not_know_soon_hears_of_others_in_parts_that_cost_little(
         sessions = broker.sessions
         monkeypatch.setattr(sessions, "_decided", lambda _group: True)
         joined = [sessions.join("g", Member(client_id=f"c{n}", protocol=Protocol.EVENQ)) for n in range(members)]
-        told = [0]
+        result = [0]
         for _ in range(sweeps):
             await stage.clock.advance(250)
-            told.append(sum(session.waiting_since_ms is not None for session in joined))
-        parts = [after - before for before, after in itertools.pairwise(told)]
-        assert told[-1] == members - 1, "the last that joined knows all"
+            result.append(sum(session.waiting_since_ms is not None for session in joined))
+        parts = [after - before for before, after in itertools.pairwise(result)]
+        assert result[-1] == members - 1, "the last that joined knows all"
         assert max(parts) * members <= 4 * 1_024, parts
 
     run(story)
@@ -305,7 +305,7 @@ def test_a_closing_broker_waits_until_members_have_let_go_and_grants_nothing_mor
         await stage.clock.advance(5)
         closing = asyncio.ensure_future(sessions.hand_over(10_000))
         await stage.clock.advance(1_000)
-        assert waiting.result() == [False], "nobody gets what the broker will not read out any more"
+        assert waiting.result() == [False], "no member gets what the broker will not read out any more"
         assert BrokerLeaving(10_000) in await one.take(sessions)
         assert not closing.done()
         with pytest.raises(ConnectionFailed, match="broker a is shutting down"):

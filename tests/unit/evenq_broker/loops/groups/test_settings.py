@@ -22,10 +22,10 @@ async def change(stage: Any, broker: str, group: str, **settings: Any) -> None:
 
 
 def same(*groups: GroupConfig | None) -> bool:
-    told = [
+    result = [
         (g.ordered, g.max_attempts, g.start_from, g.strategy, g.retry, g.balance, g.revised_ms) for g in groups if g
     ]
-    return len(told) == len(groups) and len(set(told)) == 1
+    return len(result) == len(groups) and len(set(result)) == 1
 
 
 async def started(stage: Any, name: str, **settings: Any) -> Any:
@@ -46,7 +46,7 @@ def test_a_broker_that_comes_later_has_the_settings_and_groups_that_operators_as
         await stage.during(a.catalog.create_group("by-itself"))
         b = await started(stage, "b")
         assert same(a.catalog.groups.get("all"), b.catalog.groups.get("all"))
-        assert b.catalog.groups.get("by-itself") is None, "what nobody asked for is not spread"
+        assert b.catalog.groups.get("by-itself") is None, "what no client asked for is not spread"
 
     run(story)
 
@@ -65,8 +65,8 @@ def test_a_broker_that_was_away_takes_over_what_is_newer_and_tells_what_it_has_n
         await stage.until(
             lambda: all(same(a.catalog.groups.get(g), b.catalog.groups.get(g)) for g in ("here", "there", "used"))
         )
-        told = {name: a.catalog.groups.get(name).strategy for name in ("here", "there", "used")}
-        assert told == {"here": "AVG", "there": "", "used": "AVG"}
+        reported = {name: a.catalog.groups.get(name).strategy for name in ("here", "there", "used")}
+        assert reported == {"here": "AVG", "there": "", "used": "AVG"}
 
     run(story)
 

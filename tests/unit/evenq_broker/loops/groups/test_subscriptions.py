@@ -13,8 +13,10 @@ from evenq.runtime.clock import FakeClock
 
 
 def join(members: MemberTable, client_id: str, tags: str) -> None:
-    told = Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(Subscription("t", FilterExpression(tags)),))
-    members.join("g", told, now_ms=0, lease_ms=1_000_000)
+    result = Member(
+        client_id=client_id, protocol=Protocol.V2, subscriptions=(Subscription("t", FilterExpression(tags)),)
+    )
+    members.join("g", result, now_ms=0, lease_ms=1_000_000)
 
 
 async def _story(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:

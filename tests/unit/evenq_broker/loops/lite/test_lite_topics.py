@@ -65,7 +65,7 @@ async def scene_of(stage: Any, name: str = "a", **settings: Any) -> Scene:
 
 
 def told_of(stage: Any, scene: Scene, *client_ids: str, kind: int) -> list[str]:
-    """Names of the lite topics of whose end clients of this kind are told; filled as they are told."""
+    """Names of the lite topics of whose end clients of this kind are notified; filled with the notices."""
     ended: list[str] = []
 
     async def listen(stream: Any) -> None:
@@ -260,9 +260,9 @@ def test_a_subscription_that_is_not_told_again_is_forgotten(run: Run) -> None:
         await stage.clock.advance(15_000)
         await scene.sync("x")
         await stage.clock.advance(5_000 + SWEEP_MS)
-        assert [one.subscriber for one in scene.lite.told()] == [CLIENT]
+        assert [one.subscriber for one in scene.lite.newest_sets()] == [CLIENT]
         scene.lite.end_client("c")
-        assert scene.lite.told() == []
+        assert scene.lite.newest_sets() == []
 
     run(story)
 
@@ -279,7 +279,7 @@ def test_the_end_of_the_parent_is_told_to_lite_clients_and_to_no_others(run: Run
         assert sorted(lite_clients) == ["x", "y"]
         await stage.clock.advance(NOTICE_TRIES * AGAIN_MS)
         assert plain == []
-        assert scene.lite.told() == []
+        assert scene.lite.newest_sets() == []
 
     run(story)
 
@@ -295,7 +295,7 @@ def test_a_broker_learns_from_its_peers_once_for_each_of_their_starts(run: Run) 
             scene.broker.catalog.changes.routes.notify()
 
         sees("1")
-        await stage.until(lambda: [one.subscriber for one in scene.lite.told()] == [CLIENT])
+        await stage.until(lambda: [one.subscriber for one in scene.lite.newest_sets()] == [CLIENT])
         later = Subscriber("later", "g", "p")
         await peer.sync("y", who=later)
         sees("1")

@@ -231,8 +231,8 @@ def test_a_call_that_broke_takes_nothing_of_what_the_next_one_tells(run: Run) ->
         present = line.begin().requests("a")
         await anext(present)
         line.tell(Want("g", "t", push=False), 1)
-        told = peers_pb2.InterestRequest.FromString(await stage.during(asyncio.ensure_future(anext(present))))
-        assert [waiting.count for waiting in told.waiting] == [1]
+        response = peers_pb2.InterestRequest.FromString(await stage.during(asyncio.ensure_future(anext(present))))
+        assert [waiting.count for waiting in response.waiting] == [1]
         assert await stage.during(stale) == b"over"
 
     run(story)

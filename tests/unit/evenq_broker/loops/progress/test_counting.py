@@ -63,12 +63,12 @@ async def pull(stage: Any, client_id: str, offset: int, count: int, *, owner: bo
 
 
 async def tell(stage: Any, client_id: str, counts: dict[int, int], **rest: Any) -> None:
-    told = [
+    result = [
         common_pb2.DeliveryCount(offset=offset, deliveries=number, finished=number == FINISHED)
         for offset, number in counts.items()
     ]
     request = data_pb2.CountDeliveriesRequest(
-        **{"group": "g", "client_id": client_id, "queue": place(0), "counts": told, **rest}
+        **{"group": "g", "client_id": client_id, "queue": place(0), "counts": result, **rest}
     )
     await stage.call(DATA + "CountDeliveries", request, data_pb2.CountDeliveriesResponse)
 
@@ -158,10 +158,10 @@ def test_reading_without_owning_is_no_delivery(run: Run) -> None:
 def test_what_cannot_be_counted_is_refused(run: Run, wrong: dict[str, Any], error: type[Exception]) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)
-        told = {"client_id": "x", "counts": {0: 1}, **wrong}
-        counts, client_id = told.pop("counts"), told.pop("client_id")
+        fields = {"client_id": "x", "counts": {0: 1}, **wrong}
+        counts, client_id = fields.pop("counts"), fields.pop("client_id")
         with pytest.raises(error):
-            await tell(stage, client_id, counts, **told)
+            await tell(stage, client_id, counts, **fields)
         assert heard(await lock(stage, "x", anew=False)) == (0, {})
 
     run(story)
@@ -209,7 +209,7 @@ def test_a_holder_that_does_not_survive_its_brokers_restart_had_at_most_what_mem
         second = await stage.broker(store=store)
         second.sessions.locking.drop("g", "x")
         join(second, "z")
-        assert heard(await lock(stage, "z")) == (20, {}), "nobody knows how far it read: the queue's end bounds it"
+        assert heard(await lock(stage, "z")) == (20, {}), "it is not known how far it read: the queue's end bounds it"
 
     run(story)
 
@@ -221,17 +221,17 @@ def test_a_count_is_answered_once_it_is_on_the_disk(run: Run) -> None:
         broker = await begin(stage)
         disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         broker.ledger.journal.record, kept = lambda *_: asyncio.shield(disk), broker.ledger.journal.record
-        told = asyncio.ensure_future(tell(stage, "x", {3: 2}))
+        result = asyncio.ensure_future(tell(stage, "x", {3: 2}))
         for _ in range(20):
             await asyncio.sleep(0)
         await stage.clock.advance(1_000)
-        assert not told.done(), "the disk is slow"
+        assert not result.done(), "the disk is slow"
         again = asyncio.ensure_future(tell(stage, "x", {3: 2}))  # as a member whose call took too long
         for _ in range(20):
             await asyncio.sleep(0)
         assert not again.done()
         disk.set_result(None)
-        await asyncio.gather(told, again)
+        await asyncio.gather(result, again)
         broker.ledger.journal.record = kept
 
     run(story)

@@ -56,7 +56,7 @@ class Stage:
 
 
 def run(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def report() -> None:
         leading, options = MemoryDisk(), StoreOptions(segment_bytes=SEGMENT)
         store = await MessageStore.open(
             None, options, clock=SystemClock(), disk=leading, broker_name="a", on_state=lambda *_: None,
@@ -77,7 +77,7 @@ def run(story: Callable[[Stage], Awaitable[None]]) -> None:
             stage.reads.close()
             await store.close()
 
-    asyncio.run(told())
+    asyncio.run(report())
 
 
 @pytest.mark.spec("HA-9")

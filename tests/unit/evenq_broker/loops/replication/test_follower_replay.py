@@ -75,7 +75,7 @@ class Stage:
 
 
 def run(story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def report() -> None:
         stage = Stage()
         task = asyncio.ensure_future(stage.replay.run())
         await stage.clock.advance(1)
@@ -85,7 +85,7 @@ def run(story: Callable[[Stage], Awaitable[None]]) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(told())
+    asyncio.run(report())
 
 
 def test_it_asks_at_once_then_seldom_and_often_when_the_log_has_grown() -> None:
@@ -234,7 +234,7 @@ def test_what_nobody_can_repair_is_told_once_and_tried_again_after_a_repair_or_a
 
 
 def test_a_failed_disk_ends_the_loop() -> None:
-    async def told() -> None:
+    async def report() -> None:
         stage = Stage()
         stage.replica.hw = 900
         stage.has(800)
@@ -244,11 +244,11 @@ def test_a_failed_disk_ends_the_loop() -> None:
         with pytest.raises(StorePoisoned, match="the disk failed"):
             await task
 
-    asyncio.run(told())
+    asyncio.run(report())
 
 
 def test_a_snapshot_out_of_place_is_not_transferred_but_known() -> None:
-    async def told(log_offset: int) -> tuple[bool, Any]:
+    async def report(log_offset: int) -> tuple[bool, Any]:
         sink = IncomingSnapshot(origin="leader:1", after=100, until=200)
         assert sink.known is None
         try:
@@ -262,7 +262,7 @@ def test_a_snapshot_out_of_place_is_not_transferred_but_known() -> None:
         return True, sink.known
 
     for log_offset, wanted in ((100, False), (101, True), (200, True), (201, False)):
-        taken, known = asyncio.run(told(log_offset))
+        taken, known = asyncio.run(report(log_offset))
         assert (taken, known.log_offset, known.log_start) == (wanted, log_offset, 50)
         assert known.data == (b"abcd" if wanted else b"")
 

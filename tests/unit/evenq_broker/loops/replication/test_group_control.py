@@ -24,7 +24,7 @@ from evenq.runtime.clock import FakeClock
 
 
 class Driver:
-    """Hands over to whom it was asked for, or to nobody."""
+    """Hands over to whom it was asked for, or to no member."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica

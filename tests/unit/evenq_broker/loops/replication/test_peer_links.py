@@ -61,7 +61,7 @@ def test_a_peer_that_comes_later_gets_what_is_small_and_no_records(caplog: pytes
         assert len(lines) == 2, lines
         assert lines[0] == (
             f"replication of {GROUP}: no link to broker 1 at {address(1)}: "
-            f"nobody answers /evenq.v1.Replication/Link at {address(1)}"
+            f"no server answers /evenq.v1.Replication/Link at {address(1)}"
         )
         assert lines[1].startswith(f"replication of {GROUP}: the link to broker 1 at {address(1)} stands (")
 

@@ -44,7 +44,7 @@ def test_a_copy_had_everything_when_it_last_reached_an_end_that_the_log_had() ->
     watch.measure(one, 100)
     one.appended(1, 40)
     watch.measure(one, 200)
-    assert watch.seen().complete_ms == {1: 200, 2: 200}, "both had the 10 of before"
+    assert watch.seen().complete_ms == {1: 200, 2: 200}, "both had the 10 from before"
     confirm(one, 1, 40)
     confirm(one, 2, 30)
     for now_ms in (300, 400):

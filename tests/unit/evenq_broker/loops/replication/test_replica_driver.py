@@ -237,7 +237,7 @@ def test_a_silent_leader_is_replaced_and_stops_when_it_hears_of_it() -> None:
         world.cut.clear()
         await world.clock.until(lambda: old.data == new.data and old.replica.role is Role.FETCHING)
         assert old.stopped
-        assert old.data == b"EbothE", "what nobody else had is cut"
+        assert old.data == b"EbothE", "what no other had is cut"
 
     play(story)
 
@@ -509,25 +509,25 @@ def test_who_the_copies_are_is_told_once_for_each_change_and_a_removed_one_says_
 ) -> None:
     async def story(world: World) -> None:
         leader = await world.led()
-        told: list[tuple[int, tuple[int, ...]]] = []
+        events: list[tuple[int, tuple[int, ...]]] = []
         for member in world.members:
-            member.driver.on_copies = lambda record, id_=member.id: told.append((id_, record.members))
+            member.driver.on_copies = lambda record, id_=member.id: events.append((id_, record.members))
         gone = next(member for member in world.members if member is not leader)
         await world.clock.until(lambda: leader.replica.record is not None and len(leader.replica.record.isr) == 3)
         await world.clock.until(lambda: leader.replica.cas is None)
         leader.driver.change_copies(RemoveCopy(gone.id))
-        await world.clock.until(lambda: len(told) == 3)
+        await world.clock.until(lambda: len(events) == 3)
         left = tuple(sorted({0, 1, 2} - {gone.id}))
-        assert sorted(told) == [(number, left) for number in range(3)]
+        assert sorted(events) == [(number, left) for number in range(3)]
         assert [member.driver.is_member for member in world.members] == [member is not gone for member in world.members]
         await world.clock.advance(1_000)
-        assert len(told) == 3, "signs of life are no changes"
+        assert len(events) == 3, "signs of life are no changes"
         lines = [record.message for record in caplog.records if "this is copy" in record.message]
         assert len(lines) == 1
         assert f"this is copy {gone.id}, and the copies of the group are {left[0]}, {left[1]}" in lines[0]
         assert f"waits until `evenq broker add-replica broker-a --copy {gone.id} --at HOST:PORT`" in lines[0]
         await world.clock.until(lambda: leader.replica.cas is None)
         leader.driver.change_copies(AddCopy(gone.id, "db:1"))
-        await world.clock.until(lambda: len(told) == 6 and gone.driver.in_sync)
+        await world.clock.until(lambda: len(events) == 6 and gone.driver.in_sync)
 
     play(story)

@@ -82,7 +82,7 @@ def fetched(rpcs: Callable[[FakeClock], list[Rpc]], *, who: Opening = WHO) -> tu
         try:
             listing = await clock.during(fetch_snapshot(net, ADDRESS, who, sink, clock=clock))
         except Error:
-            assert not sink.whole, "a sink is told that it is whole only if it is"
+            assert not sink.whole, "a sink is marked as whole only if it is"
             raise
         finally:
             assert len(asyncio.all_tasks()) == 1, "nothing is left running"

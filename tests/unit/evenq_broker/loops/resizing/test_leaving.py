@@ -1,4 +1,4 @@
-"""A topic leaves a broker: closed at once, gone when it is read, kept by what nobody may lose unasked."""
+"""A topic leaves a broker: closed at once, gone when it is read, kept by what must not be lost unasked."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_a_draining_broker_takes_nothing_and_tells_what_is_left(run: Run) -> Non
         )
         left = left_here(broker.runtime, broker.catalog, broker.ledger, membership=broker.membership, lite=broker.lite)
         assert left.empty
-        assert left.unread == 1, "nobody ever read the topic `later`"
+        assert left.unread == 1, "no group ever read the topic `later`"
         await stage.during(drain(broker.catalog, broker.ledger, on=False))
         assert await send(stage, 0) == definition_pb2.OK
 

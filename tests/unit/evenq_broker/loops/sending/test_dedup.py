@@ -37,8 +37,8 @@ def request(*ids: str, body: bytes = b"x", topic: str = "t") -> service_pb2.Send
     return made
 
 
-async def send(stage: Any, told: service_pb2.SendMessageRequest) -> Any:
-    return await stage.ask("SendMessage", told, service_pb2.SendMessageResponse)
+async def send(stage: Any, response: service_pb2.SendMessageRequest) -> Any:
+    return await stage.ask("SendMessage", response, service_pb2.SendMessageResponse)
 
 
 def stored(broker: Any, topic: str = "t") -> int:
@@ -59,8 +59,8 @@ def block(*ids: str, queue_id: int = 0) -> data_pb2.PublishRequest:
     return made
 
 
-async def publish(stage: Any, told: data_pb2.PublishRequest) -> Any:
-    return await stage.call("/evenq.v1.Data/Publish", told, data_pb2.PublishResponse)
+async def publish(stage: Any, response: data_pb2.PublishRequest) -> Any:
+    return await stage.call("/evenq.v1.Data/Publish", response, data_pb2.PublishResponse)
 
 
 def test_a_retry_gets_the_first_answer_and_is_counted(run: Run) -> None:
@@ -172,13 +172,13 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
     async def story(stage: Any) -> None:
         broker = await stage.broker(**WINDOW)
         await stage.during(broker.catalog.create_topic("t", queues=1))
-        method, told = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
+        method, result = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
         [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
         from evenq.serving.rpc import RpcContext
 
         context = RpcContext(method, (), "test", None)
-        context.plain = rpc.plain and rpc.plain(told.SerializeToString())
-        call = asyncio.ensure_future(rpc.handler(told.SerializeToString(), context))
+        context.plain = rpc.plain and rpc.plain(result.SerializeToString())
+        call = asyncio.ensure_future(rpc.handler(result.SerializeToString(), context))
         await asyncio.sleep(0)
         call.cancel()
         if way == "v2":
@@ -199,10 +199,10 @@ def test_fifo_delayed_and_half_messages_are_stored_once_too(run: Run) -> None:
         due = stage.clock.now_ms() + 60_000
         delayed.messages[0].system_properties.delivery_timestamp.seconds = due // 1000
         half.messages[0].system_properties.message_type = definition_pb2.TRANSACTION
-        for told in (fifo, delayed, half):
-            first = await send(stage, told)
+        for value in (fifo, delayed, half):
+            first = await send(stage, value)
             assert first.status.code == definition_pb2.OK
-            assert await send(stage, told) == first, "with its transaction id, its recall handle"
+            assert await send(stage, value) == first, "with its transaction id, its recall handle"
         assert (stored(broker), duplicates(broker)) == (1, 3)
         assert broker.ledger.store.stats.timers == 2
 
@@ -214,9 +214,9 @@ def test_a_list_with_old_and_new_messages_gets_each_its_answer(run: Run) -> None
         broker = await stage.broker(default_queues=1, **WINDOW)
         await send(stage, request("a", "b"))
         answer = await send(stage, request("b", "c", "c", "a", ""))
-        told = [(entry.message_id, entry.status.code, entry.offset) for entry in answer.entries]
+        reported = [(entry.message_id, entry.status.code, entry.offset) for entry in answer.entries]
         ok = definition_pb2.OK
-        assert told[:4] == [("b", ok, 1), ("c", ok, 2), ("c", ok, 2), ("a", ok, 0)]
+        assert reported[:4] == [("b", ok, 1), ("c", ok, 2), ("c", ok, 2), ("a", ok, 0)]
         assert answer.entries[4].status.code == definition_pb2.ILLEGAL_MESSAGE_ID
         assert (stored(broker), duplicates(broker)) == (3, 3)
 

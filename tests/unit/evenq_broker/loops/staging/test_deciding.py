@@ -159,7 +159,7 @@ def test_a_decision_is_told_only_when_it_is_durable(run: Run, monkeypatch: pytes
         asking = asyncio.ensure_future(scene.deciding.begin("q", 0, ""))
         await stage.clock.advance(1_000)
         assert not deciding.done()
-        assert not asking.done(), "nobody learns of it before"
+        assert not asking.done(), "no broker learns of it before"
         written.set_result(None)
         assert await stage.during(deciding) is False
         assert await stage.during(asking) == ("a", True)

@@ -476,7 +476,7 @@ def test_what_a_broker_remembers_is_bounded(run: Run) -> None:
         await one(scene, staging=StagingSettings(queries_max=2, decisions_max=1))
         await begun(scene, coordinator="a")
         await staged(scene, block(["at b"]))
-        await decided(scene, {"x": ["b"]})  # nobody knows broker b
+        await decided(scene, {"x": ["b"]})  # broker b is not known
         with pytest.raises(TooManyRequests, match=r"1 decided batches wait .*staging.decisions_max.*: b"):
             await decided(scene, {"y": ["a"]}, batch=1)
         asked = staging_pb2.BeginRequest(query_id="second", topics=["t"], coordinator="a")

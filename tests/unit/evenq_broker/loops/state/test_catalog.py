@@ -28,7 +28,7 @@ def test_a_topic_is_widened_but_never_narrowed_and_keeps_its_type(run: Run) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "queues", "told"),
+    ("name", "queues", "given"),
     [
         ("a b", 1, "holds a character"),
         ("", 1, "is empty"),
@@ -36,10 +36,10 @@ def test_a_topic_is_widened_but_never_narrowed_and_keeps_its_type(run: Run) -> N
         ("TBW102", 1, "reserved"),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(run: Run, name: str, queues: int, told: str) -> None:
+def test_a_topic_that_cannot_be_is_refused(run: Run, name: str, queues: int, given: str) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        with pytest.raises(IllegalTopic, match=told):
+        with pytest.raises(IllegalTopic, match=given):
             await stage.during(broker.catalog.create_topic(name, queues=queues))
         assert len(broker.catalog.topics) == 0
 

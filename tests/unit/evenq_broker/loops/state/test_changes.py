@@ -1,4 +1,4 @@
-"""Who listens is told of each change, in the order of registration."""
+"""Who listens is notified of each change, in the order of registration."""
 
 from evenq_broker.loops.state.changes import Changes
 

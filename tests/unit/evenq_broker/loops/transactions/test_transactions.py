@@ -70,7 +70,7 @@ class Scene:
         return found
 
     async def begin_missed(self, count: int = 1) -> list[int]:
-        """Half messages of whose producer nobody was connected at the first check."""
+        """Half messages of whose producers none was connected at the first check."""
         numbers = [await self.begin(number) for number in range(count)]
         await self.stage.until(lambda: self.made.stats.missed == count)
         return numbers

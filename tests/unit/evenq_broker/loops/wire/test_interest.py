@@ -1,4 +1,4 @@
-"""The line on which polls are told: what goes in comes out."""
+"""The line for waiting polls: what goes in comes out."""
 
 from __future__ import annotations
 

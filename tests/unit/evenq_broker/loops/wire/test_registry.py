@@ -1,4 +1,4 @@
-"""The words of nameservers: answers are read with their status, events without brokers that nobody can reach."""
+"""The words of nameservers: answers are read with their status, events without brokers that cannot be reached."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_message_type_that_nobody_knows_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("given", "sentence"),
     [
         ({"zone": "z" * 256}, "the zone 'zzz.* is no label: give at most 255 printable"),
         ({"instance": "a\nb"}, "the instance .* is no label"),
@@ -91,9 +91,9 @@ def test_a_message_type_that_nobody_knows_is_refused() -> None:
         ({"capacity": float("nan")}, "the capacity is nan"),
     ],
 )
-def test_labels_and_capacities_have_bounds(told: dict[str, Any], sentence: str) -> None:
+def test_labels_and_capacities_have_bounds(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):
-        member_of(groups_pb2.Member(client_id="x", **told), joined_ms=0)
+        member_of(groups_pb2.Member(client_id="x", **given), joined_ms=0)
 
 
 def test_a_balance_policy_comes_back_as_it_went() -> None:

@@ -79,14 +79,14 @@ def test_what_a_silent_or_missing_broker_has_of_a_group_is_not_counted_as_done(r
         describe = admin_pb2.DescribeGroupRequest(group="g")
         assert list((await ask(stage, "DescribeGroup", describe)).summary.silent) == []
         stage.net.stop("b:8081")
-        told = await ask(stage, "DescribeGroup", describe)
-        assert (told.summary.lag, list(told.summary.silent)) == (1, ["b"]), "at least 1"
+        response = await ask(stage, "DescribeGroup", describe)
+        assert (response.summary.lag, list(response.summary.silent)) == (1, ["b"]), "at least 1"
         [listed] = (await ask(stage, "ListGroups", admin_pb2.ListGroupsRequest())).groups
         assert (listed.lag, list(listed.silent)) == (1, ["b"])
         registry.drop("b")
         await stage.until(lambda: a.catalog.routes.broker("b") is None)
-        told = await ask(stage, "DescribeGroup", describe)
-        assert list(told.summary.silent) == ["b"], "nobody is there to ask, and it is still not known"
+        response = await ask(stage, "DescribeGroup", describe)
+        assert list(response.summary.silent) == ["b"], "no member is there to ask, and it is still not known"
         with pytest.raises(Error, match=r"no consumer group 'h' on a broker that answers \(b cannot be asked\)"):
             await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="h"))
         await ask(stage, "ForgetBroker", admin_pb2.ForgetBrokerRequest(broker_name="b"))
@@ -141,8 +141,8 @@ def test_members_that_filter_differently_at_different_brokers_are_told(run: Run)
     async def story(stage: Any) -> None:
         for client_id, broker in zip(("c1", "c2"), await two(stage), strict=True):
             wanted = FilterExpression(f"a > {client_id[1]}", FilterType.SQL)
-            told = Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(Subscription("t", wanted),))
-            broker.membership.members.join("g", told, now_ms=broker.runtime.clock.monotonic_ms(), lease_ms=60_000)
+            result = Member(client_id=client_id, protocol=Protocol.V2, subscriptions=(Subscription("t", wanted),))
+            broker.membership.members.join("g", result, now_ms=broker.runtime.clock.monotonic_ms(), lease_ms=60_000)
         answer = await ask(stage, "DescribeGroup", admin_pb2.DescribeGroupRequest(group="g"))
         [topic] = answer.differing_filters
         assert topic.topic == "t"

@@ -46,9 +46,9 @@ def test_the_route_is_told_in_the_words_of_the_reference(run: Run) -> None:
         request = admin_pb2.GetTopicRouteRequest()
         request.topic.name = "t"
         answer = await stage.ask(ADMIN_V2 + "GetTopicRoute", request, admin_pb2.GetTopicRouteResponse)
-        told = json.loads(answer.topic_route_data)
-        assert told["brokerDatas"] == [{"brokerAddrs": {"0": "a:8081"}, "brokerName": "a", "cluster": "evenq"}]
-        [queues] = told["queueDatas"]
+        output = json.loads(answer.topic_route_data)
+        assert output["brokerDatas"] == [{"brokerAddrs": {"0": "a:8081"}, "brokerName": "a", "cluster": "evenq"}]
+        [queues] = output["queueDatas"]
         assert (queues["readQueueNums"], queues["perm"]) == (3, 6)
 
     run(story)
@@ -68,22 +68,22 @@ def test_rates_are_real(run: Run) -> None:
         await stats()
         broker.runtime.stats.topic(topic.topic_id).messages_in += 100
         await stage.clock.advance(2_000)
-        told = await stats()
-        assert 45 < told.in_tps <= 50
-        assert (told.out_tps, told.proxy_name) == (0, "a")
+        response = await stats()
+        assert 45 < response.in_tps <= 50
+        assert (response.out_tps, response.proxy_name) == (0, "a")
 
     run(story)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("FIFO", definition_pb2.FIFO), ("MIXED", 0)])
-def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(run: Run, kind: str, told: int) -> None:
+@pytest.mark.parametrize(("kind", "given"), [("FIFO", definition_pb2.FIFO), ("MIXED", 0)])
+def test_a_topics_type_is_told_where_the_protocol_has_a_word_for_it(run: Run, kind: str, given: int) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         await stage.during(broker.catalog.create_topic("t", message_type=MessageType(kind)))
         request = admin_pb2.DescribeTopicStatusRequest()
         request.topic.name = "t"
         answer = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
-        assert (answer.status.code, answer.topic_message_type) == (20000, told)
+        assert (answer.status.code, answer.topic_message_type) == (20000, given)
         request.topic.name = "nowhere"
         unknown = await stage.ask(ADMIN_V2 + "DescribeTopicStatus", request, admin_pb2.DescribeTopicStatusResponse)
         assert unknown.status.code == 40402

@@ -48,8 +48,8 @@ def test_an_accumulation_says_that_it_is_at_least_so_much_while_a_broker_is_away
         assert (await call(stage, "DescribeGroupAccumulation", group="g")).status.message == "OK"
         away = RegisteredBroker(name="b", addresses=(BrokerAddress("default", "b", 8081),))
         broker.catalog.routes.snapshot("nameserver", "n", [away], broker.runtime.clock.monotonic_ms())
-        told = await call(stage, "DescribeGroupAccumulation", group="g")
-        assert (told.status.code, told.status.message) == (OK, "at least: what b has cannot be looked at")
+        response = await call(stage, "DescribeGroupAccumulation", group="g")
+        assert (response.status.code, response.status.message) == (OK, "at least: what b has cannot be looked at")
 
     run(story)
 
@@ -62,10 +62,10 @@ def test_subscriptions_are_told_by_topic_and_by_client(run: Run) -> None:
         answer = await call(stage, "ListSubscription", group="g")
         [one] = answer.subscription_info
         assert (one.topic.name, one.online, one.subscription_consistency) == ("t", True, False)
-        told = await call(stage, "DescribeSubscription", topic="t")
+        response = await call(stage, "DescribeSubscription", topic="t")
         rows = [
             (info.client_info.client_id, info.client_info.hostname, info.subscription_info.expression.expression)
-            for info in told.client_subscription_info
+            for info in response.client_subscription_info
         ]
         assert rows == [("host@1", "host", "a"), ("host@2", "host", "b")]
         clients = await call(stage, "ListConsumerConnection", group="g", topic="t")
@@ -139,10 +139,10 @@ def test_ages_and_times_are_of_the_messages_themselves(run: Run) -> None:
         broker = await filled(stage)
         broker.ledger.progress.commit(1, 1, 0, 1)
         first, second, third = await stage.during(broker.ledger.store.read_at(1, 0, [0, 1, 2]))
-        told = await call(stage, "DescribeGroupAccumulation", group="g")
-        age_ms = told.accumulation.deliver_delay_time.ToMilliseconds()
+        response = await call(stage, "DescribeGroupAccumulation", group="g")
+        age_ms = response.accumulation.deliver_delay_time.ToMilliseconds()
         assert 1_900 <= age_ms <= 3_000
-        assert told.accumulation.last_consume_timestamp == first.store_ms
+        assert response.accumulation.last_consume_timestamp == first.store_ms
         [span] = (await call(stage, "QueryTimeSpan", group="g")).queue_time_span_list
         assert (span.min_timestamp, span.max_timestamp) == (first.store_ms, third.store_ms)
         assert span.consume_timestamp == second.store_ms

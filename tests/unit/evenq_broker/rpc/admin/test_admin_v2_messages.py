@@ -66,11 +66,11 @@ def test_a_client_tells_its_stack_and_the_nonce_may_stand_in_either_field(run: R
         command = await client.next()
         nonce = command.print_thread_stack_trace_command.nonce
         assert nonce
-        for told in ("guessed", nonce):
+        for value in ("guessed", nonce):
             answer = service_pb2.TelemetryCommand()
-            getattr(answer, field).nonce = told
+            getattr(answer, field).nonce = value
             if field == "thread_stack_trace":
-                answer.thread_stack_trace.thread_stack_trace = f"main {told}"
+                answer.thread_stack_trace.thread_stack_trace = f"main {value}"
             else:
                 answer.status.code = definition_pb2.NOT_IMPLEMENTED
             client.outgoing.put_nowait(answer.SerializeToString())
@@ -119,14 +119,14 @@ def test_a_listener_judges_a_stored_message(run: Run, code: Any, field: str) -> 
         request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
         request.topic.name = "t"
         asking = asyncio.ensure_future(ask(stage, "VerifyMessage", request))
-        told = (await client.next()).verify_message_command
-        system = told.message.system_properties
-        assert (told.message.body, system.message_id, system.delivery_attempt) == (b"body", message_id, 1)
+        response = (await client.next()).verify_message_command
+        system = response.message.system_properties
+        assert (response.message.body, system.message_id, system.delivery_attempt) == (b"body", message_id, 1)
         assert system.receipt_handle
         assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
         answer = service_pb2.TelemetryCommand()
         answer.status.code = code
-        getattr(answer, field).nonce = told.nonce
+        getattr(answer, field).nonce = response.nonce
         client.outgoing.put_nowait(answer.SerializeToString())
         assert (await stage.during(asking)).status.code == code
         request.message_id = "nowhere"
@@ -141,8 +141,8 @@ def test_messages_are_searched_by_id_key_and_time_in_pages(run: Run) -> None:
         await stage.during(broker.catalog.create_topic("t", queues=2))
         sent = [await stored(stage) for _ in range(5)]
 
-        async def query(**told: Any) -> Any:
-            request = admin_pb2.ListMessageRequest(**told)
+        async def query(**result: Any) -> Any:
+            request = admin_pb2.ListMessageRequest(**result)
             request.topic.name = "t"
             return await stage.ask(ADMIN_V2 + "QueryMessage", request, admin_pb2.ListMessageResponse)
 
@@ -205,8 +205,8 @@ def test_a_listener_of_another_group_gets_no_message_and_the_caller_must_be_one_
         client = await connected(stage)
         request = admin_pb2.VerifyMessageRequest(client_id="c", message_id=message_id)
         request.topic.name, request.group.name = "t", "g"
-        told = await ask(stage, "VerifyMessage", request)
-        assert (told.status.code, "no client 'c' in group g" in told.status.message) == (40400, True)
+        response = await ask(stage, "VerifyMessage", request)
+        assert (response.status.code, "no client 'c' in group g" in response.status.message) == (40400, True)
         broker.sessions.seen_v2(RpcContext("", [("x-mq-client-id", "c")], "", None), "g", definition_pb2.PUSH_CONSUMER)
         with pytest.raises(Forbidden, match="consume on topic t"):
             await stage.as_user(

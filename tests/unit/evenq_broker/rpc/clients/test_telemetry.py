@@ -1,4 +1,4 @@
-"""What each kind of client, in each language, is told to be (wire contract 4.3, 4.4)."""
+"""What each kind of client, in each language, has to be (wire contract 4.3, 4.4)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,9 +26,9 @@ def consumer(client_type: int = PUSH, group: str = "g") -> definition_pb2.Settin
     return settings
 
 
-def reply(broker: Any, told: definition_pb2.Settings, language: str = "JAVA") -> definition_pb2.Settings:
+def reply(broker: Any, response: definition_pb2.Settings, language: str = "JAVA") -> definition_pb2.Settings:
     context = RpcContext("m", [("x-mq-client-id", "c"), ("x-mq-language", language)], "127.0.0.1:1", None)
-    command = service_pb2.TelemetryCommand.FromString(settings_reply(broker.runtime, broker.catalog, told, context))
+    command = service_pb2.TelemetryCommand.FromString(settings_reply(broker.runtime, broker.catalog, response, context))
     assert command.status.code == definition_pb2.OK
     return command.settings
 
@@ -84,10 +84,10 @@ def test_a_groups_own_policy_is_told_in_the_words_of_each_language(run: Run, lan
 def test_a_producer_always_gets_an_exponential_policy_and_a_body_limit(run: Run, language: str) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(body_bytes_max=5_000)
-        told = definition_pb2.Settings(client_type=definition_pb2.PRODUCER)
-        told.publishing.topics.add().name = "t"
-        told.publishing.max_body_size = 128 << 20
-        settings = reply(broker, told, language)
+        response = definition_pb2.Settings(client_type=definition_pb2.PRODUCER)
+        response.publishing.topics.add().name = "t"
+        response.publishing.max_body_size = 128 << 20
+        settings = reply(broker, response, language)
         assert settings.publishing.max_body_size == 5_000
         assert settings.publishing.validate_message_type
         assert [topic.name for topic in settings.publishing.topics] == ["t"]
@@ -127,14 +127,14 @@ def test_a_simple_consumer_keeps_its_own_poll_and_a_lite_one_gets_its_quota(run:
 def test_what_the_client_said_comes_back(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        told = consumer()
-        told.access_point.addresses.add(host="here", port=1)
-        told.user_agent.version = "5.0.7"
-        told.request_timeout.seconds = 7
-        answer = reply(broker, told)
+        result = consumer()
+        result.access_point.addresses.add(host="here", port=1)
+        result.user_agent.version = "5.0.7"
+        result.request_timeout.seconds = 7
+        answer = reply(broker, result)
         for name in ("access_point", "user_agent", "request_timeout", "client_type"):
-            assert getattr(answer, name) == getattr(told, name)
-        assert answer.subscription.subscriptions == told.subscription.subscriptions
+            assert getattr(answer, name) == getattr(result, name)
+        assert answer.subscription.subscriptions == result.subscription.subscriptions
 
     run(story)
 
@@ -143,7 +143,7 @@ def test_each_settings_of_a_stream_is_answered_and_makes_the_client_a_member(run
     async def story(stage: Any) -> None:
         broker = await stage.broker()
 
-        async def told() -> Any:
+        async def report() -> Any:
             for _ in range(3):
                 yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
             yield service_pb2.TelemetryCommand(status=definition_pb2.Status(code=definition_pb2.OK)).SerializeToString()
@@ -151,7 +151,7 @@ def test_each_settings_of_a_stream_is_answered_and_makes_the_client_a_member(run
         async def collect() -> int:
             method = "/apache.rocketmq.v2.MessagingService/Telemetry"
             headers = {"x-mq-client-id": "c"}
-            stream = stage.net.stream("a:8081", method, told(), timeout_ms=5_000, metadata=headers)
+            stream = stage.net.stream("a:8081", method, report(), timeout_ms=5_000, metadata=headers)
             return len([frame async for frame in stream])
 
         assert await stage.during(collect()) == 3
@@ -197,7 +197,7 @@ def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(run: Run, 
 
 
 def test_a_group_that_is_not_granted_is_answered_and_leaves_no_trace(run: Run) -> None:
-    """No group, no member, no client, and nothing is told of the group."""
+    """No group, no member, no client, and nothing is said of the group."""
 
     async def story(stage: Any) -> None:
         broker = await stage.broker()
@@ -205,13 +205,13 @@ def test_a_group_that_is_not_granted_is_answered_and_leaves_no_trace(run: Run) -
         handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
         context = RpcContext("m", [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", None)
 
-        async def told() -> Any:
+        async def report() -> Any:
             for group in ("ordered", "new"):
                 context.refused = frozenset({("group", group)})
                 yield service_pb2.TelemetryCommand(settings=consumer(group=group)).SerializeToString()
             await asyncio.Event().wait()
 
-        answers = handler(told(), context)
+        answers = handler(report(), context)
         for group in ("ordered", "new"):
             command = service_pb2.TelemetryCommand.FromString(await stage.during(anext(answers)))
             assert command.status.code == definition_pb2.OK
@@ -237,11 +237,11 @@ def test_a_producer_is_not_asked_about_half_messages_of_a_topic_that_is_not_gran
         for name in ("mine", "theirs"):
             publisher.publishing.topics.add().name = name
 
-        async def told() -> Any:
+        async def report() -> Any:
             yield service_pb2.TelemetryCommand(settings=publisher).SerializeToString()
             await asyncio.Event().wait()
 
-        answers = handler(told(), context)
+        answers = handler(report(), context)
         command = service_pb2.TelemetryCommand.FromString(await stage.during(anext(answers)))
         assert [topic.name for topic in command.settings.publishing.topics] == ["mine", "theirs"]
         assert len(broker.clients.streams.producers("mine")) == 1
@@ -258,10 +258,10 @@ def test_a_full_table_of_clients_is_no_reason_to_leave_one_without_settings(run:
         handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
         context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", None)
 
-        async def told() -> Any:
+        async def report() -> Any:
             yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
 
-        answers = [frame async for frame in handler(told(), context)]
+        answers = [frame async for frame in handler(report(), context)]
         assert len(answers) == 1
         await asyncio.sleep(0)
 
@@ -274,11 +274,11 @@ def test_a_request_that_is_no_command_ends_the_stream_and_says_why(run: Run) -> 
         handler = next(rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/Telemetry"))
         context = RpcContext("m", [("x-mq-client-id", "c")], "127.0.0.1:1", None)
 
-        async def told() -> Any:
+        async def report() -> Any:
             yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
             yield b"\xff\xff"
 
-        answers = handler(told(), context)
+        answers = handler(report(), context)
         assert await anext(answers)
         with pytest.raises(BadRequest, match="TelemetryCommand"):
             await anext(answers)

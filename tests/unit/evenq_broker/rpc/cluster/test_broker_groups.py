@@ -123,8 +123,8 @@ def test_the_cluster_at_a_glance_has_the_copies_of_every_broker(run: Run) -> Non
             admin_pb2.DescribeClusterResponse,
             broker="a",
         )
-        told = [(one.broker_name, one.mode, one.leader, len(one.copies)) for one in answer.broker_groups]
-        assert told == [("a", "", 0, 1), ("b", "sync", 0, 2)]
+        reported = [(one.broker_name, one.mode, one.leader, len(one.copies)) for one in answer.broker_groups]
+        assert reported == [("a", "", 0, 1), ("b", "sync", 0, 2)]
 
     run(story)
 

@@ -1,4 +1,4 @@
-"""Calls that name a broker go on to it once, with their caller's name and address, and only so many at a time."""
+"""Calls that name a broker go on to it once, with their caller's name and address, and only a limited number at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

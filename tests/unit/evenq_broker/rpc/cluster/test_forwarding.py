@@ -58,8 +58,8 @@ def test_the_callers_headers_go_along_with_a_mark_and_the_time_that_is_left(run:
         broker = await stage.broker("a", peer_timeout_ms=2_500)
         broker.runtime.net = peer = Peer()
         now_ms = broker.runtime.clock.monotonic_ms()
-        told = {"x-mq-client-id": "c", "x-mq-language": "GO", "authorization": "secret", "x-other": "1"}
-        assert await forward(broker.runtime, "b:8081", b"abc", context(now_ms + 1_000, **told)) == b"ABC"
+        fields = {"x-mq-client-id": "c", "x-mq-language": "GO", "authorization": "secret", "x-other": "1"}
+        assert await forward(broker.runtime, "b:8081", b"abc", context(now_ms + 1_000, **fields)) == b"ABC"
         await forward(broker.runtime, "b:8081", b"abc", context(None))
         await forward(broker.runtime, "b:8081", b"abc", context(now_ms + 60_000))
         (address, method, timeout_ms, headers), *others = peer.seen

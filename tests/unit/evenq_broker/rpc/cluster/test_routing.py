@@ -45,9 +45,9 @@ def other(read: int, write: int, permission: Permission = Permission.READ_WRITE)
     [("10.1.2.3", definition_pb2.IPv4), ("::1", definition_pb2.IPv6), ("pod.svc", definition_pb2.DOMAIN_NAME)],
 )
 def test_an_address_is_told_with_the_scheme_that_fits_it(host: str, scheme: int) -> None:
-    told = endpoints_of(BrokerAddress("default", host, 1))
-    assert told.scheme == scheme
-    assert len(told.addresses) == 1
+    result = endpoints_of(BrokerAddress("default", host, 1))
+    assert result.scheme == scheme
+    assert len(result.addresses) == 1
 
 
 def test_read_write_queues_come_first_and_the_rest_of_a_resize_follows(run: Run) -> None:
@@ -57,9 +57,11 @@ def test_read_write_queues_come_first_and_the_rest_of_a_resize_follows(run: Run)
         broker = await stage.broker()
         for view, permissions in ((other(2, 3), [4, 4, 3]), (other(3, 2), [4, 4, 2])):
             broker.catalog.routes.snapshot("n", "x", [view], 0)
-            told = await route(stage, "t")
-            assert [(q.id, q.permission) for q in told.message_queues] == list(enumerate(permissions))
-            assert list(told.message_queues[0].accept_message_types) == [1, 2, 3, 4], "MIXED is never LITE or PRIORITY"
+            response = await route(stage, "t")
+            assert [(q.id, q.permission) for q in response.message_queues] == list(enumerate(permissions))
+            assert list(response.message_queues[0].accept_message_types) == [1, 2, 3, 4], (
+                "MIXED is never LITE or PRIORITY"
+            )
 
     run(story)
 
@@ -79,8 +81,8 @@ def test_the_resource_is_echoed_as_it_came_and_its_namespace_is_part_of_the_name
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         await stage.during(broker.catalog.create_topic("ns%t", queues=1))
-        told = await route(stage, "t", "ns")
-        assert {(q.topic.resource_namespace, q.topic.name) for q in told.message_queues} == {("ns", "t")}
+        response = await route(stage, "t", "ns")
+        assert {(q.topic.resource_namespace, q.topic.name) for q in response.message_queues} == {("ns", "t")}
         assert broker.catalog.topics.get("ns%t") is not None
         assert broker.catalog.topics.get("t") is None
 
@@ -97,8 +99,8 @@ def test_a_broker_that_is_gone_is_left_out_of_assignments_at_once(run: Run) -> N
         )
 
         async def brokers() -> list[str]:
-            told = await stage.call(V2 + "QueryAssignment", request, service_pb2.QueryAssignmentResponse)
-            return [entry.message_queue.broker.name for entry in told.assignments]
+            response = await stage.call(V2 + "QueryAssignment", request, service_pb2.QueryAssignmentResponse)
+            return [entry.message_queue.broker.name for entry in response.assignments]
 
         assert await brokers() == ["a", "b"]
         broker.catalog.routes.changed("n", [], ["b"], 0)
@@ -125,9 +127,9 @@ def test_without_a_rebalancer_avg_stands_in_for_what_needs_one_and_the_answer_sa
         broker = await stage.broker()
         await stage.during(broker.catalog.create_topic("t", queues=3))
         request = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="me", strategy=asked)
-        told = await stage.call("/evenq.v1.Assignment/Query", request, assignment_pb2.AssignmentResponse)
-        assert [entry.queue.queue_id for entry in told.queues] == [0, 1, 2]
-        assert told.strategy == used
+        response = await stage.call("/evenq.v1.Assignment/Query", request, assignment_pb2.AssignmentResponse)
+        assert [entry.queue.queue_id for entry in response.queues] == [0, 1, 2]
+        assert response.strategy == used
 
     run(story)
 
@@ -139,8 +141,8 @@ def test_members_that_ask_alike_are_answered_alike_also_by_a_broker_that_knows_o
         await stage.during(broker.catalog.create_group("g", strategy="AVG_BY_CIRCLE"))
         for asked, used in (("AVG", "AVG"), ("", "AVG_BY_CIRCLE")):
             request = assignment_pb2.AssignmentRequest(group="g", topic="t", client_id="me", strategy=asked)
-            told = await stage.call("/evenq.v1.Assignment/Query", request, assignment_pb2.AssignmentResponse)
-            assert told.strategy == used
+            response = await stage.call("/evenq.v1.Assignment/Query", request, assignment_pb2.AssignmentResponse)
+            assert response.strategy == used
 
     run(story)
 
@@ -189,14 +191,14 @@ def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_la
     async def story(stage: Any) -> None:
         registry = FakeRegistry()
         stage.net.serve("ns:1", registry.rpcs())
-        told = {"nameservers": "ns:1", "store": StoreSettings(path=tmp_path, disk_free_min_bytes=0)}
-        first = await stage.broker("a", **told)
+        fields = {"nameservers": "ns:1", "store": StoreSettings(path=tmp_path, disk_free_min_bytes=0)}
+        first = await stage.broker("a", **fields)
         await stage.during(first.catalog.create_topic("t", queues=1))
         await stage.during(first.close())
         registry.forget("after restart")
         registry.settling = True
         stage.net.serve("ns:1", registry.rpcs())
-        await stage.broker("a", **told)
+        await stage.broker("a", **fields)
         began_ms = stage.clock.monotonic_ms()
         asking = asyncio.ensure_future(route(stage, "t"))
         await stage.until(lambda: asking.done() or stage.clock.monotonic_ms() >= began_ms + 1_000)
@@ -270,7 +272,7 @@ def test_clients_that_do_not_ask_who_leads_are_told_where_any_copy_answers(run: 
 
 def test_a_prospect_says_who_speaks_tls_as_well_and_is_not_kept(run: Run) -> None:
     """A producer that speaks to a topic before it is there must not fall back to plain text; the topic's own route is
-    told once it is made, also where nothing else changed.
+    reported once it is made, also where nothing else changed.
     """
 
     async def story(stage: Any) -> None:
@@ -288,10 +290,10 @@ def test_a_prospect_says_who_speaks_tls_as_well_and_is_not_kept(run: Run) -> Non
             found = route_of("new", ours)
             assert found.addresses["b"] == "evenqs://b:8443"
             assert "://" not in found.addresses[broker.runtime.settings.broker_name]
-            told = await stage.during(
+            response = await stage.during(
                 stage.net.unary("a:8081", V2 + "QueryRoute", request, timeout_ms=5_000, metadata=reader)
             )
-            assert service_pb2.QueryRouteResponse.FromString(told).status.code == 40402
+            assert service_pb2.QueryRouteResponse.FromString(response).status.code == 40402
         await broker.catalog.create_topic("new", queues=1)
         [queue] = (await route(stage, "new")).message_queues
         assert queue.broker.name == broker.runtime.settings.broker_name
@@ -313,9 +315,9 @@ def test_a_route_names_the_queues_of_brokers_that_are_gone_to_those_who_ask(run:
             request += routes_pb2.RouteQuestion(**question).SerializeToString()
             call = stage.net.unary("a:8081", V2 + "QueryRoute", request, timeout_ms=60_000, metadata=reader)
             answer = await stage.during(call)
-            told = routes_pb2.RouteSchemes.FromString(answer)
-            away = [(one.broker_name, one.read_queues) for one in told.away]
-            return service_pb2.QueryRouteResponse.FromString(answer), away, told.whole
+            response = routes_pb2.RouteSchemes.FromString(answer)
+            away = [(one.broker_name, one.read_queues) for one in response.away]
+            return service_pb2.QueryRouteResponse.FromString(answer), away, response.whole
 
         broker.catalog.routes.snapshot("n", "x", [b, c], 0)
         broker.cluster.routes_changed()

@@ -99,8 +99,8 @@ def test_of_two_replays_that_begin_together_one_is_refused(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await died(stage, 3)
         begun = (frames(stage, to_topic="fresh") for _ in range(2))
-        told = [frame for found in await stage.during(asyncio.gather(*begun)) for frame in found]
-        assert sum("being replayed" in frame.status.message for frame in told) == 1
+        response = [frame for found in await stage.during(asyncio.gather(*begun)) for frame in found]
+        assert sum("being replayed" in frame.status.message for frame in response) == 1
         assert len(await arrived(broker, "fresh")) == 3, "each once"
 
     run(story)
@@ -250,11 +250,11 @@ def test_bodies_of_letters_are_for_those_who_may_consume_with_the_group(run: Run
             asked.local = local
             with pytest.raises(Forbidden, match="consume with group g; leave them out"):
                 await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
-            told = await stage.as_user("group:g consume", SERVICE + "List", asked, pb.ListDeadLettersResponse)
-            assert [one.body for one in told.letters] == [b"poison"] * 2
+            response = await stage.as_user("group:g consume", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+            assert [one.body for one in response.letters] == [b"poison"] * 2
         asked.bodies = False
-        told = await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
-        assert [(one.body, one.body_bytes) for one in told.letters] == [(b"", 6)] * 2
+        response = await stage.as_user("group:g describe", SERVICE + "List", asked, pb.ListDeadLettersResponse)
+        assert [(one.body, one.body_bytes) for one in response.letters] == [(b"", 6)] * 2
         copy = pb.ReplayDeadLettersRequest(group="g", to_topic="mine")
         with pytest.raises(Forbidden, match="replay to where they came from"):
             await stage.as_user("group:g operate; topic:mine publish", SERVICE + "Replay", copy, pb.ReplayProgress)

@@ -124,8 +124,8 @@ def test_offsets_of_a_topic_are_told_for_all_its_queues_and_for_a_time(run: Run)
         await publish(stage, block(place(0), "y"))
         request = data_pb2.QueryOffsetsRequest(topic="t", timestamp_ms=first.store_ms + 500)
         answer = await stage.call("/evenq.v1.Data/QueryOffsets", request, data_pb2.QueryOffsetsResponse)
-        told = [(at.queue.queue_id, at.min_offset, at.max_offset, at.committed) for at in answer.offsets]
-        assert told == [(0, 0, 2, -1), (1, 0, 0, -1)]
+        reported = [(at.queue.queue_id, at.min_offset, at.max_offset, at.committed) for at in answer.offsets]
+        assert reported == [(0, 0, 2, -1), (1, 0, 0, -1)]
         assert answer.offsets[0].timestamp_offset == 1
 
     run(story)
@@ -194,10 +194,10 @@ def test_a_filtered_pull_that_does_not_wait_ends_and_says_where_to_go_on(run: Ru
 def test_a_scan_gives_what_an_sql_filter_wants(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage, queues=1)
-        told = block(place(0), *map(str, range(600)))
-        for number, message in enumerate(told.messages):
+        result = block(place(0), *map(str, range(600)))
+        for number, message in enumerate(result.messages):
             message.user_properties["n"] = str(number)
-        await publish(stage, told)
+        await publish(stage, result)
         wanted = common_pb2.Filter(type=common_pb2.Filter.SQL, expression="n IN (0, 299, 599)")
         request = data_pb2.ScanRequest(queue=place(0), start=0, end=600, filter=wanted)
         scan = request.SerializeToString()
@@ -215,7 +215,7 @@ def test_a_scan_gives_what_an_sql_filter_wants(run: Run) -> None:
 
 @pytest.mark.parametrize("new_owner", [False, True])
 def test_a_parked_pull_is_refused_once_the_queue_has_changed_hands(run: Run, new_owner: bool) -> None:
-    """OC-18: the message that ends the wait belongs to the new owner, also if it was stored before anybody told us."""
+    """OC-18: the message that ends the wait belongs to the new owner, also if it was stored before any notice came."""
 
     async def story(stage: Any) -> None:
         broker = await begin(stage, queues=1)
@@ -256,9 +256,9 @@ def test_a_pull_whose_queue_changes_hands_while_the_disk_is_read_is_refused(run:
         assert await stage.during(locking.lock("g", "x", [queue], wait_ms=0)) == [True]
         read = broker.ledger.store.read
 
-        async def slow(*place: Any, **told: Any) -> Any:
+        async def slow(*place: Any, **result: Any) -> Any:
             locking.unlock("g", "x", [queue])
-            return await read(*place, **told)
+            return await read(*place, **result)
 
         broker.ledger.store.read_hot, broker.ledger.store.read = lambda *_, **__: None, slow
         request = data_pb2.PullRequest(group="g", client_id="x", queue=place(0), committed=-1, owner=True)
@@ -284,20 +284,20 @@ def test_a_scan_gives_records_as_they_are_stored_to_those_who_can_read_them(run:
         assert [b.first_offset for b in blocks] == [10, *(b.next_offset for b in blocks[:-1])]
         assert blocks[-1].next_offset == 90
         stored = []
-        for told in blocks:
-            assert not told.messages
-            assert (told.records.head, told.records.system) == (True, True)
-            sizes, at = memoryview(told.records.sizes).cast("I"), 0
+        for response in blocks:
+            assert not response.messages
+            assert (response.records.head, response.records.system) == (True, True)
+            sizes, at = memoryview(response.records.sizes).cast("I"), 0
             for size in sizes:
-                found = frame_at(told.records.frames[at : at + size], 0, frame_place(told.records.frames, at))
+                found = frame_at(response.records.frames[at : at + size], 0, frame_place(response.records.frames, at))
                 assert found is not None
                 stored.append(found)
                 at += size
-            assert at == len(told.records.frames)
+            assert at == len(response.records.frames)
         assert [one.queue_offset for one in stored] == list(range(10, 90))
         for one, message in zip(stored, messages, strict=True):
-            told = definition_pb2.Message.FromString(one.head)
-            assert (told.body, told.topic.name) == (message.body, "t")
+            response = definition_pb2.Message.FromString(one.head)
+            assert (response.body, response.topic.name) == (message.body, "t")
             system = definition_pb2.SystemProperties.FromString(one.system)
             assert system.message_id == message.system_properties.message_id
 
@@ -313,10 +313,10 @@ def test_bodies_that_are_not_wanted_are_not_sent(run: Run) -> None:
         await begin(stage)
         await publish(stage, block(place(0), *(f"{number:020}" + "body" * 250 for number in range(50))))
         asked = data_pb2.ScanRequest(queue=place(0), start=0, end=50, records=wanted(head=False))
-        (told,) = await scan(stage, asked)
-        assert len(told.records.sizes) == 50 * 4
-        assert (told.records.head, told.records.system) == (False, True)
-        assert b"body" not in told.records.frames
+        (response,) = await scan(stage, asked)
+        assert len(response.records.sizes) == 50 * 4
+        assert (response.records.head, response.records.system) == (False, True)
+        assert b"body" not in response.records.frames
 
     run(story)
 
@@ -331,9 +331,9 @@ def test_a_filter_or_a_version_that_is_not_ours_gives_messages_as_ever(run: Run)
             (wanted(), tag, 0), (wanted(2), everything, 2), (wanted(0), everything, 2), (wanted(), everything, -1),
         ):  # fmt: skip
             asked = data_pb2.ScanRequest(queue=place(0), start=0, end=2, filter=chosen, records=records)
-            (told,) = await scan(stage, asked)
-            assert told.HasField("records") == (messages < 0)
-            assert len(told.messages) == max(0, messages)
+            (response,) = await scan(stage, asked)
+            assert response.HasField("records") == (messages < 0)
+            assert len(response.messages) == max(0, messages)
 
     run(story)
 

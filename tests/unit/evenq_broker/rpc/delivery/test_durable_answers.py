@@ -1,4 +1,4 @@
-"""Nobody is told that something is done before its record is safe: every call that changes what a broker keeps (D4).
+"""No caller is answered that something is done before its record is safe: every call that changes what a broker keeps (D4).
 
 The store's answer is held back; as long as it is, no call may end. Then it comes, and each ends with OK. And when the
 store fails instead, no call says OK.
@@ -208,7 +208,7 @@ def test_no_call_says_ok_when_the_record_could_not_be_written(run: Run, name: st
 
 
 def is_ok(response: type[Any], call: asyncio.Task[Any], name: str) -> bool:
-    """Whether somebody was told that it is done."""
+    """Whether a caller was answered that it is done."""
     answer = response.FromString(call.result())
     if name == "lock":
         return any(queue.granted for queue in answer.queues)

@@ -111,8 +111,8 @@ def test_a_topic_has_ten_levels_unless_told_and_its_queues_are_not_shared_out(ru
         assert {tuple(queue.accept_message_types) for queue in route.message_queues} == {(6,)}
         asked = service_pb2.QueryAssignmentRequest(topic=resource, endpoints=point)
         asked.group.name = "g"
-        told = await stage.ask("QueryAssignment", asked, service_pb2.QueryAssignmentResponse)
-        [only] = told.assignments
+        response = await stage.ask("QueryAssignment", asked, service_pb2.QueryAssignmentResponse)
+        [only] = response.assignments
         assert (only.message_queue.id, only.message_queue.permission) == (-1, definition_pb2.READ_WRITE)
 
     run(story)
@@ -161,7 +161,7 @@ def test_a_block_goes_to_the_level_of_its_messages(run: Run) -> None:
         answer = await stage.call("/evenq.v1.Data/Publish", block, data_pb2.PublishResponse)
         assert answer.queue.queue_id == 4
         block.messages.append(message("z", 5))
-        told = await stage.ask("/evenq.v1.Data/Publish", block, data_pb2.PublishResponse)
-        assert "priority" in told.status.message
+        response = await stage.ask("/evenq.v1.Data/Publish", block, data_pb2.PublishResponse)
+        assert "priority" in response.status.message
 
     run(story)

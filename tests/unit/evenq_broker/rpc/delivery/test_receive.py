@@ -27,8 +27,8 @@ def request(*, batch: int = 32, poll_ms: int | None = 0, invisible_ms: int | Non
     return made
 
 
-async def receive(stage: Any, told: Any, **options: Any) -> list[Any]:
-    found: list[Any] = await stage.frames("ReceiveMessage", told, service_pb2.ReceiveMessageResponse, **options)
+async def receive(stage: Any, result: Any, **options: Any) -> list[Any]:
+    found: list[Any] = await stage.frames("ReceiveMessage", result, service_pb2.ReceiveMessageResponse, **options)
     return found
 
 
@@ -203,22 +203,22 @@ def test_oc_18_a_member_of_our_own_sdk_receives_only_from_queues_that_it_holds(r
         broker = await filled(stage, 1)
         await stage.during(broker.catalog.create_group("g"))
         broker.sessions.join("g", Member(client_id="c", protocol=Protocol.EVENQ))
-        told = request(auto_renew=True)
-        told.message_queue.id = 0
-        (refused,) = await receive(stage, told)
+        result = request(auto_renew=True)
+        result.message_queue.id = 0
+        (refused,) = await receive(stage, result)
         assert refused.status.code == definition_pb2.PRECONDITION_FAILED
         assert "'c' does not hold queue" in refused.status.message
         queue = broker.catalog.routes.readable("t")[0]
         assert await stage.during(broker.sessions.locking.lock("g", "c", [queue], wait_ms=0)) == [True]
-        assert len(await receive(stage, told)) == 3
+        assert len(await receive(stage, result)) == 3
 
     run(story)
 
 
 def named(queue_id: int = -1, **fields: Any) -> Any:
-    told = request(auto_renew=True, **fields)
-    told.message_queue.id = queue_id
-    return told
+    result = request(auto_renew=True, **fields)
+    result.message_queue.id = queue_id
+    return result
 
 
 def messages(frames: list[Any]) -> list[Any]:
@@ -237,7 +237,7 @@ def test_who_receives_gets_nothing_of_a_queue_that_a_member_of_the_group_holds(r
         waiting = asyncio.ensure_future(receive(stage, request(poll_ms=20_000)))
         await stage.until(lambda: len(broker.long_polls.table) == 1)
         broker.sessions.locking.unlock("g", "owner", [queue])
-        assert len(messages(await stage.during(waiting))) == 2, "it is told at once that the queue is free"
+        assert len(messages(await stage.during(waiting))) == 2, "it learns at once that the queue is free"
 
     run(story)
 
@@ -346,7 +346,7 @@ def test_an_answer_that_breaks_off_gives_its_messages_back_at_once(
         again = await receive(stage, request())
         places = [frame.message.system_properties.queue_offset for frame in again[1:-1]]
         assert places == [0, 1, 2]
-        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}, "nobody saw them"
+        assert {frame.message.system_properties.delivery_attempt for frame in again[1:-1]} == {1}, "no member saw them"
 
     run(story)
 

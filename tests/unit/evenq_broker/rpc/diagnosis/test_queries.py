@@ -34,8 +34,8 @@ async def filled(stage: Any, count: int = 5, *, queues: int = 1, **settings: Any
     return broker
 
 
-async def find(stage: Any, **told: Any) -> Any:
-    request = admin_pb2.FindMessagesRequest(**{"topic": "t", **told})
+async def find(stage: Any, **result: Any) -> Any:
+    request = admin_pb2.FindMessagesRequest(**{"topic": "t", **result})
     return await stage.call(METHOD, request, admin_pb2.FindMessagesResponse)
 
 
@@ -160,7 +160,7 @@ def test_a_broker_that_is_silent_is_named(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("given", "error"),
     [
         ({"topic": "nowhere"}, TopicNotFound),
         ({"topic": ""}, BadRequest),
@@ -173,11 +173,11 @@ def test_a_broker_that_is_silent_is_named(run: Run) -> None:
         ({"queue": common_pb2.Queue(queue_id=7)}, BadRequest),
     ],
 )
-def test_what_makes_no_sense_is_refused(run: Run, told: dict[str, Any], error: type[Exception]) -> None:
+def test_what_makes_no_sense_is_refused(run: Run, given: dict[str, Any], error: type[Exception]) -> None:
     async def story(stage: Any) -> None:
         await filled(stage, 1)
         with pytest.raises(error):
-            await find(stage, **told)
+            await find(stage, **given)
 
     run(story)
 
@@ -190,8 +190,8 @@ def test_bodies_are_for_those_who_may_consume_the_topic_that_they_come_from(run:
         await stage.during(broker.catalog.create_topic("mine", queues=1))
         await send(stage, 3, topic="mine", body=b"my own")
 
-        async def by(grants: str, **told: Any) -> list[bytes]:
-            request = admin_pb2.FindMessagesRequest(message_id="id-3", **told)
+        async def by(grants: str, **result: Any) -> list[bytes]:
+            request = admin_pb2.FindMessagesRequest(message_id="id-3", **result)
             answer = await stage.as_user(grants, METHOD, request, admin_pb2.FindMessagesResponse)
             return sorted(found.message.body for found in answer.messages)
 
@@ -210,10 +210,10 @@ def test_a_queue_of_another_topic_than_the_requests_is_refused(run: Run, place: 
     async def story(stage: Any) -> None:
         await filled(stage)
         queue = common_pb2.Queue(topic="mine", broker_name="a")
-        told: Any = {"queue": queue} if place == "queue" else {"positions": [admin_pb2.QueuePosition(queue=queue)]}
+        response: Any = {"queue": queue} if place == "queue" else {"positions": [admin_pb2.QueuePosition(queue=queue)]}
         for topic in ("t", ""):
             with pytest.raises(BadRequest, match="names a queue of 'mine'"):
-                await find(stage, topic=topic, message_id="id-3", local=local, **told)
+                await find(stage, topic=topic, message_id="id-3", local=local, **response)
         with pytest.raises(BadRequest, match="names no topic"):
             await find(stage, topic="", key="k", local=local)
 

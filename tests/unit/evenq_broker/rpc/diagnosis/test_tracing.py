@@ -43,8 +43,8 @@ async def ack(stage: Any, handle: str) -> None:
     assert (await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)).status.code == 20000
 
 
-async def trace(stage: Any, **told: Any) -> list[Any]:
-    request = admin_pb2.TraceMessageRequest(**{"message_id": "id", **told})
+async def trace(stage: Any, **result: Any) -> list[Any]:
+    request = admin_pb2.TraceMessageRequest(**{"message_id": "id", **result})
     return list((await stage.call(METHOD, request, admin_pb2.TraceMessageResponse)).traces)
 
 
@@ -134,7 +134,7 @@ def test_nothing_found_and_no_index_have_their_own_errors(run: Run) -> None:
 
 
 def test_an_id_tells_nothing_of_copies_in_topics_that_the_caller_may_not_look_at(run: Run) -> None:
-    """The id of somebody else's message finds its copies in the dead letters of their groups."""
+    """The id of another client's message finds its copies in the dead letters of their groups."""
 
     async def story(stage: Any) -> None:
         broker = await filled(stage)
@@ -145,8 +145,8 @@ def test_an_id_tells_nothing_of_copies_in_topics_that_the_caller_may_not_look_at
         forward.group.name, forward.topic.name = group.name, topic.name
         await stage.ask("ForwardMessageToDeadLetterQueue", forward, service_pb2.ForwardMessageToDeadLetterQueueResponse)
 
-        async def topics(grants: str, **told: Any) -> list[str]:
-            request = admin_pb2.TraceMessageRequest(message_id="id", **told)
+        async def topics(grants: str, **result: Any) -> list[str]:
+            request = admin_pb2.TraceMessageRequest(message_id="id", **result)
             answer = await stage.as_user(grants, METHOD, request, admin_pb2.TraceMessageResponse)
             assert not any(one.message.message.body for one in answer.traces)
             return [one.message.queue.topic for one in answer.traces]

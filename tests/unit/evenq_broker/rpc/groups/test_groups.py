@@ -36,8 +36,8 @@ def test_several_queues_are_locked_in_one_call_and_answered_in_order(run: Run) -
     async def story(stage: Any) -> None:
         await begin(stage)
         answer = await lock(stage, queue(1), queue(0))
-        told = [(at.queue.queue_id, at.granted, at.holder, at.committed) for at in answer.queues]
-        assert told == [(1, True, "x", -1), (0, True, "x", -1)]
+        reported = [(at.queue.queue_id, at.granted, at.holder, at.committed) for at in answer.queues]
+        assert reported == [(1, True, "x", -1), (0, True, "x", -1)]
 
     run(story)
 
@@ -82,7 +82,7 @@ def test_a_deleted_groups_locks_are_free(run: Run) -> None:
 
 @pytest.mark.parametrize("passes_on", [False, True])
 def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run: Run, passes_on: bool) -> None:
-    """Whoever is told that a queue is its own must find it so after a crash of the broker."""
+    """A client that was answered that a queue is its own must find it so after a crash of the broker."""
 
     async def story(stage: Any) -> None:
         broker = await begin(stage)
@@ -110,8 +110,8 @@ def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run
         assert [op.client_id for op in written if isinstance(op, Locked)] == ["y"]
         assert not answer.done(), "the disk is slow"
         disk.set_result(None)
-        told = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
-        assert told.queues[0].granted
+        response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
+        assert response.queues[0].granted
         broker.ledger.journal.record = kept
 
     run(story)

@@ -34,8 +34,8 @@ async def filled(stage: Any, *, queues: int = 1, count: int = 5, **settings: Any
     return broker
 
 
-async def reset(stage: Any, broker: str = "a", **told: Any) -> list[Any]:
-    request = admin_pb2.ResetOffsetsRequest(**{"group": "g", "topic": "t", **told})
+async def reset(stage: Any, broker: str = "a", **result: Any) -> list[Any]:
+    request = admin_pb2.ResetOffsetsRequest(**{"group": "g", "topic": "t", **result})
     answer = await stage.call(METHOD, request, admin_pb2.ResetOffsetsResponse, broker)
     return list(answer.moves)
 
@@ -115,8 +115,8 @@ def test_a_reset_is_delivered_to_pollers_at_once_and_old_handles_are_over(run: R
         request.group.name, request.topic.name = "g", "t"
         request.entries.add(message_id="m", receipt_handle=got[0].receipt_handle)
         request.entries.add(message_id="m", receipt_handle=got[3].receipt_handle)
-        told = await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
-        assert [entry.status.code for entry in told.entries] == [20000, 40013], (
+        response = await stage.ask("AckMessage", request, service_pb2.AckMessageResponse)
+        assert [entry.status.code for entry in response.entries] == [20000, 40013], (
             "finished before; of a forgotten delivery"
         )
         assert broker.ledger.progress.committed(1, 1, 0) == 3
@@ -221,8 +221,8 @@ def test_a_reset_reaches_all_brokers_and_names_the_one_that_does_not_answer(run:
         peers: dict[str, Any] = {}
 
         async def ask_peers(method: str, request: bytes, **_: Any) -> list[tuple[str, Any]]:
-            told = admin_pb2.ResetOffsetsRequest.FromString(request)
-            peers.setdefault(method, []).append(told)
+            response = admin_pb2.ResetOffsetsRequest.FromString(request)
+            peers.setdefault(method, []).append(response)
             moves = [admin_pb2.OffsetMove(queue=common_pb2.Queue(topic="t", broker_name="b"), before=1, after=0)]
             there = admin_pb2.ResetOffsetsResponse(status=OK, moves=moves)
             return [("b", there.SerializeToString()), ("c", BadRequest("c is asleep"))]
@@ -234,7 +234,7 @@ def test_a_reset_reaches_all_brokers_and_names_the_one_that_does_not_answer(run:
             ("b", 0, ""),
             ("c", -1, "c is asleep"),
         ]
-        assert [(told.local, told.dry_run) for told in peers[METHOD]] == [(True, True), (True, False)]
+        assert [(response.local, response.dry_run) for response in peers[METHOD]] == [(True, True), (True, False)]
 
     run(story)
 
@@ -252,7 +252,7 @@ def test_offsets_are_taken_from_another_group_where_it_has_read(run: Run) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("given", "error"),
     [
         ({"group": "nobody"}, GroupNotFound),
         ({"topic": "nowhere"}, TopicNotFound),
@@ -266,12 +266,12 @@ def test_offsets_are_taken_from_another_group_where_it_has_read(run: Run) -> Non
         ({"to": admin_pb2.LIKE_GROUP, "source_group": "nobody"}, GroupNotFound),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_fix(run: Run, told: dict[str, Any], error: type[Exception]) -> None:
+def test_what_makes_no_sense_is_refused_with_the_fix(run: Run, given: dict[str, Any], error: type[Exception]) -> None:
     async def story(stage: Any) -> None:
         broker = await filled(stage, count=1)
         broker.ledger.progress.commit(1, 1, 0, 1)
         with pytest.raises(error):
-            await reset(stage, **told)
+            await reset(stage, **given)
         assert broker.ledger.progress.committed(1, 1, 0) == 1
 
     run(story)

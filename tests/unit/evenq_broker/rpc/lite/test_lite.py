@@ -257,9 +257,9 @@ def test_a_message_that_was_told_to_somebody_who_left_goes_to_another_one(run: R
         theirs = next(f"n{number}" for number in range(99) if a.lite.owner("p", f"n{number}") == "b")
         for client in ("c", "d"):
             await sync(stage, ALL, theirs, client=client)
-        told = peers_pb2.LiteReadyRequest(client_id="c", group="g", topic="p", wait_ms=20_000)
+        response = peers_pb2.LiteReadyRequest(client_id="c", group="g", topic="p", wait_ms=20_000)
         ready = asyncio.ensure_future(
-            stage.net.unary("b:8081", "/evenq.v1.Peers/LiteReady", told.SerializeToString(), timeout_ms=60_000)
+            stage.net.unary("b:8081", "/evenq.v1.Peers/LiteReady", response.SerializeToString(), timeout_ms=60_000)
         )
         await stage.clock.advance(50)
         waiting = receiving(stage, client="d", poll_ms=20_000)
@@ -331,8 +331,8 @@ def test_push_consumers_take_from_the_broker_they_ask(run: Run) -> None:
         point = definition_pb2.Endpoints(addresses=[definition_pb2.Address(host="a", port=8081)])
         asked = service_pb2.QueryAssignmentRequest(endpoints=point)
         asked.topic.name, asked.group.name = "p", "g"
-        told = await stage.ask("QueryAssignment", asked, service_pb2.QueryAssignmentResponse)
-        assert [(one.message_queue.broker.name, one.message_queue.id) for one in told.assignments] == [
+        response = await stage.ask("QueryAssignment", asked, service_pb2.QueryAssignmentResponse)
+        assert [(one.message_queue.broker.name, one.message_queue.id) for one in response.assignments] == [
             ("a", -1),
             ("b", -1),
         ]
@@ -458,12 +458,12 @@ def test_lite_topics_are_listed_only_when_asked_for_and_their_lag_is_the_groups(
         await sync(stage, ALL, "n1", "n2")
         [got] = await received(stage, count=1)
         await ack(stage, got)
-        told = admin_pb2.ListTopicsRequest()
-        plain = await stage.call("/evenq.v1.Admin/ListTopics", told, admin_pb2.ListTopicsResponse)
+        response = admin_pb2.ListTopicsRequest()
+        plain = await stage.call("/evenq.v1.Admin/ListTopics", response, admin_pb2.ListTopicsResponse)
         [parent] = plain.topics
         assert (parent.topic, parent.queues, parent.messages, len(plain.lite_topics)) == ("p", 2, 6, 0)
-        told.lite = True
-        answer = await stage.call("/evenq.v1.Admin/ListTopics", told, admin_pb2.ListTopicsResponse, broker="b")
+        response.lite = True
+        answer = await stage.call("/evenq.v1.Admin/ListTopics", response, admin_pb2.ListTopicsResponse, broker="b")
         assert [(one.topic, one.lite_topic, one.messages, one.subscribers) for one in answer.lite_topics] == [
             ("p", "n0", 2, 0),
             ("p", "n1", 2, 1),
@@ -623,7 +623,7 @@ def test_a_broker_that_starts_learns_what_clients_want_from_the_others(run: Run)
         await send(stage, message("m", "z"), broker="b")
         assert names(await stage.during(waiting)) == ["m"]
         await stage.clock.advance(36_000)
-        assert [who.client_id for who, _ in b.lite.subscriptions.sets()] == ["d"], "their age is told, too"
+        assert [who.client_id for who, _ in b.lite.subscriptions.sets()] == ["d"], "their age is reported, too"
 
     run(story)
 

@@ -1,4 +1,4 @@
-"""Statement 46 of the conformance list: Go's clients that are no LITE ones break when told that a lite subscription ended."""
+"""Statement 46 of the conformance list: Go's clients that are no LITE ones break when they are notified that a lite subscription ended."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LITE = {"LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER"}
 
 
 def notices(commands: list[Any]) -> list[str]:
-    told = [one for one in commands if one.HasField("notify_unsubscribe_lite_command")]
-    return [one.notify_unsubscribe_lite_command.lite_topic for one in told]
+    reported = [one for one in commands if one.HasField("notify_unsubscribe_lite_command")]
+    return [one.notify_unsubscribe_lite_command.lite_topic for one in reported]
 
 
 async def _settings(kind: int) -> AsyncIterator[bytes]:
@@ -40,18 +40,18 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
         )
         for name, kind in (("p", MessageType.LITE), ("transaction", MessageType.TRANSACTION)):
             await stage.during(broker.catalog.create_topic(name, message_type=kind))
-        told: dict[str, list[Any]] = {}
+        events: dict[str, list[Any]] = {}
 
         async def listen(name: str, kind: int) -> None:
             headers = {"x-mq-client-id": name, "x-mq-language": "GO"}
             method = "/apache.rocketmq.v2.MessagingService/Telemetry"
             stream = stage.net.stream("a:8081", method, _settings(kind), timeout_ms=None, metadata=headers)
             async for frame in stream:
-                told.setdefault(name, []).append(s.TelemetryCommand.FromString(frame))
+                events.setdefault(name, []).append(s.TelemetryCommand.FromString(frame))
 
         kinds = {name: number for name, number in d.ClientType.items() if number}
         listening = [asyncio.ensure_future(listen(name, number)) for name, number in kinds.items()]
-        await stage.until(lambda: len(told) == len(kinds))
+        await stage.until(lambda: len(events) == len(kinds))
 
         async def sync(client: str, action: int, *names: str) -> None:
             request = s.SyncLiteSubscriptionRequest(lite_topic_set=names)
@@ -65,8 +65,8 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
         half.messages[0].system_properties.message_id = "id"
         half.messages[0].system_properties.message_type = d.TRANSACTION
         await stage.ask("SendMessage", half, s.SendMessageResponse, client="PRODUCER")
-        await stage.until(lambda: len(told["PRODUCER"]) > 1, limit_ms=60_000)
-        assert told["PRODUCER"][-1].HasField("recover_orphaned_transaction_command"), "commands do arrive"
+        await stage.until(lambda: len(events["PRODUCER"]) > 1, limit_ms=60_000)
+        assert events["PRODUCER"][-1].HasField("recover_orphaned_transaction_command"), "commands do arrive"
         for turn in range(2):
             for client in kinds:
                 await sync(client, 0, "x", "y", "z")
@@ -79,10 +79,12 @@ def test_46_no_client_but_lite_ones_is_told_of_an_ended_lite_subscription(run: R
         bye.group.name = "g"
         gone = "LITE_PUSH_CONSUMER"
         await stage.ask("NotifyClientTermination", bye, s.NotifyClientTerminationResponse, client=gone)
-        assert not any(notices(commands) for commands in told.values()), "who knows that it is over is not told"
+        assert not any(notices(commands) for commands in events.values()), (
+            "a client that knows that it is over is not notified"
+        )
         await stage.during(broker.catalog.delete_topic("p"))
-        await stage.until(lambda: notices(told["LITE_SIMPLE_CONSUMER"]) == ["x"])
-        assert {name for name, commands in told.items() if notices(commands)} == {"LITE_SIMPLE_CONSUMER"}, (
+        await stage.until(lambda: notices(events["LITE_SIMPLE_CONSUMER"]) == ["x"])
+        assert {name for name, commands in events.items() if notices(commands)} == {"LITE_SIMPLE_CONSUMER"}, (
             "it was subscribed; the other lite client had said goodbye"
         )
         assert len(broker.lite.subscriptions) == 0
@@ -99,25 +101,25 @@ def test_a_client_with_very_many_lite_topics_is_told_of_each(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker()
         await stage.during(broker.catalog.create_topic("p", message_type=MessageType.LITE))
-        told: list[Any] = []
+        events: list[Any] = []
 
         async def listen() -> None:
             headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
             method = "/apache.rocketmq.v2.MessagingService/Telemetry"
             requests = _settings(d.LITE_PUSH_CONSUMER)
             async for frame in stage.net.stream("a:8081", method, requests, timeout_ms=None, metadata=headers):
-                told.append(s.TelemetryCommand.FromString(frame))  # noqa: PERF401  one by one, as they come
+                events.append(s.TelemetryCommand.FromString(frame))  # noqa: PERF401  one by one, as they come
 
         listening = asyncio.ensure_future(listen())
-        await stage.until(lambda: told)
+        await stage.until(lambda: events)
         names = [f"n{number}" for number in range(1_000)]
         request = s.SyncLiteSubscriptionRequest(lite_topic_set=names, action=d.COMPLETE_ADD)
         request.topic.name, request.group.name = "p", "g"
         answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse)
         assert answer.status.code == OK
         await stage.during(broker.catalog.delete_topic("p"))
-        await stage.until(lambda: len(notices(told)) == len(names))
-        assert notices(told) == names
+        await stage.until(lambda: len(notices(events)) == len(names))
+        assert notices(events) == names
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""`DescribeCluster` at a copy's address for the other copies, whoever leads."""
+"""`DescribeCluster` at a copy's address for the other copies, no matter which copy leads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
 def view(own: int, *, leader: int = -1, epoch: int = 3, name: str = "broker-a") -> ReplicaGroupView:
-    """Of a copy that reaches nobody."""
+    """Of a copy that reaches no other."""
     copies = tuple(
         CopyView(
             copy=number, address=f"host-{number}:1", may_lead=True, log_end=100 + number if number == own else -1,
@@ -41,11 +41,11 @@ def view(own: int, *, leader: int = -1, epoch: int = 3, name: str = "broker-a") 
 
 
 class Control:
-    def __init__(self, told: ReplicaGroupView) -> None:
-        self.told = told
+    def __init__(self, result: ReplicaGroupView) -> None:
+        self.result = result
 
     def view(self) -> ReplicaGroupView:
-        return self.told
+        return self.result
 
     async def hand_over(self, to: int | None) -> HandedOver:
         raise AssertionError(f"nobody asked for {to}")

@@ -91,7 +91,7 @@ def test_a_broker_is_drained_through_any_other_and_shows_it(run: Run) -> None:
         listed = await ask(stage, "ListBrokers", admin_pb2.ListBrokersRequest())
         assert [(one.broker.name, one.draining) for one in listed.brokers] == [("a", False), ("b", True)]
         answer = await ask(stage, "DrainBroker", Change(change=Change.DRAIN))
-        assert (answer.broker_name, answer.writers) == ("a", 0), "nobody is left to take messages"
+        assert (answer.broker_name, answer.writers) == ("a", 0), "no broker is left to take messages"
         answer = await ask(stage, "DrainBroker", Change(broker_name="b"))
         assert answer.draining, "looking changes nothing"
         answer = await ask(stage, "DrainBroker", Change(broker_name="b", change=Change.RESUME))

@@ -32,9 +32,9 @@ def message(number: int, group: str) -> definition_pb2.Message:
 
 
 async def send(stage: Any, broker: str, *messages: definition_pb2.Message) -> service_pb2.SendMessageResponse:
-    told = service_pb2.SendMessageRequest(messages=messages)
+    response = service_pb2.SendMessageRequest(messages=messages)
     answer: service_pb2.SendMessageResponse = await stage.ask(
-        "SendMessage", told, service_pb2.SendMessageResponse, broker=broker
+        "SendMessage", response, service_pb2.SendMessageResponse, broker=broker
     )
     return answer
 

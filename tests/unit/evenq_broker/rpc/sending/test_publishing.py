@@ -49,8 +49,8 @@ async def begin(stage: Any, queues: int = 2) -> Any:
 def test_a_block_without_a_queue_goes_round_the_queues_and_stays_together(run: Run) -> None:
     async def story(stage: Any) -> None:
         await begin(stage)
-        told = [await publish(stage, plain(place(-1), "x", "y")) for _ in range(3)]
-        assert [(answer.queue.queue_id, answer.first_offset) for answer in told] == [(0, 0), (1, 0), (0, 2)]
+        response = [await publish(stage, plain(place(-1), "x", "y")) for _ in range(3)]
+        assert [(answer.queue.queue_id, answer.first_offset) for answer in response] == [(0, 0), (1, 0), (0, 2)]
 
     run(story)
 
@@ -196,9 +196,9 @@ def test_what_a_topic_or_the_broker_does_not_take_is_told_of_plain_blocks_too(ru
                 await publish(stage, request)
             assert caught.value.code == code
         broker.catalog.draining = True
-        told = await stage.ask("/evenq.v1.Data/Publish", plain(place(0), "x"), data_pb2.PublishResponse)
-        assert (told.status.code, told.closed) == (definition_pb2.FORBIDDEN, True)
-        assert "being drained" in told.status.message
+        response = await stage.ask("/evenq.v1.Data/Publish", plain(place(0), "x"), data_pb2.PublishResponse)
+        assert (response.status.code, response.closed) == (definition_pb2.FORBIDDEN, True)
+        assert "being drained" in response.status.message
 
     run(story)
 

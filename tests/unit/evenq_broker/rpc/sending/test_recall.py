@@ -105,8 +105,8 @@ def test_a_recalled_message_never_comes_and_recalling_twice_is_ok(run: Run) -> N
 def test_a_recall_that_names_nothing_of_ours_is_a_bad_request(run: Run, handle: str | None, topic: str) -> None:
     async def story(stage: Any) -> None:
         await begun(stage)
-        told = (await send(stage, 5_000)).entries[0].recall_handle if handle is None else handle
-        assert (await recall(stage, told, topic)).status.code == BAD_REQUEST
+        response = (await send(stage, 5_000)).entries[0].recall_handle if handle is None else handle
+        assert (await recall(stage, response, topic)).status.code == BAD_REQUEST
 
     run(story)
 

@@ -35,8 +35,8 @@ def request(*bodies: bytes, topic: str = "t", lane: str = "") -> service_pb2.Sen
     return made
 
 
-async def send(stage: Any, told: service_pb2.SendMessageRequest, language: str = "JAVA") -> Any:
-    return await stage.ask("SendMessage", told, service_pb2.SendMessageResponse, language=language)
+async def send(stage: Any, response: service_pb2.SendMessageRequest, language: str = "JAVA") -> Any:
+    return await stage.ask("SendMessage", response, service_pb2.SendMessageResponse, language=language)
 
 
 def codes(answer: Any) -> tuple[int, list[int]]:
@@ -125,9 +125,9 @@ def test_a_full_disk_is_told_and_nothing_is_counted(run: Run) -> None:
 def test_what_a_client_may_not_say_of_a_delivery_is_taken_out(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(default_queues=1)
-        told = request(b"x")
-        told.messages[0].system_properties.store_timestamp.seconds = 5
-        await send(stage, told)
+        result = request(b"x")
+        result.messages[0].system_properties.store_timestamp.seconds = 5
+        await send(stage, result)
         [stored] = await broker.ledger.store.read_at(1, 0, [0])
         system = definition_pb2.SystemProperties.FromString(stored.system)
         assert not system.HasField("store_timestamp")
