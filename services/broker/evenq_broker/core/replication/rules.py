@@ -179,7 +179,7 @@ class Rules:
         """Number of the request for epochs; counts up."""
         self.writing: Records | None = None
         """What the writer copies just now."""
-        self._forget_queued()
+        self.queued, self.gap_at = (), NOTHING
         self.rank = self.reported = 0
         # Leader.
         self.acks: Mapping[Pair, int] = {}
