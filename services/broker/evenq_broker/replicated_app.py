@@ -30,13 +30,11 @@ from evenq.serving.page import MetricsPage
 from evenq.store import MessageStore, lock
 from evenq.store.copy_index import CopyIndex
 from evenq.store.disk import Disk, RealDisk
-from evenq.store.jobs import Jobs
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
 from evenq_broker.app import BrokerApp, client_addresses
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
 from evenq_broker.core.state.keys import keys_of
 from evenq_broker.loops.coordinators.coordinator import Coordinator
 from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, record_place
@@ -48,12 +46,14 @@ from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
+from evenq_broker.loops.replication.shared_pieces import SharedPieces
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot, FolderSnapshots, IncomingSnapshot
 from evenq_broker.loops.state.ledger import store_options
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
+from evenq_broker.replica_config import MODES, replica_config
 from evenq_broker.replication_metrics import replication_metrics
 from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
@@ -70,12 +70,10 @@ REQUEST_BYTES_MAX = 2 << 20
 """Of one message between copies; larger groups of records come in pieces."""
 SEGMENT_BYTES = 64 << 20
 """Of a log file, where the settings do not say: the same for all copies, whatever volume each has."""
-RETRY_MS = 500
 OPENS_MAX = 1_000
 """Each opening of a folder may meet damage that was not met before."""
 LEAVE_MS = 2_000
 """How long a copy that stops still leads clients on: until load balancers have noticed that it is not ready."""
-MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,7 @@ class ReplicatedApp:
         """While the broker follows, its ports for clients lead to the leader; None: nothing listens there."""
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
-        self._pieces: _Pieces | None = None
+        self._pieces: SharedPieces | None = None
         self._repair: RecordRepair | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = self._closed = False
@@ -179,7 +177,7 @@ class ReplicatedApp:
         links = PeerLinks(runtime, self._addresses, own_id, driver.receive, snapshots=FolderSnapshots(disk))
         driver.peers = self._links = links
         driver.on_copies = self._copies_changed
-        self._pieces = _Pieces(LogPieces(disk, self._segment_bytes))
+        self._pieces = SharedPieces(LogPieces(disk, self._segment_bytes))
         self._log = driver.log = ReplicaLog(
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
@@ -339,33 +337,16 @@ class ReplicatedApp:
 
     async def _replica(self, disk: Disk) -> Replica:
         settings, machine = self.settings.replication, self._machine
-        mode = MODES[settings.mode]
         members = tuple(sorted(settings.addresses))
         known = await asyncio.to_thread(lambda: lock.load(disk))
         restored_epoch = known.epoch_floor if known is not None else 0
         self._identity = identity = await asyncio.to_thread(
-            ReplicaIdentity.load, disk, cluster=self.settings.cluster, broker_id=settings.broker_id, mode=mode,
-            restored_epoch=restored_epoch,
+            ReplicaIdentity.load, disk, cluster=self.settings.cluster, broker_id=settings.broker_id,
+            mode=MODES[settings.mode], restored_epoch=restored_epoch,
             boot_id=None if machine is None else machine.boot_id,
             new_store_id=None if machine is None else machine.new_store_id,
         )  # fmt: skip
-        config = ReplicationConfig(
-            cluster=self.settings.cluster,
-            broker_id=settings.broker_id,
-            members=members,
-            min_isr=settings.min_in_sync,
-            founds=settings.broker_id == members[0],
-            restored_epoch=restored_epoch,
-            adopts=settings.from_one_copy,
-            mode=mode,
-            timing=Timing(
-                renew_ms=settings.renew_ms,
-                suspect_ms=settings.suspect_ms,
-                lag_ms=settings.lag_ms,
-                retry_ms=min(settings.renew_ms, RETRY_MS),
-                drain_ms=max(1, self.settings.drain_ms),
-            ),
-        )
+        config = replica_config(self.settings, members=members, restored_epoch=restored_epoch)
         return Replica(config, store_id=identity.store_id, epoch_seen=identity.epoch, session=self._rng.getrandbits(62))
 
     async def _check_adoption(self, place: RecordPlace, replica: Replica) -> None:
@@ -503,29 +484,3 @@ class ReplicatedApp:
             settings.tls, clock=self._clock, options=GrpcServerOptions(receive_bytes_max=REQUEST_BYTES_MAX),
             edges=self._edges,
         )  # fmt: skip
-
-
-class _Pieces:
-    """Reads the log's files on a thread of its own while the store writes them. Followers that keep up want the same
-    piece at the same time: it is read once.
-    """
-
-    def __init__(self, pieces: LogPieces) -> None:
-        self._pieces = pieces
-        self._jobs = Jobs(threads=1, name="evenq-replication-read", threaded=True)
-        self._under_way: dict[tuple[int, int, int], asyncio.Task[bytes]] = {}
-
-    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """See Pieces."""
-        wanted = (start, end, bytes_max)
-        reading = self._under_way.get(wanted)
-        if reading is None:
-            job = self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
-            reading = self._under_way[wanted] = spawn(job, name=f"records from {start} on")
-            reading.add_done_callback(lambda _: self._under_way.pop(wanted))
-        return await asyncio.shield(reading)
-
-    def close(self) -> None:
-        """Give the files back."""
-        self._jobs.close()
-        self._pieces.close()

@@ -67,6 +67,16 @@ def replication_metrics(
             help="Log offset up to which the log is committed, as far as this copy knows.",
             read=lambda: [((), replica.hw)],
         ),
+        *_lags(replica, view),
+        *_unclean(replica),
+        *_of_follower(replay_lag, messages_out),
+        *_of_repair(repair),
+    ]  # fmt: skip
+
+
+def _lags(replica: Replica, view: Callable[[], ReplicaGroupView]) -> list[Metric]:
+    gauge = MetricKind.GAUGE
+    return [
         Metric(
             name="evenq_broker_replica_lag", kind=gauge, unit="bytes", labels=("broker_id",),
             help="At the leader: bytes of the log that each other copy has not confirmed yet.",
@@ -74,17 +84,13 @@ def replication_metrics(
         ),
         Metric(
             name="evenq_broker_replica_lag_seconds", kind=gauge, unit="seconds", labels=("broker_id",),
-            help="At the leader: how long each other copy that answers has been behind; 0 if it is not."
-            "",
+            help="At the leader: how long each other copy that answers has been behind; 0 if it is not.",
             read=lambda: [
                 ((str(one.copy),), one.lag_ms / 1000)
                 for one in _others(replica, view())
                 if one.lag_ms >= 0 and one.state is not CopyState.AWAY
             ],
         ),
-        *_unclean(replica),
-        *_of_follower(replay_lag, messages_out),
-        *_of_repair(repair),
     ]  # fmt: skip
 
 

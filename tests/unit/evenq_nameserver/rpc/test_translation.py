@@ -53,23 +53,13 @@ BAD: dict[str, tuple[Callable[[registry_pb2.BrokerState], object], type[Exceptio
     "epoch": (lambda sent: setattr(sent.broker, "epoch", -1), BadRequest, "not be negative"),
     "no listener": (lambda sent: sent.broker.ClearField("listeners"), BadRequest, "has 0 listeners"),
     "listeners": (_listeners, BadRequest, f"has {LISTENERS_MAX + 1} listeners"),
-<<<<<<< ours
-    "followers": (lambda sent: sent.broker.followers.extend(["f:1"] * LISTENERS_MAX), BadRequest, "names 18 followers"),
+    "followers": (lambda sent: sent.broker.followers.extend(["f:1"] * FOLLOWERS_MAX), BadRequest, "names 18 followers"),
     "follower": (lambda sent: sent.broker.followers.append("x" * 256), BadRequest, "1 to 255 characters"),
     "port": (lambda sent: setattr(sent.broker.listeners[0], "port", 0), BadRequest, "port of 1 to 65535"),
     "host": (lambda sent: setattr(sent.broker.listeners[0], "host", ""), BadRequest, "give a host"),
     "topic": (lambda sent: sent.topics.add(name="a/b"), IllegalTopic, "topic name 'a/b'"),
     "queues": (lambda sent: setattr(sent.topics[0], "read_queues", QUEUES_MAX + 1), BadRequest, f"0 to {QUEUES_MAX}"),
     "topics": (lambda sent: sent.topics.add(name="u", read_queues=1), TooManyRequests, "the nameserver takes 1"),
-=======
-    "followers": (lambda told: told.broker.followers.extend(["f:1"] * FOLLOWERS_MAX), BadRequest, "names 18 followers"),
-    "follower": (lambda told: told.broker.followers.append("x" * 256), BadRequest, "1 to 255 characters"),
-    "port": (lambda told: setattr(told.broker.listeners[0], "port", 0), BadRequest, "port of 1 to 65535"),
-    "host": (lambda told: setattr(told.broker.listeners[0], "host", ""), BadRequest, "give a host"),
-    "topic": (lambda told: told.topics.add(name="a/b"), IllegalTopic, "topic name 'a/b'"),
-    "queues": (lambda told: setattr(told.topics[0], "read_queues", QUEUES_MAX + 1), BadRequest, f"0 to {QUEUES_MAX}"),
-    "topics": (lambda told: told.topics.add(name="u", read_queues=1), TooManyRequests, "the nameserver takes 1"),
->>>>>>> theirs
 }
 
 

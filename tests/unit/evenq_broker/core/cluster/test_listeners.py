@@ -54,10 +54,10 @@ def test_the_address_for_other_servers_leads_to_the_listener_that_they_want() ->
 
 def test_the_address_of_any_copy_stands_behind_those_of_listeners_and_speaks_as_the_first_one() -> None:
     both = {PLAIN_LISTENER: 7, TLS_LISTENER: 8}
-    assert told("pod:7,any-copy=group:70,internal=pod:0", ports=both) == [
+    assert lines_of("pod:7,any-copy=group:70,internal=pod:0", ports=both) == [
         "default pod:7", "tls evenqs://pod:8", "any-copy group:70", "internal pod:7"
     ]  # fmt: skip
-    assert told("any-copy=group:0", ports={TLS_LISTENER: 8})[-1] == "any-copy evenqs://group:8"
+    assert lines_of("any-copy=group:0", ports={TLS_LISTENER: 8})[-1] == "any-copy evenqs://group:8"
 
 
 @pytest.mark.parametrize("text", ["here", "host:", ":80", "host:port", "=host:80", "host:70000", "a:1,,b:2", "e://a:1"])
@@ -68,7 +68,7 @@ def test_an_address_that_is_none_is_named(text: str) -> None:
 
 def test_an_address_that_no_call_could_be_answered_with_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"open one with `listeners`.*any-copy, default, internal, out, tls"):
-        told("far=host:80")
+        lines_of("far=host:80")
     with pytest.raises(SettingsError, match="twice"):
         lines_of("a:1,default=b:1")
 

@@ -1,0 +1,40 @@
+"""Pieces of a leader's log for its followers, read from the files beside the store that writes them.
+
+Called by `ReplicaLog` for what a follower lacks and what is no longer in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from evenq.runtime.tasks import spawn
+from evenq.store.jobs import Jobs
+from evenq.store.log_pieces import LogPieces
+
+__all__ = ["SharedPieces"]
+
+
+class SharedPieces:
+    """Reads the log's files on a thread of its own while the store writes them. Followers that keep up want the same
+    piece at the same time: it is read once.
+    """
+
+    def __init__(self, pieces: LogPieces) -> None:
+        self._pieces = pieces
+        self._jobs = Jobs(threads=1, name="evenq-replication-read", threaded=True)
+        self._under_way: dict[tuple[int, int, int], asyncio.Task[bytes]] = {}
+
+    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
+        """See Pieces."""
+        wanted = (start, end, bytes_max)
+        reading = self._under_way.get(wanted)
+        if reading is None:
+            job = self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
+            reading = self._under_way[wanted] = spawn(job, name=f"records from {start} on")
+            reading.add_done_callback(lambda _: self._under_way.pop(wanted))
+        return await asyncio.shield(reading)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._jobs.close()
+        self._pieces.close()

@@ -1,0 +1,37 @@
+"""What the core's replica gets of a broker's settings. Called by `replicated_app`."""
+
+from __future__ import annotations
+
+from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
+from evenq_broker.settings import BrokerSettings
+
+__all__ = ["MODES", "replica_config"]
+
+MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
+RETRY_MS = 500
+
+
+def replica_config(
+    broker_settings: BrokerSettings, *, members: tuple[int, ...], restored_epoch: int
+) -> ReplicationConfig:
+    """`members`: broker ids, ascending; the lowest one founds the group. `restored_epoch`: of a folder that was restored
+    from a backup, else 0.
+    """
+    settings = broker_settings.replication
+    return ReplicationConfig(
+        cluster=broker_settings.cluster,
+        broker_id=settings.broker_id,
+        members=members,
+        min_isr=settings.min_in_sync,
+        founds=settings.broker_id == members[0],
+        restored_epoch=restored_epoch,
+        adopts=settings.from_one_copy,
+        mode=MODES[settings.mode],
+        timing=Timing(
+            renew_ms=settings.renew_ms,
+            suspect_ms=settings.suspect_ms,
+            lag_ms=settings.lag_ms,
+            retry_ms=min(settings.renew_ms, RETRY_MS),
+            drain_ms=max(1, broker_settings.drain_ms),
+        ),
+    )
