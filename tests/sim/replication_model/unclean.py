@@ -76,7 +76,10 @@ class UncleanWorld(World):
         if replica.max_epoch < self.unclean_epoch:
             if replica.hw < node.shown and not self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
                 raise Violation(f"I5: broker {node.id} knew {node.shown} committed, now {replica.hw}")
-            self.given_up += node.log[len(self.committed) : replica.hw]
+            count = len(self.committed)
+            self.given_up += [
+                one for at, one in enumerate(node.log[: replica.hw]) if at >= count or one != self.committed[at]
+            ]
             node.shown, self.hw_epochs[node.id] = replica.hw, replica.max_epoch
             return
         if replica.hw < node.shown and self._newer_than(self.hw_epochs[node.id], replica.max_epoch):
@@ -90,6 +93,13 @@ class UncleanWorld(World):
             self.committed_in += [one.epoch for one in late]
             self.dirty = True
         super()._commit(node, replica)
+
+    def _serve(self, node: Node, replica: Replica, epoch: int) -> None:
+        """R11, but for leaders of older epochs: what they lack may be committed again by the newest election."""
+        if epoch < self.unclean_epoch:
+            node.waits.serve(epoch)
+            return
+        super()._serve(node, replica, epoch)
 
     def _newer_than(self, epoch: int, until: int) -> bool:
         """An unclean election lies between two epochs."""

@@ -233,7 +233,7 @@ class AdminCalls(QueryCalls):
         except NotImplementedYet:
             decides = "no rebalancer: members and brokers compute it"
         except ConnectionFailed as error:
-            decides = f"no rebalancer at the moment: {error}"
+            decides = f"the rebalancer does not answer: {error}"
         return explained_by_locks(await self.describe_group(group), topic, decides)
 
     async def simulate_group(

@@ -81,6 +81,8 @@ class Follower(Rules):
             return []
         if self.writing is not None:  # of the epoch before; its end comes first
             return []
+        if self._stands_unclean():  # it may be elected already, for what its log has now
+            return []
         self.request = CUT_UNDER_WAY
         cut = self._cut_end(reply.table, reply.end)
         unclean = self._unclean_since(self.table.last_epoch)

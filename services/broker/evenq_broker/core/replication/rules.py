@@ -387,6 +387,11 @@ class Rules:
         """
         return self._unclean_since(self.hw_epoch) > 0
 
+    def _stands_unclean(self) -> bool:
+        """R20: an unclean election of this copy was proposed, and the answer is not known."""
+        cas = self.cas
+        return cas is not None and cas.expected is not None and cas.proposed.unclean != cas.expected.record.unclean
+
     def _unclean_set(self, record: GroupRecord) -> tuple[Pair, ...]:
         """R20: who was in sync is not any more, whatever it has: its log is of another history now."""
         del record

@@ -173,7 +173,7 @@ class RemoteCoordinator:
     def _noted(self, error: CoordinatorUnknown) -> CoordinatorUnknown:
         if self._reached:
             self._reached = False
-            log.warning("%s; the leader goes on, nobody can be elected meanwhile", error.message)
+            log.warning("%s; the leader goes on, no other copy can be elected meanwhile", error.message)
         error.is_logged = True
         return error
 

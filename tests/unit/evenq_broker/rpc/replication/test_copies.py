@@ -135,7 +135,7 @@ class Electable(Control):
 
     async def change(self, change: CopyChange) -> ReplicaGroupView:
         self.changes.append(change)
-        return self.told
+        return self.result
 
 
 def called(controls: list[Any], method: str, request: Any, response: Any) -> Any:
@@ -147,8 +147,8 @@ def called(controls: list[Any], method: str, request: Any, response: Any) -> Any
         for one in controls:
             settings = BrokerSettings(broker_name="broker-a", cluster="c")
             runtime = Runtime(settings, clock=clock, rng=random.Random(1), net=net)
-            net.serve(f"host-{one.told.told_by}:1", copy_rpcs(runtime, one))
-        address = f"host-{controls[0].told.told_by}:1"
+            net.serve(f"host-{one.result.told_by}:1", copy_rpcs(runtime, one))
+        address = f"host-{controls[0].result.told_by}:1"
         task = asyncio.ensure_future(
             net.unary(address, "/evenq.v1.Admin/" + method, request.SerializeToString(), timeout_ms=5_000, metadata={})
         )
@@ -205,7 +205,7 @@ def test_a_plan_with_a_refusal_is_not_carried_out() -> None:
 
 def test_the_minimum_is_lowered_at_the_leader_that_serves_nobody_yet() -> None:
     leader, other = Electable(2), Electable(1)
-    leader.told = replace(leader.told, leader=2)
+    leader.result = replace(leader.result, leader=2)
     request = admin_pb2.ChangeCopiesRequest(broker_name="broker-a", in_sync_min=1)
     called([other, leader], "ChangeCopies", request, admin_pb2.ChangeCopiesResponse)
     assert (other.changes, leader.changes) == ([], [SetMinimum(1)])
