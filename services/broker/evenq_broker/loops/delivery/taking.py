@@ -21,7 +21,7 @@ from evenq_broker.core.polls.poll_table import ANY
 from evenq_broker.core.state.frames import delivery_frame, delivery_frames
 from evenq_broker.core.state.records import Acked, Delivered, Invisible, Op
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
-from evenq_broker.loops.delivery.wish import Batch, Wish
+from evenq_broker.loops.delivery.receive_wish import Batch, ReceiveWish
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
@@ -79,7 +79,7 @@ class MessageTaker:
         With copies, who has time until `until_ms` takes messages that are not committed yet, and gets them once the
         record of their delivery is, which lies behind them in the log; if it is not by then, they go back.
         """
-        wish = Wish(group, topic, message_filter, client_id, invisible_ms)
+        wish = ReceiveWish(group, topic, message_filter, client_id, invisible_ms)
         wish.queues = queues
         wish.ahead = (
             self._runtime.leadership.attach is not None and queues is None and until_ms > self._runtime.now_ms()
@@ -132,7 +132,7 @@ class MessageTaker:
         for `invisible_ms` from now. None: nothing.
         """
         now_ms = self._runtime.now_ms()
-        wish = Wish(group, topic, EVERYTHING, client_id, invisible_ms)
+        wish = ReceiveWish(group, topic, EVERYTHING, client_id, invisible_ms)
         wish.deadline_ms = now_ms + (self._runtime.settings.renew_max_ms if client_id else invisible_ms)
         progress = self._ledger.progress
         batch = Batch()
@@ -174,7 +174,7 @@ class MessageTaker:
             raise
         return True
 
-    async def _same(self, queue: QueueProgress, offsets: list[int], wish: Wish, batch: Batch) -> None:
+    async def _same(self, queue: QueueProgress, offsets: list[int], wish: ReceiveWish, batch: Batch) -> None:
         stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, offsets)
         messages = [message for message in stored if message.queue_offset in queue.pending]
         self._ledger.journal.record(self._delivered_op(queue, messages, wish))
@@ -197,7 +197,7 @@ class MessageTaker:
 
     # ------------------------------------------------------------------------------------------------ queues
 
-    async def _look(self, wish: Wish, batch: Batch, queue_id: int, count: int) -> None:
+    async def _look(self, wish: ReceiveWish, batch: Batch, queue_id: int, count: int) -> None:
         # One turn: every queue once.
         wish.behind.clear()
         for looked_at, one in enumerate(self._in_turn(wish, queue_id)):
@@ -213,20 +213,20 @@ class MessageTaker:
         if batch.frames and wish.behind:
             self._wake_next(wish, queue_id)
 
-    def _more_behind(self, wish: Wish) -> bool:
+    def _more_behind(self, wish: ReceiveWish) -> bool:
         # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
         queue_range = self._ledger.store.queue_range
         return any(
             not queue.reading and queue.next < queue_range(queue.topic_id, queue.queue_id)[1] for queue in wish.behind
         )
 
-    def _must_exist(self, wish: Wish) -> None:
+    def _must_exist(self, wish: ReceiveWish) -> None:
         if self._catalog.topics.by_id(wish.topic.topic_id) is None:
             raise TopicNotFound(f"topic {wish.topic.name} was deleted")
         if self._catalog.groups.by_id(wish.group.group_id) is None:
             raise GroupNotFound(f"consumer group {wish.group.name} was deleted")
 
-    def _in_turn(self, wish: Wish, queue_id: int) -> Sequence[int]:
+    def _in_turn(self, wish: ReceiveWish, queue_id: int) -> Sequence[int]:
         if queue_id != ANY:
             return [queue_id]
         count = wish.topic.read_queues
@@ -242,7 +242,7 @@ class MessageTaker:
     def _anything_in(self, queue: QueueProgress) -> bool:
         return bool(queue.ready) or queue.next < self._ledger.store.queue_range(queue.topic_id, queue.queue_id)[1]
 
-    async def _begun(self, wish: Wish, queue_id: int) -> QueueProgress:
+    async def _begun(self, wish: ReceiveWish, queue_id: int) -> QueueProgress:
         progress = self._ledger.progress
         group, topic = wish.group, wish.topic
         queue = progress.queue(group.group_id, topic.topic_id, queue_id)
@@ -259,7 +259,7 @@ class MessageTaker:
         assert made is not None
         return made
 
-    async def _take_whole(self, queue: QueueProgress, wish: Wish, batch: Batch, count: int) -> None:
+    async def _take_whole(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         # A damaged record must not keep the other queues' messages from anybody: what was found before it goes out
         # (wire contract 3.9), and the error is raised by the receive that finds nothing else.
         frames, held = len(batch.frames), len(batch.held)
@@ -274,7 +274,7 @@ class MessageTaker:
                 lost.held, batch.held[held:] = batch.held[held:], []
                 self.give_back(lost)
 
-    async def _take(self, queue: QueueProgress, wish: Wish, batch: Batch, count: int) -> None:
+    async def _take(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         if queue.unkeyed and wish.ordered:
             for one in (queue, *self._ledger.progress.siblings(queue)):
                 if one.unkeyed:
@@ -286,12 +286,12 @@ class MessageTaker:
         if len(batch.frames) < count and not self._is_kept(queue, wish):
             await self._take_fresh(queue, wish, batch, count)
 
-    def _is_kept(self, queue: QueueProgress, wish: Wish) -> bool:
+    def _is_kept(self, queue: QueueProgress, wish: ReceiveWish) -> bool:
         """True if a member that owns queues has it (lite topics have no such members)."""
         kept = self._sessions.locking.is_kept
         return wish.queues is None and kept(wish.group.name, wish.topic.name, queue.queue_id, wish.client_id)
 
-    async def _take_ready(self, queue: QueueProgress, wish: Wish, batch: Batch, count: int) -> None:
+    async def _take_ready(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         again, dead = self._ledger.progress.take_ready(
             queue,
             min(count - len(batch.frames), _RETRY_TAKE_MAX),
@@ -319,7 +319,7 @@ class MessageTaker:
             entry = queue.pending[message.queue_offset]
             self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
 
-    async def _take_fresh(self, queue: QueueProgress, wish: Wish, batch: Batch, count: int) -> None:
+    async def _take_fresh(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
         start = max(queue.next, low)
         room = self._ledger.progress.room(queue)
@@ -370,7 +370,7 @@ class MessageTaker:
             stats.filtered += queue.next - start - len(read.messages)
         stats.went([message.store_ms for message in messages], self._runtime.clock.now_ms())
 
-    def _take_ahead(self, queue: QueueProgress, start: int, wish: Wish, batch: Batch, most: int) -> None:
+    def _take_ahead(self, queue: QueueProgress, start: int, wish: ReceiveWish, batch: Batch, most: int) -> None:
         """Take messages that are not committed yet. Nothing of them is passed over, so that all that is finished is
         committed: they end before the first one that the filter leaves out.
         """
@@ -389,7 +389,7 @@ class MessageTaker:
             batch.ahead_ms.append([message.store_ms for message in taken])
 
     def _hand_out(
-        self, queue: QueueProgress, read: ReadResult, wish: Wish, batch: Batch, most: int
+        self, queue: QueueProgress, read: ReadResult, wish: ReceiveWish, batch: Batch, most: int
     ) -> list[StoredMessage]:
         """Deliver fresh messages that were read from `queue.next`, and record that; those that go out now."""
         messages, before = read.messages, queue.next
@@ -416,13 +416,15 @@ class MessageTaker:
         self._frame_alike(queue, messages, batch, wish)
         return messages
 
-    def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: Wish) -> Delivered:
+    def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: ReceiveWish) -> Delivered:
         offsets = [message.queue_offset for message in messages]
         return self._ledger.progress.delivered_op(
             queue, offsets, deadline_ms=wish.deadline_ms, client_id=wish.client_id
         )
 
-    def _frame_alike(self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: Wish) -> None:
+    def _frame_alike(
+        self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: ReceiveWish
+    ) -> None:
         """Frames of first deliveries."""
         number = queue.first
         offsets = [message.queue_offset for message in messages]
@@ -439,7 +441,7 @@ class MessageTaker:
         queue: QueueProgress,
         message: StoredMessage,
         batch: Batch,
-        wish: Wish,
+        wish: ReceiveWish,
         *,
         number: int,
         attempt: int,
@@ -451,7 +453,7 @@ class MessageTaker:
         batch.frames.append(frame)
         batch.payload_bytes += size
 
-    def _wake_next(self, wish: Wish, queue_id: int) -> None:
+    def _wake_next(self, wish: ReceiveWish, queue_id: int) -> None:
         # The batch is full, so there may be more: let the next waiting poll of the group look.
         group_id, topic_id = wish.group.group_id, wish.topic.topic_id
         if wish.queues is None:

@@ -8,7 +8,7 @@ from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq_broker.core.delivery.filters import MessageFilter
 from evenq_broker.core.delivery.progress import QueueProgress
 
-__all__ = ["Batch", "Wish"]
+__all__ = ["Batch", "ReceiveWish"]
 
 
 class Batch:
@@ -25,7 +25,7 @@ class Batch:
         self.payload_bytes = 0
 
 
-class Wish:
+class ReceiveWish:
     """One receive, as far as the queues are concerned."""
 
     __slots__ = (
