@@ -371,39 +371,34 @@ def test_what_a_full_disk_did_not_keep_was_never_delivered_and_the_next_message_
         assert (state.next, sorted(state.pending)) == (1, [0])
         broker.ledger.progress.check()
         broker.ledger.store._state.set_full(None)
+        await stage.during(broker.ledger.journal.settled())
+        assert unfinished(broker) == (1, [0]), "what the journal owed does not tell of it"
         receive = await parked(stage, broker)
         await stage.ask("SendMessage", sent("y"), v2.SendMessageResponse)
         frames = await stage.during(receive)
         assert (bodies(frames), attempts(frames)) == (["y"], [1])
-        replayed = Replayed(broker)
-        assert replayed.pending() == [0, 1]
+        assert unfinished(broker) == (2, [0, 1])
         broker.ledger.progress.check()
         assert copies.store is broker.ledger.store
 
     run(story)
 
 
-class Replayed:
-    """What the journal says of the group, as a start would read it: every record from the log, in order."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def pending(self) -> list[int]:
-        store = self._broker.ledger.store
-        with store._files.using("commitlog/00000000000000000000") as file:
-            data = file.pread(store.stats.log_end, 0)
-        progress, at = Progress(), 0
-        while at < len(data) and (frame := frame_at(data, at, at)) is not None:
-            if frame.kind == STATE:
-                for op in decode(bytes(frame.head)):
-                    if isinstance(op, Delivered | Invisible):
-                        progress.apply(op)
-            at += frame.size
-        state = progress.queue(1, 1, 0)
-        assert state is not None
-        assert state.next == 2
-        return sorted(state.pending)
+def unfinished(broker: Broker) -> tuple[int, list[int]]:
+    """The group's next offset and what it has not finished, as a start would read it from the log."""
+    store = broker.ledger.store
+    with store._files.using("commitlog/00000000000000000000") as file:
+        data = file.pread(store.stats.log_end, 0)
+    progress, at = Progress(), 0
+    while at < len(data) and (frame := frame_at(data, at, at)) is not None:
+        if frame.kind == STATE:
+            for op in decode(bytes(frame.head)):
+                if isinstance(op, Delivered | Invisible):
+                    progress.apply(op)
+        at += frame.size
+    state = progress.queue(1, 1, 0)
+    assert state is not None
+    return state.next, sorted(state.pending)
 
 
 def test_where_nothing_is_taken_a_receive_waits_on_and_does_not_fail(run: Run) -> None:
