@@ -7,6 +7,10 @@ writer has one group, the next one gathers.
 In a log with copies (`LogState.replicated`) groups that were written wait, in order, until `commit` says that every
 in-sync copy has them; only then the same things happen that otherwise follow the writer's report. The writer goes on
 meanwhile. What waits is in the log: a full disk takes back what is behind it.
+
+There the owner may take messages before they are committed, and even before they are written (`on_gathering`), if
+nobody hears of it before a record behind them is committed: a log has nothing without all that is before it. What is
+taken so in time has its record in the same group. A full disk may take such messages back: `on_taken_back`.
 """
 
 from __future__ import annotations
@@ -33,7 +37,11 @@ __all__ = ["Appender"]
 
 GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
 GATHER_MS = 5  # nor does one that has waited for this long: turns of a loop under a crowd are milliseconds
+TAKING_TURNS = 2  # from the call that wakes who takes messages: in the first it takes, in the second it records that
 ANSWER_BYTES = 1 << 20  # senders of this number of bytes are answered in one turn
+
+OnGathering = Callable[[list[tuple[int, int, int]]], bool]
+"""Gets (topic id, queue id, end) of queues."""
 
 
 class Appender:
@@ -71,6 +79,12 @@ class Appender:
         """Called for each call that is safe now and had timers or ends, in the step that moves the log's safe end."""
         self.on_written: Callable[[int], None] = lambda _: None
         """Called with the new end for each batch that is written and waits for its commit; the owner's."""
+        self.on_gathering: OnGathering = lambda _: False
+        """Of a log with copies: called when messages have joined the group that gathers, with all its queues and their
+        ends. True: somebody takes them now, so the group waits TAKING_TURNS for what that appends.
+        """
+        self.on_taken_back: OnDispatched = lambda _: None
+        """Called before those are told whose group found the disk full, with its queues and where they end now."""
         self._synchronous = options.flush is FlushMode.SYNC
         self._replicated = state.replicated
         self._packer = Packer(queues, segment_bytes=segment_bytes, end=state.stats.log_end, epoch=epoch)
@@ -92,9 +106,11 @@ class Appender:
         self._turns = 0
         """Turns of the loop that the present group has waited."""
         self._gather_until_ms = 0
+        self._announced = 0
+        """Messages of the group that gathers of which `on_gathering` was told."""
+        self._taking_turns = 0
+        """Turns that the group still waits for those who take its messages."""
         self._waiters: list[asyncio.Future[None]] = []
-        self._taken_back = 0
-        """How often a full disk freed places again."""
         self._last_full: StoreFull | None = None
 
     # -- appends ------------------------------------------------------------------------------------------------------
@@ -143,7 +159,7 @@ class Appender:
     def _joined(self, batch: WriteBatch, records: int) -> asyncio.Future[None]:
         """A call's records are in the group: see that the writer gets it."""
         self._stats.waiting += records
-        if self._busy is None and not self._kick_due:
+        if not self._kick_due and (self._busy is None or self._replicated):
             self._kick_due = True
             self._begin_to_gather()
             self._loop.call_soon(self._kick)  # at the end of this turn, so that its other appends come along
@@ -162,12 +178,12 @@ class Appender:
         given.
         """
         state = self._state
-        target, refused = self._packer.end, self._taken_back
+        target, refused = self._packer.end, state.taken_back
         while (
             (state.stats.log_end < target or not state.certain)
             and state.failure is None
             and self._left is None
-            and self._taken_back == refused
+            and state.taken_back == refused
         ):
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
@@ -176,20 +192,25 @@ class Appender:
             raise state.failure
         if self._left is not None and (state.stats.log_end < target or not state.certain):
             raise copy(self._left)
-        if self._taken_back != refused:  # gone, even if the disk has space again by now
+        if state.taken_back != refused:  # gone, even if the disk has space again by now
             raise StoreFull(str(self._last_full))
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def _begin_to_gather(self) -> None:
         self._turns = 0
-        if self._gather_turns:
+        if self._gather_turns or self._replicated:
             self._gather_until_ms = self._monotonic_ms() + GATHER_MS
 
     def _kick(self) -> None:
         batch = self._packer.batch
+        if self._replicated and batch is not None and self._is_being_taken(batch):
+            self._turns += 1
+            self._loop.call_soon(self._kick)
+            return
         if (
             self._turns < self._gather_turns
+            and self._busy is None
             and batch is not None
             and batch.bytes < GATHER_BYTES
             and self._monotonic_ms() < self._gather_until_ms
@@ -200,9 +221,22 @@ class Appender:
         self._kick_due = False
         if batch is not None and self._busy is None and self._state.failure is None:
             self._busy = self._packer.take()
+            self._announced = 0
             passing("append.handing_over")
             self.submit(batch)
             passing("append.handed_over")
+
+    def _is_being_taken(self, batch: WriteBatch) -> bool:
+        """Let the group's new messages be taken; whether the group waits for the record of that."""
+        if batch.messages > self._announced:
+            self._announced = batch.messages
+            if self.on_gathering([(queue.topic_id, queue.queue_id, end) for queue, end in batch.touched.items()]):
+                self._taking_turns = TAKING_TURNS
+        if not self._taking_turns or batch.bytes >= GATHER_BYTES or self._monotonic_ms() >= self._gather_until_ms:
+            self._taking_turns = 0
+            return False
+        self._taking_turns -= 1
+        return True
 
     def written(self, batch: WriteBatch) -> None:
         """The writer wrote a batch of a replicated store and begins to sync it: copies may have it meanwhile."""
@@ -235,7 +269,7 @@ class Appender:
         self.recent.keep(batch)
         batch.forget_bytes()
         self._uncommitted.append(batch)
-        if self._packer.batch is not None:
+        if self._packer.batch is not None and not self._kick_due:
             self._go_on()
         reported_end, self._stats.written_end = self._stats.written_end, batch.end
         self.on_growth()
@@ -335,9 +369,11 @@ class Appender:
     def _take_back(self, batch: WriteBatch, error: StoreFull) -> None:
         """The disk was full: nothing of `batch` is in the log, so its places and those behind it are free again."""
         self._state.set_full(error)
-        self._taken_back += 1
+        self._state.taken_back += 1
         self._last_full = error
+        self._announced = 0
         groups = self._packer.take_back(batch, self._uncommitted)
+        self.on_taken_back([(one.topic_id, one.queue_id, one.next_offset) for group in groups for one in group.touched])
         for group in groups:
             self._stats.waiting -= group.records
             self._stats.refused += group.records

@@ -95,6 +95,22 @@ class ConsumeQueue:
         self.hot_base = offset
         self.hot_dead = 0
 
+    def ahead(self, start: int, *, count_max: int, bytes_max: int) -> list[StoredMessage]:
+        """Messages in memory from `start` on that are not consumable yet, as many as follow each other there. The first
+        one may be over `bytes_max`.
+        """
+        first = start - self.hot_base
+        if start < self.max_offset or first < self.hot_dead:
+            return []
+        messages: list[StoredMessage] = []
+        for message in self.hot[first : first + count_max]:
+            assert message is not None, "what is not consumable yet is not dropped"
+            bytes_max -= len(message.head) + len(message.system)
+            if bytes_max < 0 and messages:
+                break
+            messages.append(message)
+        return messages
+
     def entries(self, start: int, end: int) -> bytes:
         """Copy of the entries start..end, which must be in memory."""
         base = self.tail_base

@@ -2,7 +2,8 @@
 the leader of a broker group (docs/internals/replication.md).
 
 The owner hears what is written and synced, asks the copies, and says what is committed; until then no sender is
-answered and nothing is shown. It may have everything refused for a while, and give the log up when it was deposed.
+answered and nothing is shown. It may have everything refused for a while, and give the log up when it was deposed. What
+is not committed may be read for an answer that waits until it is (`read_ahead`).
 On the loop only. Callbacks may call `commit` at once.
 """
 
@@ -15,14 +16,15 @@ from evenq.errors import Error, PersistenceTimeout, StoreError
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 from evenq.store import log_damage
-from evenq.store.appender import Appender
+from evenq.store.appender import Appender, OnGathering
 from evenq.store.commit_log import FULL
-from evenq.store.consume_queue import Filing, write_files
+from evenq.store.consume_queue import ConsumeQueue, Filing, write_files
 from evenq.store.disk import Disk
 from evenq.store.flusher import Flusher
 from evenq.store.lock import Identity
 from evenq.store.log_damage import Repairs
 from evenq.store.log_state import LogState
+from evenq.store.messages import OnDispatched, StoredMessage
 from evenq.store.queue_reads import QueueReads
 
 __all__ = ["LeaderSide"]
@@ -34,6 +36,7 @@ class LeaderSide:
     _appender: Appender
     _clock: Clock
     _flusher: Flusher
+    _queues: dict[tuple[int, int], ConsumeQueue]
     _state: LogState
     _disk: Disk
     _reads: QueueReads
@@ -67,6 +70,41 @@ class LeaderSide:
         AssertionError for an offset behind what is written here: a leader never commits what it does not have.
         """
         self._appender.commit(end)
+
+    @property
+    def on_gathering(self) -> OnGathering:
+        """Called on the loop with (topic id, queue id, end) of the queues of the group that gathers, when messages have
+        joined it; of a replicated store only. They are not committed, and may not even be written. True: somebody takes
+        some of them (`read_ahead`) in the next turn, so the group waits for what is appended then.
+        """
+        return self._appender.on_gathering
+
+    @on_gathering.setter
+    def on_gathering(self, callback: OnGathering) -> None:
+        self._appender.on_gathering = callback
+
+    @property
+    def on_taken_back(self) -> OnDispatched:
+        """Called on the loop with (topic id, queue id, end) of queues, of which the disk was too full to keep more: the
+        places from there on are free again, and their next messages are others. Before the appends that had them fail.
+        """
+        return self._appender.on_taken_back
+
+    @on_taken_back.setter
+    def on_taken_back(self, callback: OnDispatched) -> None:
+        self._appender.on_taken_back = callback
+
+    def read_ahead(
+        self, topic_id: int, queue_id: int, start: int, *, count_max: int, bytes_max: int
+    ) -> list[StoredMessage]:
+        """Messages from `start` on, at or behind the end of what is consumable: those that wait for their commit, as
+        far as they are in memory. Of a replicated store; none where appends are refused. Nobody may hear of them
+        before something that was appended behind this call is committed. Bounds as in `read_hot`.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None or self._state.stopped:
+            return []
+        return queue.ahead(start, count_max=count_max, bytes_max=bytes_max)
 
     def recent(self, start: int, end: int) -> bytes | None:
         """The log from `start` up to `end`, where the newest written group ends, as it lies in the file; None: not all

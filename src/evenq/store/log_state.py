@@ -39,6 +39,7 @@ class LogState:
         "stats",
         "stopped",
         "synced_end",
+        "taken_back",
         "unfiled",
     )
 
@@ -58,6 +59,8 @@ class LogState:
         """Queues that grew since the last checkpoint, in the order of their first growth."""
         self.unfiled = 0
         """Consumable entries that are in no file yet."""
+        self.taken_back = 0
+        """How often a full disk freed places again."""
         self.failure: Error | None = None
         """Why the store stopped for good."""
         self.refusal: Error | None = None

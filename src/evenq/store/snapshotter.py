@@ -186,11 +186,13 @@ class Snapshotter:
         log_offset = state.stats.log_end
         queues = {key: (queue.min_offset, queue.max_offset) for key, queue in self._queues.items()}
         freeze = self.timers.freeze()
-        log_start, last_store_ms = self._log_start, state.last_store_ms
+        log_start, last_store_ms, taken_back = self._log_start, state.last_store_ms, state.taken_back
 
         async def write() -> None:
             passing("snapshot.begun")
             await self._settled()
+            if state.taken_back != taken_back:  # while this waited for its turn: the payload may tell of what is gone
+                raise StoreFull("no snapshot now: the disk was full, and what it could not keep was taken back")
             await self._flusher.sync()
             passing("snapshot.log_synced")
             await self._written(

@@ -27,6 +27,9 @@ PAUSE_MS: Final = 60
 PACE_MS: Final = 10
 """Between two calls of one story: the group is to be broken, not its machine."""
 
+RECEIVE_WAITS_MS = (20, 200, 1_500)
+"""Who has time takes messages before they are committed. A short wait is often over before that is done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
@@ -72,6 +75,9 @@ class ClientsAtBroker(Clients):
 
     def _stories(self) -> list[Any]:
         return [self._send_v2, self._send_v2, self._publish, self._receive, self._receive]
+
+    async def _receive(self) -> None:
+        await self._receive_once(wait_ms=self._rng.choice(RECEIVE_WAITS_MS))
 
     def _promised(self, asked_ms: int) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -63,6 +63,16 @@ class MessageFilter:
                     break
         return ReadResult(kept, following, read.min_offset, read.max_offset)
 
+    def leading(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """The first ones, up to the first that is not wanted: nothing is passed over."""
+        matches, hashes = self.matches, self.tag_hashes
+        for at, message in enumerate(messages):
+            if (hashes is not None and message.tag_hash not in hashes) or (
+                matches is not None and not matches(message)
+            ):
+                return messages[:at]
+        return messages
+
 
 EVERYTHING = MessageFilter(None, None)
 

@@ -18,6 +18,7 @@ from evenq_broker.core.delivery.invariants import check
 from evenq_broker.core.delivery.queue_progress import (
     BLOCKED,
     LITE_QUEUES_FROM,
+    NO_END,
     NUMBERS,
     READY,
     Pending,
@@ -72,15 +73,17 @@ class Progress:
         queue = self._queues.get((group_id, topic_id, queue_id))
         return None if queue is None else queue.committed
 
-    def inflight(self, group_id: int, topic_id: int, queue_id: int) -> int:
-        """Messages delivered at least once and not finished."""
+    def inflight(self, group_id: int, topic_id: int, queue_id: int, max_offset: int = NO_END) -> int:
+        """Messages delivered at least once and not finished, of the queue up to `max_offset`."""
         queue = self._queues.get((group_id, topic_id, queue_id))
-        return 0 if queue is None else len(queue.pending)
+        return 0 if queue is None else queue.unfinished(max_offset)
 
     def lag(self, group_id: int, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> int:
         """Messages of the queue's range that the group has not finished; 0 where it never read."""
         queue = self._queues.get((group_id, topic_id, queue_id))
-        return 0 if queue is None else max(0, max_offset - max(queue.next, min_offset)) + len(queue.pending)
+        if queue is None:
+            return 0
+        return max(0, max_offset - max(queue.next, min_offset)) + queue.unfinished(max_offset)
 
     def topics_of(self, group_id: int) -> list[int]:
         """Numbers of the topics that the group has progress on, ascending."""
@@ -156,15 +159,21 @@ class Progress:
         return self.inflight_max - len(queue.pending)
 
     def take_ready(
-        self, queue: QueueProgress, count: int, *, deadline_ms: int, client_id: str, max_attempts: int
+        self,
+        queue: QueueProgress,
+        count: int,
+        *,
+        deadline_ms: int,
+        client_id: str,
+        max_attempts: int,
+        below: int = NO_END,
     ) -> tuple[list[int], list[int]]:
-        """Up to `count` messages whose earlier delivery is over, as delivered again; and those that have had
-        `max_attempts` deliveries: they are now held until `deadline_ms` for the move to the dead-letter
-        topic.
+        """Up to `count` messages before `below` whose earlier delivery is over, as delivered again; and those that have
+        had `max_attempts` deliveries: they are now held until `deadline_ms` for the move to the dead-letter topic.
         """
         again: list[int] = []
         dead: list[int] = []
-        while queue.ready and len(again) < count:
+        while queue.ready and queue.ready[0] < below and len(again) < count:
             offset = heapq.heappop(queue.ready)
             entry = queue.pending.get(offset)
             if entry is None or entry.deadline_ms != READY:

@@ -11,13 +11,24 @@ from enum import Enum
 
 from evenq_broker.core.state.records import Invisible
 
-__all__ = ["BLOCKED", "LITE_QUEUES_FROM", "READY", "UNKNOWN", "Pending", "QueueProgress", "SettleStatus"]
+__all__ = [
+    "BLOCKED",
+    "LITE_QUEUES_FROM",
+    "NO_END",
+    "NUMBERS",
+    "READY",
+    "UNKNOWN",
+    "Pending",
+    "QueueProgress",
+    "SettleStatus",
+]
 
 READY = 0
 """Deadline of a message that waits for its next delivery."""
 BLOCKED = -1
 """Deadline of a message of an ordered group that waits for the one before it (`core.delivery.message_groups`)."""
 UNKNOWN = -1
+NO_END = 1 << 62
 
 NUMBERS = 1_000
 """How far delivery numbers jump at a reset: more than a message has attempts."""
@@ -113,6 +124,17 @@ class QueueProgress:
         self.unkeyed = False
         """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
 
+    def unfinished(self, max_offset: int) -> int:
+        """Messages that are known and not finished, of the queue up to `max_offset`: what lies behind was taken before
+        it is committed, so nobody hears of it yet.
+        """
+        pending = self.pending
+        if self.next <= max_offset:
+            return len(pending)
+        if self.next - max_offset > len(pending):
+            return sum(offset < max_offset for offset in pending)
+        return len(pending) - sum(offset in pending for offset in range(max_offset, self.next))
+
     def waiting(self) -> int:
         """Messages that failed and wait for their next delivery. Looks at all that is unfinished."""
         return sum(entry.attempt > 0 and (entry.waits or entry.deadline_ms == READY) for entry in self.pending.values())
@@ -143,6 +165,10 @@ class QueueProgress:
         self.lanes.clear()
         self.unkeyed = False
         return True
+
+    def untaken(self, end: int) -> bool:
+        """True if something before `end` may be taken: it is fresh, or waits for its next delivery."""
+        return self.next < end or (bool(self.ready) and self.ready[0] < end)
 
     def advance(self) -> None:
         """Move `committed` to the smallest unfinished offset."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 __all__ = ["Poll", "PollTable"]
 
@@ -25,6 +25,7 @@ class Poll:
     """One caller that waits."""
 
     __slots__ = (
+        "ahead",
         "client_id",
         "deadline_ms",
         "group_id",
@@ -54,6 +55,8 @@ class Poll:
         """The loop's future."""
         self.push = False
         """A push consumer's: it polls every broker by itself."""
+        self.ahead = False
+        """Takes messages that are not committed yet, and answers when they are."""
         self.source = ""
         """Name of the broker whose message woke it; empty: this one."""
 
@@ -102,6 +105,7 @@ class PollTable:
         deadline_ms: int,
         client_id: str = "",
         push: bool = False,
+        ahead: bool = False,
     ) -> Poll | None:
         """Wait for messages of a topic (or of a queue of it, or of `queues`) for a group. None: the table is full."""
         known = None if queue_id == ANY else {(topic_id, queue_id): -1}
@@ -109,7 +113,7 @@ class PollTable:
             known = {(topic_id, one): -1 for one in queues}
         poll = self._add(Poll(group_id, topic_id, known, deadline_ms, client_id))
         if poll is not None:
-            poll.push = push
+            poll.push, poll.ahead = push, ahead
             self._receivers.setdefault(topic_id, {}).setdefault(group_id, OrderedDict())[poll] = None
             if known is None:
                 self._count((group_id, topic_id, push), 1)
@@ -124,11 +128,26 @@ class PollTable:
                 self._watches.setdefault(queue, []).append(poll)
         return poll
 
-    def arrived(self, topic_id: int, queue_id: int, max_offset: int) -> list[Poll]:
-        """A queue has grown: the polls to wake, one of each group and every watch that knew less."""
+    def groups(self, topic_id: int) -> list[int]:
+        """Groups that have a poll for messages of the topic."""
+        return list(self._receivers.get(topic_id, ()))
+
+    def gathering(self, group_id: int, topic_id: int, queue_id: int) -> Poll | None:
+        """A queue will grow by what is not committed yet: the poll to wake, one that takes such messages."""
+        for poll in self._receivers.get(topic_id, {}).get(group_id, ()):
+            if poll.ahead and (poll.known is None or (topic_id, queue_id) in poll.known):
+                self._remove(poll)
+                poll.woken = True
+                return poll
+        return None
+
+    def arrived(self, topic_id: int, queue_id: int, max_offset: int, *, but: Container[int] = ()) -> list[Poll]:
+        """A queue has grown: the polls to wake, one of each group and every watch that knew less. Groups in `but` have
+        taken all of it already.
+        """
         woken = []
-        for group_id in list(self._receivers.get(topic_id, ())):
-            poll = self._next(group_id, topic_id, queue_id)
+        for group_id in self.groups(topic_id):
+            poll = None if group_id in but else self._next(group_id, topic_id, queue_id)
             if poll is not None:
                 woken.append(poll)
         for poll in list(self._watches.get((topic_id, queue_id), ())):
@@ -191,6 +210,12 @@ class PollTable:
         """The caller stopped waiting by itself."""
         if poll.parked:
             self._remove(poll)
+
+    def pause(self, *, deadline_ms: int, client_id: str) -> Poll | None:
+        """Wait for something that is no message: only its owner, its time and the end of its client end it. None: the
+        table is full.
+        """
+        return self.watch((), deadline_ms=deadline_ms, client_id=client_id)
 
     def hold(self, topic_id: int, queue_id: int, *, deadline_ms: int, client_id: str) -> Poll | None:
         """Wait for a queue that is another member's now: no message wakes it. None: the table is full."""

@@ -12,7 +12,7 @@ from itertools import count as count_up
 
 from evenq.errors import GroupNotFound, StoreCorrupted, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
-from evenq.store import StoredMessage
+from evenq.store import ReadResult, StoredMessage
 from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.delivery.message_groups import admit, rebuild
 from evenq_broker.core.delivery.progress import READY, QueueProgress
@@ -21,6 +21,7 @@ from evenq_broker.core.polls.poll_table import ANY
 from evenq_broker.core.state.frames import delivery_frame, delivery_frames
 from evenq_broker.core.state.records import Acked, Delivered, Invisible, Op
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
+from evenq_broker.loops.delivery.receive_wish import Batch, ReceiveWish
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
@@ -30,58 +31,12 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.stored_messages import message_group_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Batch", "MessageTaker"]
+__all__ = ["MessageTaker"]
 
 log = logging.getLogger(__name__)
 
 _LOOK_AHEAD = 256  # fresh messages of an ordered queue looked at in one receive
 _RETRY_TAKE_MAX = 32
-
-
-class Batch:
-    """What one receive got: frames to send, and what to undo if they are not sent."""
-
-    __slots__ = ("frames", "held", "payload_bytes")
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self.held: list[tuple[QueueProgress, int, int]] = []
-        """(queue, offset, delivery number)."""
-        self.payload_bytes = 0
-
-
-class _Wish:
-    """One receive, as far as the queues are concerned."""
-
-    __slots__ = (
-        "behind",
-        "client_id",
-        "deadline_ms",
-        "group",
-        "invisible_ms",
-        "message_filter",
-        "ordered",
-        "queues",
-        "topic",
-    )
-
-    def __init__(
-        self, group: GroupConfig, topic: TopicConfig, message_filter: MessageFilter, client_id: str, invisible_ms: int
-    ) -> None:
-        self.group = group
-        self.topic = topic
-        self.message_filter = message_filter
-        self.behind: list[QueueProgress] = []
-        """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
-        self.client_id = client_id
-        self.deadline_ms = 0
-        self.invisible_ms = None if client_id else invisible_ms
-        self.queues: Sequence[int] | None = None
-        """Of lite topics: only these are looked at."""
-        self.ordered = group.ordered
-        """One message of a message group at a time; always so in a lite topic, and not across priorities."""
-        if topic.message_type is MessageType.LITE or topic.message_type is MessageType.PRIORITY:
-            self.ordered = topic.message_type is MessageType.LITE
 
 
 class MessageTaker:
@@ -120,9 +75,15 @@ class MessageTaker:
         """Up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for `invisible_ms`.
         None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
         looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
+
+        With copies, who has time until `until_ms` takes messages that are not committed yet, and gets them once the
+        record of their delivery is, which lies behind them in the log; if it is not by then, they go back.
         """
-        wish = _Wish(group, topic, message_filter, client_id, invisible_ms)
+        wish = ReceiveWish(group, topic, message_filter, client_id, invisible_ms)
         wish.queues = queues
+        wish.ahead = (
+            self._runtime.leadership.attach is not None and queues is None and until_ms > self._runtime.now_ms()
+        )
         batch = Batch()
         try:
             for turn in count_up(1):
@@ -144,7 +105,9 @@ class MessageTaker:
             raise
         if not batch.frames:
             return None
-        await self._safe(batch)
+        if not await self._safe(batch, until_ms, client_id):
+            self.give_back(batch)
+            return None
         if self._runtime.closing:  # while this call waited for the disk; the wait for acks may be over already
             self.give_back(batch)
             return None
@@ -152,6 +115,8 @@ class MessageTaker:
         stats = self._runtime.stats.group_topic(group.group_id, topic.topic_id)
         stats.messages_out += len(batch.frames)
         stats.bytes_out += batch.payload_bytes
+        for stored_ms in batch.ahead_ms:
+            stats.went(stored_ms, self._runtime.clock.now_ms())
         return batch
 
     async def again(
@@ -167,7 +132,7 @@ class MessageTaker:
         for `invisible_ms` from now. None: nothing.
         """
         now_ms = self._runtime.now_ms()
-        wish = _Wish(group, topic, EVERYTHING, client_id, invisible_ms)
+        wish = ReceiveWish(group, topic, EVERYTHING, client_id, invisible_ms)
         wish.deadline_ms = now_ms + (self._runtime.settings.renew_max_ms if client_id else invisible_ms)
         progress = self._ledger.progress
         batch = Batch()
@@ -189,19 +154,27 @@ class MessageTaker:
         self._long_polls.sooner(wish.deadline_ms)
         return batch
 
-    async def _safe(self, batch: Batch) -> None:
+    async def _safe(self, batch: Batch, until_ms: int = 0, client_id: str = "") -> bool:
         """With copies: wait until the deliveries are committed (R12). A leader that was deposed and does not know it
-        yet would hand out what its successor has seen finished. Raises Error; then the batch is given back.
+        yet would hand out what its successor has seen finished. False: of a batch with messages that were not committed
+        themselves, they are not by `until_ms`, when there is nothing for this receive. Raises Error; then the batch is
+        given back.
         """
         if self._runtime.leadership.attach is None:
-            return
+            return True
         try:
-            await self._ledger.journal.settled()
+            record = self._ledger.journal.safe()
+            if record is None:
+                return True
+            if batch.ahead_ms:
+                return await self._long_polls.until_done(record, deadline_ms=until_ms, client_id=client_id)
+            await record
         except BaseException:
             self.give_back(batch)
             raise
+        return True
 
-    async def _same(self, queue: QueueProgress, offsets: list[int], wish: _Wish, batch: Batch) -> None:
+    async def _same(self, queue: QueueProgress, offsets: list[int], wish: ReceiveWish, batch: Batch) -> None:
         stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, offsets)
         messages = [message for message in stored if message.queue_offset in queue.pending]
         self._ledger.journal.record(self._delivered_op(queue, messages, wish))
@@ -224,7 +197,7 @@ class MessageTaker:
 
     # ------------------------------------------------------------------------------------------------ queues
 
-    async def _look(self, wish: _Wish, batch: Batch, queue_id: int, count: int) -> None:
+    async def _look(self, wish: ReceiveWish, batch: Batch, queue_id: int, count: int) -> None:
         # One turn: every queue once.
         wish.behind.clear()
         for looked_at, one in enumerate(self._in_turn(wish, queue_id)):
@@ -240,20 +213,20 @@ class MessageTaker:
         if batch.frames and wish.behind:
             self._wake_next(wish, queue_id)
 
-    def _more_behind(self, wish: _Wish) -> bool:
+    def _more_behind(self, wish: ReceiveWish) -> bool:
         # A queue that another one reads is not waited for here: the end of that read wakes a parked poll.
         queue_range = self._ledger.store.queue_range
         return any(
             not queue.reading and queue.next < queue_range(queue.topic_id, queue.queue_id)[1] for queue in wish.behind
         )
 
-    def _must_exist(self, wish: _Wish) -> None:
+    def _must_exist(self, wish: ReceiveWish) -> None:
         if self._catalog.topics.by_id(wish.topic.topic_id) is None:
             raise TopicNotFound(f"topic {wish.topic.name} was deleted")
         if self._catalog.groups.by_id(wish.group.group_id) is None:
             raise GroupNotFound(f"consumer group {wish.group.name} was deleted")
 
-    def _in_turn(self, wish: _Wish, queue_id: int) -> Sequence[int]:
+    def _in_turn(self, wish: ReceiveWish, queue_id: int) -> Sequence[int]:
         if queue_id != ANY:
             return [queue_id]
         count = wish.topic.read_queues
@@ -269,7 +242,7 @@ class MessageTaker:
     def _anything_in(self, queue: QueueProgress) -> bool:
         return bool(queue.ready) or queue.next < self._ledger.store.queue_range(queue.topic_id, queue.queue_id)[1]
 
-    async def _begun(self, wish: _Wish, queue_id: int) -> QueueProgress:
+    async def _begun(self, wish: ReceiveWish, queue_id: int) -> QueueProgress:
         progress = self._ledger.progress
         group, topic = wish.group, wish.topic
         queue = progress.queue(group.group_id, topic.topic_id, queue_id)
@@ -286,7 +259,7 @@ class MessageTaker:
         assert made is not None
         return made
 
-    async def _take_whole(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+    async def _take_whole(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         # A damaged record must not keep the other queues' messages from anybody: what was found before it goes out
         # (wire contract 3.9), and the error is raised by the receive that finds nothing else.
         frames, held = len(batch.frames), len(batch.held)
@@ -301,28 +274,31 @@ class MessageTaker:
                 lost.held, batch.held[held:] = batch.held[held:], []
                 self.give_back(lost)
 
-    async def _take(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+    async def _take(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         if queue.unkeyed and wish.ordered:
             for one in (queue, *self._ledger.progress.siblings(queue)):
                 if one.unkeyed:
+                    if one.next > self._ledger.store.queue_range(one.topic_id, one.queue_id)[1]:
+                        return  # what was taken ahead cannot be read yet; the commit wakes a poll
                     await self._learn_lanes(one)
         if queue.ready and not self._is_kept(queue, wish):
             await self._take_ready(queue, wish, batch, count)
         if len(batch.frames) < count and not self._is_kept(queue, wish):
             await self._take_fresh(queue, wish, batch, count)
 
-    def _is_kept(self, queue: QueueProgress, wish: _Wish) -> bool:
+    def _is_kept(self, queue: QueueProgress, wish: ReceiveWish) -> bool:
         """True if a member that owns queues has it (lite topics have no such members)."""
         kept = self._sessions.locking.is_kept
         return wish.queues is None and kept(wish.group.name, wish.topic.name, queue.queue_id, wish.client_id)
 
-    async def _take_ready(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+    async def _take_ready(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         again, dead = self._ledger.progress.take_ready(
             queue,
             min(count - len(batch.frames), _RETRY_TAKE_MAX),
             deadline_ms=wish.deadline_ms,
             client_id=wish.client_id,
             max_attempts=wish.group.max_attempts,
+            below=self._ledger.store.queue_range(queue.topic_id, queue.queue_id)[1],  # the rest waits for its commit
         )
         for offset in dead:
             self._dead_letter_mover.add(queue, offset, queue.pending[offset])
@@ -343,16 +319,19 @@ class MessageTaker:
             entry = queue.pending[message.queue_offset]
             self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
 
-    async def _take_fresh(self, queue: QueueProgress, wish: _Wish, batch: Batch, count: int) -> None:
+    async def _take_fresh(self, queue: QueueProgress, wish: ReceiveWish, batch: Batch, count: int) -> None:
         low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
         start = max(queue.next, low)
         room = self._ledger.progress.room(queue)
+        most = min(count - len(batch.frames), room)
+        if start >= high and wish.ahead and most > 0:
+            self._take_ahead(queue, start, wish, batch, most)
+            return
         if start >= high or room <= 0:
             return
         if queue.reading:
             wish.behind.append(queue)
             return
-        most = min(count - len(batch.frames), room)
         ordered = wish.ordered
         look = wish.message_filter.look(_LOOK_AHEAD if ordered else most)
         read = self._ledger.store.read_hot(
@@ -383,8 +362,38 @@ class MessageTaker:
                 return
         if wish.message_filter is not EVERYTHING:
             read = wish.message_filter.sift(read, look if ordered else most)
-        messages = read.messages
-        if ordered:
+        messages = self._hand_out(queue, read, wish, batch, most)
+        stats = self._runtime.stats.group_topic(queue.group_id, queue.topic_id)
+        if wish.message_filter is not EVERYTHING:
+            if queue.next < high:
+                wish.behind.append(queue)
+            stats.filtered += queue.next - start - len(read.messages)
+        stats.went([message.store_ms for message in messages], self._runtime.clock.now_ms())
+
+    def _take_ahead(self, queue: QueueProgress, start: int, wish: ReceiveWish, batch: Batch, most: int) -> None:
+        """Take messages that are not committed yet. Nothing of them is passed over, so that all that is finished is
+        committed: they end before the first one that the filter leaves out.
+        """
+        messages = wish.message_filter.leading(
+            self._ledger.store.read_ahead(
+                queue.topic_id,
+                queue.queue_id,
+                start,
+                count_max=_LOOK_AHEAD if wish.ordered else most,
+                bytes_max=self._runtime.settings.receive_bytes_max,
+            )
+        )
+        if messages and not queue.reading:
+            read = ReadResult(messages, messages[-1].queue_offset + 1, start, start)
+            taken = self._hand_out(queue, read, wish, batch, most)
+            batch.ahead_ms.append([message.store_ms for message in taken])
+
+    def _hand_out(
+        self, queue: QueueProgress, read: ReadResult, wish: ReceiveWish, batch: Batch, most: int
+    ) -> list[StoredMessage]:
+        """Deliver fresh messages that were read from `queue.next`, and record that; those that go out now."""
+        messages, before = read.messages, queue.next
+        if wish.ordered:
             messages, waiting = admit(
                 self._ledger.progress, queue, messages, read.next_offset, most, wish.deadline_ms, wish.client_id,
                 message_group_of=message_group_of,
@@ -404,22 +413,18 @@ class MessageTaker:
                 client_id=wish.client_id,
             )
         self._ledger.journal.record(self._delivered_op(queue, messages, wish))
-        if wish.message_filter is not EVERYTHING:
-            if queue.next < high:
-                wish.behind.append(queue)
-            stats = self._runtime.stats.group_topic(queue.group_id, queue.topic_id)
-            stats.filtered += queue.next - start - len(read.messages)
-        stats = self._runtime.stats.group_topic(queue.group_id, queue.topic_id)
-        stats.went([message.store_ms for message in messages], self._runtime.clock.now_ms())
         self._frame_alike(queue, messages, batch, wish)
+        return messages
 
-    def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: _Wish) -> Delivered:
+    def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: ReceiveWish) -> Delivered:
         offsets = [message.queue_offset for message in messages]
         return self._ledger.progress.delivered_op(
             queue, offsets, deadline_ms=wish.deadline_ms, client_id=wish.client_id
         )
 
-    def _frame_alike(self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: _Wish) -> None:
+    def _frame_alike(
+        self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: ReceiveWish
+    ) -> None:
         """Frames of first deliveries."""
         number = queue.first
         offsets = [message.queue_offset for message in messages]
@@ -436,7 +441,7 @@ class MessageTaker:
         queue: QueueProgress,
         message: StoredMessage,
         batch: Batch,
-        wish: _Wish,
+        wish: ReceiveWish,
         *,
         number: int,
         attempt: int,
@@ -448,7 +453,7 @@ class MessageTaker:
         batch.frames.append(frame)
         batch.payload_bytes += size
 
-    def _wake_next(self, wish: _Wish, queue_id: int) -> None:
+    def _wake_next(self, wish: ReceiveWish, queue_id: int) -> None:
         # The batch is full, so there may be more: let the next waiting poll of the group look.
         group_id, topic_id = wish.group.group_id, wish.topic.topic_id
         if wish.queues is None:

@@ -29,10 +29,15 @@ class LongPolls:
         self._changed: asyncio.Future[None] | None = None
         self._sleeping_until: int | None = None
         self._closed = False
+        self._with_copies = False
 
     def start(self) -> None:
         """Begin to keep time and to listen to the store."""
-        self._ledger.store.on_dispatched = self.dispatched
+        store = self._ledger.store
+        store.on_dispatched = self.dispatched
+        if self._runtime.leadership.attach is not None:
+            self._with_copies = True
+            store.on_gathering, store.on_taken_back = self.gathering, self._ledger.taken_back
         self._runtime.spawn(self._keep_time(), name="deadlines")
 
     def close(self) -> None:
@@ -56,9 +61,11 @@ class LongPolls:
         deadline_ms: int,
         client_id: str,
         push: bool = False,
+        ahead: bool = False,
     ) -> str | None:
         """Wait for something to deliver to the group, in any queue, in one, or in `queues`: the name of the other
         broker that has it, empty for this one; None at `deadline_ms` (of `Broker.now_ms`) or at the client's end.
+        `ahead`: with copies, messages that are not committed yet are taken, too.
         """
         if self._closed:
             return None
@@ -70,6 +77,7 @@ class LongPolls:
             deadline_ms=deadline_ms,
             client_id=client_id,
             push=push,
+            ahead=ahead and self._with_copies,
         )
         return poll.source if await self._wait(poll) and poll is not None else None
 
@@ -90,11 +98,66 @@ class LongPolls:
         elsewhere = self._wide.waiters
         if elsewhere or len(self._polls):
             for topic_id, queue_id, maximum in grown:
-                woken = self._polls.arrived(topic_id, queue_id, maximum)
+                served = self._served(topic_id, queue_id, maximum) if self._with_copies else ()
+                woken = self._polls.arrived(topic_id, queue_id, maximum, but=served)
                 for poll in woken:
                     _finish(poll)
                 if elsewhere:
-                    self._wide.arrived(topic_id, {poll.group_id for poll in woken})
+                    self._wide.arrived(topic_id, {*served, *(poll.group_id for poll in woken)})
+
+    def gathering(self, grown: list[tuple[int, int, int]]) -> bool:
+        """These queues (topic id, queue id, end) have messages that are not committed yet; whether a poll takes some.
+
+        It does so in the next turn, and records that behind them in the log; its answer waits until that is committed
+        (R12), and so are they then (R11). A group that never read the queue begins with a message that is committed.
+        """
+        taken = False
+        if len(self._polls):
+            queue_of = self._ledger.progress.queue
+            for topic_id, queue_id, end in grown:
+                for group_id in self._polls.groups(topic_id):
+                    queue = queue_of(group_id, topic_id, queue_id)
+                    if queue is not None and queue.next < end:
+                        poll = self._polls.gathering(group_id, topic_id, queue_id)
+                        if poll is not None:
+                            _finish(poll)
+                            taken = True
+        return taken
+
+    def _served(self, topic_id: int, queue_id: int, maximum: int) -> list[int]:
+        """Groups that took all of the queue before it was committed: another poll of theirs would find nothing."""
+        queue_of = self._ledger.progress.queue
+        return [
+            group_id
+            for group_id in self._polls.groups(topic_id)
+            if (queue := queue_of(group_id, topic_id, queue_id)) is not None and not queue.untaken(maximum)
+        ]
+
+    async def until_done(self, record: asyncio.Future[None], *, deadline_ms: int, client_id: str) -> bool:
+        """Wait until a record is committed, but not past `deadline_ms`, nor past the client's end; whether it is.
+        Raises what the record failed with.
+        """
+        if not record.done():
+            if self._closed:
+                return False
+            poll = self._polls.pause(deadline_ms=deadline_ms, client_id=client_id)
+            if poll is None:
+                await record  # as an answer waits that rests on committed messages
+                return True
+            waiting = [poll]
+
+            def finished(_: asyncio.Future[None]) -> None:
+                self.end(waiting)
+
+            record.add_done_callback(finished)
+            try:
+                await self._wait(poll)
+            finally:
+                record.remove_done_callback(finished)
+        if not record.done():
+            return False
+        record.result()
+        return True
 
     def ready(self, group_id: int, topic_id: int, queue_id: int) -> None:
         """Something became deliverable to one group."""

@@ -103,6 +103,13 @@ class Journal:
             self._gathering()
             self._flush()
 
+    def amend(self, amended: Callable[[bytes], bytes]) -> None:
+        """Replace each operation that is not in the log, and would be written later, by what this makes of it (none:
+        empty): the state was put right.
+        """
+        for held in (self._ops, self._owed, *(ops for _, _, ops in self._under_way)):
+            held[:] = map(amended, held)  # in place: those under way are known by their list
+
     def _gathering(self) -> _Batch:
         """The record of this turn."""
         if self._batch is None:

@@ -16,6 +16,7 @@ from evenq.runtime.failpoints import passing
 from evenq.store import FlushMode, MessageStore, StoreOptions
 from evenq.store.disk import Disk
 from evenq_broker.core.delivery import counts as delivery_counts
+from evenq_broker.core.delivery import taken_back
 from evenq_broker.core.delivery.progress import Progress
 from evenq_broker.core.diagnosis.trace import Trace
 from evenq_broker.core.sending.recalls import Recalls
@@ -141,6 +142,12 @@ class Ledger:
         for op in decode(record):
             for replay in self._replays[type(op)]:
                 replay(op)
+
+    def taken_back(self, queues: Iterable[tuple[int, int, int]]) -> None:
+        """The disk was too full for messages that were taken already: these queues (topic id, queue id) end there."""
+        ends = {(topic_id, queue_id): end for topic_id, queue_id, end in queues}
+        taken_back.forget(self.progress, ends)
+        self.journal.amend(lambda op: taken_back.without(op, ends))
 
     def _state(self) -> bytes:
         """The whole state, as a snapshot holds it. The store asks for it when the log has grown."""

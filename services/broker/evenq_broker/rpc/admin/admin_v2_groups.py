@@ -292,7 +292,7 @@ class _GroupAdmin:
             low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
             start = max(queue.next, low)
             figures = admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation(
-                inflight_messages=len(queue.pending), ready_messages=max(0, high - start)
+                inflight_messages=queue.unfinished(high), ready_messages=max(0, high - start)
             )
             figures.accumulation = figures.inflight_messages + figures.ready_messages
             times = await self._times(queue, [start, max(queue.committed - 1, low)])

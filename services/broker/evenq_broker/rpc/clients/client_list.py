@@ -140,8 +140,9 @@ def _kind(number: int) -> str:
 def _held(ledger: Ledger) -> dict[str, int]:
     counts: dict[str, int] = {}
     for queue in ledger.progress.queues():
-        for entry in queue.pending.values():
-            if entry.client_id:
+        end = ledger.store.queue_range(queue.topic_id, queue.queue_id)[1]
+        for offset, entry in queue.pending.items():
+            if entry.client_id and offset < end:
                 counts[entry.client_id] = counts.get(entry.client_id, 0) + 1
     return counts
 

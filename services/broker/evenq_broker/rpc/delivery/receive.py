@@ -25,7 +25,8 @@ from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.delivery.ending import hold
-from evenq_broker.loops.delivery.taking import Batch, MessageTaker
+from evenq_broker.loops.delivery.receive_wish import Batch
+from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
@@ -261,6 +262,7 @@ class ReceiveHandler:
                 deadline_ms=receive.poll_until_ms,
                 client_id=receive.client_id,
                 push=receive.auto_renew,
+                ahead=queues is None,
             )
             if source is None:
                 return None

@@ -24,7 +24,8 @@ from evenq_broker.core.lite.lite_topics import lite_problem
 from evenq_broker.core.lite.subscriptions import LiteSubscribeAction, Subscriber
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.delivery.taking import Batch, MessageTaker
+from evenq_broker.loops.delivery.receive_wish import Batch
+from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire.lite import lite_start_of

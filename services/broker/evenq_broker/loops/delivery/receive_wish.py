@@ -1,0 +1,62 @@
+"""What one receive wants of the queues, and what it got. Made and filled by `loops.delivery.taking`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenq.model import GroupConfig, MessageType, TopicConfig
+from evenq_broker.core.delivery.filters import MessageFilter
+from evenq_broker.core.delivery.progress import QueueProgress
+
+__all__ = ["Batch", "ReceiveWish"]
+
+
+class Batch:
+    """What one receive got: frames to send, and what to undo if they are not sent."""
+
+    __slots__ = ("ahead_ms", "frames", "held", "payload_bytes")
+
+    def __init__(self) -> None:
+        self.ahead_ms: list[list[int]] = []
+        """When those were stored, queue by queue, that were not committed when they were taken."""
+        self.frames: list[bytes] = []
+        self.held: list[tuple[QueueProgress, int, int]] = []
+        """(queue, offset, delivery number)."""
+        self.payload_bytes = 0
+
+
+class ReceiveWish:
+    """One receive, as far as the queues are concerned."""
+
+    __slots__ = (
+        "ahead",
+        "behind",
+        "client_id",
+        "deadline_ms",
+        "group",
+        "invisible_ms",
+        "message_filter",
+        "ordered",
+        "queues",
+        "topic",
+    )
+
+    def __init__(
+        self, group: GroupConfig, topic: TopicConfig, message_filter: MessageFilter, client_id: str, invisible_ms: int
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.message_filter = message_filter
+        self.ahead = False
+        """Whether messages are taken that are not committed yet."""
+        self.behind: list[QueueProgress] = []
+        """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
+        self.client_id = client_id
+        self.deadline_ms = 0
+        self.invisible_ms = None if client_id else invisible_ms
+        self.queues: Sequence[int] | None = None
+        """Of lite topics: only these are looked at."""
+        self.ordered = group.ordered
+        """One message of a message group at a time; always so in a lite topic, and not across priorities."""
+        if topic.message_type is MessageType.LITE or topic.message_type is MessageType.PRIORITY:
+            self.ordered = topic.message_type is MessageType.LITE
