@@ -14,8 +14,8 @@ RETRY_MS = 500
 def replica_config(
     broker_settings: BrokerSettings, *, members: tuple[int, ...], restored_epoch: int
 ) -> ReplicationConfig:
-    """`members`: broker ids, ascending; the lowest one founds the group. `restored_epoch`: of a folder that was restored
-    from a backup, else 0.
+    """`members`: broker ids, ascending; the lowest one founds the group. `restored_epoch`: of a folder that a backup
+    was restored to, else 0.
     """
     settings = broker_settings.replication
     return ReplicationConfig(
