@@ -12,6 +12,7 @@ from evenq_proofs.fake_registry import FakeRegistry
 
 from evenq.errors import BadRequest, ConnectionFailed, GroupNotFound
 from evenq.model import FilterExpression, MessageQueue, Permission, Subscription
+from evenq.store import Append
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, diagnosis_pb2
 
@@ -56,6 +57,7 @@ def test_a_head_that_does_not_move_is_stuck_after_the_time_asked_for(run: Run) -
         await owner(stage, broker)
         group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
         place = (group.group_id, topic.topic_id, 0)
+        await broker.ledger.store.append([Append(topic.topic_id, 0, 0, 0, b"head", b"")])
         broker.ledger.progress.start(*place, 0)
         broker.ledger.progress.deliver(broker.ledger.progress.queue(*place), [0], 1, deadline_ms=10**15, client_id="")
         broker.stuck_queues.look(place, 0, waits=True, now_ms=stage.clock.monotonic_ms() - 30_000)
