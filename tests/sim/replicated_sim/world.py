@@ -49,6 +49,8 @@ BOUND_MS = 60_000
 RESTART_MS = 1_000
 REFUSALS_MAX = 3
 STARTS_MAX = 100
+PLAY_S = 600
+"""All of a play takes a minute or two of the group's time."""
 _NOBODY = contextvars.Context()
 """Of tasks of the world that are begun by a callback of a process."""
 
@@ -150,10 +152,18 @@ class GroupWorld:
         """From the start to the verdict."""
         asyncio.set_event_loop(None)
         try:
-            self.loop.run_until_complete(self._play())
+            self.loop.run_until_complete(self._play_in_time())
         finally:
             self.loop.finish()
         return judged(self)
+
+    async def _play_in_time(self) -> None:
+        # Whatever waits for ever, in the programs or here, is a finding and no hang of the tests.
+        try:
+            async with asyncio.timeout(PLAY_S):
+                await self._play()
+        except TimeoutError:
+            self.problems.append(f"not at its end after {PLAY_S} s of the group ({self.state()})")
 
     async def _play(self) -> None:
         nameserver = SimProcess("ns1", self.loop)
