@@ -9,6 +9,8 @@ __all__ = ["MODES", "replica_config"]
 
 MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 RETRY_MS = 500
+GATHER_BYTES = 64 << 10
+"""As much as a follower writes and syncs in one step (`AT_ONCE_BYTES` of its log)."""
 
 
 def replica_config(
@@ -27,6 +29,7 @@ def replica_config(
         restored_epoch=restored_epoch,
         adopts=settings.from_one_copy,
         mode=MODES[settings.mode],
+        gather=GATHER_BYTES,
         timing=Timing(
             renew_ms=settings.renew_ms,
             suspect_ms=settings.suspect_ms,

@@ -31,7 +31,7 @@ from evenq_broker.core.replication.messages import (
 )
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.rules import LEADING, NOTHING, STANDING, InvariantBroken, Role
-from evenq_broker.core.replication.windows import reported
+from evenq_broker.core.replication.windows import Window, reported
 
 __all__ = ["Leader"]
 
@@ -111,9 +111,13 @@ class Leader(Follower):
         if window.start < start:  # it must match its log first, and then says where that ends
             self.not_sent(broker_id)
             return [SendRecords(broker_id, start, start)]
-        if window.start < self.end and window.is_open:
+        if window.start < self.end and window.is_open and not self._gathers(window):
             return [SendRecords(broker_id, window.start, self.end)]
         return []
+
+    def _gathers(self, window: Window) -> bool:
+        # A message, a write and a sync for each small group would cost more than the wait saves.
+        return bool(window.sent) and self.end - window.start < self.config.gather
 
     def _say_committed(self, *, repeat: bool) -> list[Action]:
         """What is committed, without records, to who has been sent all of them. It goes with records while there are

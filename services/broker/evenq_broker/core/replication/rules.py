@@ -124,6 +124,10 @@ class ReplicationConfig:
     """As a follower: so much may come ahead of what is written, in the owner's unit of offsets, and one message more.
     0: it asks for each message.
     """
+    gather: int = 0
+    """As a leader: less than this, in the owner's unit of offsets, waits while the follower has not written what it was
+    sent, so that small groups leave together. 0: nothing waits.
+    """
 
 
 class Rules:

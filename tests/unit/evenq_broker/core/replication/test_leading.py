@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import sys
 from pathlib import Path
 
@@ -237,6 +238,19 @@ def test_records_are_sent_before_they_are_asked_for_until_enough_is_on_the_way()
         records_of(one, SendRecords(1, end - 10, end))
     assert one.appended(1, 50) == one.appended(1, 60) == [], "three messages are on their way"
     assert behind(one, 20, queued=20) == [SendRecords(1, 40, 60)], "what waited leaves together"
+
+
+def test_small_groups_gather_while_one_is_on_its_way_and_large_ones_leave_at_once() -> None:
+    one = ready()
+    one.config = replace(one.config, gather=25)
+    behind(one, 10, again=True)
+    assert one.appended(1, 20) == [SendRecords(1, 10, 20)], "a follower that waits gets what there is"
+    records_of(one, SendRecords(1, 10, 20))
+    assert one.appended(1, 30) == one.appended(1, 40) == []
+    assert one.appended(1, 45) == [SendRecords(1, 20, 45)], "so much does not wait"
+    records_of(one, SendRecords(1, 20, 45))
+    assert one.appended(1, 55) == []
+    assert behind(one, 45) == [SendRecords(1, 45, 55)], "all was written, so what gathered leaves"
 
 
 def test_no_more_is_on_the_way_than_the_follower_takes_but_one_message_goes_over_it() -> None:
