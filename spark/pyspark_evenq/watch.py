@@ -45,7 +45,7 @@ class QueueWatch:
         self._routed_at = 0.0
         self._away: dict[MessageQueue, str] = {}
         self._followers: dict[str, tuple[str, ...]] = {}
-        """By broker, as last told."""
+        """By broker, as last reported."""
         self._silent: dict[str, str] = {}
         """Address of a broker that did not answer last time, and why."""
         self._pool: ThreadPoolExecutor | None = None

@@ -1,7 +1,7 @@
 """Ports whose connections lead to the same ports of another host: bytes go on, nothing is read or decrypted.
 
 A copy that follows opens the ports that its leader serves clients at, so that a load balancer may choose any copy. A
-connection that comes while nobody leads is held, for `HOLD_S` at most, until somebody does: refused, a client of gRPC
+connection that comes while no copy leads is held, for `HOLD_S` at most, until somebody does: refused, a client of gRPC
 would pause for a second, then for longer.
 Always true: at most `CONNECTIONS_MAX` connections, each with at most `PIECE_BYTES` in each direction that have not left
 yet, because a side is not read while the other one has not taken what was read before; after `close` no port and no
@@ -31,13 +31,13 @@ PIECE_BYTES = 16 << 10
 LAST_BYTES_S = 5.0
 """Longest time for the last bytes to leave when the other side has ended."""
 HOLD_S = 10.0
-"""Longest wait for a host that answers; then the client is told by the end of its connection, and tries again."""
+"""Longest wait for a host that answers; then its connection ends, and the client tries again."""
 CONNECT_S = 5.0
 """Longest wait for one answer of the host."""
 RETRY_S = 0.1
 """Before a host that refused is tried again: it leads, and opens its ports in a moment, or another one will."""
 HERE = "(this host)"
-"""To lead to: the ports themselves, once somebody else listens there. For connections that came before."""
+"""To lead to: the ports themselves, once another server listens there. For connections that came before."""
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # nosec B104
 
 
@@ -49,7 +49,7 @@ class ConnectionForwarder:
         self._addresses = list(addresses)
         self._connections_max = connections_max
         self.host = ""
-        """Where connections lead; empty: nobody is known."""
+        """Where connections lead; empty: no leader is known."""
         self._listening: list[asyncio.AbstractServer] = []
         self._pairs: dict[_Pair, None] = {}
         self.piece = memoryview(bytearray(PIECE_BYTES))
@@ -88,8 +88,8 @@ class ConnectionForwarder:
             pair.end()
 
     def lead_to(self, host: str) -> None:
-        """Connections go to this host from now on, and those to another one end. Empty: nobody is known; then new ones
-        wait and others go on. `HERE` only after `stop_listening`.
+        """Connections go to this host from now on, and those to another one end. Empty: no leader is known; then new
+        ones wait and others go on. `HERE` only after `stop_listening`.
         """
         if host == self.host:
             return

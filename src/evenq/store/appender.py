@@ -9,7 +9,7 @@ in-sync copy has them; only then the same things happen that otherwise follow th
 meanwhile. What waits is in the log: a full disk takes back what is behind it.
 
 There the owner may take messages before they are committed, and even before they are written (`on_gathering`), if
-nobody hears of it before a record behind them is committed: a log has nothing without all that is before it. What is
+no client hears of it before a record behind them is committed: a log has nothing without all that is before it. What is
 taken so in time has its record in the same group. A full disk may take such messages back: `on_taken_back`.
 """
 

@@ -50,7 +50,7 @@ class CopyRepair:
 
 
 def rewrite_unopened(disk: Disk, segment_bytes: int, start: int, data: bytes) -> None:
-    """The same in a folder that nobody has open, because its damage hinders that. Raises StoreLocked, StoreFull,
+    """The same in a folder that is not open, because its damage hinders that. Raises StoreLocked, StoreFull,
     OSError.
     """
     lock.acquire(disk)

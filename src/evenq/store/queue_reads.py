@@ -46,7 +46,7 @@ class QueueReads:
         self._stats = stats
         self.jobs = Jobs(threads=threads, name="evenq-store-read", threaded=disk.blocks)
         self.repairs: Repairs | None = None
-        """Of a log with copies; None: damage is told to who reads."""
+        """Of a log with copies; None: the reader gets the error of damage."""
         self.write_entries: Callable[[Filing], Awaitable[None]] | None = None
         """Puts entries into their files by who writes these. Raises Error, OSError."""
         self.damaged = 0

@@ -62,7 +62,7 @@ class Pulling:
         troubles: Troubles,
         any_copy: bool = False,
     ) -> None:
-        """`owner`: the queue is read by the holder of its lock, and by nobody else. `any_copy`: it is read from any
+        """`owner`: the queue is read by the holder of its lock, and by no other. `any_copy`: it is read from any
         copy of its broker's log.
         """
         self.process = process
@@ -154,7 +154,7 @@ class Pulling:
         )
 
     async def _pull_any(self, places: ReadPlaces) -> Pulled:
-        """From whom it is best to read now. Raises what the leader raises, or ConnectionFailed if nobody answers: a
+        """From whom it is best to read now. Raises what the leader raises, or ConnectionFailed if no broker answers: a
         follower's error only sends us on, as it knows less than its leader.
         """
         queue = self.process.queue

@@ -49,7 +49,7 @@ class RouteBook:
         self._led_ms: dict[str, int] = {}
         """When a topic's route last named the newest leaders that we know."""
         self._followers: dict[str, tuple[str, ...]] = {}
-        """By broker, as the last route that named it told: a route may lose a broker whose leader is gone."""
+        """By broker, as the last route that named it says: a route may lose a broker whose leader is gone."""
         self._leaders: dict[str, RouteLeader] = {}
         """By broker that has copies, in the same way."""
         self._met: dict[str, str] = {}  # address of every broker that any route named, also of those that left

@@ -49,7 +49,7 @@ class RegisteredBroker:
         return (self.epoch, self.start_ms, self.incarnation, self.data_version)
 
     def address(self, listener: Listener, *, any_copy: bool = False) -> BrokerAddress:
-        """What a client that came through `listener` (of any broker) is told of this one: its address for the listener
+        """What a client that came through `listener` (of any broker) gets for this one: its address for the listener
         of that name and scheme, else of another one of that scheme, else the default. `any_copy`: in place of the
         default that of any copy of its group, if there is one.
         """

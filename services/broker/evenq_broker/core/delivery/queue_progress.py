@@ -126,7 +126,7 @@ class QueueProgress:
 
     def unfinished(self, max_offset: int) -> int:
         """Messages that are known and not finished, of the queue up to `max_offset`: what lies behind was taken before
-        it is committed, so nobody hears of it yet.
+        it is committed, so no client hears of it yet.
         """
         pending = self.pending
         if self.next <= max_offset:

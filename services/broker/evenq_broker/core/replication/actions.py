@@ -133,7 +133,7 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A drain is over: another broker leads (`leader`, or who told of the higher epoch), or nobody took over in time
+    """A drain is over: another broker leads (`leader`, or who told of the higher epoch), or no copy took over in time
     (NO_LEADER).
     """
 

@@ -55,7 +55,7 @@ class Follower(Rules):
         return [*actions, PersistEpoch(record.epoch)]
 
     def _follow(self) -> list[Action]:
-        """The epoch is synced and somebody else leads it: match the logs, if it is known who."""
+        """The epoch is synced and another copy leads it: match the logs, if it is known who."""
         record = self.record
         if record is None or record.epoch != self.max_epoch or record.leader in {NO_LEADER, self.config.broker_id}:
             if self.role is not Role.FENCED:
@@ -150,7 +150,7 @@ class Follower(Rules):
             learned = self._learn_committed(records.committed)
             return learned if is_busy else [*learned, *self._report(wants=True)]
         if not records.epochs and records.previous_epoch == 0:
-            return []  # nobody could say later who wrote them
+            return []  # their epoch could not be said later
         if not is_busy:
             self.writing = records
             return [AppendRecords(records)]

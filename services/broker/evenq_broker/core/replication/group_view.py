@@ -1,7 +1,7 @@
-"""What an operator is told of a broker group: who leads, and how far each copy is.
+"""What an operator sees of a broker group: who leads, and how far each copy is.
 
-`group_view` is what one copy knows: a leader all of it, a follower itself and who answers it. Where nobody leads,
-`combined` makes one view of what several copies say of themselves. Pure; read when somebody asks, never by the
+`group_view` is what one copy knows: a leader all of it, a follower itself and who answers it. Where no copy leads,
+`combined` makes one view of what several copies say of themselves. Pure; read on request, never by the
 protocol.
 """
 
@@ -60,7 +60,7 @@ class CopyView:
     log_end: int = UNKNOWN
     """What it confirmed, as a log offset, bytes."""
     lag_bytes: int = UNKNOWN
-    """What it has not confirmed of the leader's log; if nobody leads, of the longest one that may lead and answers."""
+    """What it has not confirmed of the leader's log; if no copy leads, of the longest one that may lead and answers."""
     lag_ms: int = UNKNOWN
     """How long ago it had all that there was; 0 while it has all."""
     away_since_ms: int = 0
@@ -85,7 +85,7 @@ class ReplicaGroupView:
     """`sync` or `memory`; empty: there is one copy."""
     epoch: int
     leader: int
-    """Broker id; `NO_LEADER`: nobody leads, as far as is known."""
+    """Broker id; `NO_LEADER`: no copy leads, as far as is known."""
     in_sync_min: int
     told_by: int
     """Broker id of the copy that says so."""
@@ -112,7 +112,7 @@ class PeersSeen:
     stores: Mapping[int, str] = field(default_factory=dict)
     """Broker id -> the store it named last."""
     complete_ms: Mapping[int, int] = field(default_factory=dict)
-    """Broker id -> when it was last seen to have all that there was, ms of the clock that the replica is told of."""
+    """Broker id -> when it was last seen to have all that there was, ms of the clock that the replica gets."""
     away_since_ms: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -133,7 +133,7 @@ def group_view(
     serves: bool,
     now_ms: int,
 ) -> ReplicaGroupView:
-    """What this copy knows. `serves`: it answers clients; `now_ms`: of the clock that the replica is told of."""
+    """What this copy knows. `serves`: it answers clients; `now_ms`: of the clock that the replica gets."""
     record, own_id = replica.record, replica.config.broker_id
     leader = replica.leader_id()
     if leader != own_id and leader not in peers.connected:
@@ -173,7 +173,7 @@ def combined(views: Sequence[ReplicaGroupView]) -> ReplicaGroupView:
     copies = []
     for known in newest.copies:
         own = of_themselves.get(known.copy)
-        if own is not None and longest != UNKNOWN:  # else nobody who answers knows what is committed
+        if own is not None and longest != UNKNOWN:  # else no copy that answers knows what is committed
             own = replace(own, lag_bytes=max(0, longest - own.log_end))
         copies.append(own or known)
     return replace(newest, copies=tuple(copies))
@@ -216,7 +216,7 @@ def _follower(replica: Replica, broker_id: int, peers: PeersSeen, now_ms: int) -
 
 
 def confirmed_end(replica: Replica, broker_id: int, stores: Mapping[int, str]) -> int | None:
-    """How far another copy is, as it told its leader in this epoch; None: not yet, or this replica does not lead."""
+    """How far another copy is, as it reported in this epoch; None: not yet, or this replica does not lead."""
     record = replica.record
     if record is None or not replica.leads:
         return None

@@ -1,7 +1,7 @@
 """A leader: commits what every in-sync copy has, and changes who is in sync, one compare-and-set at a time.
 
 Commits are a minimum over pairs (R6), so the code has no quorum arithmetic. While the answer of a compare-and-set is
-not known, both the old and the proposed set count (R7), and the same proposal is made again until somebody answers.
+not known, both the old and the proposed set count (R7), and the same proposal is made again until it is answered.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Leader(Follower):
         return [Send(envelope.sender, self._envelope(reply))]
 
     def _on_progress(self, envelope: Envelope, progress: FollowerProgress, now_ms: int) -> list[Action]:
-        """R5: somebody says how far its log is."""
+        """R5: a follower says how far its log is."""
         if self.role not in LEADING:
             return []
         sender = envelope.sender
@@ -289,7 +289,7 @@ class Leader(Follower):
     # Handing over.
 
     def drain(self, now_ms: int, *, to: int = NOTHING, within_ms: int = 0) -> list[Action]:
-        """R13: take no more records, let the others catch up, then let the best one take over, or `to` and nobody else.
+        """R13: take no more records, let the others catch up, then let the best one take over, or `to` and no other.
         Ends with HandedOver, after `within_ms` (0: of the timing) at the latest.
         """
         if self.role is not Role.READY:

@@ -24,7 +24,7 @@ class Waited:
 
     tickets: tuple[int, ...]
     committed: bool
-    """False: nobody knows, answer 50402 (unknown)."""
+    """False: not known, answer 50402 (unknown)."""
 
 
 class CommitWaits:
@@ -74,7 +74,7 @@ class CommitWaits:
         return Waited(done, committed=True)
 
     def stop(self) -> Waited:
-        """`StopServing`: nobody knows what becomes of the rest."""
+        """`StopServing`: what becomes of the rest is not known."""
         ended = Waited(tuple(self._tickets), committed=False)
         self._tickets.clear()
         self._ends.clear()

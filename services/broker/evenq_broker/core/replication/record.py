@@ -113,7 +113,7 @@ class GroupRecord:
         return replace(self, version=self.version + 1, epoch=self.epoch + 1, leader=broker_id)
 
     def elected_unclean(self, election: UncleanElection, isr: tuple[Pair, ...]) -> GroupRecord:
-        """The record in which an operator let a copy lead that is not in sync (R20): nobody else is in sync then."""
+        """The record in which an operator let a copy lead that is not in sync (R20): no other copy is in sync then."""
         return replace(
             self.elected(election.broker_id), isr=tuple(sorted(isr)), unclean=(*self.unclean, election)[-UNCLEAN_MAX:]
         )

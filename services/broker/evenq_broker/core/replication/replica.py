@@ -125,7 +125,7 @@ class Replica(Leader):
     # The record.
 
     def observed(self, seen: Seen, now_ms: int) -> list[Action]:
-        """The record was read, or a watch told of it. May be late: what is older than known is not used."""
+        """The record was read, or came by a watch. May be late: what is older than known is not used."""
         return self._guarded(lambda: self._observed(seen, now_ms))
 
     def _observed(self, seen: Seen, now_ms: int) -> list[Action]:
@@ -171,7 +171,7 @@ class Replica(Leader):
             )  # fmt: skip
         if self.max_epoch or (self.end and not config.adopts):
             return [RecordTooOld(0, self.max_epoch)]  # it was lost: an operator must say which log is the newest (D12)
-        self.changed_ms = now_ms - config.timing.suspect_ms  # nobody leads: no reason to wait
+        self.changed_ms = now_ms - config.timing.suspect_ms  # no copy leads: no reason to wait
         epoch = self.table.last_epoch
         alone = self.end > self.table.start  # what it has, no other copy has
         members, min_isr = ((config.broker_id,), 1) if alone else (config.members, config.min_isr)
@@ -320,7 +320,7 @@ class Replica(Leader):
         timing, record = self.config.timing, self.record
         if self.role not in STANDING or record is None:
             return []
-        own = record.leader == self.config.broker_id  # of an earlier start: nobody leads (R2)
+        own = record.leader == self.config.broker_id  # of an earlier start: no copy leads (R2)
         quiet_ms = 0 if own else timing.suspect_ms + self.rank * timing.backoff_ms
         return self.stand() if now_ms - self.changed_ms >= quiet_ms else []
 

@@ -15,7 +15,7 @@ GROUPS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RouteOf:
-    """Who leads a broker group, as somebody said."""
+    """Who leads a broker group, as one source said."""
 
     epoch: int
     leader: int

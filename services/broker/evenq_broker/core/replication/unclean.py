@@ -1,4 +1,4 @@
-"""What an operator is told before a copy that is not in sync is let lead, and why that is refused (R20, D12).
+"""What an operator learns before a copy that is not in sync is let lead, and why that is refused (R20, D12).
 
 All copies that may lead must be gone for good: what only they had is given up by it. `unclean_plan` is made of what the
 copies that answer say of themselves, and of the group record. Of two copies that are not in sync, the one whose last
@@ -59,7 +59,7 @@ def unclean_plan(
     quiet_ms: int,
 ) -> UncleanPlan:  # fmt: skip
     """`view`: of all copies that answer; `record`: as the copy asked knows it, which has changed so long ago; after
-    `quiet_ms` without a change no leader lives. `order` None: nobody is to lead yet.
+    `quiet_ms` without a change no leader lives. `order` None: no copy was named yet.
     """
     answering = [one for one in view.copies if one.state is not CopyState.AWAY]
     candidates = [one for one in answering if not one.may_lead]

@@ -32,7 +32,7 @@ class Window:
     ahead: int
     """So much it takes behind `written`; 0: one message for each time that it asks."""
     committed: int = 0
-    """What it was last told to be committed."""
+    """What it last heard to be committed."""
     quiet: bool = False
     """No records were sent since the last tick."""
 

@@ -41,7 +41,7 @@ class BrokerMemory:
         """Called with the name of a broker that is forgotten; set at the start."""
         ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
         self._learned: dict[str, RegisteredBroker] = {}
-        """As last looked at: a table of routes is compared topic by topic only for brokers that told something new."""
+        """As last looked at: a table of routes is compared topic by topic only for brokers that sent something new."""
         self._followers: dict[str, tuple[str, ...]] = {}
         """Of brokers with copies, as last seen; readers that take any copy go on there while there is no leader."""
 

@@ -1,7 +1,7 @@
 """What a follower shows to readers that take committed messages from any copy (HA-9, decision 71).
 
 A `CommittedView` of the copied log, and the topics that its state records name. It is opened with the first read, moved
-on to what is known to be committed with each further one, and closed when nobody reads: a group that does not use it
+on to what is known to be committed with each further one, and closed with the last reader: a group that does not use it
 pays nothing. `rpc.delivery.follower_data` answers with it. Belongs to one loop.
 Always true: what is shown is below the committed end that the core of this replica knows, which never falls and is
 never cut; while the copy leads, or its folder changes hands, nothing is shown.
@@ -33,7 +33,7 @@ IDLE_MS = 60_000
 """So long after the last read the view is closed."""
 TICK_MS = 1_000
 LOOK_MS = 250
-"""Who waits for more looks at least so often: not every step of the committed end is told."""
+"""A reader that waits looks at least this often, ms: not every step of the committed end is announced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class FollowerReads:
         self._moved.notify()
 
     async def run(self) -> None:
-        """Give back what nobody needs, for ever."""
+        """Give back what is not needed any more, for ever."""
         while True:
             await self._clock.sleep_ms(TICK_MS)
             view = self._view
@@ -116,7 +116,7 @@ class FollowerReads:
                     self.close()
 
     def close(self) -> None:
-        """The folder changes its owner, or nobody reads: let go of its files. The next read opens a view again."""
+        """The folder changes its owner, or no reader is left: let go of its files. The next read opens a view again."""
         view, self._view, self._of = self._view, None, None
         if view is not None:
             view.log.close()

@@ -52,7 +52,7 @@ class FollowerReplay:
         self._clock, self._growth_bytes, self._index = clock, growth_bytes, index
         self._asked_ms = clock.monotonic_ms() - REST_MS
         self._damaged: LogCopy | None = None
-        """Its damage was told."""
+        """Its damage was logged."""
         self._damaged_ms = self._seen = 0
         """When that was, and at which version of the repairs."""
         self.repairs: Repairs | None = None
@@ -99,7 +99,7 @@ class FollowerReplay:
                 self._trim(known.log_start)
 
     async def _look_at_damage(self, copy: LogCopy, error: StoreCorrupted, seen: int) -> None:
-        """Have it repaired; the next look replays on. What cannot be repaired is told once."""
+        """Have it repaired; the next look replays on. What cannot be repaired is logged once."""
         repairs = self.repairs
         try:
             if repairs is not None and await repairs.repair(error, seen):

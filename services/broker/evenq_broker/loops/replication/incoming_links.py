@@ -106,7 +106,7 @@ class IncomingLinks:
         rng: random.Random,
         on_opened: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_opened`: told the broker id of each link that is taken."""
+        """`on_opened`: called with the broker id of each link that is taken."""
         self.cluster, self.group, self.own_id = cluster, group, own_id
         self._members = frozenset(members) - {own_id}
         self._clock, self._rng, self._on_opened = clock, rng, on_opened
@@ -169,7 +169,7 @@ class IncomingLinks:
 
     def refuse(self, link: IncomingLink, reason: str) -> None:
         """Close a link for what came on it. Its sender, if it is one, has to wait before the next one; that it was
-        refused is told in the log once, until the reason changes.
+        refused is logged once, until the reason changes.
         """
         link.close(reason)
         if link.opened:
@@ -210,7 +210,7 @@ class IncomingLinks:
             link.close(reason)
 
     def fault_of(self, opening: Opening) -> str:
-        """Why somebody is not who may talk to this broker of this group, in a sentence; empty: it may."""
+        """Why a peer may not talk to this broker of this group, in a sentence; empty: it may."""
         if opening.cluster != self.cluster:
             return f"this is cluster {self.cluster!r}, not {opening.cluster[:80]!r}"
         if opening.broker_name != self.group:

@@ -1,6 +1,6 @@
 """The link to one peer: opened, kept, and opened again after growing pauses, for as long as the broker lives.
 
-Always true: what is sent leaves in order, pieces of one message with nothing between; a link that told nothing for
+Always true: what is sent leaves in order, pieces of one message with nothing between; a link that said nothing for
 `SILENT_MS` is lost, however healthy its connection looks; a connection that failed is never used again, and the name in
 the address is looked up anew for the next one, because a pod that comes back has another IP. An outage is one line in
 the log at its begin and one at its end. Made by `peer_links.PeerLinks`, which also runs it.

@@ -50,7 +50,7 @@ class PeerWatch:
 
     def measure(self, replica: Replica, now_ms: int) -> None:
         """How far the others are now, if this replica leads. Not the protocol's own look at that (`caught_up`), which
-        rests while the group record cannot be written. `now_ms`: of the clock that the replica is told of.
+        rests while the group record cannot be written. `now_ms`: of the clock that the replica gets.
         """
         if not replica.leads:
             self._marks.clear()

@@ -49,7 +49,7 @@ async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> Async
                     raise RequestTimeout(f"{address} sent nothing of the records for {STALL_MS} ms")
             finally:
                 step.cancel()
-                await asyncio.wait({step})  # the stream can be closed only when nobody reads it
+                await asyncio.wait({step})  # the stream can be closed only when no read of it is under way
             message = step.result()
             if message is None:
                 return

@@ -38,7 +38,7 @@ __all__ = ["CommittedLog", "RecordRepair"]
 log = logging.getLogger(__name__)
 
 WAIT_MS = 5_000
-"""A read that met damage waits so long at most; the repair goes on."""
+"""Longest wait of a read that met damage, ms; the repair goes on."""
 REST_MS = 10_000
 """Between two walks through a file in which something could not be repaired."""
 CLEAN_MS = 1_000

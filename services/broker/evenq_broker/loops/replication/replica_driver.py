@@ -139,11 +139,11 @@ class ReplicaDriver:
         self._unwritten = ""
         """Why the group record could not be written last; it is logged once."""
         self.reaches_record = True
-        """False while the group record cannot be read, written or watched: the leader goes on, nobody is elected."""
+        """False while the group record cannot be read, written or watched: the leader goes on, no copy is elected."""
         self._closed = False
 
     def start(self) -> None:
-        """Begin with time and the group record. The log was told before (`recovered`)."""
+        """Begin with time and the group record. The log was reported before (`recovered`)."""
         self._spawn(self._tick(), name="replica time")
         self._spawn(self._watch(), name="group record")
 

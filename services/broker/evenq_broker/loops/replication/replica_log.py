@@ -1,7 +1,7 @@
 """The log of one replica and its one writer: a copy while the broker follows, the broker's own store while it leads.
 
 Everything that changes the log stands in one queue and is done in that order, each with its answer to the core; the
-change from following to leading and back is an entry of the same queue, so nobody writes beside it. A leader that was
+change from following to leading and back is an entry of the same queue, so nothing writes beside it. A leader that was
 deposed is cut off at once (`stop_serving`), before its entry's turn comes: from then on its store appends nothing.
 Always true: the folder is open once, as a `LogCopy` or as a `MessageStore`, and what is confirmed to a peer was synced
 (REPL_SYNC) or written (REPL_MEMORY) before.
@@ -429,7 +429,7 @@ class ReplicaLog:
         await self._term.end()
         passing("replica.term_ended")
         copy = await self._open_copy()
-        if copy.end > self._replica.end:  # written by the old term's last group, which nobody was told of
+        if copy.end > self._replica.end:  # written by the old term's last group, which was never acknowledged
             await copy.truncate(self._replica.end)
         if copy.end != self._replica.end:
             raise StoreError(f"the log ends at {copy.end}, {self._replica.end} was written")

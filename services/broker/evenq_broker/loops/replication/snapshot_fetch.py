@@ -99,7 +99,7 @@ async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> Async
                     raise RequestTimeout(f"{address} sent nothing of its snapshot for {STALL_MS} ms")
             finally:
                 step.cancel()
-                await asyncio.wait({step})  # the stream can be closed only when nobody reads it
+                await asyncio.wait({step})  # the stream can be closed only when no read of it is under way
             data = step.result()
             if data is None:
                 return

@@ -71,7 +71,7 @@ class IncomingSnapshot:
 
     @property
     def known(self) -> FetchedSnapshot | None:
-        """What came, whole or not at all; None: nothing was told of it."""
+        """What came, whole or not at all; None: nothing came."""
         listing = self._listing
         if listing is None:
             return None

@@ -2,9 +2,9 @@
 ours.
 
 Routes are answered from the watched copy of the nameservers, encoded once per version, so an answer is byte for byte
-the same until something changed (wire contract 3.4). Each broker is told with one address: that of the listener through
+the same until something changed (wire contract 3.4). Each broker has one address there: that of the listener through
 which the call came, whatever address its client typed. A group of copies may have one more, behind which any copy
-answers: those who do not ask for its leader are told that one, because they ask for routes too seldom to follow a
+answers: those who do not ask for its leader get that one, because they ask for routes too seldom to follow a
 leader (decision 83). Assignments come from the rebalancer if there is one; trouble on the way to it is never the
 client's trouble (wire contract 6.1): the last answer is repeated, or one is computed here.
 """
