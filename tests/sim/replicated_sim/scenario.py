@@ -18,7 +18,8 @@ NETS = {
     "isolate": 3, "one way in": 3, "one way out": 3, "pair": 3, "clients": 1, "lossy": 2, "slow": 2, "breaking": 2,
     "record away": 2, "record cut": 3, "record unclear": 3, "record stale": 1, "leader and record": 2, "clock": 1,
 }  # fmt: skip
-KINDS = tuple({**NODES, **NETS})
+ROT = "rot"  # bits turn under a running broker, in some of the plays, beside what is drawn by weight
+KINDS = (*{**NODES, **NETS}, ROT)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
 TARGETS = ("leader", "leader", "follower", "any")
@@ -68,7 +69,7 @@ def _rot(seed: int, last_ms: int) -> list[GroupStep]:
     rng = random.Random(f"group rot {seed}")
     if rng.random() < 0.75:
         return []
-    return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), "rot", rng.choice(TARGETS), 0) for _ in range(3)]
+    return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), ROT, rng.choice(TARGETS), 0) for _ in range(3)]
 
 
 def group_plan(seed: int) -> GroupPlan:

@@ -49,7 +49,7 @@ BOUND_MS = 60_000
 RESTART_MS = 1_000
 REFUSALS_MAX = 3
 STARTS_MAX = 100
-PLAY_S = 600
+PLAY_S = 300
 """All of a play takes a minute or two of the group's time."""
 _NOBODY = contextvars.Context()
 """Of tasks of the world that are begun by a callback of a process."""
