@@ -66,7 +66,7 @@ def test_every_evenq_command_on_every_page_is_one(all_pages, all_blocks, monkeyp
             parser.parse_args(["1" if word in {"N", "M"} else word for word in words[1:]])
         except ValueError as error:
             refused.append(f"{where}: {line}: {error}")
-    assert refused == []
+    assert refused == [], "\n".join(refused)
     assert read > 20
 
 
@@ -106,7 +106,7 @@ def test_every_command_that_the_programs_name_is_one(monkeypatch):
                 except ValueError as error:
                     if not re.search("are required|invalid choice: '(1|[A-Z]+)'", str(error)):  # a mention, or a value
                         refused.append(f"{path.name}: {line}: {error}")
-    assert refused == []
+    assert refused == [], "\n".join(refused)
     assert read > 60
 
 
