@@ -8,17 +8,16 @@ given up. The owner of a replica calls it; `rpc.replication` is the other side.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from crc32c import crc32c
 
-from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
+from evenq.errors import BadRequest, ConnectionFailed
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing, SnapshotSink, listing_fault
-from evenq_broker.loops.state.signals import done_within
+from evenq_broker.loops.replication.peer_stream import peer_stream
 from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, MalformedMessage, Opening
 from evenq_broker.loops.wire.snapshots import ReceivedPiece, ask_snapshot, piece_of
 
@@ -37,7 +36,7 @@ async def fetch_snapshot(net: Net, address: str, who: Opening, sink: SnapshotSin
     """Put the newest snapshot of the broker `who.receiver` into the sink; what it was. `who.sender` is this broker.
 
     Raises SnapshotRefused, NotFound (there is none, or a newer one took its place: ask again), TooManyRequests (others
-    fetch just now), ConnectionFailed, RequestTimeout, and whatever the sink raises; the sink is useless then.
+    fetch just now), ConnectionFailed, and whatever the sink raises; the sink is useless then.
     """
     async with aclosing(_pieces(net, address, ask_snapshot(who), clock)) as pieces:
         listing = _listing(await anext(pieces, None), address)
@@ -89,25 +88,11 @@ async def _take(file: SnapshotFile, pieces: AsyncIterator[ReceivedPiece], sink: 
 
 
 async def _pieces(net: Net, address: str, request: bytes, clock: Clock) -> AsyncGenerator[ReceivedPiece, None]:
-    """The stream, decoded. Raises SnapshotRefused, RequestTimeout."""
-    frames = net.stream(address, METHOD, request, timeout_ms=None)
-    try:
-        while True:
-            step = asyncio.ensure_future(_next(frames))
-            try:
-                if not await done_within(step, STALL_MS, clock=clock):
-                    raise RequestTimeout(f"{address} sent nothing of its snapshot for {STALL_MS} ms")
-            finally:
-                step.cancel()
-                await asyncio.wait({step})  # the stream can be closed only when no read of it is under way
-            data = step.result()
-            if data is None:
-                return
-            yield _decoded(data, address)
-    finally:
-        close = getattr(frames, "aclose", None)
-        if close is not None:
-            await close()
+    """The stream, decoded. Raises SnapshotRefused."""
+    messages = peer_stream(net, address, METHOD, request, stall_ms=STALL_MS, of="its snapshot", clock=clock)
+    async with aclosing(messages):
+        async for message in messages:
+            yield _decoded(message, address)
 
 
 def _decoded(data: bytes, address: str) -> ReceivedPiece:
@@ -115,7 +100,3 @@ def _decoded(data: bytes, address: str) -> ReceivedPiece:
         return piece_of(data)
     except MalformedMessage as error:
         raise SnapshotRefused(f"{address} sends {error.message}") from error
-
-
-async def _next(frames: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(frames, None)
