@@ -55,14 +55,14 @@ def _blocks(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterato
 
 
 def _batches(address: str, queue_id: int, rows: int, block_bytes: int) -> Iterator[Any]:
-    from pyspark_evenq import scanning
+    from pyspark_evenq import cluster, scanning
     from pyspark_evenq.arrow_schema import TYPES, OutputColumn
     from pyspark_evenq.options import ReadOptions
 
     given = {"endpoints": address, "subscribe": TOPIC, "blockBytes": str(block_bytes)}
     options = ReadOptions.parse(given, streaming=False)
     queue = _range(queue_id, rows)
-    (task,) = scanning.scan_tasks([[queue]], {queue.queue: address}, {})
+    (task,) = scanning.scan_tasks([[queue]], cluster.Located(addresses={queue.queue: address}), {})
     return scanning.read(task, options, tuple(OutputColumn(name, nullable=True) for name in TYPES))
 
 

@@ -143,7 +143,7 @@ class Reader(Member):
         raise NotImplementedError
 
     def last_batch(self) -> Callable[[], set[int]]:
-        """What may come again when it is killed now; asked when it has come back and worked that off."""
+        """What may come again after its kill: asked for now that it is dead, had when it has come back and worked that off."""
         raise NotImplementedError
 
     def cut_off(self) -> set[int]:

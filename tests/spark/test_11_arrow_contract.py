@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 from pyspark_evenq import cluster as calls
 from pyspark_evenq import connection
 from pyspark_evenq.arrow_schema import DDL, TYPES, arrow_schema, columns
+from pyspark_evenq.cluster import Located
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.scanning import read, scan_tasks
@@ -71,7 +72,7 @@ def batches(topic: Any, schema: StructType, kind: str) -> list[Any]:
     )
     bounds = calls.query(topic._address(queue), [queue])[queue].bounds
     whole = OffsetRange(queue=queue, start=bounds.low, end=bounds.high)
-    [task] = scan_tasks([[whole]], {queue: topic._address(queue)}, {})
+    [task] = scan_tasks([[whole]], Located(addresses={queue: topic._address(queue)}), {})
     return list(read(task, options, wanted))
 
 
