@@ -59,7 +59,7 @@ UNIT := tests/unit tests/spec tests/storage tests/sim
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
-	$(BIN)/pytest -q -n auto $(QUICK) $(UNIT)
+	$(BIN)/pytest -q -n 4 $(QUICK) $(UNIT)
 	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
 	@test -n "$(EVENQ_TEST_ALL)" || echo "Left out: the slow ones of these (make unit integration); Spark, Kubernetes, other SDKs, kills (make help). All of it, as CI: make check"
 

@@ -16,6 +16,7 @@ from evenq.testing import LocalCluster
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow
 def test_a_program_resizes_topics_drains_brokers_and_asks_why() -> None:
     with LocalCluster(brokers=2, rebalancer=True) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=2)
@@ -61,6 +62,7 @@ def test_a_program_resizes_topics_drains_brokers_and_asks_why() -> None:
         asyncio.run(later())
 
 
+@pytest.mark.slow
 def test_a_program_looks_at_messages_clients_and_offsets() -> None:
     with LocalCluster(brokers=2) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=1)

@@ -213,6 +213,7 @@ def test_each_client_gets_queues_of_its_own_and_a_join_moves_only_what_the_newco
     play(cluster, "sticky-sdks", story)
 
 
+@pytest.mark.slow
 def test_a_moved_queues_old_owner_is_told_at_once_and_the_new_one_gets_what_comes(cluster: LocalCluster) -> None:
     async def story(stage: Stage) -> None:
         one = await stage.join("one")
@@ -266,6 +267,7 @@ def test_a_client_whose_streams_broke_loses_its_queues_within_the_grace(cluster:
     play(cluster, "dead-sdks", story)
 
 
+@pytest.mark.slow
 def test_trouble_with_the_rebalancer_is_no_error_and_moves_nothing(cluster: LocalCluster) -> None:
     """XO-3, wire contract 6.1: Go drops everything on an error."""
 

@@ -482,6 +482,7 @@ def test_a_torn_tail_is_cut_and_everything_before_it_served(killed: tuple[Node, 
     assert play(node.address, lambda wires: wires.publish("t", b"next")).first_offset == len(SENT)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_the_middle_is_a_refusal_that_names_file_and_place(killed: tuple[Node, Path]) -> None:
     node, path = killed
     data = bytearray(path.read_bytes())
@@ -578,6 +579,7 @@ def test_a_folder_of_another_broker_and_one_that_cannot_be_made_are_refused(kept
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
 def test_a_port_in_use_is_told_with_the_flag_that_changes_it(kept: Node, name: str) -> None:
     done = program(name, f"--port={kept.port}", "--metrics-port=-1")
     assert done.returncode == 2
@@ -594,6 +596,7 @@ LOADING = [PROGRAMS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in
 
 
 @pytest.mark.parametrize("name", LOADING)
+@pytest.mark.slow
 def test_unknown_and_impossible_settings_are_told_with_the_nearest_name_or_the_bounds(name: str) -> None:
     prefix = f"EVENQ_{name.upper()}_"
     for flags, environment, value in (

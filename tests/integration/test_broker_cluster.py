@@ -77,6 +77,7 @@ async def until(state: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_until_it_is_back() -> None:
     """TQ-2, RT-10, NS-8."""
 
@@ -177,6 +178,7 @@ def test_a_lock_passes_to_the_waiting_member_when_the_holders_stream_breaks() ->
     run(story)
 
 
+@pytest.mark.slow
 def test_blocks_are_published_pulled_and_scanned_and_progress_survives_a_kill() -> None:
     """LP-3, OF-1, CL: what was acknowledged is there after `kill -9`."""
 

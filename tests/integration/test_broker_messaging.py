@@ -589,6 +589,7 @@ async def test_namespaces_are_part_of_the_name(talk: Talk, app: BrokerApp) -> No
     assert await talk.receive() == []
 
 
+@pytest.mark.slow
 def test_after_kill_9_acknowledged_messages_and_acks_are_there(tmp_path: Path) -> None:
     async def main() -> None:
         net = GrpcNet()

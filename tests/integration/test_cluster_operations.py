@@ -140,6 +140,7 @@ def everything(cluster: LocalCluster, count: int) -> set[str]:
 
 
 @pytest.mark.spec("HA-6")
+@pytest.mark.slow
 def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
     tmp_path: Path, admin_of: Callable[[str], evenq.Admin], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +184,7 @@ def test_each_copy_leads_in_turn_on_request_and_nothing_is_lost(
         assert [one["copy"] for one in output["copies"]] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_dead_copies_are_seen_since_when_and_a_group_that_nobody_leads_is_asked_at_a_copy(
     tmp_path: Path, admin_of: Callable[[str], evenq.Admin]
 ) -> None:

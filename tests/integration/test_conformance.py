@@ -172,6 +172,7 @@ def test_plain_text_and_tls_are_served_side_by_side_and_each_is_told_its_own_add
             run(story)
 
 
+@pytest.mark.slow
 def test_a_client_that_pings_all_the_time_and_says_nothing_is_not_hung_up_on(cluster: LocalCluster) -> None:
     """Checklist 2: gRPC's own default counts pings without data, and closes at the third within five minutes."""
 
@@ -273,6 +274,7 @@ def test_the_tenth_settings_of_a_stream_is_answered_like_the_first(cluster: Loca
     run(story)
 
 
+@pytest.mark.slow
 def test_clients_go_on_without_telemetry_and_settings_also_after_a_restart(tmp_path: Path) -> None:
     """Checklist 11, 12: nothing but receives, acks and sends, before and after the broker was killed."""
     settings = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_START_FROM": "FIRST"}

@@ -73,6 +73,7 @@ def read(endpoint: str, name: str, *, until_error: bool) -> tuple[int, str]:
     return len(numbers), ""
 
 
+@pytest.mark.slow
 def test_damage_in_a_full_file_is_told_to_its_readers_and_counted_and_nothing_else_stops(tmp_path: Path) -> None:
     with LocalCluster(rebalancer=False, folder=tmp_path, broker_settings=SMALL_FILES) as cluster:
         fill(cluster.endpoint)
@@ -90,6 +91,7 @@ def test_damage_in_a_full_file_is_told_to_its_readers_and_counted_and_nothing_el
         assert node.alive
 
 
+@pytest.mark.slow
 def test_with_copies_damage_is_repaired_while_its_readers_wait_and_told_to_none(tmp_path: Path) -> None:
     """D2: the leader serves, reads meet damage in its full files, and get what was sent; its disk has it again, too."""
     with group(tmp_path, **SMALL_FILES, STORE__CACHE_BYTES="0") as cluster:

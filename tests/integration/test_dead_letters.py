@@ -10,6 +10,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from evenq.testing import LocalCluster
 from evenq.wire.convert import set_duration_ms
 from evenq.wire.net import GrpcNet
@@ -66,6 +68,7 @@ async def evenq(endpoint: str, *words: str, code: int = 0) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_41_what_always_fails_is_a_dead_letter_and_comes_back_by_a_replay() -> None:
     """Checklist 41, 40: delivered `max_attempts` times, then in the dead-letter topic with its origin; RD-19."""
 

@@ -82,6 +82,7 @@ class Consumers:
         *(pytest.param(*kind, marks=pytest.mark.slow) for kind in (("sync", "yes"), ("async", "no"), ("async", "yes"))),
     ],
 )
+@pytest.mark.slow
 def test_a_message_that_kills_its_process_ends_as_a_dead_letter_and_no_other_does(
     tmp_path: Path, face: str, ordered: str
 ) -> None:

@@ -58,6 +58,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.slow
 def test_nothing_that_was_acknowledged_is_lost_or_doubled_when_a_broker_dies_under_sends(
     cluster: LocalCluster, topic: str
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_forked_child_is_told_and_can_make_its_own(cluster: LocalCluster, topi
         producer.send(evenq.Message(topic=topic, body=b"parent"))  # and goes on
 
 
+@pytest.mark.slow
 def test_over_tls_the_first_and_all_further_sends_succeed_while_the_certificate_of_the_client_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: str
 ) -> None:

@@ -198,6 +198,7 @@ def reading(cluster: LocalCluster) -> evenq.PullConsumer:
 
 
 @pytest.mark.spec("HA-5", "HA-9")
+@pytest.mark.slow
 def test_a_reader_goes_on_at_a_follower_while_nobody_leads(tmp_path: Path) -> None:
     """Two of three copies are killed, so no copy can lead; the third gives all that it knows to be committed. Once there is
     a leader again the reader goes on with what is new, and its progress is stored there.
@@ -230,6 +231,7 @@ def test_a_reader_goes_on_at_a_follower_while_nobody_leads(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("HA-9")
+@pytest.mark.slow
 def test_a_follower_shows_nothing_that_is_not_committed(tmp_path: Path) -> None:
     """All three copies must have a record, and one is paused: what the leader and the follower have on disk is not
     committed. The follower does not show it, not after its leader was killed either; once it is committed it does.
@@ -276,6 +278,7 @@ def seen_by(node: Node) -> list[str]:
 
 
 @pytest.mark.spec("HA-9")
+@pytest.mark.slow
 def test_a_deposed_leader_that_was_away_shows_the_log_of_its_successor(tmp_path: Path) -> None:
     """A leader is paused until another one leads and messages were taken there; a reader gets everything once and in
     order, and the old leader shows the same when it is back, as a follower.
@@ -319,6 +322,7 @@ def test_a_follower_answers_only_readers_that_take_any_copy_and_own_nothing(tmp_
 
 
 @pytest.mark.spec("HA-9", "LQ-69")
+@pytest.mark.slow
 def test_a_reader_far_behind_is_sent_to_a_follower(tmp_path: Path) -> None:
     """The leader says so to readers that take any copy, and they read there until they have caught up."""
     with group(tmp_path, REPLICATION__FAR_BEHIND_BYTES="100000") as cluster:
@@ -357,6 +361,7 @@ allow = [{ resource = "topic:other", actions = ["consume"] }]
 """
 
 
+@pytest.mark.slow
 def test_a_follower_asks_for_the_rights_that_its_leader_asks_for(tmp_path: Path) -> None:
     """With TLS between all and signed calls: who may read the topic goes on at a follower, anybody else gets nothing."""
     users = tmp_path / "users.toml"

@@ -80,6 +80,7 @@ def kinds(report: dict[str, Any]) -> list[str]:
     return [one["kind"] for one in report["findings"]]
 
 
+@pytest.mark.slow
 def test_a_healthy_group_has_no_finding_and_exactly_what_is_wrong_is_found(cluster: LocalCluster, evenq: Shell) -> None:
     evenq("topic", "create", "orders", "--queues", "2")
     evenq("group", "create", "billing", "--strategy", "STICKY", "--from", "first")

@@ -90,6 +90,7 @@ KINDS = ("push", "async push", "pull", "pull that commits by hand", "simple")
         *(pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS[1:]),
     ],
 )
+@pytest.mark.slow
 def test_a_group_whose_first_member_is_killed_before_its_first_commit_misses_nothing(
     cluster: LocalCluster, kind: str, broker_dies: bool
 ) -> None:

@@ -165,6 +165,7 @@ def run(story: Callable[[Hall], Awaitable[None]]) -> None:
 # ------------------------------------------------------------------------------------------------ who never finishes
 
 
+@pytest.mark.slow
 def test_a_consumer_that_never_acks_holds_a_bounded_part_and_others_go_on() -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open(inflight_max=50)
@@ -262,6 +263,7 @@ def test_a_member_that_sends_back_for_ever_and_always_says_it_was_the_first_time
     run(story)
 
 
+@pytest.mark.slow
 def test_a_replayed_dead_letter_that_dies_again_is_one_letter_more_and_waits() -> None:
     async def story(hall: Hall) -> None:
         broker = await hall.open()

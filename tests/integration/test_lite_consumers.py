@@ -89,6 +89,7 @@ def test_two_members_share_lite_topics_and_keep_their_order(cluster: LocalCluste
     assert seen == {name: list(range(30)) for name in NAMES}
 
 
+@pytest.mark.slow
 def test_after_both_brokers_started_again_subscriptions_and_order_go_on(cluster: LocalCluster) -> None:
     """No broker is left that knows the sets: the client tells it as soon as its line is open again."""
     topic = made(cluster, "restarted")

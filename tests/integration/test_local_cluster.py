@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+import pytest
+
 import evenq
 from evenq.errors import Error
 from evenq.runtime.clock import SystemClock
@@ -65,6 +67,7 @@ def drain(cluster, recorder):
     recorder.ok(recorder.invoke(Op.ADMIN, action=HistoryAction.DRAIN, group="g", topic="orders"))
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_when_a_broker_is_killed_and_comes_back(tmp_path):
     history = tmp_path / "history.jsonl"
     settings = {"DEFAULT_QUEUES": "2", "DEFAULT_START_FROM": "FIRST"}

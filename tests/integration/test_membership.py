@@ -153,6 +153,7 @@ def test_two_consumers_with_one_client_id_share_the_queues_and_both_are_named(
     ("ordered", "assignment"),
     [(False, "client"), pytest.param(True, "client", marks=pytest.mark.slow), (False, "server")],
 )
+@pytest.mark.slow
 def test_a_member_that_stood_still_delivers_nothing_that_others_were_given(
     cluster: LocalCluster, admin: evenq.Admin, *, ordered: bool, assignment: str
 ) -> None:

@@ -225,6 +225,7 @@ def asked(way: Way, work: Callable[[SignedNet], Any], user: evenq.Credentials = 
     return asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_call_that_names_another_broker_is_judged_by_its_callers_rights(signed: Way) -> None:
     with signed.admin() as admin:
         admin.create_topic("others", queues=1)

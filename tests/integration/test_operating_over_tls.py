@@ -95,6 +95,7 @@ def test_a_copy_is_replaced_and_a_backup_made_and_restored_with_certificates_on_
         assert sorted(received(fresh.endpoint, fresh.client_tls, "fresh", len(bodies))) == sorted(bodies)
 
 
+@pytest.mark.slow
 def test_evenq_up_with_tls_is_backed_up_with_the_options_that_it_prints(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "evenq.cli", "up", "--tls", "--data", str(tmp_path / "queue"), "--port", "0"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("EVENQ_")}

@@ -281,6 +281,7 @@ def test_a_bomb_is_refused_by_its_unpacked_size(cluster: LocalCluster) -> None:
     run(story())
 
 
+@pytest.mark.slow
 def test_requests_are_answered_by_another_client_and_one_without_an_answer_ends_in_time(cluster: LocalCluster) -> None:
     with evenq.Producer(endpoint=cluster.endpoint) as producer, evenq.Producer(endpoint=cluster.endpoint) as answers:
 

@@ -86,6 +86,7 @@ def send(endpoint: str, count: int, mark: str) -> list[str]:
     return [one.message_id for one in sent]
 
 
+@pytest.mark.slow
 def test_a_live_simple_consumer_gets_everything_again_after_a_reset(endpoint: str, evenq: Callable[..., str]) -> None:
     evenq("group", "create", "simple", "--from", "first")
     ids = set(send(endpoint, 12, "simple"))
@@ -121,6 +122,7 @@ def test_a_live_simple_consumer_gets_everything_again_after_a_reset(endpoint: st
     assert [move["after"] for move in cloned["moves"]] == [queue["committed"] for queue in shown["queues"]]
 
 
+@pytest.mark.slow
 def test_a_live_owner_begins_again_and_does_not_undo_the_reset(endpoint: str, evenq: Callable[..., str]) -> None:
     evenq("group", "create", "owner", "--from", "first")
     ids = set(send(endpoint, 12, "owner"))
@@ -151,6 +153,7 @@ def test_a_live_owner_begins_again_and_does_not_undo_the_reset(endpoint: str, ev
         assert "answer no questions" in evenq("client", "stack", clients[0]["client_id"], code=1)
 
 
+@pytest.mark.slow
 def test_messages_are_found_shown_and_traced_at_whatever_broker_they_are(
     endpoint: str, evenq: Callable[..., str]
 ) -> None:
@@ -187,6 +190,7 @@ def test_messages_are_found_shown_and_traced_at_whatever_broker_they_are(
     assert "evenq topic list" in evenq("message", "find", "no-such-topic", code=1)
 
 
+@pytest.mark.slow
 def test_the_pull_path_and_the_admin_service_of_v2_work_at_a_broker_that_has_nothing_of_it(
     endpoint: str, evenq: Callable[..., str]
 ) -> None:

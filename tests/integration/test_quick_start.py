@@ -138,6 +138,7 @@ def copy_of(parent, number):
     raise AssertionError(f"no copy {number}")
 
 
+@pytest.mark.slow
 def test_a_group_that_begins_at_the_end_reads_only_what_comes_later(up, port):
     _, endpoint = up("--port", str(port))
     evenq("produce", "jobs", "--body", "before", endpoint=endpoint)
@@ -156,6 +157,7 @@ def test_the_first_message_makes_a_topic_of_its_type_and_produce_says_so_once(up
     assert output["created"] == "created topic steps (FIFO, 16 queues)"
 
 
+@pytest.mark.slow
 def test_without_automatic_topics_both_sides_are_told_what_to_do(up, port):
     _, endpoint = up("--port", str(port), "--no-auto-create-topics")
     for words in (("produce", "jobs", "--body", "one"), ("consume", "jobs", "--group", "g", "--max", "1")):
@@ -174,6 +176,7 @@ def test_who_only_reads_makes_no_topic(up, port):
     assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
 
 
+@pytest.mark.slow
 def test_it_stays_small(up, port):
     process, _ = up("--port", str(port))
     with open(f"/proc/{process.pid}/status") as status:
@@ -192,6 +195,7 @@ def test_a_port_in_use_is_one_line_that_names_a_free_one(port):
     assert re.search(r"evenq up --port \d+", output)
 
 
+@pytest.mark.slow
 def test_data_are_there_again_after_a_restart(up, port, tmp_path):
     folder = str(tmp_path / "queue")
     process, endpoint = up("--port", str(port), "--data", folder, "--brokers", "2", "--topic", "orders:4")
@@ -338,6 +342,7 @@ def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
     assert process.wait(timeout=DEADLINE_S) == 1
 
 
+@pytest.mark.slow
 def test_unknown_names_are_told_with_what_to_do(up, port):
     _, endpoint = up("--port", str(port))
     assert "evenq topic" in evenq("topic", "show", "nothing", code=1, endpoint=endpoint)

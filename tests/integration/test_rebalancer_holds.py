@@ -160,6 +160,7 @@ def test_a_hold_without_a_successor_ends_in_time() -> None:
 
 
 @pytest.mark.parametrize("came", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_hold_survives_the_killed_leader_and_its_successor_gets_exactly_the_held_queues(came: str) -> None:
     """XO-7, OC-18. The successor comes after the next leader began, or before."""
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:

@@ -107,6 +107,7 @@ class Desk:
             member.close()
 
 
+@pytest.mark.slow
 def test_a_killed_leader_is_followed_within_the_bound_owners_stay_and_generations_grow() -> None:
     """OC-18, XO-3: nothing moves that need not."""
     with LocalCluster(brokers=2, rebalancers=2, rebalancer_settings=LEASE) as cluster:

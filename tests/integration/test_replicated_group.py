@@ -147,6 +147,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
         assert gap_s < 25, "before clients read their routes again by themselves"
 
 
+@pytest.mark.slow
 def test_a_producer_that_starts_while_nobody_leads_sends_once_another_copy_does(tmp_path: Path) -> None:
     """Decision 74: it knows no route yet, and no access point answers."""
     with group(tmp_path) as cluster:
@@ -213,6 +214,7 @@ def test_with_the_group_record_in_etcd_a_leader_and_a_member_of_etcd_may_be_kill
             assert set(acknowledged) <= set(read_all(cluster, len(acknowledged)))
 
 
+@pytest.mark.slow
 def test_a_planned_stop_hands_over_at_once_and_repeats_nothing(tmp_path: Path) -> None:
     """R13, D7."""
     with group(tmp_path) as cluster:
@@ -264,6 +266,7 @@ class Worker(threading.Thread):
         assert not self.is_alive()
 
 
+@pytest.mark.slow
 def test_a_planned_hand_over_refuses_no_acknowledgement_of_a_simple_consumer(tmp_path: Path) -> None:
     """D7, R13: an acknowledgement that meets the hand-over is made again at the next leader, so nothing is repeated. What
     was received has been finished with OK, which is final (D4).

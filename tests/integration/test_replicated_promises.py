@@ -70,6 +70,7 @@ def is_refused(endpoint: str) -> bool:
 
 
 @pytest.mark.spec("HA-1")
+@pytest.mark.slow
 def test_one_broker_of_a_name_takes_and_gives_and_all_hold_the_same(tmp_path: Path) -> None:
     """To clients the group is one broker; the copy that leads is its master, the others serve no client, and their logs are equal
     byte for byte.
@@ -97,6 +98,7 @@ def test_one_broker_of_a_name_takes_and_gives_and_all_hold_the_same(tmp_path: Pa
 
 
 @pytest.mark.spec("HA-3")
+@pytest.mark.slow
 def test_a_single_broker_is_away_while_it_restarts(tmp_path: Path) -> None:
     with LocalCluster(rebalancer=False, folder=tmp_path) as cluster:
         sent = send(cluster.endpoint, 20, "before")
@@ -109,6 +111,7 @@ def test_a_single_broker_is_away_while_it_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("HA-4")
+@pytest.mark.slow
 def test_of_several_brokers_the_others_go_on_and_what_the_lost_one_has_waits_for_it(tmp_path: Path) -> None:
     settings = {"STORE__FLUSH": "sync"}
     with LocalCluster(brokers=2, rebalancer=False, folder=tmp_path, broker_settings=settings) as cluster:
@@ -130,6 +133,7 @@ def test_of_several_brokers_the_others_go_on_and_what_the_lost_one_has_waits_for
 
 
 @pytest.mark.spec("HA-5")
+@pytest.mark.slow
 def test_with_copies_that_only_write_consumers_go_on_while_the_old_leader_is_down(tmp_path: Path) -> None:
     """Freshness holds: what was unread is read from another copy, whose disk need not have synced it, while the old
     leader's machine is gone.
@@ -145,6 +149,7 @@ def test_with_copies_that_only_write_consumers_go_on_while_the_old_leader_is_dow
 
 
 @pytest.mark.spec("HA-8")
+@pytest.mark.slow
 def test_a_group_is_one_unit_of_service_and_a_group_more_makes_the_topic_grow(tmp_path: Path) -> None:
     """Copies add no queues, whichever of them leads; a second group does."""
     fast = {"REPLICATION__RENEW_MS": "200", "REPLICATION__SUSPECT_MS": "1000", "ROUTE_SETTLE_MS": "0"}

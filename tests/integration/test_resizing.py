@@ -118,6 +118,7 @@ def places(queues: int, *brokers: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("assignment", ["server", pytest.param("client", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_topic_grows_from_4_to_8_and_shrinks_to_3_queues_under_load_without_loss_or_repeat(assignment: str) -> None:
     """RT-8, NS-8, TQ-9."""
     both = ("broker-a", "broker-b")
@@ -170,6 +171,7 @@ def _writes(traffic: Traffic, broker: str) -> bool:
     return any(future.result().queue.broker_name == broker for future in done)
 
 
+@pytest.mark.slow
 def test_a_shrink_waits_for_the_slowest_group_says_who_it_is_and_can_be_undone() -> None:
     """RT-8."""
     with LocalCluster(brokers=1) as cluster:

@@ -120,6 +120,7 @@ def _findings(cluster: LocalCluster) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalCluster) -> None:
     filled(cluster)
     found = verdicts(cluster, "broker-c", "broker-z", code=1)
@@ -141,6 +142,7 @@ def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalClust
     assert f"{unread} messages that no group ever read" in note["seen"]
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_drained_and_is_empty_is_not_missed(cluster: LocalCluster) -> None:
     filled(cluster)
     with evenq.Admin(endpoint=cluster.endpoint) as admin:

@@ -135,6 +135,7 @@ def test_a_crowd_of_connections_cannot_take_the_stores_descriptors(tmp_path: Pat
 @pytest.mark.parametrize(
     "what", ["moved", *(pytest.param(one, marks=pytest.mark.slow) for one in ("lock removed", "lock replaced"))]
 )
+@pytest.mark.slow
 def test_a_broker_that_lost_its_folder_stops_within_a_second_and_nothing_acknowledged_is_lost(
     tmp_path: Path, what: str
 ) -> None:

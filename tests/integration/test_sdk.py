@@ -55,6 +55,7 @@ def publish(producer: evenq.Producer, topic: str, numbers: range) -> None:
 
 
 @pytest.mark.parametrize("assignment", ["client", "server"])
+@pytest.mark.slow
 def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
     cluster: LocalCluster, assignment: str
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_fourth_member_joins_and_one_leaves_and_each_message_is_consumed_once(
 
 
 @pytest.mark.parametrize("ordered", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp_path: Path, *, ordered: bool) -> None:
     """OC-12: in order too, repeats aside."""
     with LocalCluster(
@@ -134,6 +136,7 @@ def test_consumers_and_producer_go_on_by_themselves_after_kill_9_of_a_broker(tmp
             assert firsts == sorted(firsts)
 
 
+@pytest.mark.slow
 def test_a_message_given_back_comes_again_after_kill_9_of_its_broker(tmp_path: Path) -> None:
     """RD-8, RD-18: its delay is stored like any delayed message's."""
     with LocalCluster(

@@ -268,6 +268,7 @@ def test_both_faces_of_the_sdk_send_and_receive_with_their_keys_and_not_without(
     asyncio.run(asyncio.wait_for(asynchronous(), 60))
 
 
+@pytest.mark.slow
 def test_a_reader_of_spark_signs_in_the_driver_and_in_its_workers(cluster: LocalCluster) -> None:
     """Without Spark itself: what it calls on the driver, pickles, and calls in a worker."""
     given = {"endpoints": cluster.endpoint, "subscribe": "orders"}
@@ -294,6 +295,7 @@ def test_servers_work_together_under_their_own_user(cluster: LocalCluster) -> No
         assert '"user": "evenq-internal"' not in node.log_text()  # never refused
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_its_keys_from_the_environment_or_a_file(cluster: LocalCluster, tmp_path: Path) -> None:
     def evenq_(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "EVENQ_ENDPOINT": cluster.endpoint, **variables}

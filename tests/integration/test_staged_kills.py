@@ -63,6 +63,7 @@ def bodies(address: str, topic: str, broker_name: str, queue_id: int) -> list[st
 
 
 @pytest.mark.parametrize("point", [POINTS[0], *(pytest.param(point, marks=pytest.mark.slow) for point in POINTS[1:])])
+@pytest.mark.slow
 def test_each_row_is_a_message_once_wherever_its_broker_is_killed(
     cluster: LocalCluster, tmp_path: Path, point: str
 ) -> None:

@@ -164,6 +164,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "free_min_bytes", [0, pytest.param(4 * MIB, marks=pytest.mark.slow)], ids=["to the last byte", "to the reserve"]
 )
+@pytest.mark.slow
 def test_a_full_disk_stops_sends_only_and_they_resume_within_5_s_of_space(
     small: Path, flush: str, free_min_bytes: int
 ) -> None:
@@ -300,6 +301,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_is_refused_with_what_to_check(data: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     mount(disk)
@@ -314,6 +316,7 @@ def test_a_read_only_disk_is_refused_with_what_to_check(data: Path, tmp_path: Pa
         umount(disk)
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_user_is_refused_with_what_to_check(data: Path) -> None:
     before: tuple[str, ...] = ()
     if os.geteuid() == 0:  # root may write anywhere; without its override it is a user like any other
@@ -337,6 +340,7 @@ def test_a_folder_of_another_user_is_refused_with_what_to_check(data: Path) -> N
         data.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_a_second_owner_is_told_who_the_first_is(tmp_path: Path) -> None:
     with alone(tmp_path) as cluster:
         node = cluster.brokers[0]

@@ -79,6 +79,7 @@ class Desk:
 
 
 @pytest.mark.parametrize("rebalancer", [pytest.param(False, marks=pytest.mark.slow), True], ids=["alone", "rebalancer"])
+@pytest.mark.slow
 def test_a_strategy_given_later_reaches_all_members_and_nothing_comes_twice(*, rebalancer: bool) -> None:
     with LocalCluster(brokers=2, rebalancer=rebalancer) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic(TOPIC, queues=3)

@@ -267,6 +267,7 @@ def evenq_command(*words: str, **environment: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_by_flags_or_by_the_environment(secure: tuple[LocalCluster, Tls]) -> None:
     cluster, tls = secure
     plain = cluster.endpoint.removeprefix("evenqs://")
@@ -302,6 +303,7 @@ def test_the_command_line_says_it_by_flags_or_by_the_environment(secure: tuple[L
         (["--endpoint", "https://{plain}"], "unknown scheme"),
     ],
 )
+@pytest.mark.slow
 def test_a_mistake_at_the_command_line_is_one_sentence(
     secure: tuple[LocalCluster, Tls], words: list[str], given: str
 ) -> None:
@@ -355,6 +357,7 @@ def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
     assert not Path(fields["EVENQ_TLS_CA"]).exists()
 
 
+@pytest.mark.slow
 def test_a_renamed_server_is_reached_by_the_name_in_its_certificate(tmp_path: Path) -> None:
     """As behind an address that the certificate does not name."""
     authority = Authority(tmp_path / "tls")

@@ -37,6 +37,7 @@ def run(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_a_topic_is_where_it_was_put_and_stays_there_tq_1_tq_4() -> None:
     with LocalCluster(brokers=3) as cluster, evenq.Admin(endpoint=cluster.endpoint) as admin:
         names = [broker.name for broker in cluster.brokers]
@@ -64,6 +65,7 @@ def test_a_topic_is_where_it_was_put_and_stays_there_tq_1_tq_4() -> None:
         assert places(admin, "orders") == {names[0]: 3, names[1]: 2, names[2]: 2}
 
 
+@pytest.mark.slow
 def test_a_topic_leaves_a_broker_when_it_is_read_there(cluster: LocalCluster) -> None:
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         leaving, staying = (broker.name for broker in cluster.brokers)
@@ -124,6 +126,7 @@ def test_a_delayed_message_keeps_its_topic_on_a_broker(cluster: LocalCluster) ->
         assert admin.withdraw_topic("calls", broker=broker, wait_ms=10_000).gone
 
 
+@pytest.mark.slow
 def test_a_normal_topic_takes_delayed_messages_when_its_owner_says_so(cluster: LocalCluster) -> None:
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         admin.create_topic("orders", queues=1)

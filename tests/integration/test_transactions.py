@@ -147,6 +147,7 @@ def test_open_transactions_outlive_a_kill_of_their_brokers(cluster: LocalCluster
         assert received(cluster, topic, 4) == [b"0", b"2", b"4", b"5"]
 
 
+@pytest.mark.slow
 def test_one_that_nobody_decides_ends_where_users_can_read_it(hasty: LocalCluster) -> None:
     cluster, topic = hasty, "undecided"
     with evenq.Admin(endpoint=cluster.endpoint) as admin:

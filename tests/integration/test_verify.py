@@ -85,6 +85,7 @@ def test_a_healthy_cluster_keeps_every_promise_and_nothing_is_left_behind() -> N
 
 
 @pytest.mark.parametrize("harm", ["steal", pytest.param("rewind", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
     """A foreign member takes messages away: lost. A reset brings all of them again: after their ack."""
     with LocalCluster(rebalancer=False) as cluster:
@@ -113,6 +114,7 @@ def test_it_finds_what_somebody_else_does_to_its_group(harm: str) -> None:
         assert output["problems"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_and_leaves_nothing_behind() -> None:
     with LocalCluster(rebalancer=False) as cluster:
         command = [sys.executable, "-m", "evenq.cli", "verify", "--seconds", "60", "--endpoint", cluster.endpoint]

@@ -104,6 +104,7 @@ def test_a_volume_of_one_gibibyte_works_with_nothing_set(volume: Callable[[int],
         ({"DISK_FREE_MIN_BYTES": str(1 << 30)}, ["may use 0 MiB", "leave disk_free_min_bytes empty"]),
     ],
 )
+@pytest.mark.slow
 def test_sizes_that_cannot_work_on_the_volume_are_refused_at_the_start(
     volume: Callable[[int], Path], settings: dict[str, str], says: list[str]
 ) -> None:
@@ -122,6 +123,7 @@ def test_sizes_that_cannot_work_on_the_volume_are_refused_at_the_start(
     assert not (folder / "data" / "identity").exists(), "the next start may have other sizes"
 
 
+@pytest.mark.slow
 def test_an_old_folder_on_a_volume_too_small_is_served_with_a_warning(volume: Callable[[int], Path]) -> None:
     folder = volume(256)
     with cluster_on(folder) as cluster, evenq.Producer(endpoint=cluster.endpoint) as producer:

@@ -56,6 +56,7 @@ def receive(cluster: LocalCluster, group_name: str, count: int, *, ack: bool) ->
 
 
 @pytest.mark.parametrize("mode", ["sync", "memory"])
+@pytest.mark.slow
 def test_a_copy_that_never_led_reads_only_the_end_of_its_log(tmp_path: Path, mode: str) -> None:
     """Messages, acknowledgements and a delayed message from before come along, out of the replay and not out of the log."""
     with group(tmp_path, mode=mode, **SMALL, REPLICATION__SUSPECT_MS="4000") as cluster:  # what is not killed leads on

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 import evenq
 import evenq.aio
 from evenq.testing import LocalCluster
@@ -69,6 +71,7 @@ def receiving(net: GrpcNet, address: str, *, poll_ms: int) -> asyncio.Task[list[
     return asyncio.ensure_future(collect())
 
 
+@pytest.mark.slow
 def test_31_a_simple_consumer_at_an_empty_broker_gets_the_other_ones_message_at_once() -> None:
     """Checklist 31; and again after that broker was killed and is back."""
 

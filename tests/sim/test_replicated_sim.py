@@ -54,6 +54,7 @@ def test_copies_keep_every_promise_in_every_world(first: int) -> None:
 
 
 @pytest.mark.parametrize("plant", FOUND_BY)
+@pytest.mark.slow
 def test_the_simulation_finds_what_is_planted(plant: str) -> None:
     known = FOUND_BY[plant]
     for seed in (*known, *(seed for seed in range(SEARCHED) if seed not in known)):

@@ -75,6 +75,7 @@ def test_a_planted_fault_is_found(plant: str) -> None:
     pytest.fail(f"no known seed finds the planted fault; search with `make sim PLANT={plant}`")
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_history() -> None:
     text = (
         "import hashlib, sys; sys.path[:0] = sys.argv[1].split(':');"

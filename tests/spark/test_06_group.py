@@ -1,5 +1,5 @@
 """Spark jobs and consumers share a group: each message once over graceful changes, but for a batch that the stop of its
-job cut off, which Spark runs again; and who is killed repeats no more than its last batch.
+job cut off, which Spark runs again; and a member that is killed repeats no more than what it had in hand.
 
 `make spark-group` is the full size: EVENQ_TEST_SECONDS of joins and leaves, one each second, under EVENQ_TEST_RATE
 messages/s; its figures are printed. Here, beside all other tests, the same with less. Jobs are stopped in turn between

@@ -59,6 +59,7 @@ def test_a_recovery_that_serves_what_it_did_not_sync_is_caught(monkeypatch):
         asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_half_an_append_call_is_caught(monkeypatch):
     async def scenario():
         trace = await record(OPTIONS, operations=60)

@@ -62,6 +62,7 @@ def in_sync(apps: list[ReplicatedApp]) -> bool:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
     async def story() -> None:
         net = GrpcNet()
@@ -115,6 +116,7 @@ class Knocker:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,6 +290,7 @@ def test_a_lost_tail_is_an_error_or_reading_goes_on_at_what_is_left(
 
 @pytest.mark.parametrize("came", [0, 1, 2])
 @pytest.mark.parametrize("available_now", [True, False])
+@pytest.mark.slow
 def test_what_came_in_place_of_a_lost_tail_is_read_before_it_has_grown_past_the_old_offset(
     broker: Any, made: Any, available_now: bool, came: int
 ) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -25,6 +27,7 @@ lock = tool("lock")
 sbom = tool("sbom")
 
 
+@pytest.mark.slow
 def test_the_bill_of_an_image_lists_exactly_what_its_lists_install(tmp_path: Path) -> None:
     path = sbom.write("rebalancer", tmp_path / "one")
     bill = json.loads(path.read_text())

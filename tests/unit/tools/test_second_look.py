@@ -40,6 +40,7 @@ def second_look() -> ModuleType:
     [(0, 0, 0, 1, False), (2, 1, 0, 2, True), (2, 9, 1, 2, False), (4, 1, 1, 1, False)],
     ids=["all pass", "fail once", "fail twice", "too many"],
 )
+@pytest.mark.slow
 def test_the_second_run_decides_over_a_few_failures(
     second_look: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], *,
     failing: int, failures: int, code: int, runs_of_first: int, unstable: bool,
@@ -59,6 +60,7 @@ def test_a_suite_that_cannot_be_collected_gets_no_second_look(second_look: Modul
     assert second_look.main(command, caches=tmp_path / "caches") == 2
 
 
+@pytest.mark.slow
 def test_a_failure_of_an_earlier_run_is_forgotten(second_look: ModuleType, tmp_path: Path) -> None:
     suite = tmp_path / "test_suite.py"
     suite.write_text(SUITE.format(count=1, failing=1, failures=2))

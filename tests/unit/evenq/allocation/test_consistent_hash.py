@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from evenq.allocation import ConsistentHash, md5_hash
 
 
 @given(st.text())
+@pytest.mark.slow
 def test_the_hash_is_an_unsigned_32_bit_number_for_any_text_that_utf_8_can_hold(text) -> None:
     try:
         text.encode()

@@ -50,6 +50,7 @@ def test_from_every_start_the_shares_are_balanced_with_the_fewest_moves_there_ca
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 4), st.integers(1, 5), st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_a_budget_is_kept_unowned_queues_are_given_and_repeating_ends_balanced_with_the_fewest_moves(
     queue_count, member_count, budget, zones, rnd
 ) -> None:

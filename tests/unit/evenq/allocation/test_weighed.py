@@ -43,6 +43,7 @@ def test_a_level_above_the_slack_is_one_that_no_single_queue_could_lower(weights
 
 @settings(max_examples=100, deadline=None)
 @given(WEIGHTS, st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=8), st.integers(1, 5), st.data())
+@pytest.mark.slow
 def test_a_budget_is_kept_and_what_was_decided_once_is_decided_again(weights, capacities, budget, data) -> None:
     queues, ids = q(len(weights)), [f"c{index}" for index in range(len(capacities))]
     facts = {

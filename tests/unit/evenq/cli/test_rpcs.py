@@ -55,6 +55,19 @@ OTHER_CLIENTS = {"produce", "consume", "verify", "up"}
 OK = definition_pb2.Status(code=definition_pb2.OK)
 
 
+class Hurried(SystemClock):
+    """Waits for nothing, and says that the time has passed: an answer that never changes is not worth it."""
+
+    ahead_ms = 0.0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + int(Hurried.ahead_ms)
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        Hurried.ahead_ms += duration_ms
+        await super().sleep_ms(0)
+
+
 class Net:
     """Says OK to everything, with one queue where a decision is wanted."""
 
@@ -121,6 +134,8 @@ COMMANDS = [
 def asked_by_a_command(words: tuple[str, ...], parser: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     net = Net()
     monkeypatch.setattr(ClientContext, "open_net", lambda _: net)
+    for module in ("evenq.client.wiring", "evenq.cli.admin"):
+        monkeypatch.setattr(f"{module}.SystemClock", Hurried)
     main(line(words, parser))
     return net.asked
 
@@ -137,7 +152,7 @@ def asked_by_the_admin() -> set[str]:
     net = Net()
 
     async def run() -> None:
-        context = ClientContext(clock=SystemClock(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # a part of Net
+        context = ClientContext(clock=Hurried(), rng=random.Random(1), net=net)  # type: ignore[arg-type]  # a part of Net
         async with aio.Admin(endpoint="h:1", context=context) as admin:
             for name, method in inspect.getmembers(admin, inspect.iscoroutinefunction):
                 if name.startswith("_") or name == "close":

@@ -121,6 +121,7 @@ def test_a_listener_may_close_its_own_consumer(world: Any) -> None:
     assert one.queues == []
 
 
+@pytest.mark.slow
 def test_on_rebalance_may_close_its_own_consumer(world: Any) -> None:
     world.create("t")
     closed = threading.Event()

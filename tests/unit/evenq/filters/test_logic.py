@@ -165,6 +165,7 @@ def disjunction(truths: list[Truth]) -> Truth:
 
 @given(tree=TREES, properties=PROPERTIES, lower=st.booleans())
 @settings(max_examples=600, deadline=None)
+@pytest.mark.slow
 def test_an_expression_means_what_the_tables_of_truth_say(
     tree: Tree,
     properties: dict[str, str],

@@ -115,6 +115,7 @@ class Work:
 
 @pytest.mark.parametrize("flush", list(Flush))
 @pytest.mark.parametrize("engine", ["embedded", "local"])
+@pytest.mark.slow
 def test_a_crash_at_any_change_of_the_disk_loses_nothing_that_was_promised(engine, flush):
     whole = FaultDisk()
     clock = Time()
@@ -176,6 +177,7 @@ def test_after_a_failed_write_or_sync_nothing_is_acknowledged(engine):
 
 
 @pytest.mark.parametrize("engine", ["embedded", "local"])
+@pytest.mark.slow
 def test_any_flipped_bit_or_cut_file_is_refused_or_harmless(engine):
     rng = random.Random(3)
     disk, work, clock = FaultDisk(), Work(), Time()

@@ -264,6 +264,7 @@ def test_a_caller_that_goes_away_cancels_its_handler() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = service.park

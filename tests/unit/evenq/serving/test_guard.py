@@ -270,6 +270,7 @@ def test_nobody_passes_for_the_client_of_another_user() -> None:
     call(guard, HEARTBEAT, theirs)
 
 
+@pytest.mark.slow
 def test_no_changed_byte_of_a_header_makes_another_signature_right() -> None:
     """T10: whatever is let in says the same as the right one."""
     right = signed("root")

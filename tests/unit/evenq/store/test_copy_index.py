@@ -132,6 +132,7 @@ def test_the_files_are_those_that_a_store_makes(open_store):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_moment_leaves_files_that_are_whole(open_store):
     """Every operation on the disk is the last one in turn; then what was not synced is lost, in any part."""
 

@@ -164,6 +164,7 @@ def test_nothing_is_derived_behind_what_is_committed_or_on_disk(leading):
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_moment_of_a_replay_leaves_a_folder_that_tells_the_same(open_store, leading, monkeypatch):
     """Every operation on the disk is the last one in turn; then what was not synced is lost, in any part."""
     monkeypatch.setattr(copy_replay, "PIECE_BYTES", 2_000)

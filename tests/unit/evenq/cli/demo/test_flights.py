@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from evenq.cli.demo.flights import FLIGHTS_TOTAL, Delay, delays_by_carrier, flights
 
 
@@ -23,6 +25,7 @@ def test_the_truth_counts_every_flight_and_means_only_known_delays() -> None:
     assert list(truth) == sorted(truth)
 
 
+@pytest.mark.slow
 def test_the_file_holds_the_year() -> None:
     assert sum(1 for _ in flights()) == FLIGHTS_TOTAL == 336_776
 

@@ -108,6 +108,7 @@ FRAME = st.one_of(
 
 @given(st.lists(FRAME, max_size=30), st.lists(st.integers(1, 60), max_size=40))
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_how_the_input_is_split_changes_nothing(parts: list[bytes], cuts: list[int]) -> None:
     stream = HELLO + b"".join(parts)
     whole, split = connection(), connection()
@@ -123,6 +124,7 @@ def test_how_the_input_is_split_changes_nothing(parts: list[bytes], cuts: list[i
 
 @given(st.lists(st.binary(max_size=100) | FRAME, max_size=40), st.booleans())
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_any_bytes_end_in_typed_errors_and_bounded_memory(parts: list[bytes], polite: bool) -> None:
     made = greeted() if polite else connection()
     for part in parts:
@@ -485,6 +487,7 @@ def test_whatever_there_is_to_object_to_goes_frame_by_frame(
 
 @given(st.lists(CALL | FRAME | LATE_CALL, max_size=12), st.integers(1, 40))
 @settings(max_examples=300, deadline=None)
+@pytest.mark.slow
 def test_a_usual_call_is_the_same_in_one_step_as_frame_by_frame(parts: list[bytes], frames_max: int) -> None:
     both_ways(parts, replace(SMALL, streams_per_connection_max=4), frames_max=frames_max)
 

@@ -52,6 +52,7 @@ class Script:
         return set(check(self.events, limits=Tolerances(**limits)).counts)
 
 
+@pytest.mark.slow
 def test_a_hundred_good_histories_raise_no_false_alarm():
     for seed in range(100):
         report = check(good_history(seed))

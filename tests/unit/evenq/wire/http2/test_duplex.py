@@ -87,6 +87,7 @@ class Server:
     st.integers(0, 70_000),
     st.lists(st.integers(1, 30_000), min_size=1),
 )
+@pytest.mark.slow
 def test_messages_leave_whole_and_in_order_whatever_the_windows_are(
     messages: list[bytes], window: int, steps: list[int]
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_key_that_holds_something_else_is_refused_by_name(
     coordinators.run(scenario)
 
 
+@pytest.mark.slow
 def test_an_endpoint_where_nobody_listens_costs_a_try_and_none_at_all_is_unknown(etcd: Etcd, coordinators: Any) -> None:
     with FreePorts() as ports:
         dead = f"http://127.0.0.1:{ports.take()}"

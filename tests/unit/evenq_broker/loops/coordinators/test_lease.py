@@ -113,6 +113,7 @@ def test_an_answer_that_was_lost_is_found_by_the_number_of_the_write(lease_api: 
 
 
 @pytest.mark.parametrize("trouble", [pytest.param("silent", marks=pytest.mark.slow), "500", "403"])
+@pytest.mark.slow
 def test_an_api_server_that_is_away_is_unknown_in_bounded_time_and_said_once(
     lease_api: LeaseApi, coordinators: Any, caplog: pytest.LogCaptureFixture, trouble: str
 ) -> None:

@@ -71,6 +71,7 @@ def on(store: FakeStore, folder: Path, *, total_ms: int = 20_000) -> RemoteCoord
     )
 
 
+@pytest.mark.slow
 def test_tries_are_bounded_and_grow_with_the_endpoints(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = FakeStore()
