@@ -59,11 +59,11 @@ UNIT := tests/unit tests/spec tests/storage tests/sim
 QUICK := $(if $(EVENQ_TEST_ALL),,-m "not slow")
 
 test: dev ## test | unit, spec, storage, simulation and integration tests, without the slow ones
-	$(BIN)/pytest -q -n 4 $(QUICK) $(UNIT)
+	$(BIN)/pytest -q -n 3 $(QUICK) $(UNIT)
 	$(PYTEST) -q -n $(if $(EVENQ_TEST_ALL),4,6) --dist loadfile --no-loadscope-reorder $(QUICK) tests/integration
 	@test -n "$(EVENQ_TEST_ALL)" || echo "Left out: the slow ones of these (make unit integration); Spark, Kubernetes, other SDKs, kills (make help). All of it, as CI: make check"
 
-unit: dev ## test | every unit, spec, storage and simulation test, the slow ones too; four minutes
+unit: dev ## test | every unit, spec, storage and simulation test, the slow ones too; six minutes
 	$(BIN)/pytest -q -n auto $(UNIT)
 
 plain-sends: dev ## test | hold the two readers of SendMessage and Publish against each other: make plain-sends COUNT=1000000 SEED=1

@@ -180,6 +180,7 @@ def test_33_a_cancelled_receive_gives_back_within_a_second() -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.slow
 def test_35_a_push_consumer_that_works_for_twenty_minutes_keeps_its_message(fifo: bool) -> None:
     """Checklist 35: standard, and FIFO in a local retry; the rest of its message group waits with it."""
 

@@ -306,6 +306,7 @@ def test_a_deposed_leader_that_was_away_shows_the_log_of_its_successor(tmp_path:
 
 
 @pytest.mark.spec("HA-9", "HA-10", "OC-19")
+@pytest.mark.slow
 def test_a_follower_answers_only_readers_that_take_any_copy_and_own_nothing(tmp_path: Path) -> None:
     """Who owns a queue, as ordered listeners do, reads from the leader; so does who did not say that any copy will do."""
     with group(tmp_path) as cluster:

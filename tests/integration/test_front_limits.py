@@ -26,6 +26,7 @@ def asked(node: Node, header: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["nameserver", "rebalancer", "broker"])
+@pytest.mark.slow
 def test_a_server_keeps_the_bound_of_its_settings_and_counts_it(cluster: LocalCluster, program: str) -> None:
     node = next(node for node in cluster.nodes if node.name.startswith(program))
     asked(node, "x" * 2_000)

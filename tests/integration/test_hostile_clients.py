@@ -490,6 +490,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
 # ------------------------------------------------------------------------------------------------ bad listeners
 
 
+@pytest.mark.slow
 def test_a_listener_that_exits_hangs_and_talks_nonsense_loses_nothing_and_ends_in_time(tmp_path: Path) -> None:
     """Our SDK in threads: what `sys.exit` and the like would do to the consumer's own loop."""
     release, done, lock = threading.Event(), set[bytes](), threading.Lock()

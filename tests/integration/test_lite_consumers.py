@@ -161,6 +161,7 @@ def test_errors_name_the_limit(cluster: LocalCluster) -> None:
         evenq.LiteSimpleConsumer(group="plain", topic="plain", endpoint=cluster.endpoint)
 
 
+@pytest.mark.slow
 def test_the_command_line_sends_to_a_lite_topic_lists_it_and_receives(cluster: LocalCluster) -> None:
     topic = made(cluster, "typed")
 

@@ -31,6 +31,7 @@ for _ in range(4):
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize("engine", ["embedded", "local"])
+@pytest.mark.slow
 def test_nothing_that_send_returned_is_lost_by_kill_9(engine, flush, tmp_path):
     result = dict.fromkeys(range(4), -1)
     for _ in range(2):

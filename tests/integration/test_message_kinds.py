@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 import evenq
 from evenq.testing import LocalCluster
 from evenq.wire.convert import set_duration_ms
@@ -101,6 +103,7 @@ async def make(client: Client) -> None:
     await client.call("/evenq.v1.Admin/CreateTopic", request, admin_pb2.CreateTopicResponse)
 
 
+@pytest.mark.slow
 def test_47_lite_topics_of_two_brokers_come_in_order_through_one_of_them_also_after_a_restart() -> None:
     """Checklist 47. What the killed broker owned is there again with its progress."""
 

@@ -342,6 +342,7 @@ def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Way
 
 
 @pytest.mark.parametrize("call", ["ack", "change", "dead letter", "pull"])
+@pytest.mark.slow
 def test_a_call_of_the_public_protocol_finds_the_queues_broker_from_any_other(signed: Way, call: str) -> None:
     """Its header names no broker: the receipt handle or the queue says whose it is, and the caller's rights count."""
     name = f"shop-{call.replace(' ', '-')}"
@@ -475,6 +476,7 @@ def test_a_forwarded_port_of_a_cluster_that_knows_nothing_of_it(tmp_path: Path) 
         assert "broker-c" in command("broker", "list", "--one-address", endpoint=endpoint)
 
 
+@pytest.mark.slow
 def test_the_command_line_and_spark_through_one_address(way: Way) -> None:
     if way.keys:
         pytest.skip("keys make no difference here")

@@ -82,6 +82,7 @@ def polled(poll: Callable[[], list[evenq.ReceivedMessage]], seconds: float = 60)
 
 
 @pytest.mark.parametrize("subscribing", [True, False])
+@pytest.mark.slow
 def test_a_poll_of_a_missing_topic_raises_once_and_goes_on_when_it_is_there(
     cluster: LocalCluster, subscribing: bool
 ) -> None:

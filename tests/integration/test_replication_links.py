@@ -202,6 +202,7 @@ def test_a_peer_that_comes_goes_and_comes_back_is_linked_again(caplog: pytest.Lo
 
 
 @LINUX
+@pytest.mark.slow
 def test_a_slow_reader_costs_its_sender_a_bounded_amount_of_memory() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4_096

@@ -218,6 +218,7 @@ def test_a_full_disk_stops_sends_only_and_they_resume_within_5_s_of_space(
         assert "Traceback" not in node.log_text()
 
 
+@pytest.mark.slow
 def test_a_broker_starts_on_a_full_disk_serves_reads_and_takes_sends_when_there_is_space(small: Path) -> None:
     settings = {
         "STORE__PATH": str(small / "data"), "STORE__SEGMENT_BYTES": str(MIB), "STORE__DISK_USED_MAX_RATIO": "1",

@@ -138,6 +138,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClus
         yield cluster, Tls(ca=cluster.authority.ca, certificate=mine.certificate, key=mine.key)
 
 
+@pytest.mark.slow
 def test_all_servers_know_each_other_over_tls_and_no_port_speaks_plain_text(
     secure: tuple[LocalCluster, Tls],
 ) -> None:

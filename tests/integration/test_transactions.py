@@ -129,6 +129,7 @@ def test_another_producer_of_the_topic_answers_for_one_that_died(cluster: LocalC
         assert received(cluster, topic, 2) == [b"0", b"1"]
 
 
+@pytest.mark.slow
 def test_open_transactions_outlive_a_kill_of_their_brokers(cluster: LocalCluster, topic: str) -> None:
     checker = Checker()
     with producer(cluster, checker, topic) as made:

@@ -30,6 +30,7 @@ def test_a_disk_that_lies_is_caught(lie):
         asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_store_that_answers_before_the_sync_is_caught(monkeypatch):
     async def scenario():
         trace = await record(OPTIONS, operations=40)
@@ -82,6 +83,7 @@ def test_a_frame_whose_checksum_nobody_looks_at_is_caught(monkeypatch, seed):
 
 @pytest.mark.parametrize("flush", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("heard", ["goes on", pytest.param("", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_store_that_syncs_again_after_a_failed_sync_is_caught(monkeypatch, flush, heard):
     def sync(self):
         if self._file is not None:

@@ -110,6 +110,7 @@ def test_other_starts_are_not_kept(broker: Any, made: Any, more: dict[str, str])
     assert not groups.deleted
 
 
+@pytest.mark.slow
 def test_a_start_that_cannot_be_kept_or_deleted_stops_nobody(
     broker: Any, made: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_query_whose_checkpoint_is_elsewhere_does_not_begin(broker: Any, made:
         made(checkpointLocation=str(tmp_path)).initialOffset()
 
 
+@pytest.mark.slow
 def test_a_broker_that_refuses_progress_does_not_stop_the_query(broker: Any, made: Any) -> None:
     broker.refuse_commits = True
     broker.send("a")

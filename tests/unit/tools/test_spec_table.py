@@ -67,6 +67,7 @@ def test_rows_without_a_test_with_both_and_unknown_ids_are_problems() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_it_prints_and_says_what_is_missing_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     code = spec_table.main(["--counts"])
     printed = capsys.readouterr()

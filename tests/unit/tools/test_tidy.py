@@ -17,6 +17,7 @@ def texts(source, path="src/evenq/model/thing.py"):
     return [finding.text for finding in tidy.check_module(path, source)]
 
 
+@pytest.mark.slow
 def test_the_tree_is_tidy():
     findings = [str(finding) for path, source in tidy.modules() for finding in tidy.check_module(path, source)]
     assert findings == []

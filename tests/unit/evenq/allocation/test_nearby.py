@@ -27,6 +27,7 @@ def test_rooms_are_read_from_the_front_of_names() -> None:
     st.lists(st.integers(0, 6), min_size=1, max_size=9),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_every_queue_has_one_owner_whatever_the_rooms(queue_rooms, client_rooms, together) -> None:
     queues = sorted(MessageQueue("T", f"r{room}@b", index) for room, count in queue_rooms for index in range(count))
     ids = sorted(f"r{room}@c{number}" for number, room in enumerate(client_rooms))

@@ -27,6 +27,7 @@ ZONES = st.sampled_from(["", "z0", "z1", "z2"])
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 70), NAMES, st.data())
+@pytest.mark.slow
 def test_a_join_moves_queues_only_to_the_newcomer_and_a_leave_only_the_leavers(queue_count, names, data) -> None:
     queues = q(queue_count)
     zones = {

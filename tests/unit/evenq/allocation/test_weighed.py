@@ -27,6 +27,7 @@ WEIGHTS = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
 
 @settings(max_examples=200, deadline=None)
 @given(WEIGHTS, st.integers(1, 8), st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_a_level_above_the_slack_is_one_that_no_single_queue_could_lower(weights, member_count, rnd) -> None:
     queues, ids = q(len(weights)), [f"c{index}" for index in range(member_count)]
     fields = dict(zip(queues, map(float, weights), strict=True))

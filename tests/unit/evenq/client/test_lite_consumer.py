@@ -129,6 +129,7 @@ def test_control_c_ends_a_receive_and_it_takes_no_message_afterwards(world: Any)
 
 
 @pytest.mark.parametrize("failure", [KeyError("a mistake"), SystemExit("end"), KeyboardInterrupt(), StopIteration()])
+@pytest.mark.slow
 def test_whatever_a_listener_raises_its_message_comes_again_and_others_go_on(
     world: Any, failure: BaseException
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01
 
 
 @given(st.dictionaries(TEXT.filter(bool), TEXT, max_size=8))
+@pytest.mark.slow
 def test_pairs_come_back_in_their_order(sent):
     assert list(pairs.decode(pairs.encode(sent, "headers")).items()) == list(sent.items())
 

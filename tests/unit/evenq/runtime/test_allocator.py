@@ -30,6 +30,7 @@ print(before, added())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 @pytest.mark.parametrize("chosen", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}])
+@pytest.mark.slow
 def test_blocks_that_come_and_go_cost_their_pages_once_unless_the_environment_decides(chosen):
     environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name and "GLIBC" not in name}
     output = subprocess.run(

@@ -22,6 +22,7 @@ def test_fields_come_back_as_they_were_written(fields):
 
 
 @given(st.binary(max_size=60))
+@pytest.mark.slow
 def test_any_bytes_are_read_or_refused(data):
     with contextlib.suppress(BadRequest):
         assert all(number >= 0 for number, _ in read_fields(data))

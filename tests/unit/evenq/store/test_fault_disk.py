@@ -130,6 +130,7 @@ def test_a_crash_at_any_operation_loses_nothing_acknowledged(open_store, flush):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_write_torn_at_any_kind_of_byte_leaves_whole_calls(open_store):
     async def scenario():
         plain = await operations(open_store, FlushMode.SYNC)
@@ -149,6 +150,7 @@ def test_a_write_torn_at_any_kind_of_byte_leaves_whole_calls(open_store):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.slow
 def test_any_operation_may_fail_once_and_nothing_acknowledged_is_lost(open_store, number):
     async def scenario():
         count = (await operations(open_store, FlushMode.SYNC)).operations

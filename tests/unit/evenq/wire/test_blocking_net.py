@@ -181,6 +181,7 @@ def test_a_mistake_is_the_sentence_of_the_other_net_and_is_not_looked_into_by_ea
     played(story)
 
 
+@pytest.mark.slow
 def test_new_files_are_used_by_the_next_call_while_running_ones_end_on_the_old_channel(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: Front, carrier: str
 ) -> None:

@@ -194,6 +194,7 @@ def test_one_stream_more_than_the_maximum_is_refused_and_its_fields_enter_the_ta
     st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30_000)), max_size=40),
     st.integers(0, 70_000),
 )
+@pytest.mark.slow
 def test_data_stays_within_both_windows_and_arrives_whole_and_in_order(
     sizes: list[int], updates: list[tuple[int, int]], window: int
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_compressed_message_is_refused_with_what_would_be_read(loop: Any) -> N
     run(loop, test)
 
 
+@pytest.mark.slow
 def test_what_is_over_is_freed_without_the_collector(loop: Any) -> None:
     """10,000 clients that vanish would otherwise be held, with all their buffers, until it comes."""
 
@@ -303,6 +304,7 @@ def last_words(made: socket.socket) -> list[int]:
     return kinds
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_ended_politely_and_a_dead_one_without_a_word(loop: Any) -> None:
     async def idle(_: Service, __: Http2Server, port: int) -> None:
         assert (await asyncio.to_thread(last_words, raw(port)))[-3:] == [f.GOAWAY, f.PING, f.GOAWAY]

@@ -136,6 +136,7 @@ def test_after_a_failure_the_net_is_told_to_connect_anew() -> None:
     run(story)
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_closed_is_left_alone_for_a_while_in_both_directions(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
