@@ -68,6 +68,7 @@ class QueryCheckpoint:
 
         asking = threading.Thread(target=ask, name="evenq-checkpoint", daemon=True)
         asking.start()
+        # In a thread, as `pyarrow.fs` takes no time limit; a daemon, so that it cannot hold up the end.
         asking.join(timeout_ms / 1000)
         return bool(result and result[0])
 

@@ -88,6 +88,7 @@ def unary(endpoint: str, method: str, request: bytes, *, timeout_ms: int, writes
     """One request, one answer. `method` is `/package.Service/Rpc`. `writes`: a topic that its first message makes may
     be reported as if it were there.
     """
+    # A worker that reads has a socket already; one more call over it spares the process grpc.
     kept = None if writes else _kept(endpoint)
     if kept is not None:
         _keep(endpoint, kept)

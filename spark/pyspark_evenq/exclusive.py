@@ -124,6 +124,7 @@ class ExclusiveQueues:
         self.committer.flush(timeout_ms=FLUSH_MS)
 
     def close(self) -> None:
+        # A group that is deleted in a moment needs no progress.
         self.committer.close(timeout_ms=0 if self._group.wanted else CLOSE_MS)
         self.member.leave(timeout_ms=GOODBYE_MS)
         self._group.delete()
@@ -194,6 +195,7 @@ class ExclusiveQueues:
         unplaced = [queue for queue in positions if queue not in route]
         if unplaced:
             log.warning("no broker of %s is known, its progress is only in the checkpoint", unplaced[0])
+        # Before the call: if its answer is lost, the broker's newer offset must not look like another member's work.
         self.member.sent(positions)
         for address, queues in cluster.by_address(
             {queue: route[queue] for queue in positions if queue in route}

@@ -54,5 +54,7 @@ class Limiter:
         sizes = {queue: size for queue in largest[:SAMPLES_MAX] if (size := row_bytes(queue)) is not None}
         if not sizes:
             return limit
+        # Weighted by backlog: a queue with few large messages would otherwise make batches of many small ones too
+        # short.
         mean = sum(sizes[queue] * backlog[queue] for queue in sizes) / sum(backlog[queue] for queue in sizes)
         return max(1, min(limit, int(self._limits.bytes_max / max(mean, 1.0))))

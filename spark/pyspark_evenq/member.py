@@ -149,6 +149,7 @@ class _MemberLoop:
 
     async def hold(self, route: Route) -> frozenset[MessageQueue]:
         sessions, calls = self._opened()
+        # Queues that left the topics: their locks end with the session, and losing them is no `QueueTaken`.
         self._held &= set(route)
         self._addresses = {queue.broker_name: address for queue, address in route.items()}
         await self._subscribe(sessions, calls, route)
@@ -159,6 +160,7 @@ class _MemberLoop:
         self._must_be_ours()
         for name in sorted(self._addresses):
             missing = [queue for queue in sorted(route) if queue.broker_name == name and queue not in self._held]
+            # Without a session a broker has no member to give a lock to; the next trigger tries again.
             if missing and sessions.up(name):
                 await self._take(calls, name, missing)
         self._must_be_ours()
@@ -184,6 +186,7 @@ class _MemberLoop:
 
         _, calls = self._opened()
         try:
+            # Out of range is an answer all the same: the broker has seen where the member reads.
             with suppress(errors.IllegalOffset):
                 await calls.pull(
                     self._addresses[queue.broker_name], self._group, queue, offset, batch_max=1, bytes_max=1, wait_ms=0,
@@ -378,6 +381,7 @@ class _MemberLoop:
                     holders = [lock.holder for lock in locks if not lock.granted and lock.holder]
                     said_ms = self._wait_or_fail(holders, give_up_ms, said_ms)
                 except GroupBusy:
+                    # Else the locks that were got would keep the others waiting until this session is dropped.
                     await self.leave(SETTLE_MS // 4)
                     raise
 
@@ -409,6 +413,7 @@ class _MemberLoop:
     async def _again(self, name: str) -> None:
         """Take the locks that should be ours once more, and note the ones that are not."""
         sessions, calls = self._opened()
+        # Before the calls: a silence while they run makes their answers worthless (`LockTrust.confirm`).
         suspicions = sessions.suspicions(name)
         queues = sorted(queue for queue in self._held if queue.broker_name == name)
         for topic in sorted({queue.topic for queue in queues}):

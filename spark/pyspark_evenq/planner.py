@@ -194,6 +194,7 @@ def _merged(packed: list[list[OffsetRange]], count: int) -> list[list[OffsetRang
     heap: list[tuple[int, int]] = [(0, number) for number in range(count)]
     merged: list[list[OffsetRange]] = [[] for _ in range(count)]
     rows = {number: sum(piece.count for piece in task) for number, task in enumerate(packed)}
+    # The largest first, each to the smallest task (LPT): near the best split, and the same for the same ranges.
     for number in sorted(rows, key=lambda number: (-rows[number], number)):
         size, smallest = heapq.heappop(heap)
         merged[smallest] += packed[number]
@@ -205,5 +206,6 @@ def _split(whole: OffsetRange, size_max: int) -> list[OffsetRange]:
     if size_max <= 0 or whole.count <= size_max:
         return [whole]
     parts = -(-whole.count // size_max)
+    # By multiplication, so that parts differ by one message at most and a replay cuts in the same places.
     edges = [whole.start + whole.count * number // parts for number in range(parts + 1)]
     return [OffsetRange(queue=whole.queue, start=low, end=high) for low, high in pairwise(edges) if low < high]

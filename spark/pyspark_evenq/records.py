@@ -116,6 +116,7 @@ class _Headers:
         self.begin = ends - sizes
         if not self.count:
             return
+        # A view at every byte, each element a header: indexing it with the begins takes all headers in one step.
         whole: Any = np.ndarray(
             (len(self.data) - HEADER_BYTES + 1,), dtype=f"V{HEADER_BYTES}", buffer=self.data, strides=(1,)
         )
@@ -151,6 +152,7 @@ class _Headers:
         places = zip((self.begin + COVERED_AT).tolist(), self.end.tolist(), strict=True)
         checksums = np.array([crc32c(view[begin:end]) for begin, end in places], dtype=np.uint64)
         wrong = np.flatnonzero(checksums != self._word(KIND_AT) >> HALF)
+        # A record that came in part cannot be compared: the broker was to check those.
         if len(wrong) or not (records.head and records.system):
             at = self.first_offset + (int(wrong[0]) if len(wrong) else 0)
             raise RecordChecksumMismatch(f"message {at} of {records.queue} does not fit its checksum")

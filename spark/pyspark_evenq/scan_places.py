@@ -73,6 +73,7 @@ class ScanPlaces:
     def find(self) -> None:
         """Ask for the route. Raises TopicNotFound, and ConnectionFailed if no live broker serves the queue."""
         located = cluster.locate(self._endpoints, [self._queue.topic]).must_exist()
+        # The old ones if the route names none: it loses a broker whose leader is gone just when followers are wanted.
         self._followers = located.followers_of(self._queue) or self._followers
         address = located.addresses.get(self._queue, "")
         if not address:

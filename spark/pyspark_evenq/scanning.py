@@ -204,6 +204,8 @@ class _RangeScan:
                 if self._moves_on:
                     return
         finally:
+            # At once, not when it is collected: the call would hold its connection, which the next scan of the task
+            # may use.
             blocks.close()
 
     def _batch(self, block: Block) -> pa.RecordBatch | None:
@@ -237,6 +239,7 @@ class _RangeScan:
 
     def _accept(self, block: Block) -> None:
         """Check that the block goes on where the last one ended, then move on."""
+        # With a filter brokers leave messages out, so only without one a hole in the offsets is a loss.
         if not self._tags and not self._options.sql_filter:
             dense = block.first_offset == self._next and block.next_offset - block.first_offset == block.count
             if not dense:
@@ -273,6 +276,7 @@ class _RangeScan:
         over = now - self._failing_since > self._options.read_timeout_ms / 1000
         silent = follows or isinstance(failure, errors.ConnectionFailed | errors.RequestTimeout)
         if silent and self._given_up is not None and (over or self._queue.broker_name in self._given_up):
+            # Kept for the whole task: its other ranges of this broker do not wait `read_timeout_ms` each.
             self._given_up.add(self._queue.broker_name)
             counted.left_out({self._queue: self._end - self._next}, failure)
             self._end = self._next

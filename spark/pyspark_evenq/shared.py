@@ -69,9 +69,11 @@ class SharedQueues:
         if first:
             self._store(self._new, route)
         if self._inherited is None:
+            # Once: later offsets are of this run's own tenures.
             self._inherited = {} if first else dict(start.ends)
         self._new, self._start, self._frozen = {}, start, frozen
         self.member.read({queue.topic for queue in route})
+        # Spark asks for the next batch only when the last one is logged, so this is safe to report.
         self.member.done(self._read_up_to(start))
         if frozen is not None and not self._balanced:
             self._balanced = self.member.until_balanced(self._options.read_timeout_ms)
@@ -98,6 +100,7 @@ class SharedQueues:
         gained = self._gained({queue: one for queue, one in sure.items() if queue not in self._tenures})
         if self._frozen is not None:
             frozen = self._frozen
+            # `availableNow` ends at what was there at its start; a queue that others have read beyond that is theirs.
             gained = {q: offset for q, offset in gained.items() if q in frozen and offset <= frozen[q].high}
         kept = {queue: start.ends[queue] for queue in self._tenures}
         queues = frozenset((kept.keys() & sure.keys()) | gained.keys())
@@ -149,6 +152,7 @@ class SharedQueues:
 
     def _read_up_to(self, end: StreamOffset) -> dict[MessageQueue, tuple[Tenure, int]]:
         """What is progress when the batch that ends there is done."""
+        # An offset of other messages would be a progress that the group has not made.
         anew = {entry.queue for entry in trimmed(end.ends, self._watch.bounds, end.uids) if entry.anew}
         return {
             queue: (tenure, end.ends[queue])
@@ -174,6 +178,7 @@ class SharedQueues:
             ahead = {queue: offset for queue, offset in ahead.items() if queue not in differing}
         self._begins = decided | {queue: (one, ahead.get(queue, one.begins)) for queue, one in first.items()}
         for queue in first:
+            # Once for each queue: when it comes a second time, others may have read it meanwhile.
             past.pop(queue, None)
         if ahead:
             self.member.note({queue: (first[queue], offset) for queue, offset in ahead.items()})

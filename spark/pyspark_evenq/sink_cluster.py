@@ -114,6 +114,7 @@ def _chosen(addresses: Mapping[str, str], query_id: str, batch_id: int, topics: 
     if not known and silent is not None:
         raise silent  # it may be the one that knows
     chosen = known[0] if known else _hashed(addresses, query_id)
+    # The chosen one hears of it first: no other broker may name a coordinator that does not know it is one.
     for name in sorted(addresses, key=lambda name: name != chosen):
         if answers.get(name):
             continue
@@ -123,6 +124,7 @@ def _chosen(addresses: Mapping[str, str], query_id: str, batch_id: int, topics: 
             if not known:
                 raise
             continue
+        # The smaller name wins for both tasks, so that they agree without a word to each other.
         if coordinator != chosen and coordinator < chosen:
             return _chosen(addresses, query_id, batch_id, topics)  # another task chose at the same moment
     return chosen

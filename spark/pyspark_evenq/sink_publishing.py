@@ -103,6 +103,7 @@ class _Publisher:
             self._last[target].result()
         call = self._pool.submit(_call, address, method, request, self._options.write_timeout_ms)
         self._running.append(call)
+        # Only there order is promised; rows that may go anywhere are sent side by side.
         if target.queue_id >= 0:
             self._last[target] = call
 

@@ -114,11 +114,13 @@ class _Stager:
         self._attempt = attempt
         self._routes = routes
         self._queues = QueuesOf(routes)
+        # Random, not Spark's attempt id: that begins at 0 again with each driver (decision 33).
         self._token = uuid.uuid4().bytes
         self._topics = {topic: None}
         self._addresses = dict(routes[topic].addresses)
         self._sequences: dict[str, int] = {}
         self._rows = 0
+        # Not 0: the tasks of a batch begin together, and would all send their first block to the same broker.
         self._turn = attempt.partition_id
         self._pool = ThreadPoolExecutor(options.in_flight, "evenq-sink")
         self._running: deque[Future[None]] = deque()
@@ -150,10 +152,12 @@ class _Stager:
         )  # fmt: skip
         request = joined(head, pack(piece, first_row=self._rows, born_ms=time.time_ns() // 1_000_000))
         if len(request) > REQUEST_BYTES_MAX and piece.num_rows > 1:
+            # Rows are cut by their mean size, so a piece with a few large ones may be over what a broker reads.
             half = piece.num_rows // 2
             self._send(SinkTarget(target.topic, name, target.queue_id), piece.slice(0, half))
             self._send(SinkTarget(target.topic, name, target.queue_id), piece.slice(half))
             return
+        # Counted per broker: a block that is sent again has the same number, and is stored once.
         self._sequences[name] = self._sequences.get(name, 0) + 1
         self._rows += piece.num_rows
         self._topics[target.topic] = None

@@ -45,6 +45,7 @@ class DefaultSource(DataSource):
         from pyspark_evenq.reader import BatchReader
 
         options = ReadOptions.parse(self.options, streaming=False)
+        # Spark asks only a reader that has `pushFilters`, and refuses one where its own setting for it is off.
         made = PushdownReader if options.filter_pushdown else BatchReader
         return made(options, columns(schema, types_of(options)))
 

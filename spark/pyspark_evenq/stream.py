@@ -68,6 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: _Runner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        # Threads, locks and channels do not pickle, and a worker needs none of the runner.
         return self.__dict__ | {"_made": None}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
@@ -89,6 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, or `start` itself if there is nothing new."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         end = self._runner.latest(StreamOffset.from_json(start), limit=rows)
+        # Equal offsets are how a source says "nothing new": any other text makes a batch, be it empty.
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -105,7 +107,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_partitions=self._options.max_partitions,
             ordered=self._runner.ordered(),
         )
+        # Of the batch as it is logged, not of now: a topic that was made anew since must be noticed by the task.
         uids = StreamOffset.from_json(end).uids
+        # Spark plans tasks of a batch only after the offset is in its log; a replay after a restart comes here, too.
         self._runner.logged(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return list(scanning.scan_tasks(planned, self._runner.watch.located() if planned else cluster.Located(), uids))
 
@@ -190,6 +194,7 @@ class _Runner:
     def latest(self, start: StreamOffset, *, limit: int) -> StreamOffset | None:
         first_batch = self._initial is not None and start == self._initial
         self.queues.begin(start, first=first_batch, frozen=self._frozen)
+        # That Spark asks for more is its word that the batch before is in the commit log (decision 43).
         self._last_batch.over()
         if not first_batch:
             self._pinned.drop()
@@ -197,6 +202,7 @@ class _Runner:
         try:
             end = self._next(start, limit=limit, first_batch=first_batch)
         finally:
+            # In `finally`: a plan that failed must free the queues that were claimed for it.
             kept = self.queues.planned(end)
         if end is None or not kept:
             return None
@@ -265,6 +271,7 @@ class _Runner:
             start = self._back(start, others)
             end = plan(start, moved=moved | others.keys()) or end
             noted, _ = compared(start, end, self.watch.marks)
+        # Only now: a trigger that found nothing must not start the delay of `maxTriggerDelay` anew.
         self._limiter.triggered()
         noted = {queue: mark for queue, mark in noted.items() if queue not in anew}
         return self._counted(replace(end, marks=noted), start, gone)
@@ -402,6 +409,7 @@ class _Runner:
 
 def _on_sigterm(runner: _Runner) -> None:
     """Spark ends the runner of a stopped query with SIGTERM: send the last progress first, then end as before."""
+    # Python takes signal handlers in the main thread alone.
     if threading.current_thread() is not threading.main_thread():
         return
     owner = os.getpid()
@@ -409,6 +417,7 @@ def _on_sigterm(runner: _Runner) -> None:
 
     def handler(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends two, one right after the other
+        # A forked child inherits the handler: it must not report progress that is its parent's.
         if os.getpid() == owner:
             try:
                 runner.close()

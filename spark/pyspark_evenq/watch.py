@@ -187,6 +187,7 @@ class QueueWatch:
 
     def close(self) -> None:
         if self._pool is not None:
+            # Parked calls last up to `POLL_MS`; a query that is stopped must end within 2 s.
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _threads(self) -> ThreadPoolExecutor:

@@ -355,6 +355,7 @@ class Encoder:
 
 def _process_ids() -> MessageIds:
     process_id = os.getpid()
+    # By process: a forked child would otherwise go on with its parent's counter and make the same ids.
     if process_id not in _ids:
         _ids[process_id] = MessageIds(mac=uuid.getnode(), process_id=process_id)
     return _ids[process_id]

@@ -135,6 +135,7 @@ class GrpcBlockingNet:
         """With the lock held; False: calls may run on all channels."""
         now_ms = _monotonic_ms()
         address, idle = min(self._links.items(), key=lambda item: item[1].used_ms)
+        # Channels do not count their calls, so age decides: no call began within the longest time limit, none runs.
         if now_ms - idle.used_ms <= self._longest_ms:
             return False
         del self._links[address]
@@ -160,6 +161,7 @@ class GrpcBlockingNet:
         with self._lock:
             if self._links.get(address) is link:
                 del self._links[address]
+                # Twice: once for the thread that took the channel and has not called yet, once for its call.
                 self._retired.append((now_ms + 2 * self._longest_ms, link.channel))
             while self._retired and self._retired[0][0] <= now_ms:
                 ended.append(self._retired.popleft()[1])

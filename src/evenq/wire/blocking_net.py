@@ -130,6 +130,7 @@ class BlockingNet:
             core = connection.core
             status, message, refused = core.status, core.message, core.refused
             details, trailers = core.details, core.trailers
+            # Read before it is given back: the next thread's call overwrites `core`.
             self._give_back(pool, connection)
             if not status:
                 return message if type(message) is bytes else bytes(message)
@@ -194,6 +195,7 @@ class BlockingNet:
         version = self._tls().version if pool.encrypted else PLAIN
         while True:
             try:
+                # The newest: old ones become idle and are closed by `look_after`. A deque's pop needs no lock.
                 connection = pool.idle.pop()
             except IndexError:
                 waited = self._wait(pool, address, method, until_ms)
@@ -201,6 +203,8 @@ class BlockingNet:
                     break
                 connection = waited
             try:
+                # Looked at before the request is written: what goes into a connection that the server left would be
+                # lost, and whether it was read is not known.
                 if connection.version == version and connection.is_fresh():
                     return connection
             except BaseException:
@@ -330,6 +334,8 @@ class BlockingNet:
         pools, self._pools = list(self._pools.values()), {}
         self._lock, self._explaining = threading.Lock(), threading.Lock()
         for pool in pools:
+            # Closed without a farewell: the socket is the parent's too, and what the child wrote would end the
+            # parent's call.
             for connection in pool.idle:
                 connection.close()
 

@@ -102,11 +102,13 @@ class BlockingSocket:
     def call(self, headers: EncodedHeaders, message: bytes, *, timeout_ms: int, until_ms: int) -> None:
         """Make one call; its outcome is in `core`. Raises TimeoutError, Lost, ConnectionFault."""
         core = self.core
+        # Calls of one kind have one time limit: the kernel keeps it, and most calls set none.
         if timeout_ms != self._armed_ms:
             self._arm(timeout_ms)
         try:
             self._write(core.begin(headers, message), until_ms)
         except Lost as error:
+            # A server may answer and close before it read all (too large, no room): its answer is then in our buffer.
             if not self._answered_early():
                 raise Lost(str(error), undone=True) from error
             return
@@ -132,6 +134,7 @@ class BlockingSocket:
         for _ in range(LOOKS_MAX):
             if core.leaving:
                 return False
+            # Polled first: a read that would block costs an exception, and between calls nothing comes as a rule.
             if not self._poll.poll(0):
                 return True
             try:
@@ -340,8 +343,10 @@ def _connect(target: str, until_ms: int) -> socket.socket:
         connected: socket.socket | None = None
         try:
             connected = socket.socket(family, kind, protocol)
+            # The time that is left is shared out: one silent address must not use up that of the others.
             connected.settimeout(left_ms / 1000 / (len(places) - number))
             connected.connect(address)
+            # Blocking from here on: the kernel's own time limits bound the waits (decision 38).
             connected.settimeout(None)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

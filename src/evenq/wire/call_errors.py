@@ -61,10 +61,13 @@ def call_error(
             return errors.Unsupported(
                 f"{address} does not serve {method}; is this the right port, and does its version match?"
             )
+        # gRPC has one status for "too large" and "too many"; its text is all that tells them apart, and our front uses
+        # the same.
         case Status.RESOURCE_EXHAUSTED if "larger than max" in reason:
             return errors.PayloadTooLarge(f"{address} does not read {call}: {reason}; send less at once")
         case Status.RESOURCE_EXHAUSTED:
             return errors.TooManyRequests(f"{address} is overloaded: {reason}; try again later")
+        # A reset stream is told as INTERNAL by gRPC: the connection went, and the call may be tried again elsewhere.
         case Status.INTERNAL | Status.UNKNOWN if "RST_STREAM" not in reason:
             return errors.InternalError(f"{address} failed in {call}: {reason}")
         case _:

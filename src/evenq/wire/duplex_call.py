@@ -250,6 +250,7 @@ class _DuplexSocket(asyncio.Protocol):
 
     def _lose(self, reason: str) -> None:
         """It is of no more use."""
+        # The end of a connection after the end of the call is no loss.
         if self.core.running or not self._begun:
             self.lost = self.lost or reason
         if not self.greeted.done():

@@ -152,6 +152,8 @@ class GrpcNet:
         call: Any = None
         try:
             opener: Any
+            # A single request is a `unary_stream` call: grpc.aio would otherwise run a task for the iterator of one
+            # message.
             if isinstance(requests, bytes):
                 opener = peer.streams.get(method)
                 if opener is None:
@@ -172,6 +174,8 @@ class GrpcNet:
         finally:
             peer.in_flight -= 1
             if call is not None:
+                # A generator may be closed at a `yield`: gRPC goes on receiving until the call is cancelled. After the
+                # end it does nothing.
                 call.cancel()
             if peer.retired:
                 await self._end(peer)
@@ -298,6 +302,7 @@ class GrpcNet:
         self, error: grpc.aio.AioRpcError, peer: _Peer, address: str, method: str, timeout_ms: int | None
     ) -> errors.Error:
         known = grpc_call_error(error, peer.target, method, timeout_ms, table=self._error_table)
+        # A probe costs two connections, so only errors are explained behind which TLS may stand.
         if not isinstance(known, errors.ConnectionFailed) or not worth_asking(error.details() or "", peer.target):
             return known
         reason = await self._explain(peer.target, encrypted=peer.version >= 0)
@@ -318,6 +323,7 @@ class GrpcNet:
             files = self._channels().files if encrypted else None
             asking = spawn(asyncio.to_thread(explain, target, files, self._hints), name="TLS diagnosis")
             self._explained[target] = now_ms, asking
+        # One probe for all callers: the one that is cancelled must not cancel it for the others.
         return await asyncio.shield(asking)
 
     def _make_room(self) -> _Peer:

@@ -80,6 +80,7 @@ def _unpacked(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool]:
             library = _library("zstandard", name)
             unzstd = library.ZstdDecompressor(max_window_size=_WINDOW_MAX)
             size = library.frame_content_size(body)
+            # The frame says its size: refused before any memory is taken for it.
             if size > bytes_max:
                 raise BodyTooLarge(f"the unpacked body has {size} bytes, the limit is {bytes_max}; send less at once")
             if size >= 0:

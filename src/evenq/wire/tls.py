@@ -79,8 +79,8 @@ class Tls:
     server_name: str = ""
     """Name that the server's certificate must carry; empty = the host that is dialled."""
     insecure: bool = False
-    """True: trust the certificate that the server shows at the first connection, with any signer and any
-    name is. For tests: a man in the middle is not noticed. An expired certificate is still refused.
+    """True: trust the certificate that the server shows at the first connection, whatever its signer and its
+    name. For tests: a man in the middle is not noticed. An expired certificate is still refused.
     """
     hints: Hints = field(default=CLIENT_HINTS, repr=False, compare=False)
     """How errors name these settings."""
@@ -136,6 +136,7 @@ class TlsFiles:
         stamp = self._look()
         if stamp == self._stamp:
             return False
+        # Kept also if the files make no sense, so they are logged once and not at each look.
         self._stamp = stamp
         try:
             pem = self._read()

@@ -158,6 +158,7 @@ def _fetch(address: str, files: TlsFiles) -> tuple[bytes, str]:
     shown, _ = _handshake(address, client_context(files, verify=False))
     pem = ssl.DER_cert_to_PEM_cert(shown)
     try:
+        # `getpeercert` tells names only of a verified certificate, and an expired one is found here.
         _, verified = _handshake(address, client_context(files, verify=True, authorities=pem))
     except ssl.SSLCertVerificationError as error:
         raise TlsFailed(

@@ -72,6 +72,8 @@ class DecidedShares:
         share = self._shares.get(topic)
         if share is None:
             return None
+        # A push may be lost with its connection; a member that only listened would then read by an old decision for
+        # ever.
         if now_ms - share.heard_ms >= self._trust_ms:
             del self._shares[topic]
             return None

@@ -60,6 +60,7 @@ class OffsetTable:
     def stored(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """The store has confirmed this value."""
         if queue in self._memory:
+            # Answers of two reports may cross; a value below would make `due` name what the store has already.
             self._stored[queue] = max(offset, self._stored.get(queue, offset))
             if self._memory[queue] == offset:
                 self._rewound.discard(queue)

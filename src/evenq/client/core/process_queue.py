@@ -105,6 +105,7 @@ class ProcessQueue:
                 continue
             waiting = self._waiting
             if self._past is not None:
+                # A member before us said so but died before its commit: it is skipped, as its commit would have done.
                 if self._past.finished(message.queue_offset):
                     continue
                 message, waiting = self._delivered_before(message, self._past)
@@ -137,6 +138,8 @@ class ProcessQueue:
             waiting, presumed = self._waiting, self._presumed
             while waiting and len(chunk) < count:
                 message = waiting[0]
+                # What failed before ends the chunk and has the next one for itself: its failure must not count for
+                # neighbours.
                 if message.delivery_attempt > 1 and message.queue_offset not in presumed:
                     if not chunk:
                         chunk.append(waiting.popleft())
@@ -324,6 +327,7 @@ class ProcessQueue:
     ) -> tuple[ReceivedMessage, deque[ReceivedMessage]]:
         """A pulled message as it must be shown, and where it waits."""
         offset, waiting = message.queue_offset, self._waiting
+        # Pulls come in offset order, so all that follows is new as well: the table is let go.
         if offset >= past.end:
             self._past = None
             return message, waiting
@@ -366,5 +370,6 @@ class ProcessQueue:
             self._presumed.discard(offset)
             self._careful.discard(offset)
         hand, order = self._hand, self._order
+        # Lazily: only the head decides what may be committed (CC-8), and each offset leaves once.
         while order and order[0] not in hand:
             order.popleft()

@@ -74,6 +74,8 @@ class ReadPlaces:
     def failed(self, place: ReadPlace, now_ms: int) -> None:
         """It did not answer, or could not."""
         if place.leads:
+            # A new address is a new leader, or the same one elsewhere: the failures of the old one say nothing about
+            # it.
             self._failures = 1 if place.address != self._leader else self._failures + 1
             self._leader = place.address
             self._leader_due_ms = now_ms + _pause_ms(self._failures, LEADER_FIRST_MS, LEADER_MAX_MS)
@@ -83,6 +85,7 @@ class ReadPlaces:
 
     def _usable(self, followers: Sequence[str], now_ms: int) -> str:
         for known in (self._failed_until, self._follower_failures):
+            # Copies that left the route would otherwise stay in the tables for as long as the reader lives.
             for gone in known.keys() - set(followers):
                 del known[gone]
         usable = [one for one in followers if self._failed_until.get(one, 0) <= now_ms]

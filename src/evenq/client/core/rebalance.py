@@ -102,12 +102,15 @@ class RebalanceTable:
         self._assigned[topic] = due
         commands: list[Command] = []
         for queue in [queue for queue in self._states if queue.topic == topic]:
+            # What is on its way is judged when it arrives (`locked`, `start_found`, `left`): one place for each state
+            # decides.
             if self._states[queue] is not State.ACTIVE:
                 continue
             if queue not in due:
                 commands.append(self._active_to_leaving(queue))
             elif stalled(queue):
                 commands.append(self._active_to_leaving(queue, stalled=True))
+        # Those that leave come first, so that others may have them while we still wait for our locks.
         commands += [self._none_to_taken(queue) for queue in sorted(due) if queue not in self._states]
         return commands
 
@@ -171,6 +174,7 @@ class RebalanceTable:
         """The loop has let go of a stopped queue."""
         self._expect(queue, State.LEAVING)
         self._forget(queue, "left")
+        # Assigned again while it drained: taken anew with a new lock, as another member may have had it between.
         return [self._none_to_taken(queue)] if self._is_assigned(queue) else []
 
     def close(self) -> list[Command]:

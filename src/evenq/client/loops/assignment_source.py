@@ -160,6 +160,8 @@ class AssignmentSource:
         if share is None:
             self.undecided |= not assignment.known
             return None
+        # Queue id -1 is "all queues of this broker", for members that receive (wire contract 6.2); those that own
+        # queues divide them among themselves.
         if any(queue.queue_id < 0 for queue in share):
             if topic not in self._whole_brokers:
                 self._whole_brokers.add(topic)

@@ -39,6 +39,7 @@ class Background:
         with cls._guard:
             if cls._shared is None or cls._shared.process_id != os.getpid():
                 cls._shared = Background()
+                # A daemon thread that runs while the interpreter is taken down may crash it.
                 atexit.register(cls._shared.stop)
             return cls._shared
 

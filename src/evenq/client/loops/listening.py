@@ -120,6 +120,7 @@ class Listening:
                 self._careful = queue
             self._free -= 1
             self._spawn(self._work(queue, chunk), f"evenq-listen-{queue.queue}")
+            # At the end of the line: queues take turns, one chunk each.
             if queue.due_ms() == 0:
                 self._ready.append(queue)
 

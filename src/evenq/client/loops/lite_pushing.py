@@ -141,6 +141,7 @@ class LitePushing:
         """Keep the message hidden, until `consume_timeout_ms` is over."""
         until_ms = self._clock.monotonic_ms() + self._options.consume_timeout_ms
         while True:
+            # A third, so that one failed call or two leave time for the next before the message shows itself again.
             await self._clock.sleep_ms(self._options.invisible_ms // 3)
             if self._clock.monotonic_ms() >= until_ms:
                 log.warning(
@@ -177,6 +178,7 @@ class LitePushing:
 
     async def _surely(self, call: Callable[[], Awaitable[object]]) -> None:
         """Try until it is answered, for as long as the message is surely ours."""
+        # It was prolonged at most a third of the time ago, so half of it is surely left.
         until_ms = self._clock.monotonic_ms() + self._options.invisible_ms // 2
         backoff = Backoff(self._rng, first_ms=50, max_ms=SETTLE_MS)
         while True:

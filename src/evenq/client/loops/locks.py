@@ -53,6 +53,7 @@ class Locks:
             for queue in queues:
                 self._on_answer(queue, None)  # the Welcome wakes the next round
             return
+        # One call for all without waiting: a waiting call is answered only when its last queue is free.
         taken = await self._try(broker_name, queues, wait_ms=0)
         for queue in queues:
             granted = taken.get(queue)

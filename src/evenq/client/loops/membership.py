@@ -114,6 +114,8 @@ class Membership:
             self.subscriptions[self.retry_topic] = FilterExpression()
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
+        # Never 0: that would be no incarnation, and brokers could not tell a reconnect from a twin
+        # (`Join.incarnation`).
         self._introduction = self._introduced(rng.getrandbits(64) | 1)
         self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms)
         self._calls = calls
@@ -214,6 +216,7 @@ class Membership:
 
     async def close(self) -> None:
         """Drain, commit, unlock, leave; bounded by `drain_ms` and a few calls."""
+        # Queues first: their locks and commits need the sessions that `leave` ends.
         await self.ownership.close()
         await self.progress.report()
         await self.sessions.leave()
@@ -310,6 +313,8 @@ class Membership:
                     self.routes.changed(event.topic, self.ownership.wake)  # it may have other queues (NS-8)
             case MembersChanged():
                 log.info("group %s has %d members now", self._plan.group, len(event.members))
+                # With a rebalancer a change of members is no reason to ask: of 1,000 members each would ask when one
+                # comes. Its decision is pushed to all whose share changes.
                 if self._assignment.all_decided(self.subscriptions):
                     self._suspect_later(LATE_MS)
                     return

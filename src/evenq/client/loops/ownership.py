@@ -80,24 +80,13 @@ class Ownership:
         self._auto_commit = read_plan.auto_commit
         self._any_copy = read_plan.any_copy
         self._starting = Starting(
-            read_plan,
-            calls=calls,
-            progress=progress,
-            address=self._address,
-            routes=routes,
-            troubles=troubles,
+            read_plan, calls=calls, progress=progress, address=self._address, routes=routes, troubles=troubles,
             generation=assignment.generation,
-        )
+        )  # fmt: skip
         self._locks = Locks(
-            read_plan,
-            calls=calls,
-            sessions=sessions,
-            address=self._address,
-            generation=assignment.generation,
-            on_answer=self._table_locked,
-            spawn=self._spawn,
-            troubles=troubles,
-        )
+            read_plan, calls=calls, sessions=sessions, address=self._address, generation=assignment.generation,
+            on_answer=self._table_locked, spawn=self._spawn, troubles=troubles,
+        )  # fmt: skip
         self._arrived = arrived
         self.paused = False
         """CS-9: no pulls. Rounds go on: what others are to read is handed over."""
@@ -328,6 +317,7 @@ class Ownership:
         self._perform(self._table.locked(queue, granted=locked is not None, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:
+        # Before the question: after another silence meanwhile its answer is worth nothing (`LockTrust.confirm`).
         suspicions = self._sessions.suspicions(broker_name)
         try:
             unclear = await self._ask_again(broker_name)
@@ -423,6 +413,8 @@ class Ownership:
                 await self._leave_unfinished(process)
             if self._auto_commit:
                 self._progress.table.advance(queue, process.committable)
+            # A lost commit would repeat messages at the next owner; a broker that is away must not keep us from
+            # leaving.
             for pause_ms in (50, 200, 0):
                 if await self._progress.now(queue):
                     break
@@ -432,6 +424,7 @@ class Ownership:
         if not queue.topic.startswith(RETRY_PREFIX):
             await self._rebalance_listener.lost(queue)
         if self._clustering and not fenced:
+            # Last: the next owner starts at the committed offset in the moment that it has the lock (decision 8).
             await self._locks.release(queue)
         del self._pulls[queue]
         self._sessions.beat()  # RB-38

@@ -77,6 +77,7 @@ class Polling:
             self._consumed()
         for process, chunk in self._returned:
             for message in chunk:
+                # Back in hand and never due: so it is not finished, and the commit of the end stays below it.
                 process.postpone(message.queue_offset, retry_ms=NEVER_MS)
         self._returned.clear()
         self._uncommitted.clear()  # no commit can come any more
@@ -114,6 +115,7 @@ class Polling:
         """Nobody waits for the poll any more: end it, or, if it was just done, let the next one return the same."""
         if self._task is not None:
             self._task.cancel()
+        # The poll was done when its caller gave up: what it took has reached nobody.
         elif self._last and self._member.ownership.process(self._last[0].queue) is not None:
             self.seek(self._last[0].queue, self._last[0].queue_offset)
         self._last = []
@@ -244,6 +246,7 @@ class Polling:
             process = self._ready.popleft()
             if self._member.ownership.process(process.queue) is not process:
                 continue
+            # Kept in the line: it is looked at again once its locks are confirmed or the pause ends.
             if process.paused or not self._sure(process.queue):
                 self._ready.append(process)
                 continue

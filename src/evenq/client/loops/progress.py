@@ -109,6 +109,7 @@ class FileStore:
     ) -> Iterable[MessageQueue]:
         async with self._busy:
             known = await self._content()
+            # The whole file each time: queues of other topics, read by an earlier start, keep their offsets.
             known.update(offsets)
             content = encode_offsets(known)
             try:
@@ -172,6 +173,8 @@ class GroupProgress:
         return await self._store.load(queue)
 
     async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
+        # Apart: a commit never goes back, so a late repeat of an old report does no harm; only what the user rewound
+        # may, by another call.
         back = {queue: offset for queue, offset in due.items() if self.table.rewound(queue)}
         rest = {queue: offset for queue, offset in due.items() if queue not in back}
         done = list(await self._store.save(rest)) if rest else []

@@ -113,6 +113,8 @@ class Pulling:
             return self._moved(error)
         except PreconditionFailed as error:
             log.info("group %s: broker %s refused a pull of %s: %s", self._group, queue.broker_name, queue, error)
+            # The broker no longer counts us as the owner; whether that is so is asked there, and not decided from one
+            # refusal.
             self._fenced()
             return self._backoff.next_ms()
         except Error as error:
@@ -130,6 +132,8 @@ class Pulling:
         process.put(pulled.messages, pulled.next_offset, now_ms=now_ms)
         self._arrived(process)
         idle = not pulled.messages and process.next == before
+        # An empty long poll that returns at once is a server that does not wait: without a pause this would be a busy
+        # loop.
         return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0
 
     async def _pull_leader(self) -> Pulled:
@@ -177,6 +181,7 @@ class Pulling:
                 if not place.leads:
                     log.debug("queue %s is not read from follower %s now: %s", queue, place.address, error.message)
                     continue
+                # No follower can be read: the leader's error is what the caller must see.
                 if places.next(leader, followers, self._clock.monotonic_ms()) == place:
                     raise
                 self._routes.renew(queue.topic)

@@ -74,6 +74,7 @@ class Pushing:
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-5)."""
         self._member.start()
+        # CC-12 sends overdue messages back for a retry; ordered and broadcasting consumers have none.
         if self._member.clustering and not self._plan.ordered:
             scan = self._listening.scan(self._member.ownership.processes)
             self._scan = spawn(scan, name=f"evenq-overdue-{self._plan.group}")

@@ -138,6 +138,7 @@ class Replies:
 
     async def _start(self) -> None:
         route = await self._route(self._options.reply_topic)
+        # The ends are read before the request is sent, so its reply is behind them.
         ends = await asyncio.gather(*(self._end_of(route, queue) for queue in route.readable))
         for queue, end in zip(route.readable, ends, strict=True):
             self._read(queue, end)

@@ -81,7 +81,10 @@ class RouteBook:
         route = self.peek(topic)
         missing = self._missing.get(topic)
         if route is None and missing is not None and self._clock.monotonic_ms() - missing[1] < MISSING_MS:
+            # A retry topic is made with the group's first retry; without this memory each round of each member asked
+            # for it.
             raise missing[0]
+        # Shielded: one fetch serves all who wait, so a caller that is cancelled must not end it for the others.
         return route if route is not None else await asyncio.shield(self._fetch(topic))
 
     async def address(self, topic: str, broker_name: str) -> str:
@@ -184,6 +187,8 @@ class RouteBook:
     def _newer(self, route: Route) -> Route:
         """The answered route; with the known leaders where it names older ones."""
         known, now_ms = self._routes.get(route.topic), self._clock.monotonic_ms()
+        # Two access points hear of an election at different times: an older answer must not send us back to the old
+        # leader.
         if known is not None and now_ms - self._led_ms.get(route.topic, 0) < OLD_MS:
             kept = {name for name, epoch in route.epochs.items() if epoch < known.epochs.get(name, 0)}
             if kept:

@@ -33,13 +33,7 @@ from evenq.client.loops.leader_watch import LeaderWatch
 from evenq.client.loops.outgoing import Entry, Item, SendBlock, result_of, singles_of
 from evenq.client.loops.routes import RouteBook
 from evenq.client.options import ProducerOptions
-from evenq.errors import (
-    ConnectionFailed,
-    Error,
-    InternalError,
-    RequestTimeout,
-    TooManyRequests,
-)
+from evenq.errors import ConnectionFailed, Error, InternalError, RequestTimeout, TooManyRequests
 from evenq.model import MessageQueue
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -116,6 +110,7 @@ class Sending:
         for item in items:
             self._count(item, until_ms)
             route = self._routes.peek(item.topic)
+            # Behind those that wait already, or it would overtake them.
             if route is None or item.topic in self._homeless:
                 self._wait_for_route(item)
                 continue
@@ -156,6 +151,7 @@ class Sending:
     def _count(self, item: Entry, until_ms: int) -> None:
         if not item.counted:
             item.counted = True
+            # Kept when it moves to another queue: the time runs from its `send`.
             item.until_ms = item.until_ms or until_ms
             self._pending += item.count
 
@@ -182,6 +178,7 @@ class Sending:
 
     async def close(self) -> None:
         """End what runs; unsettled messages fail."""
+        # Tasks first: then no message is on its way, and all that are left are in batches or without a route.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

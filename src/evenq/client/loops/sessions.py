@@ -172,6 +172,7 @@ class BrokerSessions:
         up = [connection for connection in self._connections.values() if connection.members is not None]
         if not up:
             return None
+        # Ghosts first: what a broker says now of a member overwrites what was known before.
         member_lists = [connection.ghosts for connection in up if now_ms < connection.ghosts_until_ms]
         member_lists += [connection.members for connection in up if connection.members is not None]
         return list({member.client_id: member for members in member_lists for member in members}.values())
@@ -240,6 +241,7 @@ class BrokerSessions:
                     continue
                 self._troubles.failed(f"broker {connection.name}", error)
             finally:
+                # Before `_broken` wakes a round, which asks whether our locks there still count.
                 connection.locks.end(self._clock.monotonic_ms())
                 connection.ghosts = connection.members or connection.ghosts
                 connection.members, connection.tried = None, True

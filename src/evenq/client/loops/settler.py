@@ -73,6 +73,8 @@ class Settler:
             if await self._sent_back(queue, first, first.delivery_attempt - 1, DEAD):
                 self._finish(queue, first.queue_offset)
                 return False
+        # In this order: counted but not finished is what a dead process leaves behind, so what is done must be said
+        # first.
         elif await self._report_finished(queue) and await self._counted(queue, deliveries):
             queue.begun(deliveries)
             return True
@@ -84,6 +86,8 @@ class Settler:
     async def settle(self, queue: ProcessQueue, chunk: Sequence[ReceivedMessage], result: object) -> None:
         """The listener had the chunk and said `result`."""
         failed, level = failures(result, chunk)
+        # The listener speaks for the whole chunk, unless it names the failed ones: then a message may be at its last
+        # attempt only because of a neighbour, so it runs once more alone before it goes to the dead letters.
         sure = len(chunk) == 1 or (isinstance(result, Retry) and result.messages is not None)
         if self._send_back is None:
             self._let_go(queue, failed)

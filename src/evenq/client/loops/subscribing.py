@@ -108,6 +108,8 @@ class Subscribing:
             fresh = [name for name in dict.fromkeys(names) if name not in self._names]
             if len(fresh) == 1:
                 await self._change(LiteAction.ADD, fresh, start)
+            # Several names as a whole set: from a Python client a broker takes short names of a `PARTIAL_ADD` for the
+            # letters of one name, as the official SDK sends them.
             elif fresh:
                 await self._change(LiteAction.ALL, [*self._names, *fresh], start)
             self._put({**self._names, **dict.fromkeys(fresh)})

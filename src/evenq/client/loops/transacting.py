@@ -71,6 +71,7 @@ class Transacting:
         for connection in self._connections.values():
             connection.news()
         if self._looking is not None:
+            # Looked for at once, not after the refresh: a check may come as soon as the first half message is stored.
             self._looking.cancel()
         self._looking = spawn(self._look(), name="evenq-transaction-routes")
 
@@ -145,6 +146,8 @@ class Transacting:
                     what=f"the connection for transaction checks to {address}",
                     troubles=self._troubles,
                 )
+            # Only if every route is known: else a broker that still asks would lose its connection to an outage
+            # elsewhere.
             for address in sorted(self._connections.keys() - addresses) if whole else ():
                 self._connections.pop(address).task.cancel()
             await self._clock.sleep_ms(self._options.route_refresh_ms if whole else self._options.retry_max_ms)
@@ -158,6 +161,7 @@ class Transacting:
     async def _answer(self, check: Check) -> None:
         try:
             resolution = await self._run_checker(check.message)
+            # No answer is an answer: the broker asks again after its interval.
             if resolution is not TransactionResolution.UNKNOWN:
                 await self._calls.end_transaction(check.half, resolution, checked=True)
         except Error as error:

@@ -190,6 +190,7 @@ class Calls:
                     yield frame
             except ConnectionFailed as error:
                 failure = telling(failure, error)
+                # What came is with the caller already: from another access point it would come again.
                 if begun or target == targets[-1]:
                     raise failure from error
                 self._pass_over(target)
@@ -238,6 +239,7 @@ class Calls:
         self, address: str, queue: MessageQueue, encoded: Sequence[bytes], *, timeout_ms: int, apart: bool = False
     ) -> StoredBatch:
         if not apart and address not in self._no_publish:
+            # The messages stay bytes: a retry sends the same ones, and nothing is encoded twice.
             head = data_pb2.PublishRequest(queue=wire_queue(queue)).SerializeToString()
             try:
                 data = await self.unary(address, DATA + "Publish", head + repeated(2, encoded), timeout_ms=timeout_ms)
@@ -258,6 +260,7 @@ class Calls:
         data = await self.unary(address, V2 + "SendMessage", repeated(1, encoded), timeout_ms=timeout_ms)
         response = service_pb2.SendMessageResponse.FromString(data)
         check(response.status)
+        # The status of the whole may be OK although one entry is not (wire contract, fact 7).
         for entry in response.entries:
             check(entry.status)
         if len(response.entries) != len(encoded):

@@ -90,9 +90,12 @@ class Backpressure:
     def _over(self, address_bytes: int) -> str:
         core = self._core
         own = core.unread_bytes + self._held_bytes
+        # An answer on its way is no sign of a peer that does not read.
         if own < SHARE_MIN:
             return ""
         peer, totals, all_bytes = core.peer, core.totals, self._limits.unread_bytes
+        # Multiplied instead of divided: whenever the sum is over the bound, somebody's share is, so the bound holds
+        # (decision 57).
         if peer.unread_bytes >= address_bytes <= own * peer.connections:
             return "address_unread_bytes"
         if totals.unread_bytes >= all_bytes <= own * totals.connections:

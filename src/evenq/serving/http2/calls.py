@@ -311,6 +311,7 @@ class Call(EagerTask):
     def _start(self, request: bytes) -> None:
         self._started = True
         self._run(self.method.handler(request, self))
+        # Only now: most handlers are over after their first step, and cost the table of deadlines nothing.
         if self._coroutine is not None and self.deadline_ms is not None:
             self.connection.deadlines.add(self)
 
@@ -322,6 +323,8 @@ class Call(EagerTask):
     async def pump(self, frames: AsyncIterator[Frames]) -> None:
         """Answer with all messages of an iterator, and close it, whatever ends it."""
         try:
+            # No answer is made at all while the peer's share is used up; a bidirectional stream waits at its next
+            # message instead.
             if self.kind is CallKind.SERVER_STREAM and self.connection.pressure.must_wait(self.stream):
                 await self._wait_for_room()
             async for frame in frames:

@@ -146,7 +146,9 @@ class Connection(StreamSender):
             if position > end + _HEADER_BYTES:
                 position = start - _HEADER_BYTES
                 break
+            # The highest bit of the stream number is reserved: it is ignored, not refused (4.1).
             payload, stream_id = data[start:position], stream_id & f.WINDOW_MAX
+            # Nothing may come between the frames of a block (6.10): it is one unit of header compression.
             if self._block_id and (kind != f.CONTINUATION or stream_id != self._block_id):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
             try:
@@ -188,6 +190,7 @@ class Connection(StreamSender):
         elif kind == f.PUSH_PROMISE:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client pushes")
         else:
+            # Frames of unknown types must be ignored (5.5): they cost a budget, never the connection at once.
             self._others.spend(self.now_ms)
             if kind == f.PRIORITY_FRAME:
                 self._on_priority(stream_id, payload)
@@ -200,6 +203,7 @@ class Connection(StreamSender):
         if flags & (f.PADDED | f.PRIORITY):
             payload = f.without_extras(flags, stream_id, payload)
         stream = self.streams.get(stream_id)
+        # On a stream that we reset HEADERS may have been on their way (5.1); their block is decoded and dropped.
         if stream is None and stream_id <= self.last_stream_id and stream_id not in self.reset_ids:
             code = ErrorCode.STREAM_CLOSED if stream_id == self.last_stream_id else ErrorCode.PROTOCOL_ERROR
             raise ConnectionFault(code, "HEADERS on a stream that is closed, or was passed over")
@@ -275,11 +279,15 @@ class Connection(StreamSender):
         if len(block) > self.limits.header_block_bytes_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long", _HEADERS_LIMIT)
         decoded = self._decoder.decode(block)
+        # Deadlines change with each call and push everything else through the table: without one, blocks can be
+        # compared (decision 50).
         if self._decoder.changes and not self._asked_for_no_table:
             self._asked_for_no_table = True
             self._acks_due += 1
             self.out.append(f.settings({f.HEADER_TABLE_SIZE: 0}))
         limits = self.limits
+        # Up to four times the list's bound only this call is refused (`refusal_of`). Beyond it the connection ends:
+        # references make 4 KB of list from one byte of block (header bomb).
         if len(decoded.fields) > limits.header_fields_max or decoded.size > 4 * limits.header_list_bytes_max:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a request has too many header fields", _HEADERS_LIMIT)
         stream, self._block_stream = self._block_stream, None
@@ -288,6 +296,7 @@ class Connection(StreamSender):
             return
         if stream_id in self.reset_ids:
             return  # was on its way when we reset the stream
+        # Refused only here, after decoding: a block that is not decoded leaves the two header tables out of step.
         crowded = len(self.streams) >= limits.streams_per_connection_max
         if crowded or self._is_beyond_drain(stream_id):
             if crowded:
@@ -360,6 +369,7 @@ class Connection(StreamSender):
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream's window")
         if flags & f.PADDED:
             payload = f.without_extras(flags & f.PADDED, stream_id, payload)
+            # Padding counts in both windows (6.1), and no handler will ever consume it.
             self.consumed(stream, length - len(payload))
         if not payload and not ended:
             self._empty.spend(self.now_ms)
@@ -436,6 +446,7 @@ class Connection(StreamSender):
     def _on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if stream_id or len(payload) != 8:
             raise ConnectionFault(f.size_or_protocol(stream_id), "a PING has a stream, or not 8 bytes")
+        # gRPC clients measure the path with a PING when DATA comes, so our own frames earn them.
         self._pings.spend(self.now_ms, self.sent_frames)
         if flags & f.ACK:
             events.append(PingAnswered(payload))
@@ -451,6 +462,7 @@ class Connection(StreamSender):
             self._others.spend(self.now_ms)
             self._acks_due -= 1
             if self._asked_for_no_table and self._acks_due <= 0:
+                # Before its acknowledgement the peer may still use the 4,096 bytes that it knew (RFC 7541, 4.2).
                 self._decoder.bytes_allowed = 0
             return
         self._settings.spend(self.now_ms)

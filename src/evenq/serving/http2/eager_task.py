@@ -92,9 +92,12 @@ class EagerTask:
         assert coroutine is not None
         if self._must_cancel:
             self._must_cancel = False
+            # As asyncio does: a cancellation that came while the awaited future was already done wins over its
+            # outcome.
             if not isinstance(error, asyncio.CancelledError):
                 error = asyncio.CancelledError()
         self._waiting = None
+        # Else `asyncio.timeout` and `TaskGroup` inside the handler would find no current task to cancel.
         _enter_task(loop, self)
         try:
             awaited = coroutine.send(None) if error is None else coroutine.throw(error)

@@ -211,6 +211,7 @@ class Http2Protocol(asyncio.Protocol):
         self.pressure.resume()
         if self not in self.server.connections:
             return
+        # Gathered first: `release` forgets the streams, and with them their calls.
         calls = [stream.call for stream in self.core.streams.values()]
         self.core.release()
         for call in calls:
@@ -244,6 +245,7 @@ class Http2Protocol(asyncio.Protocol):
             if not output:
                 break
             self._transport.writelines(output)
+        # Answers of unary calls cannot wait for room, so the connection itself is what ends.
         if core.unread_bytes > self.limits.connection_unread_bytes_max and not core.ended:
             self._stalled("connection_unread_bytes_max")
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read")
@@ -473,6 +475,8 @@ class Http2Protocol(asyncio.Protocol):
         """Say that no more calls are taken, wait for those that are on their way, then for those that run."""
         if self._draining_ms is None and self.core.draining_after is None and not self._closed:
             self._draining_ms = now_ms
+            # RFC 9113, 6.8: the first GOAWAY names the highest number; calls that crossed it are taken until the PING
+            # comes back.
             self.core.out += (f.go_away(f.WINDOW_MAX, ErrorCode.NO_ERROR), f.ping(DRAIN))
             self.touch()
 

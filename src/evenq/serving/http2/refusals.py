@@ -52,12 +52,14 @@ def refusal_of(
     if block.size > limits.header_list_bytes_max:
         limit = "header_list_bytes_max"
         words = f"the metadata has {block.size} bytes, more than {limits.header_list_bytes_max}"
+    # Streams too: a stream whose handler is over but whose answer nobody reads still holds memory.
     elif address.calls >= limits.calls_per_address_max or address.streams > limits.calls_per_address_max:
         limit = "calls_per_address_max"
         words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"
     elif connection.core.unread_bytes >= limits.connection_unread_bytes:
         limit = "connection_unread_bytes"
         words = f"{connection.core.unread_bytes} bytes of answers are not read on this connection; read them first"
+    # A handler that streams can wait for room, a unary answer cannot: refused before it is made (decision 57).
     elif method.kind is CallKind.UNARY and (limit := connection.pressure.refuses):
         words = (
             "answers of this client's address, or of all clients, are not read and at their maximum, and this "

@@ -93,6 +93,7 @@ def _read(block: HeaderBlock) -> RequestHead:
             regular = True
             append((pair[0], _binary(pair[1])))
         elif kind <= _AUTHORITY:
+            # Pseudo-headers come first and once (RFC 9113, 8.3).
             malformed = malformed or regular or kind in pseudo
             pseudo[kind] = pair[1]
         elif kind == _MALFORMED:
@@ -112,6 +113,7 @@ def _read(block: HeaderBlock) -> RequestHead:
     head.headers = CallHeaders(metadata)
     if method != "POST":
         head.not_grpc = 405
+    # `application/grpc+proto`, `application/grpc;...`; but `application/grpc-web` is another protocol.
     elif not content_type.startswith("application/grpc") or content_type[16:17] not in {"", "+", ";"}:
         head.not_grpc = 415
     return head
@@ -132,6 +134,7 @@ def timeout_ms(text: str) -> int | None:
         return None
     parts = _OF_MS.get(unit)
     if parts is not None:
+        # Rounded up: a time limit of some microseconds must not become 0, which is over before it began.
         return -(-int(digits) // parts)
     whole = _MS.get(unit)
     return None if whole is None else int(digits) * whole

@@ -46,9 +46,9 @@ class StreamSender:
         """Streams with something queued whose own window is open, in the order of their turns."""
         self.send_window = WINDOW_DEFAULT
         self.sent_frames = 0
+        """HEADERS and DATA, since the start."""
         self.opened = 0
         """Streams that were ever opened."""
-        """HEADERS and DATA, since the start."""
         self.sent_bytes = 0
         """Of DATA, since the start."""
         self.unread_bytes = 0
@@ -120,6 +120,8 @@ class StreamSender:
         """A whole answer: headers, one piece of data, trailers."""
         size = len(message)
         window = self.send_window
+        # Nearly every unary answer: one append of constant blocks, without a queue and without a look at the windows
+        # later.
         fits = size <= window and size <= stream.send_window and size <= self._frame_bytes_max
         if not fits or stream.queued_bytes or not tail.end:
             self.send_headers(stream, head)
@@ -280,6 +282,7 @@ class StreamSender:
         if name == f.INITIAL_WINDOW_SIZE:
             if value > f.WINDOW_MAX:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is over 2^31-1")
+            # The change counts for open streams too, and may make a window negative (RFC 9113, 6.9.2).
             change, self._stream_window = value - self._stream_window, value
             for stream in self.streams.values():
                 stream.send_window += change
@@ -290,6 +293,7 @@ class StreamSender:
         elif name == f.MAX_FRAME_SIZE:
             if not f.FRAME_BYTES_DEFAULT <= value < 1 << 24:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is out of bounds")
+            # However large a peer's frames may be, streams take turns after each.
             self._frame_bytes_max = min(value, COPY_BYTES_MAX)
         elif name == f.ENABLE_PUSH and value > 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is not 0 or 1")

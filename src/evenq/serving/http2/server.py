@@ -77,6 +77,7 @@ class Http2Server:
         for bound in bind(host, port):
             port = port or (0 if host.startswith(UNIX) else bound.getsockname()[1])
             make: Any = self.loop.create_unix_server if host.startswith(UNIX) else self.loop.create_server
+            # Thousands of clients come back at once after a broker's restart; asyncio's default is 100.
             self._listening.append(await make(self._protocol, sock=bound, backlog=4_096))
         self._ticker = spawn(self._tick(), name="http2 ticks")
         return port
@@ -103,6 +104,7 @@ class Http2Server:
                 totals.reach(reached)
             totals.connections_refused += 1
             return None
+        # Entered only for a connection that is taken, so refused ones cannot make the table grow.
         self._addresses[host] = address
         address.connections += 1
         totals.connections += 1
@@ -156,6 +158,7 @@ class Http2Server:
                 self.totals.reach("preface_ms")
             return None
         agreed: Any = encrypted.get_extra_info("ssl_object") if encrypted is not None else None
+        # A client of HTTP/1.1 would only see binary frames; gRPC requires ALPN `h2` on TLS.
         return encrypted if agreed is not None and agreed.selected_alpn_protocol() == ALPN else None
 
     # ---------------------------------------------------------------------------------------------------------- time
@@ -267,4 +270,6 @@ def _host(transport: asyncio.BaseTransport) -> str:
         return UNIX
     name: Any = transport.get_extra_info("peername")
     host: str = name[0] if name else ""
+    # IPv4 clients of a dual-stack socket: under one name they have one bound, and logs show the address that people
+    # know.
     return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host

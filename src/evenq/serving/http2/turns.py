@@ -75,6 +75,7 @@ class Turns:
         """This number was read, and what it began took `took_ms`: the more of both counts, at most as a round. The
         clock's steps are as long as many turns: what one turn pays too much, others pay too little.
         """
+        # At most a round: one handler that blocked the loop must not shut out new input for many rounds.
         self._left -= min(max(frames, took_ms * self._per_ms), self._round)
         if self._left <= 0:
             self._schedule()
@@ -141,4 +142,6 @@ class Turns:
         self._left = self._round
         if queue:
             self._schedule()
+            # The loop gives the interpreter away too briefly for a waiting thread to take it, and each look at the
+            # sockets begins its 5 ms anew: the store's writer waited up to 80 ms beside a crowd (decision 57).
             self._let_threads_run()

@@ -101,6 +101,7 @@ def request_headers(
         (b":scheme", scheme.encode()),
         (b":path", method.encode()),
         (b":authority", authority.encode("ascii", "replace")),
+        # Servers of gRPC look at it to find proxies that drop trailers.
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
         (b"user-agent", b"evenq"),
@@ -119,6 +120,7 @@ def _field(name: str, value: str) -> tuple[bytes, bytes]:
 
 
 def _timeout(timeout_ms: int) -> bytes:
+    # Eight digits at most ("gRPC over HTTP2", TimeoutValue), so long times go in seconds.
     if timeout_ms <= TIMEOUT_MS_MAX:
         return b"%dm" % max(1, timeout_ms)
     return b"%dS" % min(timeout_ms // 1000, TIMEOUT_MS_MAX)

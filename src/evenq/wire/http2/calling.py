@@ -113,6 +113,8 @@ class Calling:
 
     def begin(self, headers: f.EncodedHeaders, message: bytes) -> bytes:
         """Open a call; what must be written for it now."""
+        # Not before the server's SETTINGS: until then it is not known that it speaks HTTP/2, and nothing of a call may
+        # be lost on a port that does not.
         assert self.greeted
         assert not self.running
         assert not self.leaving
@@ -181,6 +183,7 @@ class Calling:
             position, payload, stream_id = stop, data[start:stop], stream_id & f.WINDOW_MAX
             if self._block_stream and (kind != f.CONTINUATION or stream_id != self._block_stream):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+            # A server's preface is its SETTINGS (3.4); anything else is another protocol on that port.
             if not self.greeted and (kind != f.SETTINGS or flags & f.ACK):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is no SETTINGS")
             if kind == f.HEADERS:
@@ -228,6 +231,7 @@ class Calling:
                 self._stop(Status.INTERNAL, "RST_STREAM: the answer has headers between its messages")
             else:
                 self._finish(head)
+        # Informational headers may precede the answer (8.1); they say nothing to gRPC.
         elif 100 <= head.http_status < 200:
             if ends:
                 self._stop(Status.INTERNAL, "RST_STREAM: the answer ends with informational headers", ended=True)
@@ -267,6 +271,7 @@ class Calling:
         if self._receive_left < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
         whole = self.limits.connection_window_bytes
+        # In large steps: a WINDOW_UPDATE for each frame would double the frames, and servers count them.
         if self._receive_left <= whole >> 1:
             self._out.append(f.window_update(0, whole - self._receive_left))
             self._receive_left = whole
@@ -367,6 +372,7 @@ class Calling:
         if stream_id != self._stream_id or not self.running:
             return  # our answer was complete: what we still wanted to send is of no use
         code = ErrorCode.of(int.from_bytes(payload, "big"))
+        # Only this code says that nothing was done (8.7), so only then the call may be made a second time.
         self.refused = code is ErrorCode.REFUSED_STREAM
         self.status, self.details = status_of_reset(code), f"RST_STREAM with {code.name}"
         self._end()
@@ -376,6 +382,7 @@ class Calling:
             raise ConnectionFault(f.size_or_protocol(stream_id), "a GOAWAY has a stream, or less than 8 bytes")
         self.leaving = True
         last = int.from_bytes(payload[:4], "big") & f.WINDOW_MAX
+        # A stream above the number was not looked at (6.8); one at or below it may still be answered.
         if self.running and last < self._stream_id:
             code = ErrorCode.of(int.from_bytes(payload[4:8], "big"))
             self.refused = True
@@ -404,6 +411,7 @@ class Calling:
     def _stop(self, status: int, details: str, *, ended: bool = False) -> None:
         """The call is over with this. `ended`: the server's side of the stream is, too."""
         self.status, self.details = status, details
+        # Without it the server would wait for the rest of the request, or send an answer that is not read.
         if not ended or self._left:
             self._out.append(f.reset(self._stream_id, ErrorCode.CANCEL))
         self._end()

@@ -94,11 +94,13 @@ def field(name: bytes, value: bytes) -> Field:
             kind = FieldKind.MALFORMED
         elif name.endswith(b"-bin"):
             kind = FieldKind.BINARY
+        # RFC 9113, 8.2.2: `te` may be there, with this value alone.
         elif name == b"te":
             kind = FieldKind.HIDDEN if value == b"trailers" else FieldKind.MALFORMED
     text = value.decode("latin-1")
     if not text.isprintable() and _VALUE_BAD(value):
         kind = FieldKind.MALFORMED
+    # `tuple.__new__` without the named tuple's own `__new__`: this runs for each field of each call.
     return _new(Field, ((name.decode("latin-1"), text), int(kind), len(name) + len(value) + FIELD_OVERHEAD, name))
 
 

@@ -143,6 +143,8 @@ class Decoder:
                     index = byte & 0x7F
                     if index == 0x7F:
                         index, position = _read_integer(block, position, 0x7F)
+                    # A place beyond the table raises IndexError, and so does the end of the block: no bounds are
+                    # checked on the way, the one `except` below makes the fault.
                     field = _STATIC[index] if index <= _STATIC_MAX else dynamic[_STATIC_MAX - index]
                     if field is None:
                         raise HpackFault("index 0 stands for no field")
@@ -164,6 +166,7 @@ class Decoder:
         except IndexError:
             raise HpackFault("the block ends early, or names a field that is in no table") from None
         decoded = HeaderBlock(fields, size)
+        # A block with a deadline differs each time: remembering it would push out those that repeat.
         if not changed and not self._spans and end <= BLOCK_BYTES_CACHED:
             if len(self._blocks) >= BLOCK_CACHE_MAX:
                 self._blocks.clear()
@@ -246,6 +249,7 @@ def _read_string(block: bytes, position: int) -> tuple[bytes, int]:
     if text is None:
         text = huffman.decode(data)
         if length <= STRING_BYTES_CACHED:
+            # Cleared instead of kept by age: strangers choose the strings, and an LRU would cost each look-up.
             if len(_strings) >= STRING_CACHE_MAX:
                 _strings.clear()
             _strings[data] = text

@@ -41,6 +41,7 @@ class Pattern:
                 return None
             at += len(part)
             length = block[at] & 0x7F
+            # 127 or more has further bytes of length; such a block is for `decode`.
             if length == _LONG:
                 return None
             end = at + 1 + length

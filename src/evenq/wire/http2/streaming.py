@@ -168,6 +168,7 @@ class Streaming(Calling):
                 room.pop()
                 return memoryview(room)[:size]
         made = bytearray(min(size + (size >> 3), ROOM_BYTES_MAX))
+        # An eighth more: the next block of a scan is seldom exactly as long, and fits then.
         self._rooms = [*self._rooms[-ROOMS_MAX + 1 :], made]
         return memoryview(made)[:size]
 
