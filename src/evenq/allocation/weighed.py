@@ -46,6 +46,7 @@ def weighed(queues: Sequence[MessageQueue], ids: Sequence[str], context: Context
         else:
             scale.put(number, member)
     owned = set(range(len(queues))).difference(free)
+    # The heaviest first: light ones level out what they leave uneven.
     scale.give(sorted(free, key=lambda number: (-scale.weights[number], number)))
     scale.level(owned, context.moves_max)
     return {client_id: [queues[number] for _, number in scale.shares[member]] for member, client_id in enumerate(ids)}

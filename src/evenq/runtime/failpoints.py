@@ -186,6 +186,7 @@ class Armed:
             if name in self._left:
                 self._left[name] -= 1
                 plan = self._plans[name] if self._left[name] == 0 else None
+            # Counted before the end, in shared memory: what SIGKILL ends cannot count any more.
             self._count(name, hit=plan is not None)
             if plan is not None and not plan.sleep_ms:
                 self._end()  # under the lock: no other thread passes a point meanwhile

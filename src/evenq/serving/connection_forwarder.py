@@ -125,12 +125,14 @@ class _Side(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        # At 0 the transport says stop as soon as anything waits, so a pair holds one piece in each direction.
         self.transport.set_write_buffer_limits(high=0)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._forwarder.piece
 
     def buffer_updated(self, size: int) -> None:
+        # Copied: the buffer is shared by all connections, and the transport may keep what it cannot write at once.
         data = bytes(self._forwarder.piece[:size])
         if self.other is not None:
             self.other.transport.write(data)
@@ -220,6 +222,7 @@ class _Pair:
                     await loop.create_connection(lambda side=server: side, target, self._port)  # type: ignore[misc]  # the default binds this side
                     self._host = host
             self._trying = None
+            # The leader may have changed while the connection came about.
             if self._host and forwarder.host in {"", host}:
                 return server
             if self._host:
@@ -240,6 +243,7 @@ class _Pair:
         elif host:
             self._moved.set()
             if self._trying is not None and not self._trying.expired():
+                # Ended at once: a connection attempt to a host that is gone would last `CONNECT_S`.
                 self._trying.reschedule(asyncio.get_running_loop().time())
         return False
 

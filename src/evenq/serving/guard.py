@@ -86,6 +86,8 @@ class Guard:
         """Judge by these users from now on. Open streams whose signature is not right any more are ended."""
         self._users = users
         self._proofs, self._older = {}, {}
+        # Streams are signed once, when they open (wire contract 2.2), and may last for years: a revoked key must end
+        # them.
         for task, (authorization, date) in list(self._open.items()):
             if self._proven(authorization, date) is None:
                 self._revoked.add(task)
@@ -151,6 +153,7 @@ class Guard:
             if user is None or not any(right):
                 return None
             known = _Proof(user, moment_ms(date) if self._skew_ms else None)
+        # Two halves: the older one is dropped as a whole, so that what is used stays and nothing counts its age.
         if len(self._proofs) >= self._half_max:
             self._older, self._proofs = self._proofs, {}
         self._proofs[authorization, date] = known

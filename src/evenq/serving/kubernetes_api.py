@@ -168,6 +168,7 @@ class KubernetesApi:
                 body=json.dumps(body) if body is not None else None,
                 headers=headers,
                 timeout=Timeout(connect=timeout[0], read=timeout[1]),
+                # Retries would pass the time within which a lease must be renewed; callers have their own.
                 retries=False,
                 preload_content=not (query and "watch" in query),
             )

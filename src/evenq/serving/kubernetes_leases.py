@@ -50,6 +50,7 @@ class LeaseObject:
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         try:
             if version:
+                # The API refuses the write if the object has another version by now: a compare-and-set without a lock.
                 metadata["resourceVersion"] = version
                 return self._seen(self._api.call("PUT", f"{self._path()}/{self._name}", body))
             return self._seen(self._api.call("POST", self._path(), body))

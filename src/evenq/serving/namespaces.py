@@ -142,6 +142,8 @@ class _ClientNames:
                 changed = True
             if own:
                 resource.ClearField("resource_namespace")
+                # Without a header the first namespace of the request is the client's; answers that name more are put
+                # in its words.
                 self.namespace = self.namespace or own
                 changed = True
         if given:
@@ -183,6 +185,7 @@ class _Resolver:
                 f"the request of {len(request)} bytes is no {self._request.kind.__name__}: {error}"
             ) from error
         resources, namespace = self._find(message), context.namespace
+        # Most clients use no namespace: their request is handed on as it came, and not encoded again.
         if namespace or any(map(_OWN, resources)):
             names = names or _ClientNames(namespace)
             if names.resolve(resources):
@@ -194,6 +197,7 @@ class _Resolver:
         read, answers = self.read, bool(self._response)
 
         def call(request: bytes, context: RpcContext) -> Awaitable[bytes]:
+            # With the header every name in the request is another one, which only the decoded message can tell.
             if plain is not None and not context.namespace:
                 context.plain = plain(request)
                 if context.plain is not None:

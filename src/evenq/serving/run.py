@@ -86,6 +86,7 @@ def _calm_collector() -> None:
     cached messages live long, and looking through them after each 700 new objects costs a twentieth of the hot path.
     """
     gc.collect()
+    # What was imported lives as long as the process: no later collection needs to look at it.
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 

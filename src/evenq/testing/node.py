@@ -90,6 +90,7 @@ class Node:
         """Start the process; does not wait until it serves. Starting a running one does nothing."""
         if self.alive:
             return
+        # A developer's own `EVENQ_` settings must not change what a test starts.
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("EVENQ_")}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(  # our own interpreter and our own module
