@@ -169,10 +169,10 @@ class Crowd:
                 self._watch(wire)
 
     def _watch(self, wire: Wire) -> None:
-        wanted = select.EPOLLRDHUP | (wire.reads and select.EPOLLIN) | (bool(wire.pending) and select.EPOLLOUT)
-        if not wire.ended and wanted != wire.watched:
-            wire.watched = wanted
-            self._poll.modify(wire.socket, wanted)
+        events = select.EPOLLRDHUP | (wire.reads and select.EPOLLIN) | (bool(wire.pending) and select.EPOLLOUT)
+        if not wire.ended and events != wire.watched:
+            wire.watched = events
+            self._poll.modify(wire.socket, events)
 
     def _read(self, wire: Wire) -> None:
         try:
@@ -274,7 +274,7 @@ def _flood(make: Callable[[int], bytes]) -> Attack:
 
 
 def _come(crowd: Crowd, count: int, make: Callable[[], Wire]) -> Iterator[list[Wire]]:
-    """So many connections, `COME_PER_S` each second; those that are there, until the time is over."""
+    """`count` connections, `COME_PER_S` each second; those that stand are kept until the time is over."""
     wires: list[Wire] = []
     while crowd.goes_on():
         due = min(STEP, count - len(wires), int(COME_PER_S * crowd.elapsed) - len(wires))
@@ -294,9 +294,9 @@ def _idle_streams(crowd: Crowd, *, streams: int = 52_000, connections: int = 13)
         sent = upto
 
 
-def _slow_readers(crowd: Crowd, *, readers: int = 240, streams: int = 8, asked: int = 500) -> None:
+def _slow_readers(crowd: Crowd, *, readers: int = 240, streams: int = 8, requests_each: int = 500) -> None:
     """Each asks for 8 x 500 descriptors of 29 KB. Half of them leave their windows shut, half their sockets full."""
-    requests = message(write_bytes(3, b"evenq/v1/admin.proto")) * asked
+    requests = message(write_bytes(3, b"evenq/v1/admin.proto")) * requests_each
 
     def make() -> Wire:
         wide = crowd.report.opened % 2 == 0

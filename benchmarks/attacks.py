@@ -163,10 +163,10 @@ class Good:
         system.body_encoding, system.born_host = definition_pb2.IDENTITY, "localhost"
         set_ms(system.born_timestamp, int(time.time() * 1000))
         try:
-            answer = self._send(request.SerializeToString(), timeout=deadline_s, wait_for_ready=wait)
+            response = self._send(request.SerializeToString(), timeout=deadline_s, wait_for_ready=wait)
         except grpc.RpcError as error:
             return f"{error.code().name}: {error.details()}"  # type: ignore[attr-defined]  # it is a call as well
-        status = service_pb2.SendMessageResponse.FromString(answer).status
+        status = service_pb2.SendMessageResponse.FromString(response).status
         return "" if status.code == definition_pb2.OK else f"{status.code}: {status.message}"
 
     def work(self, row: Row, pid: int, over: threading.Event) -> None:
@@ -244,9 +244,9 @@ class Attackers:
         row.attackers_cpu = done.cpu_s / done.secs * 100
 
 
-def measured(attack: str, front: str, asked: argparse.Namespace) -> Row:
+def measured(attack: str, front: str, options: argparse.Namespace) -> Row:
     """One row."""
-    row, seconds = Row(attack=attack, front=front), max(asked.seconds, SECONDS_MIN.get(attack, 0.0))
+    row, seconds = Row(attack=attack, front=front), max(options.seconds, SECONDS_MIN.get(attack, 0.0))
     with (
         tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder,
         servers.broker(Path(folder), EVENQ_BROKER_FRONT=front) as broker,
@@ -259,7 +259,7 @@ def measured(attack: str, front: str, asked: argparse.Namespace) -> Row:
             for _ in range(WARM_CALLS):
                 if failure := good.call(wait=True):
                     raise SystemExit(f"the broker (front={front}) fails without any attack: {failure}")
-            crowd = None if attack == NOTHING else Attackers(attack, broker.address, seconds, asked.share)
+            crowd = None if attack == NOTHING else Attackers(attack, broker.address, seconds, options.share)
             try:
                 _watch(row, broker.pid, good, crowd, seconds)
             finally:
@@ -313,25 +313,27 @@ def main() -> int:
     parser.add_argument("--fronts", nargs="+", default=FRONTS, choices=FRONTS, help="default: both, in turn")
     parser.add_argument("--share", type=float, default=0.25, metavar="S", help="of a core, for attackers (0.25)")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if sys.platform != "linux":
         parser.error("figures come from /proc, so it runs on Linux only")
-    if not (0 < asked.seconds <= 600 and 0 < asked.share <= 1):
-        parser.error(f"--seconds {asked.seconds:g} --share {asked.share:g}: give up to 600 seconds, and up to one core")
+    if not (0 < options.seconds <= 600 and 0 < options.share <= 1):
+        parser.error(
+            f"--seconds {options.seconds:g} --share {options.share:g}: give up to 600 seconds, and up to one core"
+        )
     connections.raise_limit(attackers.FILES - connections.SPARE_FILES)
     before, rows = os.getloadavg()[0], []
-    for number, attack in enumerate(asked.only):
-        for front in asked.fronts if number % 2 == 0 else asked.fronts[::-1]:
+    for number, attack in enumerate(options.only):
+        for front in options.fronts if number % 2 == 0 else options.fronts[::-1]:
             CONSOLE.print(f"[dim]{attack}, front={front} ...[/dim]")
-            rows.append(measured(attack, front, asked))
+            rows.append(measured(attack, front, options))
             CONSOLE.print("  " + "; ".join(rows[-1].cells()[2:-2]), rows[-1].why, markup=False)
     rows.sort(key=lambda row: (NAMES.index(row.attack), FRONTS.index(row.front)))
     lines = [row.cells() for row in rows]
     CONSOLE.print(report.drawn(f"A good client beside attackers, {os.cpu_count()} cores", TITLES, lines))
-    if not (asked.no_save or len(rows) < len(NAMES) * len(FRONTS)):
+    if not (options.no_save or len(rows) < len(NAMES) * len(FRONTS)):
         about = (
-            f"Each attack {asked.seconds:g} s long at a broker of its own with default settings, by one process with "
-            f"{asked.share * 100:.0f} % of a core at most; all on one machine. {load_words(before)}"
+            f"Each attack {options.seconds:g} s long at a broker of its own with default settings, by one process with "
+            f"{options.share * 100:.0f} % of a core at most; all on one machine. {load_words(before)}"
         )
         path = report.written(
             "attacks", "A good client beside attackers", about, TITLES, lines, front="both", load_before=before

@@ -71,15 +71,15 @@ class Row:
 def raise_limit(connections: int) -> None:
     """File descriptors for this process and, because children inherit it, for the broker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES
-    if hard != resource.RLIM_INFINITY and hard < wanted:
+    files = connections + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and hard < files:
         raise SystemExit(
-            f"{connections:,} connections need {wanted:,} open files in a process, and this system allows {hard:,} "
-            f"(`ulimit -Hn`): raise it (limits.conf, LimitNOFILE, docker run --ulimit nofile={wanted}), or measure "
+            f"{connections:,} connections need {files:,} open files in a process, and this system allows {hard:,} "
+            f"(`ulimit -Hn`): raise it (limits.conf, LimitNOFILE, docker run --ulimit nofile={files}), or measure "
             f"fewer with --connections {max(1, hard - SPARE_FILES)}"
         )
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 class Gauge:
@@ -91,8 +91,8 @@ class Gauge:
 
     def metric(self, name: str) -> float:
         """Summed over its labels."""
-        with urllib.request.urlopen(self._url, timeout=60) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(self._url, timeout=60) as response:
+            text = response.read().decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
 
     @property
@@ -105,12 +105,12 @@ class Gauge:
         """Descriptors that it has open."""
         return len(os.listdir(f"/proc/{self.broker.pid}/fd"))
 
-    async def until(self, state: Callable[[], float], wanted: float, what: str) -> float:
+    async def until(self, state: Callable[[], float], goal: float, what: str) -> float:
         """Look every half second until `state` is as wanted; seconds that this took."""
         began = time.perf_counter()
-        while (seen := await asyncio.to_thread(state)) != wanted:
+        while (seen := await asyncio.to_thread(state)) != goal:
             if time.perf_counter() - began > PATIENCE_S:
-                raise SystemExit(f"after {PATIENCE_S:.0f} s {what}: {seen:,.0f} instead of {wanted:,.0f}")
+                raise SystemExit(f"after {PATIENCE_S:.0f} s {what}: {seen:,.0f} instead of {goal:,.0f}")
             await asyncio.sleep(0.5)
         return time.perf_counter() - began
 
@@ -133,10 +133,10 @@ class Gauge:
         return seen
 
 
-async def _measured(gauge: Gauge, asked: argparse.Namespace) -> list[Row]:
-    count, part = asked.connections, 6 if asked.quick else 1
+async def _measured(gauge: Gauge, options: argparse.Namespace) -> list[Row]:
+    count, part = options.connections, 6 if options.quick else 1
     address = gauge.broker.address
-    crowd = Crowd(groups=asked.groups, poll_ms=HOUR_MS)
+    crowd = Crowd(groups=options.groups, poll_ms=HOUR_MS)
     polls: Callable[[], float] = lambda: gauge.metric("evenq_broker_polls_parked")  # noqa: E731
     await gauge.calm()
     before_mb, files = gauge.memory_mb, gauge.files
@@ -182,7 +182,7 @@ async def _measured(gauge: Gauge, asked: argparse.Namespace) -> list[Row]:
         Row("clients: Telemetry streams and parked polls", f"{members:,.0f} and {count:,} after {arrival_s:.1f} s"),
         Row("CPU at rest, % of a core", f"{report.spread(rest)} over {seconds:.0f} s"),
         Row(f"CPU with a heartbeat of each every {BEAT_S:.0f} s", f"{busy:.1f} % of a core, {beats / beats_s:,.0f}/s"),
-        Row(f"wake-up at {RATE}/s over {asked.groups} groups, ms",
+        Row(f"wake-up at {RATE}/s over {options.groups} groups, ms",
             f"p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, longest {at(1):.2f}, {len(waits):,} messages"),
         Row("memory before, MB", f"{before_mb:.0f}"),
         Row(f"memory with {count:,}, MB", f"{there_mb:.0f}, {(there_mb - before_mb) * 1000 / count:.1f} KB for each"),
@@ -194,7 +194,7 @@ async def _measured(gauge: Gauge, asked: argparse.Namespace) -> list[Row]:
     ]  # fmt: skip
 
 
-def measured(asked: argparse.Namespace) -> list[Row]:
+def measured(options: argparse.Namespace) -> list[Row]:
     """All rows."""
     with tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder, FreePorts() as ports:
         page = ports.take()
@@ -203,11 +203,11 @@ def measured(asked: argparse.Namespace) -> list[Row]:
             "EVENQ_BROKER_POLL_MAX_MS": str(HOUR_MS), "EVENQ_BROKER_CLIENT_SILENCE_MS": str(HOUR_MS),
         }  # fmt: skip
         with servers.broker(Path(folder), **settings) as broker:
-            CONSOLE.print(f"[dim]{asked.groups} topics ...[/dim]")
+            CONSOLE.print(f"[dim]{options.groups} topics ...[/dim]")
             with evenq.Admin(endpoint=broker.address) as admin:
-                for number in range(asked.groups):
+                for number in range(options.groups):
                     admin.create_topic(f"t-{number}", queues=8)
-            return _run(_measured(Gauge(broker, page), asked))
+            return _run(_measured(Gauge(broker, page), options))
 
 
 def _run(measuring: object) -> list[Row]:
@@ -231,24 +231,26 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a sixth of the times; nothing is kept")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if sys.platform != "linux":
         parser.error("figures come from /proc, so it runs on Linux only")
-    if not 1 <= asked.connections <= CLIENTS_MAX:
+    if not 1 <= options.connections <= CLIENTS_MAX:
         parser.error(
-            f"--connections {asked.connections}: give 1 to {CLIENTS_MAX:,}; all come from one address, which may have "
-            f"{Http2Limits().calls_per_address_max:,} calls by default (front_limits.calls_per_address_max)"
+            f"--connections {options.connections}: give 1 to {CLIENTS_MAX:,}; all come from one address, which may "
+            f"have {Http2Limits().calls_per_address_max:,} calls by default (front_limits.calls_per_address_max)"
         )
-    if not 1 <= asked.groups <= asked.connections:
-        parser.error(f"--groups {asked.groups}: give 1 to {asked.connections:,}, one client each or more")
-    raise_limit(asked.connections)
+    if not 1 <= options.groups <= options.connections:
+        parser.error(f"--groups {options.groups}: give 1 to {options.connections:,}, one client each or more")
+    raise_limit(options.connections)
     before = os.getloadavg()[0]
-    rows = measured(asked)
+    rows = measured(options)
     lines = [row.cells() for row in rows]
-    title = f"{asked.connections:,} connections with a Telemetry stream and a parked poll each"
+    title = f"{options.connections:,} connections with a Telemetry stream and a parked poll each"
     CONSOLE.print(report.drawn(f"{title}, {os.cpu_count()} cores", TITLES, lines))
-    if not (asked.quick or asked.no_save):
-        about = f"{asked.groups} groups, a topic of eight queues each; all clients in one process on the same machine."
+    if not (options.quick or options.no_save):
+        about = (
+            f"{options.groups} groups, a topic of eight queues each; all clients in one process on the same machine."
+        )
         path = report.written("connections", title, about, TITLES, lines, front="http2", load_before=before)
         CONSOLE.print(f"saved in {path.relative_to(load.PROJECT)}")
     return 0 if all(row.ok for row in rows) else 1

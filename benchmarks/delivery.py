@@ -55,14 +55,14 @@ class Took:
 Load = Callable[[Turn], Took]
 
 
-def calls(turn: Turn, method: str, asked: list[bytes], *options: str) -> tuple[Took, list[bytes]]:
+def calls(turn: Turn, method: str, requests: list[bytes], *options: str) -> tuple[Took, list[bytes]]:
     """Send unary requests, 64 at once; each must be answered OK."""
     before = servers.cpu_s(turn.server.pid)
-    done = load.replayed("call", turn.server.address, asked, "-method", method, "-c", str(IN_FLIGHT), *options)
+    done = load.replayed("call", turn.server.address, requests, "-method", method, "-c", str(IN_FLIGHT), *options)
     cpu_s = servers.cpu_s(turn.server.pid) - before
     answers = done.answers()
     made.must_be_ok(method, answers)
-    return Took(len(asked), done.secs, cpu_s), answers
+    return Took(len(requests), done.secs, cpu_s), answers
 
 
 def sends(kind: str) -> Load:
@@ -101,10 +101,10 @@ def receives(kind: str, *, filtered: str = "", is_sql: bool = False) -> Load:
         topic = f"receive-{kind}{'-sql' if is_sql else '-tag' if filtered else ''}-{turn.number}"
         # A little more than is read, so that the last polls do not wait for each other.
         filled(turn, kind, topic, (turn.count + 1_500) * (2 if filtered else 1))
-        asked = made.receive(topic, f"g-{topic}", filtered or "*", is_sql=is_sql)
+        request = made.receive(topic, f"g-{topic}", filtered or "*", is_sql=is_sql)
         before = servers.cpu_s(turn.server.pid)
         done = load.replayed(
-            "consume", turn.server.address, [asked], "-c", str(READERS), "-n", str(turn.count), "-id", made.CLIENT
+            "consume", turn.server.address, [request], "-c", str(READERS), "-n", str(turn.count), "-id", made.CLIENT
         )
         return Took(done.messages, done.secs, servers.cpu_s(turn.server.pid) - before)
 
@@ -129,9 +129,9 @@ def handled(method: str, request: Callable[[str, str, str], bytes]) -> Load:
         lines = [b"%b %b" % (b"0" * 34, b"h" * 120)] * turn.count
         if not turn.is_floor:
             filled(turn, "normal", topic, turn.count + 1_500)
-            asked = made.receive(topic, f"g-{topic}", "*", is_sql=False)
+            receive = made.receive(topic, f"g-{topic}", "*", is_sql=False)
             options = ("-c", str(READERS), "-n", str(turn.count), "-ack=false")
-            lines = load.replayed("consume", turn.server.address, [asked], *options).output.splitlines()[: turn.count]
+            lines = load.replayed("consume", turn.server.address, [receive], *options).output.splitlines()[: turn.count]
         return calls(turn, method, [request(topic, *line.decode().split()) for line in lines])[0]
 
     return run
@@ -219,11 +219,11 @@ class Found:
     texts: list[str] = field(default_factory=list)
 
 
-def measured(asked: argparse.Namespace, names: list[str]) -> Found:
-    """What was asked for."""
-    found = Found()
-    rounds = asked.rounds or (3 if asked.quick else 5)
-    part = 5 if asked.quick else 1
+def measured(options: argparse.Namespace, names: list[str]) -> Found:
+    """The figures that the options name."""
+    figures = Found()
+    rounds = options.rounds or (3 if options.quick else 5)
+    part = 5 if options.quick else 1
     with (
         tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder,
         servers.broker(Path(folder)) as broker,
@@ -232,7 +232,7 @@ def measured(asked: argparse.Namespace, names: list[str]) -> Found:
         for case in cases():
             if case.name in names:
                 CONSOLE.print(f"[dim]{case.what} ...[/dim]")
-                found.rows.append(compare(case, broker, floor, rounds=rounds, part=part))
+                figures.rows.append(compare(case, broker, floor, rounds=rounds, part=part))
     # Each by itself, on a broker that has nothing else to do.
     if "latency" in names:
         CONSOLE.print("[dim]latency ...[/dim]")
@@ -241,20 +241,20 @@ def measured(asked: argparse.Namespace, names: list[str]) -> Found:
             servers.broker(Path(folder)) as broker,
             servers.floor("--relay") as relay,
         ):
-            found.rows += latency(broker, relay, rounds=1 if asked.quick else rounds)
+            figures.rows += latency(broker, relay, rounds=1 if options.quick else rounds)
     if "polls" in names:
         CONSOLE.print("[dim]parked polls ...[/dim]")
         with tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder, servers.broker(Path(folder)) as broker:
-            found.rows += parked.rows(broker, quick=asked.quick)
+            figures.rows += parked.rows(broker, quick=options.quick)
     if "inflight" in names:
         CONSOLE.print("[dim]in flight ...[/dim]")
-        row, text = in_flight(quick=asked.quick)
-        found.rows.append(row)
-        found.texts.append(text)
-    return found
+        row, text = in_flight(quick=options.quick)
+        figures.rows.append(row)
+        figures.texts.append(text)
+    return figures
 
 
-def save(found: Found) -> Path:
+def save(figures: Found) -> Path:
     """The table as Markdown, with the machine; a later run of the day replaces it."""
     now = dt.datetime.now(dt.UTC)
     facts = machine()
@@ -270,7 +270,7 @@ def save(found: Found) -> Path:
         "| what | ours | floor | ratio | CPU ours / floor | goal | ok |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in found.rows:
+    for row in figures.rows:
         cpu = f"{_shown(row.cpu_ours_us)} / {_shown(row.cpu_floor_us)} us" if row.cpu_ours_us else "-"
         ratio = row.note or "-"
         if row.ratios:
@@ -285,7 +285,7 @@ def save(found: Found) -> Path:
             verdict,
         ]
         lines.append(f"| {row.what} | {' | '.join(cells)} |")
-    lines += [f"\n```console\n{text}\n```" for text in found.texts]
+    lines += [f"\n```console\n{text}\n```" for text in figures.texts]
     path = RESULTS / f"{now:%Y-%m-%d}-delivery.md"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -304,12 +304,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=0, help="how often each load is run (default 5)")
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
-    found = measured(asked, asked.only)
-    show(found.rows)
-    if not asked.quick and not asked.no_save and asked.only == names:
-        CONSOLE.print(f"saved in benchmarks/results/{save(found).name}")
-    return 0 if all(row.ok is not False for row in found.rows) else 1
+    options = parser.parse_args()
+    figures = measured(options, options.only)
+    show(figures.rows)
+    if not options.quick and not options.no_save and options.only == names:
+        CONSOLE.print(f"saved in benchmarks/results/{save(figures).name}")
+    return 0 if all(row.ok is not False for row in figures.rows) else 1
 
 
 if __name__ == "__main__":

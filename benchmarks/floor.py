@@ -1,5 +1,5 @@
-"""The floor: our door with handlers that do nothing, so that one run can compare a broker with the least a Python
-server costs.
+"""The floor: our gRPC server with handlers that do nothing, so that one run can compare a broker with the least that a
+Python server costs.
 
     python benchmarks/floor.py --port 18081 [--body 1024] [--batch 32] [--send-entries 1] [--ack-entries 32] [--relay]
         [--front http2]
@@ -38,10 +38,10 @@ POLL_S = 4.0
 
 def send_answer(entries: int) -> bytes:
     """SendMessageResponse for `entries` messages."""
-    answer = service_pb2.SendMessageResponse(status=OK)
+    response = service_pb2.SendMessageResponse(status=OK)
     for offset in range(entries):
-        answer.entries.add(status=OK, message_id=MESSAGE_ID, offset=1_000_000 + offset)
-    return answer.SerializeToString()
+        response.entries.add(status=OK, message_id=MESSAGE_ID, offset=1_000_000 + offset)
+    return response.SerializeToString()
 
 
 def received_message(body_bytes: int) -> bytes:
@@ -63,32 +63,32 @@ def received_message(body_bytes: int) -> bytes:
 
 def ack_answer(entries: int) -> bytes:
     """AckMessageResponse with `entries` entries."""
-    answer = service_pb2.AckMessageResponse(status=OK)
+    response = service_pb2.AckMessageResponse(status=OK)
     for _ in range(entries):
-        answer.entries.add(status=OK, message_id=MESSAGE_ID, receipt_handle=HANDLE)
-    return answer.SerializeToString()
+        response.entries.add(status=OK, message_id=MESSAGE_ID, receipt_handle=HANDLE)
+    return response.SerializeToString()
 
 
 def route(port: int) -> bytes:
     """QueryRouteResponse: eight queues here, one broker."""
-    answer = service_pb2.QueryRouteResponse(status=OK)
+    response = service_pb2.QueryRouteResponse(status=OK)
     for queue_id in range(QUEUES):
-        queue = answer.message_queues.add(
+        queue = response.message_queues.add(
             id=queue_id, permission=definition_pb2.READ_WRITE, accept_message_types=[definition_pb2.NORMAL]
         )
         queue.topic.name, queue.broker.name = "bench", "floor"
         queue.broker.endpoints.scheme = definition_pb2.IPv4
         queue.broker.endpoints.addresses.add(host="127.0.0.1", port=port)
-    return answer.SerializeToString()
+    return response.SerializeToString()
 
 
 def assignment(port: int) -> bytes:
     """QueryAssignmentResponse: the same queues."""
     known = service_pb2.QueryRouteResponse.FromString(route(port))
-    answer = service_pb2.QueryAssignmentResponse(status=OK)
+    response = service_pb2.QueryAssignmentResponse(status=OK)
     for queue in known.message_queues:
-        answer.assignments.add(message_queue=queue)
-    return answer.SerializeToString()
+        response.assignments.add(message_queue=queue)
+    return response.SerializeToString()
 
 
 def unary(answer: Callable[[], bytes]) -> Callable[[bytes, RpcContext], Any]:
@@ -164,27 +164,27 @@ async def telemetry(requests: AsyncIterator[bytes], _context: RpcContext) -> Asy
         yield request
 
 
-def rpcs(asked: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
+def rpcs(options: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
     """The calls, empty."""
     access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
     s = service_pb2
     done = service_pb2.EndTransactionResponse(status=OK).SerializeToString()
     changed = service_pb2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=HANDLE).SerializeToString()
-    relay = Relay() if asked.relay else None
+    relay = Relay() if options.relay else None
     rows: list[tuple[str, CallKind, Any, type[Any]]] = [
         (
             "SendMessage",
             CallKind.UNARY,
-            relay.send if relay else unary(lambda: send_answer(asked.send_entries)),
+            relay.send if relay else unary(lambda: send_answer(options.send_entries)),
             s.SendMessageResponse,
         ),
         (
             "ReceiveMessage",
             CallKind.SERVER_STREAM,
-            relay.receive if relay else receive(asked.batch, asked.body),
+            relay.receive if relay else receive(options.batch, options.body),
             s.ReceiveMessageResponse,
         ),
-        ("PullMessage", CallKind.SERVER_STREAM, pull(asked.batch, asked.body), s.PullMessageResponse),
+        ("PullMessage", CallKind.SERVER_STREAM, pull(options.batch, options.body), s.PullMessageResponse),
         ("EndTransaction", CallKind.UNARY, unary(lambda: done), s.EndTransactionResponse),
         ("ChangeInvisibleDuration", CallKind.UNARY, unary(lambda: changed), s.ChangeInvisibleDurationResponse),
         (
@@ -193,7 +193,7 @@ def rpcs(asked: argparse.Namespace, port: Callable[[], int]) -> list[Rpc]:
             unary(lambda: done),
             s.ForwardMessageToDeadLetterQueueResponse,
         ),
-        ("AckMessage", CallKind.UNARY, unary(lambda: ack_answer(asked.ack_entries)), s.AckMessageResponse),
+        ("AckMessage", CallKind.UNARY, unary(lambda: ack_answer(options.ack_entries)), s.AckMessageResponse),
         ("QueryRoute", CallKind.UNARY, unary(lambda: route(port())), s.QueryRouteResponse),
         ("QueryAssignment", CallKind.UNARY, unary(lambda: assignment(port())), s.QueryAssignmentResponse),
         ("Heartbeat", CallKind.UNARY, unary(s.HeartbeatResponse(status=OK).SerializeToString), s.HeartbeatResponse),
@@ -215,15 +215,17 @@ def main() -> int:
     parser.add_argument("--ack-entries", type=int, default=32, help="entries in one AckMessage answer")
     parser.add_argument("--front", choices=("grpcio", "http2"), default="grpcio", help="who speaks HTTP/2")
     parser.add_argument("--relay", action="store_true", help="pass messages on from sends to receives")
-    asked = parser.parse_args()
+    options = parser.parse_args()
 
     async def serve(stop: asyncio.Event) -> None:
-        served = rpcs(asked, lambda: door.port)
-        options = GrpcServerOptions(front=asked.front)
-        door = await open_grpc_server(served, host="127.0.0.1", port=asked.port, clock=SystemClock(), options=options)
-        print(f"ready 127.0.0.1:{door.port}", flush=True)
+        served = rpcs(options, lambda: server.port)
+        server = await open_grpc_server(
+            served, host="127.0.0.1", port=options.port, clock=SystemClock(),
+            options=GrpcServerOptions(front=options.front),
+        )  # fmt: skip
+        print(f"ready 127.0.0.1:{server.port}", flush=True)
         await stop.wait()
-        await door.stop()
+        await server.stop()
 
     return run(serve, program="floor")
 

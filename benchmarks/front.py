@@ -51,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="grpcio's server and ours with empty handlers.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=60_000, help="of the unary load; the others send four times it")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print("| load | grpcio /s | http2 /s | ratio | grpcio us a call | http2 us a call | ratio |")
     print("|---|---|---|---|---|---|---|")
     for load in LOADS:
@@ -62,10 +62,10 @@ def main() -> int:
             floor("--front", "grpcio", "--send-entries", entries) as theirs,
             floor("--front", "http2", "--send-entries", entries) as ours,
         ):
-            for turn in range(asked.rounds + 1):
+            for turn in range(options.rounds + 1):
                 order = FRONTS if turn % 2 else FRONTS[::-1]
                 for front in order:
-                    row = measured(load, theirs if front == "grpcio" else ours, asked.messages)
+                    row = measured(load, theirs if front == "grpcio" else ours, options.messages)
                     if turn:  # the first is for warming up
                         rows[front].append(row)
         print(line(load.name, rows["grpcio"], rows["http2"]), flush=True)

@@ -55,9 +55,9 @@ class Meter:
 
 def send(server: Server, count: int, batch: int) -> Cost:
     """SendMessage, 64 calls in flight."""
-    asked = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
+    requests = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
     meter = Meter(server)
-    done = load.replayed("call", server.address, asked, "-method", "SendMessage", "-c", "64", *PATIENT)
+    done = load.replayed("call", server.address, requests, "-method", "SendMessage", "-c", "64", *PATIENT)
     cost = meter.cost(count, done.secs)
     made.must_be_ok("SendMessage", done.answers())
     return cost
@@ -68,12 +68,12 @@ def receive(server: Server, count: int, number: int) -> Cost:
     topic = f"receive-{number}"
     filling = made.sends("normal", topic, count + SPARE, batch=BATCH)
     load.replayed("call", server.address, filling, "-method", "SendMessage", "-c", "16", *PATIENT)
-    asked = made.receive(topic, f"g-{topic}", "*", is_sql=False)
+    request = made.receive(topic, f"g-{topic}", "*", is_sql=False)
     meter = Meter(server)
     done = load.replayed(
         "consume",
         server.address,
-        [asked],
+        [request],
         "-c",
         str(READERS),
         "-n",
@@ -87,15 +87,15 @@ def receive(server: Server, count: int, number: int) -> Cost:
 
 def rounds(server: Server, name: str, count: int, number: int) -> list[Cost]:
     """All rounds of one load, and one before that warms up."""
-    found = []
+    results = []
     for turn in range(number + 1):
         if name == "receive":
             cost = receive(server, count, turn)
         else:
             cost = send(server, count * 4 if name == "batch" else count, BATCH if name == "batch" else 1)
         if turn or number == 0:
-            found.append(cost)
-    return found
+            results.append(cost)
+    return results
 
 
 def main() -> int:
@@ -106,19 +106,19 @@ def main() -> int:
     parser.add_argument("--front", default="http2", choices=("grpcio", "http2"))
     parser.add_argument("--only", nargs="+", choices=("unary", "batch", "receive"))
     parser.add_argument("--profile", default="", help="cProfile of the broker; the figures mean nothing then")
-    asked = parser.parse_args()
-    if asked.profile:
-        os.environ["EVENQ_BENCH_PROFILE"] = asked.profile
+    options = parser.parse_args()
+    if options.profile:
+        os.environ["EVENQ_BENCH_PROFILE"] = options.profile
     print("| load | messages/s | CPU us a message | of it on the loop |")
     print("|---|---|---|---|")
     with (
         tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder,
-        broker(Path(folder), EVENQ_BROKER_FRONT=asked.front) as server,
+        broker(Path(folder), EVENQ_BROKER_FRONT=options.front) as server,
     ):
-        for name in asked.only or ("unary", "batch", "receive"):
-            found = rounds(server, name, asked.messages, asked.rounds)
-            print(f"| {name} | {median(one.per_s for one in found):,.0f} | {_spread([one.all_us for one in found])} | "
-                  f"{_spread([one.loop_us for one in found])} |", flush=True)  # fmt: skip
+        for name in options.only or ("unary", "batch", "receive"):
+            results = rounds(server, name, options.messages, options.rounds)
+            all_us, loop_us = _spread([one.all_us for one in results]), _spread([one.loop_us for one in results])
+            print(f"| {name} | {median(one.per_s for one in results):,.0f} | {all_us} | {loop_us} |", flush=True)
     return 0
 
 

@@ -65,7 +65,7 @@ class Row(report.Row):
         ]
         return (
             f"{self.what}, {self.unit}", report.spread(self.ours), report.spread(self.theirs),
-            report.spread(self.ratios), *both, self.wanted, report.said(self),
+            report.spread(self.ratios), *both, self.goal_text, report.said(self),
         )  # fmt: skip
 
 
@@ -162,12 +162,12 @@ def of_clients(ours: Side, theirs: Side, cases: list[Case], size: int, rounds: i
 
 def publishes(topic: str, count: int) -> list[bytes]:
     """PublishRequests with blocks for the queues in turn."""
-    asked = []
+    requests = []
     for number, request in enumerate(made.sends("normal", topic, count, batch=BLOCK, together=True)):
         queue = common_pb2.Queue(topic=topic, queue_id=number % QUEUES)
         messages = service_pb2.SendMessageRequest.FromString(request).messages
-        asked.append(data_pb2.PublishRequest(queue=queue, messages=messages).SerializeToString())
-    return asked
+        requests.append(data_pb2.PublishRequest(queue=queue, messages=messages).SerializeToString())
+    return requests
 
 
 def pulls(topic: str, ends: list[int]) -> list[bytes]:
@@ -212,11 +212,11 @@ def of_wire(ours: Side, rounds: int, part: int) -> list[Row]:
 
     def mine(number: int) -> None:
         topic = f"wire-{number}"
-        for what, asked, rates, costs in (
+        for what, requests, rates, costs in (
             ("Publish", publishes(topic, count), published[0], cpu[0]), ("Pull", pulls(topic, ends), pulled[0], cpu[1]),
         ):  # fmt: skip
             before = servers.cpu_s(pid)
-            done = load.replayed("call", address, asked, "-method", f"/evenq.v1.Data/{what}", "-c", "8")
+            done = load.replayed("call", address, requests, "-method", f"/evenq.v1.Data/{what}", "-c", "8")
             costs.append((servers.cpu_s(pid) - before) / count * 1e6)
             rates.append(count / done.secs)
             answers = checked(what, done.answers(), getattr(data_pb2, f"{what}Response").FromString)
@@ -242,16 +242,16 @@ def of_wire(ours: Side, rounds: int, part: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def measured(asked: argparse.Namespace) -> list[Row]:
-    """All rows that were asked for."""
-    rounds, part = (2, 10) if asked.quick else (asked.rounds, 1)
-    cases = [case for case in CASES if not asked.only or case.part in asked.only]
+def measured(options: argparse.Namespace) -> list[Row]:
+    """All rows that the options name."""
+    rounds, part = (2, 10) if options.quick else (options.rounds, 1)
+    cases = [case for case in CASES if not options.only or case.part in options.only]
     rows: list[Row] = []
     with both() as (ours, theirs):
-        if not asked.only or "wire" in asked.only:
+        if not options.only or "wire" in options.only:
             rows += of_wire(ours, rounds, part)
         if cases:
-            for size in asked.sizes:
+            for size in options.sizes:
                 rows += of_clients(ours, theirs, cases, size, rounds, part)
     return rows
 
@@ -265,18 +265,18 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", type=int, default=[1_024, 100], metavar="BYTES",
                         help="bodies of the clients' lines (default 1024 100)")  # fmt: skip
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
-    if asked.rounds < 1:
-        parser.error(f"--rounds {asked.rounds}: give 1 or more")
-    if wrong := [size for size in asked.sizes if not 1 <= size <= 1 << 20]:
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: give 1 or more")
+    if wrong := [size for size in options.sizes if not 1 <= size <= 1 << 20]:
         parser.error(f"--sizes {wrong[0]}: give 1 to {1 << 20}, NATS takes no larger body by default")
     before = os.getloadavg()[0]
-    rows = measured(asked)
+    rows = measured(options)
     lines = [row.cells() for row in rows]
     title = f"evenq beside NATS JetStream {nats_peer.version()}, nats-py {nats_peer.CLIENT}"
     CONSOLE.print(report.drawn(f"{title}: medians, {os.cpu_count()} cores", TITLES, lines))
-    if not (asked.quick or asked.only or asked.no_save):
-        about = f"{asked.rounds} rounds in turn, {report.WHERE} or subjects; median (least to most)."
+    if not (options.quick or options.only or options.no_save):
+        about = f"{options.rounds} rounds in turn, {report.WHERE} or subjects; median (least to most)."
         path = report.written("nats", title, about, TITLES, lines, front="http2", load_before=before)
         CONSOLE.print(f"saved in {path.relative_to(load.PROJECT)}")
     return 0 if all(row.ok for row in rows) else 1

@@ -71,13 +71,13 @@ def spark_jars() -> list[Path]:
     return sorted(_fetched(f"spark-kafka-{SPARK_SOURCE}-{KAFKA}", SPARK_JARS, alone=True).glob("*.jar"))
 
 
-def _fetched(name: str, wanted: tuple[tuple[str, str, str], ...], *, alone: bool) -> Path:
+def _fetched(name: str, archives: tuple[tuple[str, str, str], ...], *, alone: bool) -> Path:
     folder = CACHE / name
     if (folder / "whole").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     pom = folder / "pom.xml"
-    listed = "".join(DEPENDENCY.format(*one, ALONE if alone else "") for one in wanted)
+    listed = "".join(DEPENDENCY.format(*one, ALONE if alone else "") for one in archives)
     pom.write_text(POM.format(name=name, dependencies=listed))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
     try:

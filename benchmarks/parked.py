@@ -27,7 +27,7 @@ class Pollers:
 
         alone = [("grpc.use_local_subchannel_pool", 1)]  # else they share one connection
         self.channels = [grpc.aio.insecure_channel(address, options=alone) for _ in range(CONNECTIONS)]
-        self.asked = made.receive("parked", "g-parked", "*", is_sql=False, poll_ms=POLL_MS)
+        self.request = made.receive("parked", "g-parked", "*", is_sql=False, poll_ms=POLL_MS)
         self.sent: dict[str, float] = {}
         self.waits_ms: list[float] = []
         self.parked = 0
@@ -37,20 +37,20 @@ class Pollers:
         receive = self.channels[number % CONNECTIONS].unary_stream(_SERVICE + "ReceiveMessage")
         while True:
             self.parked += 1
-            call = receive(self.asked, timeout=60, metadata=(("x-mq-client-id", f"client-{number}"),))
+            call = receive(self.request, timeout=60, metadata=(("x-mq-client-id", f"client-{number}"),))
             frames = [frame async for frame in call]
             now = time.perf_counter()
             self.parked -= 1
             for frame in frames:
-                answer = service_pb2.ReceiveMessageResponse.FromString(frame)
-                began = self.sent.pop(answer.message.system_properties.message_id, None)
+                response = service_pb2.ReceiveMessageResponse.FromString(frame)
+                began = self.sent.pop(response.message.system_properties.message_id, None)
                 if began is not None:
                     self.waits_ms.append((now - began) * 1000)
 
     async def send(self, seconds: float) -> None:
         """RATE messages a second, evenly."""
         send = self.channels[0].unary_unary(_SERVICE + "SendMessage")
-        asked = made.sends("normal", "parked", int(RATE * seconds))
+        requests = made.sends("normal", "parked", int(RATE * seconds))
         sending: list[asyncio.Task[None]] = []
 
         async def one(request: bytes) -> None:
@@ -60,7 +60,7 @@ class Pollers:
             made.must_be_ok("SendMessage", [await send(request)])
 
         began = time.perf_counter()
-        for number, request in enumerate(asked):
+        for number, request in enumerate(requests):
             await asyncio.sleep(max(0.0, began + number / RATE - time.perf_counter()))
             sending.append(asyncio.ensure_future(one(request)))
         await asyncio.gather(*sending)

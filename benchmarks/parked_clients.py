@@ -143,11 +143,11 @@ class Waiter(Connection):
                 system = message.system_properties
                 entries.append((system.message_id, system.receipt_handle))
         if entries:
-            asked = service_pb2.AckMessageRequest()
-            asked.group.name, asked.topic.name = f"g-{self.topic}", self.topic
+            request = service_pb2.AckMessageRequest()
+            request.group.name, request.topic.name = f"g-{self.topic}", self.topic
             for message_id, handle in entries:
-                asked.entries.add(message_id=message_id, receipt_handle=handle)
-            self.begin("AckMessage", asked.SerializeToString())
+                request.entries.add(message_id=message_id, receipt_handle=handle)
+            self.begin("AckMessage", request.SerializeToString())
         else:
             self._crowd.empty += 1
         if not self.closing:
@@ -168,7 +168,7 @@ class Crowd:
         self.waits_ms: list[float] = []
 
     async def come(self, address: str, count: int, *, at_once: int = 64) -> None:
-        """So many clients, a few at a time."""
+        """`count` clients, `at_once` of them at a time."""
         host, port = address.rsplit(":", 1)
         loop, numbers = asyncio.get_running_loop(), iter(range(count))
 
@@ -202,10 +202,10 @@ class Crowd:
         loop = asyncio.get_running_loop()
         _, sender = await loop.create_connection(lambda: Connection("sender"), host, int(port))
         count = int(seconds * rate)
-        asked = [made.sends("normal", f"t-{number % self.groups}", 1)[0] for number in range(count)]
+        requests = [made.sends("normal", f"t-{number % self.groups}", 1)[0] for number in range(count)]
         replies: list[bytes] = []
         began = time.perf_counter()
-        for number, request in enumerate(asked):
+        for number, request in enumerate(requests):
             await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
             message = service_pb2.SendMessageRequest.FromString(request).messages[0]
             self.sent[message.system_properties.message_id] = time.perf_counter()

@@ -135,12 +135,12 @@ def starts(program: Path, peer: RocketMQ, idle_mb: float, rounds: int, front: di
     ]
 
 
-def measured(asked: argparse.Namespace) -> list[Row]:
-    """All rows that were asked for."""
-    wanted: Callable[[str], bool] = lambda name: not asked.only or name in asked.only  # noqa: E731
-    rounds, part = (2, 6) if asked.quick else (asked.rounds, 1)
+def measured(options: argparse.Namespace) -> list[Row]:
+    """All rows that the options name."""
+    is_chosen: Callable[[str], bool] = lambda name: not options.only or name in options.only  # noqa: E731
+    rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     program = load.built()
-    front = dict.fromkeys(("EVENQ_BROKER_FRONT", "EVENQ_NAMESERVER_FRONT", "EVENQ_REBALANCER_FRONT"), asked.front)
+    front = dict.fromkeys(("EVENQ_BROKER_FRONT", "EVENQ_NAMESERVER_FRONT", "EVENQ_REBALANCER_FRONT"), options.front)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder, rocketmq() as peer:
         time.sleep(2)
@@ -153,16 +153,16 @@ def measured(asked: argparse.Namespace) -> list[Row]:
             sides = (Side("evenq", broker), Side("RocketMQ", peer.server))
             warm_up(program, sides, WARM_UP // part)
             for case in LOADS:
-                if wanted(case.name):
+                if is_chosen(case.name):
                     CONSOLE.print(f"[dim]{case.what} ...[/dim]")
                     rows.append(compare(case, program, sides, rounds, part))
                     if case.name == "unary":
                         rows.append(Row("CPU of the server for a send, 64 in flight", "us", *rows[-1].cpu_us,
                                         UNARY_CPU_US, more_is_better=False, absolute=True))  # fmt: skip
-            if wanted("latency"):
+            if is_chosen("latency"):
                 CONSOLE.print("[dim]send to receive ...[/dim]")
                 rows += latencies(program, sides, rounds, part)
-        if wanted("start"):
+        if is_chosen("start"):
             CONSOLE.print("[dim]evenq up ...[/dim]")
             rows += starts(program, peer, idle_mb, rounds, front)
     return rows
@@ -185,12 +185,12 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[*(one.name for one in LOADS), "latency", "start"])
     parser.add_argument("--front", default="http2", choices=["http2", "grpcio"], help="evenq's gRPC front")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     before = os.getloadavg()[0]
-    rows = measured(asked)
+    rows = measured(options)
     CONSOLE.print(report.table(rows))
-    if not (asked.quick or asked.only or asked.no_save):
-        for path in report.save(rows, front=asked.front, rounds=asked.rounds, load_before=before):
+    if not (options.quick or options.only or options.no_save):
+        for path in report.save(rows, front=options.front, rounds=options.rounds, load_before=before):
             CONSOLE.print(f"saved in {path.relative_to(load.PROJECT)}")
     return 0 if all(row.ok for row in rows) else 1
 

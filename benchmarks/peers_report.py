@@ -48,7 +48,7 @@ class Row:
         return seen >= self.goal if self.more_is_better else seen <= self.goal
 
     @property
-    def wanted(self) -> str:
+    def goal_text(self) -> str:
         """The goal in words."""
         if self.goal is None:
             return "-"
@@ -73,7 +73,7 @@ def cells(row: Row) -> tuple[str, ...]:
     mine, others = row.cpu_us
     cpu = f"{statistics.median(mine):.0f} / {statistics.median(others):.0f} us" if mine else "-"
     return (
-        f"{row.what}, {row.unit}", spread(row.ours), spread(row.theirs), spread(row.ratios), cpu, row.wanted,
+        f"{row.what}, {row.unit}", spread(row.ours), spread(row.theirs), spread(row.ratios), cpu, row.goal_text,
         said(row),
     )  # fmt: skip
 

@@ -97,7 +97,7 @@ class Group:
     def __init__(self, queues: int) -> None:
         self.events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self.owner: dict[str, str] = {}
-        self.wanted = queues
+        self.expected = queues
         self.offsets: Counter[str] = Counter()
         self._lost_at: dict[str, float] = {}
         self._last_s = 0.0
@@ -117,9 +117,9 @@ class Group:
             except queue.Empty:
                 pass
             enough = change is None or change.moved >= least
-            if enough and len(self.owner) == self.wanted and time.monotonic() - self._last_s > QUIET_S:
+            if enough and len(self.owner) == self.expected and time.monotonic() - self._last_s > QUIET_S:
                 return
-        raise SystemExit(f"after {limit_s:.0f} s {len(self.owner)} of {self.wanted} queues have a reader")
+        raise SystemExit(f"after {limit_s:.0f} s {len(self.owner)} of {self.expected} queues have a reader")
 
     def until(self, name: str, what: str, *, limit_s: float = SETTLE_S) -> dict[str, Any]:
         """Take events in until this process says this."""
@@ -225,10 +225,10 @@ class Found:
     twice: int = 0
 
 
-def measured(asked: argparse.Namespace) -> Found:
+def measured(options: argparse.Namespace) -> Found:
     """Run everything."""
     found, rng = Found(), random.Random(1)
-    per_broker = -(-asked.queues // BROKERS)
+    per_broker = -(-options.queues // BROKERS)
     group = Group(per_broker * BROKERS)
     settings = {"SESSION_GRACE_MS": str(GRACE_MS)}
     with (
@@ -241,14 +241,14 @@ def measured(asked: argparse.Namespace) -> Found:
         guest: Worker | None = None
         try:
             for worker in workers:
-                worker.say(f"join {asked.members // WORKERS}")
+                worker.say(f"join {options.members // WORKERS}")
             group.run_until_quiet(None)
             for worker in workers:
                 worker.say("calm")
                 group.until(worker.name, "calm")
-            CONSOLE.print(f"[dim]{asked.members} members read {group.wanted} queues[/dim]")
+            CONSOLE.print(f"[dim]{options.members} members read {group.expected} queues[/dim]")
             with Traffic(cluster.endpoint) as traffic:
-                for what in steps(asked.trials):
+                for what in steps(options.trials):
                     change = _change(what, group, workers[rng.randrange(WORKERS)], admin, per_broker)
                     per_broker += what == "grow"
                     found.changes.append(change)
@@ -258,7 +258,7 @@ def measured(asked: argparse.Namespace) -> Found:
             found.missing = found.sent - len(seen)
             found.repeated = seen.total() - len(seen)
             with Traffic(cluster.endpoint):
-                for number in range(asked.crashes):
+                for number in range(options.crashes):
                     guest = Worker(f"guest{number}", cluster.endpoints, group.events)
                     group.until(guest.name, "ready")
                     joined = Change("join", time.monotonic())
@@ -277,7 +277,7 @@ def _change(what: str, group: Group, worker: Worker, admin: evenq.Admin, per_bro
     change = Change(what, time.monotonic())
     match what:
         case "grow":
-            group.wanted += BROKERS
+            group.expected += BROKERS
             admin.create_topic(TOPIC, queues=per_broker + 1)
         case _:
             worker.say(f"{what} 1")
@@ -311,26 +311,26 @@ def _offsets(group: Group, workers: list[Worker]) -> Counter[tuple[str, int]]:
     return seen
 
 
-def rows(found: Found) -> list[tuple[str, str, str, bool]]:
+def rows(figures: Found) -> list[tuple[str, str, str, bool]]:
     """What, figure, goal, met."""
     lines = []
     within = f"p99 <= {GOAL_MS:.0f} ms"
     for what in ("join", "leave", "grow"):
-        times = [change.over_ms for change in found.changes if change.what == what]
+        times = [change.over_ms for change in figures.changes if change.what == what]
         if times:
             title = f"{what}, until all new readers read ({len(times)} trials)"
             lines.append((title, spread(times), within, at99(times) <= GOAL_MS))
-    rests = [rest for change in found.changes for rest in change.rests_ms]
+    rests = [rest for change in figures.changes for rest in change.rests_ms]
     lines.append((f"a queue without a reader ({len(rests)} moves)", spread(rests), within, at99(rests) <= GOAL_MS))
-    if found.crashes:
-        times = [change.over_ms for change in found.crashes]
+    if figures.crashes:
+        times = [change.over_ms for change in figures.crashes]
         limit = GRACE_MS + GOAL_MS
         title = f"kill -9 ({len(times)} trials), grace {GRACE_MS} ms"
         lines.append((title, spread(times), f"<= {limit:.0f} ms", max(times) <= limit))
     for what, count in (
-        (f"never delivered, of {found.sent:,}", found.missing),
-        ("delivered twice by graceful changes", found.repeated),
-        ("queues with two readers at a time", found.twice),
+        (f"never delivered, of {figures.sent:,}", figures.missing),
+        ("delivered twice by graceful changes", figures.repeated),
+        ("queues with two readers at a time", figures.twice),
     ):
         lines.append((what, f"{count}", "0", count == 0))
     lines.append(("the peer: RocketMQ's clients look every", f"{PEER_MS:,} ms", "-", True))
@@ -349,14 +349,15 @@ def spread(times: list[float]) -> str:
     return f"p50 {statistics.median(times):.0f}, p99 {at99(times):.0f}, longest {max(times):.0f} ms"
 
 
-def save(lines: list[tuple[str, str, str, bool]], asked: argparse.Namespace) -> Path:
+def save(lines: list[tuple[str, str, str, bool]], options: argparse.Namespace) -> Path:
     """The table as Markdown; a later run of the day replaces it."""
     now = dt.datetime.now(dt.UTC)
     facts = machine()
     facts.pop("packages")
     machine_facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
     text = [f"# The benchmarks of rebalancing, {now:%Y-%m-%d %H:%M} UTC", "", f"Machine: {machine_facts}.",
-            f"{asked.members} members, {asked.queues} queues, {BROKERS} brokers, {STRATEGY}, {RATE} messages/s.", "",
+            f"{options.members} members, {options.queues} queues, {BROKERS} brokers, {STRATEGY}, {RATE} messages/s.",
+            "",
             "| what | seen | goal | ok |", "|---|---|---|---|"]  # fmt: skip
     text += [f"| {what} | {seen} | {goal} | {'yes' if ok else '**no**'} |" for what, seen, goal, ok in lines]
     path = HERE / "results" / f"{now:%Y-%m-%d}-rebalance.md"
@@ -373,19 +374,19 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--crashes", type=int, default=5)
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.members, asked.queues, asked.trials, asked.crashes = 20, 60, 10, 1
-    found = measured(asked)
-    table = Table(title=f"rebalancing: {asked.members} members, {asked.queues} queues, {BROKERS} brokers")
+    options = parser.parse_args()
+    if options.quick:
+        options.members, options.queues, options.trials, options.crashes = 20, 60, 10, 1
+    figures = measured(options)
+    table = Table(title=f"rebalancing: {options.members} members, {options.queues} queues, {BROKERS} brokers")
     for title in ("what", "seen", "goal", "ok"):
         table.add_column(title)
-    lines = rows(found)
+    lines = rows(figures)
     for what, seen, goal, ok in lines:
         table.add_row(what, seen, goal, "yes" if ok else "no")
     Console().print(table)
-    if not asked.quick and not asked.no_save:
-        CONSOLE.print(f"saved in benchmarks/results/{save(lines, asked).name}")
+    if not options.quick and not options.no_save:
+        CONSOLE.print(f"saved in benchmarks/results/{save(lines, options).name}")
     return 0 if all(ok for _, _, _, ok in lines) else 1
 
 

@@ -37,7 +37,7 @@ class Members:
         self._seen: dict[str, list[int]] = {}
 
     async def join(self, number: int) -> None:
-        """So many members more, one after the other."""
+        """`number` members more, one after the other."""
         for _ in range(number):
             self._count += 1
             client_id = f"{self._name}-{self._count:03}"
@@ -117,8 +117,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("endpoint", "topic", "group", "name"):
         parser.add_argument(f"--{name}", required=True)
-    asked = parser.parse_args()
-    asyncio.run(serve(Members(asked.endpoint, asked.topic, asked.group, asked.name)))
+    options = parser.parse_args()
+    asyncio.run(serve(Members(options.endpoint, options.topic, options.group, options.name)))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def sends(kind: str, topic: str, count: int, *, batch: int = 1, together: bool =
     ask for one queue, as SDKs do it; else each for the next one.
     """
     finish = _KINDS[kind]
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     for first in range(0, count, batch):
         request = service_pb2.SendMessageRequest()
         for number in range(first, min(first + batch, count)):
@@ -86,21 +86,21 @@ def sends(kind: str, topic: str, count: int, *, batch: int = 1, together: bool =
             )
             set_ms(system.born_timestamp, int(time.time() * 1000))
             finish(message, number)
-        asked.append(request.SerializeToString())
-    return asked
+        requests.append(request.SerializeToString())
+    return requests
 
 
 def commits(topic: str, answers: Iterable[bytes]) -> list[bytes]:
     """EndTransactionRequests for the half messages of these answers."""
-    asked = []
-    for answer in answers:
-        entry = service_pb2.SendMessageResponse.FromString(answer).entries[0]
+    requests = []
+    for response in answers:
+        entry = service_pb2.SendMessageResponse.FromString(response).entries[0]
         request = service_pb2.EndTransactionRequest(
             message_id=entry.message_id, transaction_id=entry.transaction_id, resolution=definition_pb2.COMMIT
         )
         request.topic.name = topic
-        asked.append(request.SerializeToString())
-    return asked
+        requests.append(request.SerializeToString())
+    return requests
 
 
 def receive(topic: str, group: str, expression: str, *, is_sql: bool, poll_ms: int = 5_000) -> bytes:
@@ -116,14 +116,14 @@ def receive(topic: str, group: str, expression: str, *, is_sql: bool, poll_ms: i
 
 def pulls(topic: str, count: int) -> list[bytes]:
     """PullMessageRequests that read each of the queues in steps of 32."""
-    asked = []
+    requests = []
     for offset in range(0, count // QUEUES, 32):
         for queue in range(QUEUES):
             request = service_pb2.PullMessageRequest(offset=offset, batch_size=32)
             request.group.name, request.message_queue.topic.name, request.message_queue.id = "pull", topic, queue
             request.filter_expression.expression = "*"
-            asked.append(request.SerializeToString())
-    return asked
+            requests.append(request.SerializeToString())
+    return requests
 
 
 def change(topic: str, message_id: str, handle: str) -> bytes:
@@ -152,7 +152,7 @@ def lite_subscription(topic: str, group: str) -> bytes:
 def must_be_ok(method: str, answers: Iterable[bytes]) -> None:
     """End everything if one was not."""
     parse = getattr(service_pb2, f"{method}Response").FromString
-    for answer in answers:
-        status = parse(answer).status
+    for response in answers:
+        status = parse(response).status
         if status.code != OK:
             raise SystemExit(f"{method} was answered {status.code}: {status.message}")

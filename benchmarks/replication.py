@@ -46,7 +46,7 @@ UNARY, BATCHED, BATCH = 24_000, 64_000, 32
 ALONE = 3_000
 """Messages of a round that are sent one after the other."""
 IDLE_S = 3.0
-"""So long it is looked how much of the processor a side needs for nothing."""
+"""How long the processor use of a side at rest is measured."""
 RATE, LATENCY_S = 500, 10
 BOUND = ("-timeout", "300s")
 CATCH_UP_BYTES = 400_000_000
@@ -119,10 +119,10 @@ class Line:
     def cells(self) -> tuple[str, ...]:
         """Its line in the table."""
         unit = {"ratio": "x", "more": f"{self.unit} more", "own": self.unit}[self.by]
-        wanted = "-" if self.goal is None else f"{'>=' if self.more_is_better else '<='} {self.goal:g} {unit}"
+        goal = "-" if self.goal is None else f"{'>=' if self.more_is_better else '<='} {self.goal:g} {unit}"
         return (
             f"{self.what}, {self.unit}", report.spread(self.one) if self.one else "-", report.spread(self.three),
-            report.spread(self.judged) if self.by != "own" else "-", wanted,
+            report.spread(self.judged) if self.by != "own" else "-", goal,
             "-" if self.goal is None else "yes" if self.ok else "no",
         )  # fmt: skip
 
@@ -203,10 +203,10 @@ def sends(both: tuple[Side, Side], name: str, count: int, batch: int, rounds: in
     """Speed of SendMessage with 64 in flight, and the CPU of each process for a message."""
     for number in range(rounds + 1):
         for side in in_turn(both, number):
-            asked = made.sends("normal", name, count, batch=batch, together=True)
+            requests = made.sends("normal", name, count, batch=batch, together=True)
             leader, followers = pid_of(side.leader), [pid_of(node) for node in side.followers]
             before = [servers.cpu_s(pid) for pid in (leader, *followers)]
-            done = side.replayed("call", asked, "-c", 64, "-conns", 2)
+            done = side.replayed("call", requests, "-c", 64, "-conns", 2)
             spent = [servers.cpu_s(pid) - was for pid, was in zip((leader, *followers), before, strict=True)]
             made.must_be_ok("SendMessage", done.answers())
             if not number:
@@ -236,8 +236,8 @@ def commit_rounds(both: tuple[Side, Side], count: int, rounds: int) -> list[Line
             before = [servers.cpu_s(pid) for pid in pids]
             time.sleep(IDLE_S)
             idle = [(servers.cpu_s(pid) - was) / IDLE_S for pid, was in zip(pids, before, strict=True)]
-            asked, before = made.sends("normal", "round", count), [servers.cpu_s(pid) for pid in pids]
-            done = side.replayed("call", asked, "-c", 1, "-conns", 1)
+            requests, before = made.sends("normal", "round", count), [servers.cpu_s(pid) for pid in pids]
+            done = side.replayed("call", requests, "-c", 1, "-conns", 1)
             spent = [
                 (servers.cpu_s(pid) - was - of_idle * done.secs) / count * 1e6
                 for pid, was, of_idle in zip(pids, before, idle, strict=True)
@@ -263,9 +263,14 @@ def latencies(both: tuple[Side, Side], rounds: int, part: int) -> list[Line]:
         for side in in_turn(both, number):
             name = f"latency-{number}"
             side.replayed("call", made.sends("normal", name, 1), "-c", 1)
-            asked = [made.receive(name, f"g-{name}", "*", is_sql=False)]
+            requests = [made.receive(name, f"g-{name}", "*", is_sql=False)]
             done = side.replayed(
-                "latency", [*asked, *made.sends("normal", name, RATE * LATENCY_S // part)], "-c", QUEUES, "-rate", RATE
+                "latency",
+                [*requests, *made.sends("normal", name, RATE * LATENCY_S // part)],
+                "-c",
+                QUEUES,
+                "-rate",
+                RATE,
             )
             for quantile in ("p50", "p99"):
                 side.keep(quantile, done.figures[f"{quantile}_ms"])
@@ -291,10 +296,10 @@ def memory(both: tuple[Side, Side]) -> list[Line]:
 
 def catch_up(three: Side, part: int) -> list[Line]:
     """A follower with an empty disk copies the log, most of which was written while it was away."""
-    victim, wanted = three.followers[0], CATCH_UP_BYTES // part
+    victim, missed_bytes = three.followers[0], CATCH_UP_BYTES // part
     victim.kill()
     shutil.rmtree(three.cluster.folder / victim.name)
-    goal = figure(three.leader, "evenq_broker_replica_log_end") + wanted
+    goal = figure(three.leader, "evenq_broker_replica_log_end") + missed_bytes
     while figure(three.leader, "evenq_broker_replica_log_end") < goal:
         three.replayed("call", made.sends("normal", "batch", BATCHED // 2, batch=BATCH, together=True), "-c", 64)
     end = figure(three.leader, "evenq_broker_replica_log_end")
@@ -376,9 +381,9 @@ def pauses(three: Side, rounds: int) -> list[Line]:
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 
-def measured(mode: str, asked: argparse.Namespace) -> list[Line]:
-    """All lines of one mode that were asked for."""
-    rounds, part = (2, 6) if asked.quick else (asked.rounds, 1)
+def measured(mode: str, options: argparse.Namespace) -> list[Line]:
+    """All lines of one mode that the options name."""
+    rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     lines: list[Line] = []
     works = {
         "unary": lambda: sends(both, "unary", UNARY // part, 1, rounds),
@@ -391,7 +396,7 @@ def measured(mode: str, asked: argparse.Namespace) -> list[Line]:
     }
     with sides(mode) as both:
         for name in ONLY:
-            if name in asked.only:
+            if name in options.only:
                 CONSOLE.print(f"[dim]{mode}: {name} ...[/dim]")
                 lines += works[name]()
     return lines
@@ -406,33 +411,33 @@ def main() -> int:
     parser.add_argument("--modes", nargs="+", choices=[*FLUSH], default=[*FLUSH])
     parser.add_argument("--json", type=Path, help="keep all rounds here")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
-    if asked.rounds < 1:
-        parser.error(f"--rounds {asked.rounds}: give 1 or more")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: give 1 or more")
     before = os.getloadavg()[0]
     load.replay()
-    found = {mode: measured(mode, asked) for mode in asked.modes}
+    measured_by_mode = {mode: measured(mode, options) for mode in options.modes}
     cells = [
         (f"{mode}: {first}", *rest)
-        for mode, lines in found.items()
+        for mode, lines in measured_by_mode.items()
         for first, *rest in (line.cells() for line in lines)
     ]
     CONSOLE.print(report.drawn(f"three copies beside one: medians, {os.cpu_count()} cores", TITLES, cells))
-    if asked.json is not None:
+    if options.json is not None:
         kept = {
             mode: [{"what": one.what, "one": one.one, "three": one.three} for one in lines]
-            for mode, lines in found.items()
+            for mode, lines in measured_by_mode.items()
         }
-        asked.json.write_text(json.dumps(kept, indent=1))
-    if not (asked.quick or asked.no_save or asked.only != ONLY):
+        options.json.write_text(json.dumps(kept, indent=1))
+    if not (options.quick or options.no_save or options.only != ONLY):
         about = (
-            f"{asked.rounds} rounds in turn, bodies of 1 KiB, data on one disk, eight queues, all processes on "
+            f"{options.rounds} rounds in turn, bodies of 1 KiB, data on one disk, eight queues, all processes on "
             "this machine; median (least to most)."
         )
         title = "Three copies of a broker beside one"
         path = report.written("replication", title, about, TITLES, cells, front="http2", load_before=before)
         CONSOLE.print(f"saved in {path.relative_to(load.PROJECT)}")
-    return 0 if all(line.ok for lines in found.values() for line in lines) else 1
+    return 0 if all(line.ok for lines in measured_by_mode.values() for line in lines) else 1
 
 
 if __name__ == "__main__":

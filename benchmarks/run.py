@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--quick] [--rounds N] [--only send|batch|receive|each|latency|up|idle ...] [--no-save]
 
-Every speed is a ratio to the floor: the same gRPC door and loop with handlers that read nothing (floor.py), the same
+Every speed is a ratio to the floor: the same gRPC server and loop with handlers that read nothing (floor.py), the same
 load, seconds apart. How to read it is in benchmarks/README.md. Results go to benchmarks/results/<date>.json.
 """
 
@@ -135,15 +135,17 @@ def idle(broker: servers.Server) -> Row:
     row = Row(f"CPU with {POLLS} parked polls", "% of a core", "<= 1 %")
 
     async def measure() -> None:
-        asked = service_pb2.ReceiveMessageRequest(batch_size=32)
-        asked.group.name, asked.message_queue.topic.name, asked.filter_expression.expression = "idle", "idle", "*"
-        set_duration_ms(asked.long_polling_timeout, 20_000)
-        set_duration_ms(asked.invisible_duration, 30_000)
-        request = asked.SerializeToString()
+        receive = service_pb2.ReceiveMessageRequest(batch_size=32)
+        receive.group.name, receive.message_queue.topic.name, receive.filter_expression.expression = "idle", "idle", "*"
+        set_duration_ms(receive.long_polling_timeout, 20_000)
+        set_duration_ms(receive.invisible_duration, 30_000)
+        request = receive.SerializeToString()
         async with grpc.aio.insecure_channel(broker.address) as channel:
-            receive = channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage")
+            call_receive = channel.unary_stream("/apache.rocketmq.v2.MessagingService/ReceiveMessage")
             calls = [
-                asyncio.ensure_future(receive(request, timeout=30, metadata=(("x-mq-client-id", f"c{number}"),)).read())
+                asyncio.ensure_future(
+                    call_receive(request, timeout=30, metadata=(("x-mq-client-id", f"c{number}"),)).read()
+                )
                 for number in range(POLLS)
             ]
             await asyncio.sleep(2)
@@ -162,13 +164,13 @@ def idle(broker: servers.Server) -> Row:
     return row
 
 
-def measured(asked: argparse.Namespace) -> list[Row]:
-    """All rows that were asked for."""
-    wanted: Callable[[str], bool] = lambda name: not asked.only or name in asked.only  # noqa: E731
-    rounds = asked.rounds or (3 if asked.quick else 5)
+def measured(options: argparse.Namespace) -> list[Row]:
+    """All rows that the options name."""
+    is_chosen: Callable[[str], bool] = lambda name: not options.only or name in options.only  # noqa: E731
+    rounds = options.rounds or (3 if options.quick else 5)
     rows: list[Row] = []
-    loads = [case for case in cases(quick=asked.quick) if wanted(case.name)]
-    if loads or wanted("latency") or wanted("idle"):
+    loads = [case for case in cases(quick=options.quick) if is_chosen(case.name)]
+    if loads or is_chosen("latency") or is_chosen("idle"):
         program = load.built()
         with (
             tempfile.TemporaryDirectory(prefix="evenq-bench-") as folder,
@@ -179,13 +181,13 @@ def measured(asked: argparse.Namespace) -> list[Row]:
             for case in loads:
                 CONSOLE.print(f"[dim]{case.what} ...[/dim]")
                 rows.append(compare(case, program, broker, big if case.big else small, rounds))
-            if wanted("latency"):
-                rows.append(latency(program, broker, quick=asked.quick))
-            if wanted("idle"):
+            if is_chosen("latency"):
+                rows.append(latency(program, broker, quick=options.quick))
+            if is_chosen("idle"):
                 rows.append(idle(broker))
-    if wanted("up"):
+    if is_chosen("up"):
         CONSOLE.print("[dim]evenq up ...[/dim]")
-        rows += start_up(quick=asked.quick)
+        rows += start_up(quick=options.quick)
     return rows
 
 
@@ -233,8 +235,13 @@ def save(rows: list[Row], *, quick: bool) -> Path:
     RESULTS.mkdir(exist_ok=True)
     now = dt.datetime.now(dt.UTC)
     path = RESULTS / f"{now:%Y-%m-%d}{'-quick' if quick else ''}.json"
-    found = {"when": f"{now:%Y-%m-%dT%H:%MZ}", "quick": quick, "machine": machine(), "rows": [asdict(r) for r in rows]}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    document = {
+        "when": f"{now:%Y-%m-%dT%H:%MZ}",
+        "quick": quick,
+        "machine": machine(),
+        "rows": [asdict(r) for r in rows],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
     return path
 
 
@@ -245,11 +252,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=0, help="how often each load is run (default 5)")
     parser.add_argument("--only", nargs="+", choices=["send", "batch", "receive", "each", "latency", "idle", "up"])
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
-    rows = measured(asked)
+    options = parser.parse_args()
+    rows = measured(options)
     show(rows)
-    if not asked.no_save and not asked.only:
-        CONSOLE.print(f"saved in benchmarks/results/{save(rows, quick=asked.quick).name}")
+    if not options.no_save and not options.only:
+        CONSOLE.print(f"saved in benchmarks/results/{save(rows, quick=options.quick).name}")
     return 0 if all(row.ok is not False for row in rows) else 1
 
 

@@ -53,10 +53,10 @@ WAIT_S = 120.0
 
 
 class Bench:
-    """One run: what was asked, the sources, and the lines so far."""
+    """One run: its options, the sources, and the lines so far."""
 
-    def __init__(self, asked: argparse.Namespace, spark: Any, evenq: Evenq, peer: Peer | None, scratch: Path) -> None:
-        self.asked, self.spark, self.evenq, self.peer = asked, spark, evenq, peer
+    def __init__(self, options: argparse.Namespace, spark: Any, evenq: Evenq, peer: Peer | None, scratch: Path) -> None:
+        self.options, self.spark, self.evenq, self.peer = options, spark, evenq, peer
         self._scratch = scratch
         self._checkpoints = 0
         self.lines: list[Line] = []
@@ -65,10 +65,10 @@ class Bench:
 
     def batch(self) -> None:
         line, cpu = Line("batch, all columns"), Line("broker CPU in batch reads", unit="us/row")
-        rows = self.asked.rows
+        rows = self.options.rows
         ceiling = {"rows": str(rows), "partitions": str(QUEUES)}
         sources: dict[str, tuple[Callable[[], Any], int]] = {
-            self._name(kind): (lambda kind=kind: self._load(kind), self.evenq.pid) for kind in self.asked.formats
+            self._name(kind): (lambda kind=kind: self._load(kind), self.evenq.pid) for kind in self.options.formats
         }  # type: ignore[misc]  # mypy sees no default in a lambda
         if self.peer is not None:
             sources["kafka"] = (self._load_peer, self.peer.pid)
@@ -77,7 +77,7 @@ class Bench:
             counted = load().count()
             if counted != rows:
                 raise SystemExit(f"{name} has {counted} rows, not {rows}")
-        for number in range(self.asked.rounds + 1):
+        for number in range(self.options.rounds + 1):
             for name, (load, pid) in sources.items():
                 begun_cpu = servers.cpu_s(pid) if pid else 0.0
                 begun = time.perf_counter()
@@ -88,7 +88,7 @@ class Bench:
                 line.add(name, rows / took)
                 if pid:
                     cpu.add(name, (servers.cpu_s(pid) - begun_cpu) / rows * 1e6)
-            CONSOLE.print(f"[dim]batch round {number} of {self.asked.rounds}[/dim]")
+            CONSOLE.print(f"[dim]batch round {number} of {self.options.rounds}[/dim]")
         self.lines += [line, cpu]
 
     def _load(self, kind: str) -> Any:
@@ -102,7 +102,7 @@ class Bench:
 
     def stream(self) -> None:
         line = Line(f"stream, triggers of {TRIGGER_ROWS:,} rows")
-        for number in range(max(3, self.asked.rounds // 2 + 1)):
+        for number in range(max(3, self.options.rounds // 2 + 1)):
             for name, options in self._streams(TOPIC, {"startingOffsets": "earliest"}).items():
                 query = self._start(name, options | {"maxOffsetsPerTrigger": str(TRIGGER_ROWS)}, availableNow=True)
                 query.awaitTermination()
@@ -162,7 +162,7 @@ class Bench:
     def sink(self) -> None:
         """Rows by one job of Spark into each broker."""
         self.evenq.create(SINK, QUEUES)
-        rows = min(self.asked.rows, SINK_ROWS)
+        rows = min(self.options.rows, SINK_ROWS)
         line = Line(f"sink, {rows:,} rows in one job")
         cpu = Line("broker CPU of the sink", unit="us/row")
         workers, jvm = Line("CPU of the sink's workers", unit="us/row"), Line("CPU of Spark's JVM", unit="us/row")
@@ -173,7 +173,7 @@ class Bench:
         if self.peer is not None:
             peer = self.peer
             writers["kafka"] = (lambda: peer.sink(rows), peer.pid)
-        for number in range(self.asked.rounds + 1):
+        for number in range(self.options.rounds + 1):
             for name, (write, pid) in writers.items():
                 begun_cpu, spark_cpu, begun = servers.cpu_s(pid), self._spark_cpu(), time.perf_counter()
                 write()
@@ -184,11 +184,11 @@ class Bench:
                 cpu.add(name, (servers.cpu_s(pid) - begun_cpu) / rows * 1e6)
                 for used, before, now in zip((workers, jvm), spark_cpu, self._spark_cpu(), strict=True):
                     used.add(name, (now - before) / rows * 1e6)
-            CONSOLE.print(f"[dim]sink round {number} of {self.asked.rounds}[/dim]")
+            CONSOLE.print(f"[dim]sink round {number} of {self.options.rounds}[/dim]")
         written = self.spark.read.format("evenq").options(**self.evenq.options(SINK)).load().count()
-        wanted = rows * (self.asked.rounds + 1) * len(DELIVERIES)
-        if written != wanted:
-            raise SystemExit(f"the sink wrote {written} rows, not {wanted}")
+        expected = rows * (self.options.rounds + 1) * len(DELIVERIES)
+        if written != expected:
+            raise SystemExit(f"the sink wrote {written} rows, not {expected}")
         self.lines += [line, cpu, workers, jvm]
 
     def _spark_cpu(self) -> tuple[float, float]:
@@ -227,7 +227,7 @@ class Bench:
 
     def _streams(self, topic: str, more: dict[str, str]) -> dict[str, dict[str, str]]:
         self._checkpoints += 1
-        tried = dict(one.split("=", 1) for one in self.asked.option)
+        tried = dict(one.split("=", 1) for one in self.options.option)
         found = {"evenq": {**self.evenq.options(topic), "group": f"bench-{self._checkpoints}", **more, **tried}}
         if self.peer is not None:
             found["kafka"] = self.peer.options(topic) | more
@@ -260,8 +260,8 @@ def _until(ready: Callable[[], bool]) -> None:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def _python_children(pid: int) -> list[int]:
@@ -330,7 +330,7 @@ def main() -> int:
     parser.add_argument("--option", nargs="+", default=[], help="options of our source, NAME=VALUE, to try them")
     parser.add_argument("--no-kafka", action="store_true", help="without Maven and the peer")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if not os.environ.get("JAVA_HOME"):
         tool = [sys.executable, HERE.parent / "tools" / "java_home.py"]
         shown = subprocess.run(tool, capture_output=True, text=True, check=True)
@@ -338,7 +338,7 @@ def main() -> int:
     load = [os.getloadavg()[0]]
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))
-        jars = [] if asked.no_kafka else spark_jars()
+        jars = [] if options.no_kafka else spark_jars()
         spark = stack.enter_context(session(jars, scratch))
         (scratch / "evenq").mkdir()
         port = _free_port()
@@ -346,23 +346,23 @@ def main() -> int:
         server = stack.enter_context(servers.broker(scratch / "evenq", **settings))
         evenq = Evenq(server, port)
         evenq.create(TOPIC, QUEUES)
-        evenq.fill(asked.rows)
+        evenq.fill(options.rows)
         peer = None
-        if not asked.no_kafka:
+        if not options.no_kafka:
             (scratch / "kafka").mkdir()
             running = stack.enter_context(kafka(os.environ["JAVA_HOME"], scratch / "kafka", partitions=QUEUES))
             peer = Peer(spark, running.pid, running.address)
-            peer.fill(asked.rows)
-        CONSOLE.print(f"[dim]{asked.rows:,} rows are in[/dim]")
-        bench = Bench(asked, spark, evenq, peer, scratch)
+            peer.fill(options.rows)
+        CONSOLE.print(f"[dim]{options.rows:,} rows are in[/dim]")
+        bench = Bench(options, spark, evenq, peer, scratch)
         for part in PARTS:
-            if not asked.only or part in asked.only:
+            if not options.only or part in options.only:
                 getattr(bench, part)()
                 load.append(os.getloadavg()[0])
         lines = bench.lines
     show(lines, load)
-    if not asked.no_save and not asked.only:
-        CONSOLE.print(f"saved in benchmarks/results/{save(lines, asked, load).name}")
+    if not options.no_save and not options.only:
+        CONSOLE.print(f"saved in benchmarks/results/{save(lines, options, load).name}")
     return 0 if all(ok is not False for *_, ok in verdicts(lines)) else 1
 
 

@@ -100,7 +100,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def save(lines: list[Line], asked: argparse.Namespace, load: list[float]) -> Path:
+def save(lines: list[Line], options: argparse.Namespace, load: list[float]) -> Path:
     """Tables as text: date, machine and load, figures, goals, and the rounds one by one."""
     now = dt.datetime.now(dt.UTC)
     path = RESULTS / f"{now:%Y-%m-%d}-spark.md"
@@ -109,7 +109,7 @@ def save(lines: list[Line], asked: argparse.Namespace, load: list[float]) -> Pat
     machine_facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
     text = [f"# The benchmarks of the Spark source, {now:%Y-%m-%d %H:%M} UTC", ""]
     text += [f"Machine: {machine_facts}; load over the run {min(load):.1f} to {max(load):.1f}."]
-    text += [f"{asked.rows:,} rows of 1 KiB, {asked.rounds} rounds, local[2], median (least to most).", ""]
+    text += [f"{options.rows:,} rows of 1 KiB, {options.rounds} rounds, local[2], median (least to most).", ""]
     text += ["| what | source | seen |", "|---|---|---|"]
     text += [f"| {what} | {source} | {seen} |" for what, source, seen in figures(lines)]
     text += ["", "| goal | seen | wanted | ok |", "|---|---|---|---|"]

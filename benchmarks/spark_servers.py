@@ -34,8 +34,8 @@ class Evenq:
 
     def create(self, topic: str, queues: int) -> None:
         request = admin_pb2.CreateTopicRequest(topic=topic, queues=queues)
-        answer = self._call("/evenq.v1.Admin/CreateTopic", request)
-        check(admin_pb2.CreateTopicResponse.FromString(answer).status)
+        response = self._call("/evenq.v1.Admin/CreateTopic", request)
+        check(admin_pb2.CreateTopicResponse.FromString(response).status)
 
     def fill(self, rows: int, together: int = BLOCK) -> None:
         """Blocks of `together` messages to each queue in turn."""
@@ -61,8 +61,8 @@ class Evenq:
             set_ms(system.born_timestamp, now_ms)
             messages.append(message)
         queue = common_pb2.Queue(topic=topic, broker_name=self.broker, queue_id=queue_id)
-        answer = self._call("/evenq.v1.Data/Publish", data_pb2.PublishRequest(queue=queue, messages=messages))
-        check(data_pb2.PublishResponse.FromString(answer).status)
+        response = self._call("/evenq.v1.Data/Publish", data_pb2.PublishRequest(queue=queue, messages=messages))
+        check(data_pb2.PublishResponse.FromString(response).status)
 
     def options(self, topic: str) -> dict[str, str]:
         return {"endpoints": self.address, "subscribe": topic}
@@ -78,8 +78,8 @@ class Evenq:
 
     def calls(self) -> int:
         """Calls that the broker has answered."""
-        with urllib.request.urlopen(self._metrics, timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        with urllib.request.urlopen(self._metrics, timeout=10) as response:
+            lines = response.read().decode().splitlines()
         return sum(int(float(line.split()[-1])) for line in lines if line.startswith("rocketmq_rpc_latency_count{"))
 
     def _call(self, method: str, request: Any) -> bytes:

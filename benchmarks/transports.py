@@ -134,11 +134,11 @@ def speed(case: Load, all_sides: list[Side], rounds: int, part: int) -> list[Row
             name = topic(case.name, number if case.mode == "recv" else 0)
             if case.mode == "recv":
                 fill(side, name, count + MORE)
-                asked, mode, extra = [made.receive(name, f"g-{name}", "*", is_sql=False)], "consume", ("-n", count)
+                requests, mode, extra = [made.receive(name, f"g-{name}", "*", is_sql=False)], "consume", ("-n", count)
             else:
-                asked, mode, extra = made.sends("normal", name, count, batch=batch, together=True), "call", ()
+                requests, mode, extra = made.sends("normal", name, count, batch=batch, together=True), "call", ()
             before = servers.cpu_s(side.server.pid)
-            done = side.replayed(mode, asked, "-c", flags["c"], "-conns", conns, *extra)
+            done = side.replayed(mode, requests, "-c", flags["c"], "-conns", conns, *extra)
             spent = servers.cpu_s(side.server.pid) - before
             if case.mode != "recv":
                 made.must_be_ok("SendMessage", done.answers())
@@ -149,7 +149,7 @@ def speed(case: Load, all_sides: list[Side], rounds: int, part: int) -> list[Row
 
 
 def fill(side: Side, name: str, count: int) -> None:
-    """So many messages in a topic."""
+    """Put this number of messages into a topic."""
     answers = side.replayed("call", made.sends("normal", name, count, batch=16, together=True), "-c", 16).answers()
     made.must_be_ok("SendMessage", answers)
 
@@ -160,10 +160,10 @@ def latencies(all_sides: list[Side], rounds: int, part: int) -> list[Row]:
         for side in in_turn(all_sides, number):
             name = topic("latency", number)
             fill(side, name, 1)  # makes the topic
-            asked = made.receive(name, f"g-{name}", "*", is_sql=False)
+            request = made.receive(name, f"g-{name}", "*", is_sql=False)
             sends = made.sends("normal", name, RATE * LATENCY_S // part)
             before = servers.cpu_s(side.server.pid)
-            done = side.replayed("latency", [asked, *sends], "-c", QUEUES, "-rate", RATE)
+            done = side.replayed("latency", [request, *sends], "-c", QUEUES, "-rate", RATE)
             side.keep("p99 cpu", (servers.cpu_s(side.server.pid) - before) / len(sends) * 1e6)
             for quantile in ("p50", "p99"):
                 side.keep(quantile, done.figures[f"{quantile}_ms"])
@@ -182,23 +182,23 @@ def connects(all_sides: list[Side], rounds: int, part: int) -> list[Row]:
     return [row(all_sides, "new connections, 8 at a time", "connections/s", "connect")]
 
 
-def measured(asked: argparse.Namespace) -> list[Row]:
-    """All rows that were asked for."""
-    rounds, part = (2, 6) if asked.quick else (asked.rounds, 1)
+def measured(options: argparse.Namespace) -> list[Row]:
+    """All rows that the options name."""
+    rounds, part = (2, 6) if options.quick else (options.rounds, 1)
     load.replay()
     rows: list[Row] = []
-    with sides(asked.front) as all_sides:
+    with sides(options.front) as all_sides:
         for side in all_sides:
             CONSOLE.print(f"[dim]warming {NAMES[side.name]} ...[/dim]")
             fill(side, "warm", MESSAGES_MAX // 4 // part)
         for case in LOADS:
-            if not asked.only or case.name in asked.only:
+            if not options.only or case.name in options.only:
                 CONSOLE.print(f"[dim]{case.what} ...[/dim]")
                 rows += speed(case, all_sides, rounds, part)
         for name, what, others in (
             ("latency", "send to receive", latencies), ("connect", "new connections", connects),
         ):  # fmt: skip
-            if not asked.only or name in asked.only:
+            if not options.only or name in options.only:
                 CONSOLE.print(f"[dim]{what} ...[/dim]")
                 rows += others(all_sides, rounds, part)
     return rows
@@ -212,18 +212,18 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[*(one.name for one in LOADS), "latency", "connect"])
     parser.add_argument("--front", default="http2", choices=["http2", "grpcio"], help="evenq's gRPC front")
     parser.add_argument("--no-save", action="store_true", help="write no file into benchmarks/results")
-    asked = parser.parse_args()
-    if asked.rounds < 1:
-        parser.error(f"--rounds {asked.rounds}: give 1 or more")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: give 1 or more")
     before = os.getloadavg()[0]
-    lines = [one.cells() for one in measured(asked)]
+    lines = [one.cells() for one in measured(options)]
     CONSOLE.print(
         report.drawn(f"evenq without TLS, with TLS, with mTLS: medians, {os.cpu_count()} cores", TITLES, lines)
     )
-    if not (asked.quick or asked.only or asked.no_save):
-        about = f"{asked.rounds} rounds in turn, bodies of 1 KiB, {report.WHERE}; median (least to most)."
+    if not (options.quick or options.only or options.no_save):
+        about = f"{options.rounds} rounds in turn, bodies of 1 KiB, {report.WHERE}; median (least to most)."
         title = "evenq without TLS, with TLS, with mTLS"
-        path = report.written("tls", title, about, TITLES, lines, front=asked.front, load_before=before)
+        path = report.written("tls", title, about, TITLES, lines, front=options.front, load_before=before)
         CONSOLE.print(f"saved in {path.relative_to(load.PROJECT)}")
     return 0
 

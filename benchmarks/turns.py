@@ -31,9 +31,9 @@ class Timer:
 def serve(works: dict[str, Callable[..., int]]) -> None:
     """Do what each line of stdin asks for, until it ends. A work takes a `Timer` and returns how many messages."""
     for line in sys.stdin:
-        asked = json.loads(line)
+        order = json.loads(line)
         timer = Timer()
-        messages = works[asked.pop("do")](timer, **asked)
+        messages = works[order.pop("do")](timer, **order)
         print(json.dumps({"messages": messages, "secs": timer.secs, "cpu_s": timer.cpu_s}), flush=True)
 
 

@@ -108,10 +108,10 @@ async def hot_reads(folder: Path) -> float:
     times = []
     for start in range(0, 2_000, 32):
         before = time.perf_counter()
-        found = store.read_hot(1, 3, start, count_max=32, bytes_max=1 << 20)
+        messages = store.read_hot(1, 3, start, count_max=32, bytes_max=1 << 20)
         times.append(time.perf_counter() - before)
-        assert found is not None
-        assert len(found.messages) == min(32, 2_500 - start)
+        assert messages is not None
+        assert len(messages.messages) == min(32, 2_500 - start)
     await store.close()
     return sorted(times)[len(times) // 2] * 1e6
 

@@ -164,19 +164,21 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--trials", type=int, default=15)
-    asked = parser.parse_args()
-    least = floor(asked.queues, asked.trials)
-    print(f"one decision, {asked.members:,} members, {asked.queues:,} queues (floor {least:.2f} ms: one column once)")
+    options = parser.parse_args()
+    least = floor(options.queues, options.trials)
+    print(
+        f"one decision, {options.members:,} members, {options.queues:,} queues (floor {least:.2f} ms: one column once)"
+    )
     for strategy in STRATEGIES:
-        took = joins(strategy, asked.members, asked.queues, asked.trials)
+        took = joins(strategy, options.members, options.queues, options.trials)
         middle = statistics.median(took)
         print(f"  {strategy:16} median {middle:6.1f} ms, worst {max(took):6.1f} ms, {middle / least:5.0f} x the floor")
-    first, again = translating(asked.members, asked.trials)
-    print(f"report of {asked.members:,} members translated: first {first:.1f} ms, with known members {again:.1f} ms")
-    spent, decisions = storm(10_000, asked.queues)
+    first, again = translating(options.members, options.trials)
+    print(f"report of {options.members:,} members translated: first {first:.1f} ms, with known members {again:.1f} ms")
+    spent, decisions = storm(10_000, options.queues)
     print(f"10,000 joins in a second, settled each 50 ms: {spent:.2f} s of work, {decisions} decisions")
-    share, used = rest(asked.groups)
-    print(f"{asked.groups:,} groups of 10 members at rest: {share:.2%} of a core, {used:.1f} MiB")
+    share, used = rest(options.groups)
+    print(f"{options.groups:,} groups of 10 members at rest: {share:.2%} of a core, {used:.1f} MiB")
     base = memory(10, 10)
     per_member = (memory(1_010, 10) - base) / 1_000
     per_queue = (memory(10, 10_010) - base) / 10_000

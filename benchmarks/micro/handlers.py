@@ -82,7 +82,7 @@ class Wire:
         self._goal = 0
         self._reached: asyncio.Future[None] | None = None
         self.answer: list[bytes] | None = None
-        """What is written, where it is wanted."""
+        """What is written; None: it is not kept."""
         # By name: `checkout` may be one in which the class lives in the server's own module.
         address = vars(http2_server)["Address"]("127.0.0.1")
         address.connections = 1
@@ -165,13 +165,13 @@ class Wire:
     def abort(self) -> None: ...
 
 
-def messages_of(answer: bytes) -> list[bytes]:
+def messages_of(response: bytes) -> list[bytes]:
     """The gRPC messages in what was written for one call."""
     data, at = b"", 0
-    while at < len(answer):
-        size = int.from_bytes(answer[at : at + 3], "big")
-        if answer[at + 3] == f.DATA:
-            data += answer[at + 9 : at + 9 + size]
+    while at < len(response):
+        size = int.from_bytes(response[at : at + 3], "big")
+        if response[at + 3] == f.DATA:
+            data += response[at + 9 : at + 9 + size]
         at += 9 + size
     found, at = [], 0
     while at < len(data):
@@ -230,14 +230,14 @@ def _threads_s() -> dict[str, float]:
 
 async def receiving(wire: Wire, topic: str, batches: int, profile: cProfile.Profile | None) -> list[Clocked]:
     """The CPU of receives and acks; the client's own parsing is not in it."""
-    asked = made.receive(topic, f"g-{topic}", "*", is_sql=False, poll_ms=0)
+    request = made.receive(topic, f"g-{topic}", "*", is_sql=False, poll_ms=0)
     spent: list[Clocked] = []
     for _ in range(batches):
-        call = wire.frames(b"ReceiveMessage", asked)
+        call = wire.frames(b"ReceiveMessage", request)
         wire.answer = []
         spent.append(await _timed(wire, call, profile))
-        answer, wire.answer = b"".join(wire.answer), None
-        frames = messages_of(answer)
+        response, wire.answer = b"".join(wire.answer), None
+        frames = messages_of(response)
         ack = service_pb2.AckMessageRequest()
         ack.group.name, ack.topic.name = f"g-{topic}", topic
         for frame in frames[1:-1]:
@@ -262,8 +262,8 @@ async def _timed(wire: Wire, call: bytes, profile: cProfile.Profile | None) -> C
 
 async def sending(wire: Wire, count: int, batch: int, profile: cProfile.Profile | None) -> list[Clocked]:
     """The CPU of sends."""
-    asked = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
-    return await _sent(wire, [wire.frames(b"SendMessage", one) for one in asked], 64, profile)
+    requests = made.sends("normal", f"send-{batch}", count, batch=batch, together=True)
+    return await _sent(wire, [wire.frames(b"SendMessage", one) for one in requests], 64, profile)
 
 
 async def publishing(wire: Wire, count: int, profile: cProfile.Profile | None) -> list[Clocked]:
@@ -320,17 +320,17 @@ async def connected(folder: Path, *, headers: str) -> AsyncIterator[Wire]:
     await app.close()
 
 
-async def measured(folder: Path, asked: argparse.Namespace) -> None:
+async def measured(folder: Path, options: argparse.Namespace) -> None:
     """The table of this code alone."""
-    profile = cProfile.Profile() if asked.profile else None
-    async with connected(folder, headers=asked.headers) as wire:
+    profile = cProfile.Profile() if options.profile else None
+    async with connected(folder, headers=options.headers) as wire:
         print("| load | loop us a message, least | median | process us, least | median | yardsticks | yardstick us |")
         print("|---|---|---|---|---|---|---|")
-        for name in asked.only:
-            rounds = [await _round(wire, name, turn, asked.messages, profile) for turn in range(asked.rounds + 1)]
+        for name in options.only:
+            rounds = [await _round(wire, name, turn, options.messages, profile) for turn in range(options.rounds + 1)]
             print(_row(name, rounds[1:] or rounds))
     if profile is not None:
-        profile.dump_stats(asked.profile)
+        profile.dump_stats(options.profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,18 +378,18 @@ def _row(name: str, rounds: list[Round]) -> str:
 # ---------------------------------------------------------------------------------------------------------- in turns
 
 
-async def measured_on_request(folder: Path, asked: argparse.Namespace) -> None:
+async def measured_on_request(folder: Path, options: argparse.Namespace) -> None:
     """Measure a round for each line `LOAD TURN` that is read, and answer with it as JSON."""
-    async with connected(folder, headers=asked.headers) as wire:
+    async with connected(folder, headers=options.headers) as wire:
         while line := (await asyncio.to_thread(sys.stdin.readline)).split():
-            one = await _round(wire, line[0], int(line[1]), asked.messages, None)
+            one = await _round(wire, line[0], int(line[1]), options.messages, None)
             print(json.dumps(asdict(one)), flush=True)
 
 
 class Side:
     """A process that measures on request."""
 
-    def __init__(self, python: str, checkout: Path | None, asked: argparse.Namespace) -> None:
+    def __init__(self, python: str, checkout: Path | None, options: argparse.Namespace) -> None:
         environment = dict(os.environ)
         if checkout is not None:
             folders = [
@@ -399,8 +399,8 @@ class Side:
             environment["PYTHONPATH"] = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._process = subprocess.Popen(
             [
-                python, __file__, "--on-request", "--messages", str(asked.messages),
-                "--headers", asked.headers,
+                python, __file__, "--on-request", "--messages", str(options.messages),
+                "--headers", options.headers,
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
@@ -423,16 +423,16 @@ class Side:
         self._process.wait()
 
 
-def measured_in_turns(asked: argparse.Namespace) -> None:
+def measured_in_turns(options: argparse.Namespace) -> None:
     """The table of both, and the table of threads."""
-    base = Side(asked.base_python or sys.executable, asked.base, asked)
-    ours = Side(sys.executable, None, asked)
+    base = Side(options.base_python or sys.executable, options.base, options)
+    ours = Side(sys.executable, None, options)
     print("| load | loop us: base, least, median | now | ratio (quartiles) | of least | all: base | now | ratio |")
     print("|---|---|---|---|---|---|---|---|")
     threads: list[str] = []
-    for name in asked.only:
+    for name in options.only:
         pairs: list[tuple[Round, Round]] = []
-        for turn in range(asked.rounds + 1):
+        for turn in range(options.rounds + 1):
             first, second = (base, ours) if turn % 2 else (ours, base)
             one, other = first.round(name, turn), second.round(name, turn)
             pairs.append((one, other) if turn % 2 else (other, one))
@@ -470,13 +470,13 @@ def main() -> None:
     parser.add_argument("--base-python", default="", help="the Python to measure beside this one, in turns")
     parser.add_argument("--headers", choices=HEADERS, default="deadline", help="what of them changes with each call")
     parser.add_argument("--on-request", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.base or asked.base_python:
-        measured_in_turns(asked)
+    options = parser.parse_args()
+    if options.base or options.base_python:
+        measured_in_turns(options)
         return
     settle_collector()
-    with folder_in(asked.folder) as folder:
-        uvloop.run((measured_on_request if asked.on_request else measured)(folder, asked))
+    with folder_in(options.folder) as folder:
+        uvloop.run((measured_on_request if options.on_request else measured)(folder, options))
 
 
 if __name__ == "__main__":

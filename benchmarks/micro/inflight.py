@@ -51,12 +51,12 @@ class Group:
         """What to acknowledge next."""
         if self.order == "random":
             known = self.queue.next - self.queue.committed
-            wanted: set[int] = set()
-            while len(wanted) < ROUND:
+            offsets: set[int] = set()
+            while len(offsets) < ROUND:
                 offset = self.queue.committed + self.rng.randrange(known)
                 if offset in self.queue.pending:
-                    wanted.add(offset)
-            return list(wanted)
+                    offsets.add(offset)
+            return list(offsets)
         offsets = sorted(self.queue.pending)[: 2 * ROUND] if len(self.queue.pending) <= SMALL else []
         at = self.queue.committed
         while len(offsets) < ROUND:

@@ -5,9 +5,10 @@
 
 A broker in a process of its own is filled as `benchmarks/spark.py` fills it: 1 KiB rows in four queues, `--together` of
 them in one piece of the log. As many reader processes as Spark has cores then take the queues from end to end by
-`cluster.scan`, as tasks do, and drop what they get. The floor is a door of ours in a process of its own that sends as
-many blocks of the same bytes, made once: what gRPC (or our own front) takes by itself. Both in turn, round by round.
-CPU time means something on a machine with other work, where rows a second do not. Goal: 1 us a row for the broker.
+`cluster.scan`, as tasks do, and drop what they get. The floor is a gRPC server of ours in a process of its own that
+sends as many blocks of the same bytes, made once: what gRPC (or our own front) takes by itself. Both in turn, round by
+round. CPU time means something on a machine with other work, where rows a second do not. Goal: 1 us a row for the
+broker.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ def serve(front: Any, block: int, count: int) -> None:
     from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContext
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
-    answer = bytes(block)
+    encoded = bytes(block)
 
     async def scan(_request: bytes, _context: RpcContext) -> Any:
         for _ in range(count):
-            yield answer
+            yield encoded
 
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
         row = Rpc(method=METHOD, kind=CallKind.SERVER_STREAM, handler=scan, response=data_pb2.ScanBlock, access=access)
-        door = await open_grpc_server(
+        server = await open_grpc_server(
             [row], host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=front)
         )
-        sys.stdout.write(f"ready 127.0.0.1:{door.port}\n")
+        sys.stdout.write(f"ready 127.0.0.1:{server.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
 
@@ -74,10 +75,10 @@ def read(address: str, queue_id: int, rows: int, block_bytes: int, parts: tuple[
 
     from evenq.model.queue import MessageQueue
 
-    wanted = OffsetRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
+    part = OffsetRange(queue=MessageQueue(TOPIC, "bench", queue_id), start=0, end=rows)
     blocks = size = 0
     for block in cluster.scan(
-        address, wanted, uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
+        address, part, uid="", tags="", group="", block_bytes=block_bytes, timeout_ms=60_000,
         parts=cluster.RecordParts(*parts, verifies=True),
     ):  # fmt: skip
         blocks += 1
@@ -85,10 +86,10 @@ def read(address: str, queue_id: int, rows: int, block_bytes: int, parts: tuple[
     return blocks, size
 
 
-def scanned(pool: Any, address: str, per_queue: int, asked: argparse.Namespace) -> tuple[int, int]:
+def scanned(pool: Any, address: str, per_queue: int, options: argparse.Namespace) -> tuple[int, int]:
     """Blocks and bytes of all queues."""
-    parts = PARTS[asked.parts]
-    tasks = [(address, queue_id, per_queue, asked.block_bytes, parts) for queue_id in range(QUEUES)]
+    parts = PARTS[options.parts]
+    tasks = [(address, queue_id, per_queue, options.block_bytes, parts) for queue_id in range(QUEUES)]
     results = pool.starmap(read, tasks, chunksize=1)
     return sum(blocks for blocks, _ in results), sum(size for _, size in results)
 
@@ -112,37 +113,37 @@ def main() -> int:
     parser.add_argument("--parts", choices=sorted(PARTS), default="all")
     parser.add_argument("--profile", default="", help="perf record the broker's rounds into this file")
     parser.add_argument("--serve", nargs=2, type=int, default=None, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve:
-        serve(asked.front, *asked.serve)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.front, *options.serve)
         return 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))
-        settings = {"EVENQ_BROKER_BROKER_NAME": "bench", "EVENQ_BROKER_FRONT": asked.front}
+        settings = {"EVENQ_BROKER_BROKER_NAME": "bench", "EVENQ_BROKER_FRONT": options.front}
         server = stack.enter_context(servers.broker(folder, **settings))
         evenq = Evenq(server, 0)
         evenq.create(TOPIC, QUEUES)
-        evenq.fill(asked.rows, together=asked.together)
-        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(asked.readers))
-        per_queue = asked.rows // QUEUES
-        blocks, size = scanned(pool, server.address, per_queue, asked)
-        floor = stack.enter_context(peer(asked.front, size // blocks, blocks // QUEUES))
-        scanned(pool, floor.address, per_queue, asked)
-        if asked.profile:
-            stack.enter_context(perf(server.pid, asked.profile))
+        evenq.fill(options.rows, together=options.together)
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(options.readers))
+        per_queue = options.rows // QUEUES
+        blocks, size = scanned(pool, server.address, per_queue, options)
+        floor = stack.enter_context(peer(options.front, size // blocks, blocks // QUEUES))
+        scanned(pool, floor.address, per_queue, options)
+        if options.profile:
+            stack.enter_context(perf(server.pid, options.profile))
         costs: list[float] = []
         floors: list[float] = []
-        for _ in range(asked.rounds):
-            cpu, took = measured(server.pid, lambda: scanned(pool, server.address, per_queue, asked))
-            floor_cpu, floor_took = measured(floor.pid, lambda: scanned(pool, floor.address, per_queue, asked))
-            costs.append(cpu / asked.rows * 1e6)
-            floors.append(floor_cpu / asked.rows * 1e6)
-            print(f"  broker {costs[-1]:.2f} us/row ({asked.rows / took:,.0f} rows/s), floor {floors[-1]:.2f} "
-                  f"({asked.rows / floor_took:,.0f})")  # fmt: skip
+        for _ in range(options.rounds):
+            cpu, took = measured(server.pid, lambda: scanned(pool, server.address, per_queue, options))
+            floor_cpu, floor_took = measured(floor.pid, lambda: scanned(pool, floor.address, per_queue, options))
+            costs.append(cpu / options.rows * 1e6)
+            floors.append(floor_cpu / options.rows * 1e6)
+            print(f"  broker {costs[-1]:.2f} us/row ({options.rows / took:,.0f} rows/s), floor {floors[-1]:.2f} "
+                  f"({options.rows / floor_took:,.0f})")  # fmt: skip
     cost = statistics.median(costs)
-    print(f"{asked.rows:,} rows, {blocks} blocks of {size // blocks:,} bytes, {asked.front}, {asked.readers} readers: "
-          f"broker {cost:.2f} us/row ({min(costs):.2f} to {max(costs):.2f}), floor {statistics.median(floors):.2f}; "
-          f"goal 1: {'yes' if cost <= 1 else 'no'}")  # fmt: skip
+    print(f"{options.rows:,} rows, {blocks} blocks of {size // blocks:,} bytes, {options.front}, {options.readers} "
+          f"readers: broker {cost:.2f} us/row ({min(costs):.2f} to {max(costs):.2f}), floor "
+          f"{statistics.median(floors):.2f}; goal 1: {'yes' if cost <= 1 else 'no'}")  # fmt: skip
     return 0 if cost <= 1 else 1
 
 

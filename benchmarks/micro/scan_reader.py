@@ -108,32 +108,38 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--block-bytes", type=int, default=2 << 20)
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenq-bench-")))
         server = stack.enter_context(servers.broker(folder, EVENQ_BROKER_BROKER_NAME="bench"))
         evenq = Evenq(server, 0)
         evenq.create(TOPIC, QUEUES)
-        evenq.fill(asked.rows)
+        evenq.fill(options.rows)
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         drain = context.Process(target=drained, args=(listening,), daemon=True)
         drain.start()
         stack.callback(drain.terminate)
         pool = stack.enter_context(context.Pool(1))
-        costs: dict[str, list[float]] = {step: [] for step in asked.steps}
-        brokers: dict[str, list[float]] = {step: [] for step in asked.steps}
-        rates: dict[str, list[float]] = {step: [] for step in asked.steps}
-        for number in range(asked.rounds + 1):
-            for step in asked.steps:
+        costs: dict[str, list[float]] = {step: [] for step in options.steps}
+        brokers: dict[str, list[float]] = {step: [] for step in options.steps}
+        rates: dict[str, list[float]] = {step: [] for step in options.steps}
+        for number in range(options.rounds + 1):
+            for step in options.steps:
                 before = servers.cpu_s(server.pid)
-                step_facts = (step, server.address, asked.rows // QUEUES, asked.block_bytes, listening.getsockname())
+                step_facts = (
+                    step,
+                    server.address,
+                    options.rows // QUEUES,
+                    options.block_bytes,
+                    listening.getsockname(),
+                )
                 cpu, took = pool.apply(work, step_facts)
                 if number:  # the first one warms up
-                    costs[step].append(cpu / asked.rows * 1e6)
-                    rates[step].append(asked.rows / took)
-                    brokers[step].append((servers.cpu_s(server.pid) - before) / asked.rows * 1e6)
-    for step in asked.steps:
+                    costs[step].append(cpu / options.rows * 1e6)
+                    rates[step].append(options.rows / took)
+                    brokers[step].append((servers.cpu_s(server.pid) - before) / options.rows * 1e6)
+    for step in options.steps:
         found = costs[step]
         print(f"{step}: reader {statistics.median(found):.2f} us/row ({min(found):.2f} to {max(found):.2f}), "
               f"{statistics.median(rates[step]):,.0f} rows/s, "

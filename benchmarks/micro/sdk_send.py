@@ -2,15 +2,15 @@
 
     python benchmarks/micro/sdk_send.py [--seconds 3] [--rounds 5] [--only WORD ...] [--fronts http2 grpcio]
 
-The floor is a door of ours in a process of its own whose Publish reads nothing and answers the same bytes, called one
-call after another with ready bytes by `grpc` (threads), `grpc.aio`, and by the SDK's own blocking calls over sockets.
-`broker, threads` calls the broker so by `grpc`: a longer wait costs a client CPU as well. The SDK sends to a broker in
-a process of its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1 KiB. All take
-turns, round by round, with a broker for each front; `send_async` waits for its answers at the end of its round only,
-`send_async + flush` and `send_batch` after each thousand. `client CPU` is user and system time of the client's process
-for each message: it means something on a machine with other work, where calls a second do not. Goals: 3,000 sends a
-second and 250 us on a calm machine with `http2` and sockets, `send_batch` not slower than `send_async`. Ratios are
-those of each front; its floor is `floor, grpc threads`.
+The floor is a gRPC server of ours in a process of its own whose Publish reads nothing and answers the same bytes. It
+is called one call after another with ready bytes by `grpc` (threads), `grpc.aio`, and by the SDK's own blocking calls
+over sockets. `broker, threads` calls the broker so by `grpc`: a longer wait costs a client CPU as well. The SDK sends
+to a broker in a process of its own: data on disk, asynchronous flush, default settings, eight queues, messages of 1
+KiB. All take turns, round by round, with a broker for each front; `send_async` waits for its answers at the end of its
+round only, `send_async + flush` and `send_batch` after each thousand. `client CPU` is user and system time of the
+client's process for each message: it means something on a machine with other work, where calls a second do not. Goals:
+3,000 sends a second and 250 us on a calm machine with `http2` and sockets, `send_batch` not slower than `send_async`.
+Ratios are those of each front; its floor is `floor, grpc threads`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def serve(front: Front) -> None:
     async def run() -> None:
         access = Access(resource=Resource.NONE, action=Action.DESCRIBE)
         row = Rpc(method=METHOD, kind=CallKind.UNARY, handler=publish, response=data_pb2.PublishResponse, access=access)
-        door = await open_grpc_server(
+        server = await open_grpc_server(
             [row], host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=front)
         )
-        sys.stdout.write(f"{door.port}\n")
+        sys.stdout.write(f"{server.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
 
@@ -111,9 +111,9 @@ def raw_sockets(port: int) -> Work:
 def raw_broker(endpoint: str) -> Work:
     """The same to the broker, each message with an id of its own."""
     call = grpc.insecure_channel(endpoint).unary_unary(METHOD)
-    asked = data_pb2.PublishRequest.FromString(request())
-    asked.queue.broker_name = ""
-    head, _, tail = asked.SerializeToString().partition(b"01" + b"0" * 32)
+    decoded = data_pb2.PublishRequest.FromString(request())
+    decoded.queue.broker_name = ""
+    head, _, tail = decoded.SerializeToString().partition(b"01" + b"0" * 32)
     numbers = itertools.count()
 
     def work(seconds: float) -> int:
@@ -223,12 +223,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--fronts", nargs="*", default=["http2", "grpcio"], choices=["http2", "grpcio"])
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve:
-        serve(asked.serve)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
         return
     with contextlib.ExitStack() as stack:
-        compare([opened(stack, front) for front in asked.fronts], asked)
+        compare([opened(stack, front) for front in options.fronts], options)
 
 
 def opened(stack: contextlib.ExitStack, front: Front) -> dict[str, Work]:
@@ -261,20 +261,20 @@ def opened(stack: contextlib.ExitStack, front: Front) -> dict[str, Work]:
     return {f"{front}: {name}": work for name, work in works.items()}
 
 
-def compare(fronts: list[dict[str, Work]], asked: argparse.Namespace) -> None:
+def compare(fronts: list[dict[str, Work]], options: argparse.Namespace) -> None:
     works = {
         name: work
         for group in zip(*(front.items() for front in fronts), strict=True)
         for name, work in group
-        if not asked.only or any(word in name for word in asked.only)
+        if not options.only or any(word in name for word in options.only)
     }
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for number in range(asked.rounds + 1):
+    for number in range(options.rounds + 1):
         for name, work in works.items():
-            figure = measure(work, asked.seconds)
+            figure = measure(work, options.seconds)
             if number:  # the first round warms up
                 figures[name].append(figure)
-    none = [(0.0, 0.0)] * asked.rounds
+    none = [(0.0, 0.0)] * options.rounds
     print(
         f"{'':30} {'messages/s':>12} {'client CPU, us':>16} {'speed : floor':>14} {'CPU : floor':>12} "
         f"{'speed : send_async':>20}"

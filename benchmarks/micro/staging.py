@@ -75,15 +75,15 @@ def texts(values: list[str]) -> tuple[bytes, bytes]:
 class Rounds:
     """The rounds of one broker, in its process."""
 
-    def __init__(self, app: Any, calls: Any, asked: argparse.Namespace, profile: cProfile.Profile | None) -> None:
-        self._app, self._calls, self._asked, self._profile = app, calls, asked, profile
+    def __init__(self, app: Any, calls: Any, options: argparse.Namespace, profile: cProfile.Profile | None) -> None:
+        self._app, self._calls, self._options, self._profile = app, calls, options, profile
         self._queries = 0
 
     async def round(self) -> dict[str, tuple[float, float]]:
         """Microseconds a row: of the loop, of the process."""
-        asked, rows = self._asked, self._asked.rows
+        options, rows = self._options, self._options.rows
         took = {phase: [0.0, 0.0] for phase in PHASES}
-        for _ in range(rows // asked.batch):
+        for _ in range(rows // options.batch):
             self._queries += 1
             query, token = f"query-{self._queries}", random.randbytes(16)
             await self._calls.begin(
@@ -92,9 +92,9 @@ class Rounds:
             requests = [
                 staging_pb2.StageRequest(
                     topic=TOPIC, query_id=query, token=token, coordinator="bench", sequence=sequence,
-                    rows=block(first, asked.together),
+                    rows=block(first, options.together),
                 ).SerializeToString()
-                for sequence, first in enumerate(range(0, asked.batch, asked.together))
+                for sequence, first in enumerate(range(0, options.batch, options.together))
             ]  # fmt: skip
             await self._timed(took["staged"], self._stage(requests))
             decision = staging_pb2.DecideRequest(
@@ -120,8 +120,8 @@ class Rounds:
 
         async def writer() -> None:
             for request in left:
-                answer = staging_pb2.StageResponse.FromString(await self._calls.stage(request, None))
-                assert answer.status.code == 20_000, answer.status
+                response = staging_pb2.StageResponse.FromString(await self._calls.stage(request, None))
+                assert response.status.code == 20_000, response.status
 
         async with asyncio.TaskGroup() as group:
             for _ in range(IN_FLIGHT):
@@ -135,13 +135,13 @@ class Rounds:
             await broker.runtime.clock.sleep_ms(10)
 
     async def _append(self, head: bytes, system: bytes) -> None:
-        store, together = self._app.broker.ledger.store, self._asked.together
+        store, together = self._app.broker.ledger.store, self._options.together
         topic_id = self._app.broker.catalog.topics.get("floor").topic_id
-        for _ in range(self._asked.rows // together):
+        for _ in range(self._options.rows // together):
             await store.append([Append(topic_id, 0, 7, 0, head, system) for _ in range(together)])
 
 
-async def serve(folder: Path, asked: argparse.Namespace) -> None:
+async def serve(folder: Path, options: argparse.Namespace) -> None:
     """A broker that answers each line on its input with the figures of one round."""
     from evenq_broker.app import BrokerApp
     from evenq_broker.rpc.staging.staging import StagingCalls
@@ -154,7 +154,7 @@ async def serve(folder: Path, asked: argparse.Namespace) -> None:
     await app.start()
     for topic in (TOPIC, "floor"):
         await app.broker.cluster_catalog.ensure_topic(topic)
-    profile = cProfile.Profile() if asked.profile else None
+    profile = cProfile.Profile() if options.profile else None
     rounds = Rounds(
         app,
         StagingCalls(
@@ -163,14 +163,14 @@ async def serve(folder: Path, asked: argparse.Namespace) -> None:
             cluster_catalog=app.broker.cluster_catalog,
             staging=app.broker.staging,
         ),
-        asked,
+        options,
         profile,
     )
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(await rounds.round()), flush=True)
     if profile is not None:
-        profile.dump_stats(asked.profile)
+        profile.dump_stats(options.profile)
     await app.close()
 
 
@@ -218,27 +218,27 @@ def main() -> int:
     parser.add_argument("--profile", default="", help="cProfile of what is measured; the figures mean nothing then")
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve:
+    options = parser.parse_args()
+    if options.serve:
         import uvloop
 
         keep_freed_memory()
         settle_collector()
-        with folder_in(asked.folder) as folder:
-            uvloop.run(serve(folder, asked))
+        with folder_in(options.folder) as folder:
+            uvloop.run(serve(folder, options))
         return 0
     seen: dict[str, list[dict[str, tuple[float, float]]]] = {"this": []}
     with ExitStack() as stack:
         children = {"this": child(stack, None)}
-        if asked.base is not None:
-            children["base"], seen["base"] = child(stack, asked.base), []
-        for number in range(asked.rounds + 1):
+        if options.base is not None:
+            children["base"], seen["base"] = child(stack, options.base), []
+        for number in range(options.rounds + 1):
             for name in sorted(children, reverse=bool(number % 2)):
                 found = next_round(children[name])
                 if number:  # the first one warms up
                     seen[name].append(found)
                     print(f"  {name}: " + ", ".join(f"{phase} {found[phase][1]:.2f}" for phase in PHASES), flush=True)
-    print(f"CPU us/row, median (least to most); {asked.rows:,} rows of 1 KiB in blocks of {asked.together}")
+    print(f"CPU us/row, median (least to most); {options.rows:,} rows of 1 KiB in blocks of {options.together}")
     for name, rounds in seen.items():
         for phase in PHASES:
             loop, whole = ([one[phase][at] for one in rounds] for at in (0, 1))
