@@ -29,7 +29,7 @@ WHAT = {
     "pyspark_evenq": "Spark's source and sink",
     "evenq.verify": "what became of messages",
     "evenq.testing": "clusters, their checker",
-    "evenq.serving": "the one gRPC door",
+    "evenq.serving": "the one gRPC server",
     "evenq.aio": "the SDK for asyncio",
     "evenq.client": "the SDK",
     "evenq.local": "queues without a server",
