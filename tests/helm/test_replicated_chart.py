@@ -223,8 +223,8 @@ def test_links_and_the_kubernetes_api_are_open_to_copies_only(helm: str) -> None
     ids=["default", "unsigned", "off", "brokers refuse", "on"],
 )
 def test_readers_reach_followers_where_calls_are_signed(helm: str, values: list[str], reach: bool) -> None:
-    """The same peers as at the brokers' own port. Without signed calls the port is for copies alone: whoever reaches it could
-    speak for one.
+    """The same peers as at the brokers' own port. Without signed calls the port is for copies alone: a program that
+    reaches it could speak for one.
     """
     shown = [part for value in values for part in ("--set-string" if "settings" in value else "--set", value)]
     documents = render(helm, *COPIES, *shown, "--set", "networkPolicy.clientNamespaces={shop}")
@@ -243,7 +243,7 @@ def test_readers_reach_followers_where_calls_are_signed(helm: str, values: list[
         (["broker.groups=1", "broker.replicas=4"], "1, 2 or 3 copies"),
         (
             ["broker.groups=1", "broker.replicas=3", "networkPolicy.followerReads=true", "auth.enabled=false"],
-            "whoever reaches broker.replication.port could speak for a copy",
+            "any program that reaches broker.replication.port could speak for a copy",
         ),
         (["broker.groups=1", "broker.replicas=2", "broker.replication.minInSync=3"], "no more than 2 can be in sync"),
         (["broker.groups=1", "broker.replicas=3", "broker.replication.port=8081"], "another port of the broker"),

@@ -38,7 +38,7 @@
 {{- fail (printf "broker.replicas above 1 needs Kubernetes 1.28, whose pods have their number as a label; this is %s" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (eq (include "evenq.followerReads" .) "true") (not .Values.auth.enabled) }}
-{{- fail "networkPolicy.followerReads=true needs auth.enabled: without signed calls whoever reaches broker.replication.port could speak for a copy, and what was acknowledged could be lost. Switch auth.enabled on, or leave followerReads at auto" }}
+{{- fail "networkPolicy.followerReads=true needs auth.enabled: without signed calls any program that reaches broker.replication.port could speak for a copy, and what was acknowledged could be lost. Switch auth.enabled on, or leave followerReads at auto" }}
 {{- end }}
 {{- range $key := list "BROKER_NAME" "REPLICATION__BROKER_ID" "REPLICATION__MEMBERS" "REPLICATION__RECORD" "REPLICATION__MODE" "REPLICATION__MIN_IN_SYNC" "REPLICATION__PORT" "REPLICATION__FROM_ONE_COPY" "REPLICATION__FORWARD_CLIENTS" }}
 {{- if hasKey $broker.settings (printf "EVENQ_BROKER_%s" $key) }}
