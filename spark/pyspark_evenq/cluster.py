@@ -150,7 +150,7 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
     away: dict[MessageQueue, str] = {}
     missing: dict[str, errors.TopicNotFound] = {}
     followers: dict[str, tuple[str, ...]] = {}
-    told_whole = True
+    all_whole = True
     for topic in topics:
         try:
             route = first_answer(endpoints, partial(query_route, topic, whole=whole))
@@ -160,8 +160,8 @@ def locate(endpoints: Sequence[str], topics: Iterable[str], *, whole: bool = Tru
         addresses |= {one.queue: one.address for one in route.queues if one.readable}
         away |= route.away
         followers |= route.followers
-        told_whole = told_whole and route.whole
-    return Located(addresses=addresses, away=away, missing=missing, followers=followers, whole=told_whole)
+        all_whole = all_whole and route.whole
+    return Located(addresses=addresses, away=away, missing=missing, followers=followers, whole=all_whole)
 
 
 def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:

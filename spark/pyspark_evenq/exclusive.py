@@ -63,8 +63,8 @@ class ExclusiveQueues:
         self._due: dict[MessageQueue, tuple[QueueOffset, int]] = {}
         """Those of them that begin there in a logged batch, which their brokers may not know yet."""
 
-    def starts(self, wanted: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:  # noqa: ARG002
-        return dict(wanted)
+    def starts(self, chosen: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:  # noqa: ARG002
+        return dict(chosen)
 
     def pin(self, starts: Positions) -> None:
         """A restart that finds it there may plan its logged batch before its predecessor has gone."""
@@ -125,7 +125,7 @@ class ExclusiveQueues:
 
     def close(self) -> None:
         # A group that is deleted in a moment needs no progress.
-        self.committer.close(timeout_ms=0 if self._group.wanted else CLOSE_MS)
+        self.committer.close(timeout_ms=0 if self._group.is_made_here else CLOSE_MS)
         self.member.leave(timeout_ms=GOODBYE_MS)
         self._group.delete()
 
@@ -178,7 +178,7 @@ class ExclusiveQueues:
         replayed = self._replayed or {}
         progress = {
             queue: offset
-            for queue, offset in self.member.found().items()
+            for queue, offset in self.member.group_progress().items()
             if queue in start.ends and offset >= 0 and offset not in {start.ends[queue], replayed.get(queue)}
         }
         if progress and differ(self._options.membership.on_conflict, self._options.group, progress, start.ends):

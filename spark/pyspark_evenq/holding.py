@@ -37,8 +37,8 @@ class Queues(Protocol):
 
     client_id: str
 
-    def starts(self, wanted: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
-        """Where a query without a checkpoint begins that is to begin at `wanted`."""
+    def starts(self, chosen: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
+        """Where a query without a checkpoint begins that is to begin at `chosen`."""
         ...
 
     def pin(self, starts: Positions) -> None:

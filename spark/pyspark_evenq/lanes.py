@@ -106,6 +106,7 @@ def fields(data: NDArray[np.uint8], begin: Places, end: Places) -> Iterator[Fiel
         byte = data.take(at)
         same = byte.tobytes()
         tag = same[0]
+        # Messages of one producer mostly have the same field here: counting bytes is all, no sorting by tags.
         if tag < CONTINUES and same.count(tag) == len(same):
             occurrences, at = _field(data, tag, rows, at + 1, end)
             if occurrences is not None:
@@ -169,6 +170,7 @@ def long_varints(data: NDArray[np.uint8], at: Places) -> tuple[NDArray[np.int64]
     does not end.
     """
     size = len(data)
+    # A word of eight bytes would reach beyond the block.
     if size < EIGHT or int(at.max()) > size - EIGHT:
         return _one_by_one(data, at)
     words: Any = np.ndarray((size - EIGHT + 1,), dtype="<u8", buffer=data, strides=(1,))
@@ -178,6 +180,7 @@ def long_varints(data: NDArray[np.uint8], at: Places) -> tuple[NDArray[np.int64]
     if not last.all():
         return _one_by_one(data, at)
     word &= (last - ONE) & VALUE_BITS
+    # The product adds up the lowest bits of all bytes in the highest one: the number of bytes before the last.
     after = at + (((last - ONE) & LOWEST_BITS) * LOWEST_BITS >> HIGHEST).astype(np.int64)
     longest = int(last.max())
     for part, shift, enough in SQUEEZED:

@@ -165,6 +165,7 @@ class EvenqProgressListener(StreamingQueryListener):
         with self._lock:
             name, query_id = self._met(progress)
             before = self._queries.get(name)
+            # A copy takes its place, because a scrape may be reading the figures as they were.
             query = copy.copy(before) if before is not None else QueryFigures(name)
             query.begin(query_id)
             change = query.take(progress)
@@ -172,6 +173,7 @@ class EvenqProgressListener(StreamingQueryListener):
                 return
             query.last_event_s = now
             if before is None or not before.active:
+                # Put in again as the last one: `_bound` forgets from the front.
                 self._queries.pop(name, None)
             self._queries[name] = query
             self._bound()

@@ -29,15 +29,15 @@ class MadeGroup:
     """Of one run of a query. `options`: with its group, or as they were where there is none to make."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self.wanted = bool(options.group_id_prefix) and not options.group
+        self.is_made_here = bool(options.group_id_prefix) and not options.group
         self.options = options
-        if self.wanted:
+        if self.is_made_here:
             self.options = replace(options, group=f"{options.group_id_prefix}-{secrets.token_hex(8)}")
         self._made = False
 
     def make(self) -> None:
         """Before anything is read or reported. Raises what a broker refuses with, as Forbidden."""
-        if not self.wanted or self._made:
+        if not self.is_made_here or self._made:
             return
         options = self.options
         try:

@@ -81,9 +81,9 @@ class StreamMember:
         if self._life is not None:
             self._life.note(positions)
 
-    def found(self) -> dict[MessageQueue, int]:
+    def group_progress(self) -> dict[MessageQueue, int]:
         """The group's progress of each queue when this query got its lock, -1 for none."""
-        return {} if self._life is None else dict(self._life.found)
+        return {} if self._life is None else dict(self._life.group_progress)
 
     def resets(self) -> dict[MessageQueue, int]:
         """Queues on which an operator moved the group and that have not followed yet, each with the number of the move;
@@ -99,7 +99,7 @@ class StreamMember:
     def refused(self) -> None:
         """A broker refused progress: ask whose the queues are."""
         if self._background is not None and self._life is not None and not self._left:
-            self._background.call_soon(self._life.doubt)
+            self._background.call_soon(self._life.suspect)
 
     def leave(self, *, timeout_ms: int) -> None:
         """Say goodbye, with all locks; not before progress is stored."""
@@ -140,7 +140,7 @@ class _MemberLoop:
         self._held: set[MessageQueue] = set()
         self._reached: dict[MessageQueue, int] = {}
         """The furthest progress of each queue that is this query's or was there before it."""
-        self.found: dict[MessageQueue, int] = {}
+        self.group_progress: dict[MessageQueue, int] = {}
         self.resets: dict[MessageQueue, int] = {}
         self._moves = 0
         self._taken: QueueTaken | None = None
@@ -176,7 +176,7 @@ class _MemberLoop:
         for queue, offset in positions.items():
             self._reached[queue] = max(offset, self._reached.get(queue, -1))
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         for name in {queue.broker_name for queue in self._held}:
             self._ask(name)
 
@@ -373,7 +373,7 @@ class _MemberLoop:
             for lock in locks:
                 if lock.granted:
                     self._held.add(lock.queue)
-                    self.found[lock.queue] = lock.committed
+                    self.group_progress[lock.queue] = lock.committed
                     self._reached[lock.queue] = max(lock.committed, self._reached.get(lock.queue, -1))
             remaining = [lock.queue for lock in locks if not lock.granted]
             if remaining:

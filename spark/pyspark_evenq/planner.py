@@ -46,7 +46,7 @@ class Trimmed:
     """A position that the broker no longer has."""
 
     queue: MessageQueue
-    wanted: int
+    position: int
     bounds: Bounds
     anew: bool = False
     """The topic was made anew, or its broker lost its store: all offsets are other messages now."""
@@ -56,7 +56,7 @@ class Trimmed:
     @property
     def ahead(self) -> bool:
         """The same messages, but fewer of them than were reported before."""
-        return not self.anew and self.wanted > self.bounds.high
+        return not self.anew and self.position > self.bounds.high
 
     def lost(self, seen: int) -> int:
         """Messages from the position on that are known to have been there and are gone. `seen`: the highest end that
@@ -65,8 +65,8 @@ class Trimmed:
         if self.regrown:  # how far it had shrunk is not known
             return 0
         if self.anew or self.ahead:
-            return max(seen - self.wanted, 0)
-        return self.bounds.low - self.wanted
+            return max(seen - self.position, 0)
+        return self.bounds.low - self.position
 
 
 def batch_ranges(start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
@@ -88,7 +88,7 @@ def trimmed(positions: Positions, bounds: Mapping[MessageQueue, Bounds], uids: U
         position, bound = positions[queue], bounds[queue]
         anew = _anew(queue, bound, uids or {})
         if anew or not bound.low <= position <= bound.high:
-            outside.append(Trimmed(queue=queue, wanted=position, bounds=bound, anew=anew))
+            outside.append(Trimmed(queue=queue, position=position, bounds=bound, anew=anew))
     return outside
 
 
@@ -115,6 +115,7 @@ def advance(
     """
     anew = {place_of(queue) for queue, bound in bounds.items() if _anew(queue, bound, start.uids)}
     begins = {queue: end for queue, end in start.ends.items() if place_of(queue) not in anew}
+    # The first batch names all its starts: there is no batch before it whose ends could say them.
     changed: dict[MessageQueue, int] = dict(begins) if first_batch else {}
     for queue, bound in bounds.items():
         begin = begins.get(queue, -1)

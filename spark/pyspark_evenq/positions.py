@@ -94,8 +94,8 @@ def loss_of(gone: Trimmed) -> DataLost:
     """The error for messages that the broker no longer has."""
     if gone.anew:
         return DataLost(
-            f"data loss: {gone.queue} was to be read at offset {gone.wanted}, but topic {gone.queue.topic} was deleted "
-            f"or made anew on broker {gone.queue.broker_name}, or the broker lost its store: its offsets "
+            f"data loss: {gone.queue} was to be read at offset {gone.position}, but topic {gone.queue.topic} was "
+            f"deleted or made anew on broker {gone.queue.broker_name}, or the broker lost its store: its offsets "
             f"{gone.bounds.low} to {gone.bounds.high} (exclusive) are other messages; set failOnDataLoss=false to read "
             "those from the first, or start with a new checkpoint",
             min_offset=gone.bounds.low,
@@ -103,15 +103,15 @@ def loss_of(gone: Trimmed) -> DataLost:
         )
     if gone.regrown:
         return DataLost(
-            f"data loss: {gone.queue} was read up to offset {gone.wanted}, but other messages stand there now: broker "
-            f"{gone.queue.broker_name} lost the end of the queue, and it has grown to {gone.bounds.high} since; set "
-            "failOnDataLoss=false to read what came since, or start with a new checkpoint",
+            f"data loss: {gone.queue} was read up to offset {gone.position}, but other messages stand there now: "
+            f"broker {gone.queue.broker_name} lost the end of the queue, and it has grown to {gone.bounds.high} since; "
+            "set failOnDataLoss=false to read what came since, or start with a new checkpoint",
             min_offset=gone.bounds.low,
             max_offset=gone.bounds.high,
         )
     return DataLost(
-        f"data loss: {gone.queue} was to be read at offset {gone.wanted}, the broker has offsets {gone.bounds.low} to "
-        f"{gone.bounds.high} (exclusive); set failOnDataLoss=false to go on with what is there",
+        f"data loss: {gone.queue} was to be read at offset {gone.position}, the broker has offsets {gone.bounds.low} "
+        f"to {gone.bounds.high} (exclusive); set failOnDataLoss=false to go on with what is there",
         min_offset=gone.bounds.low,
         max_offset=gone.bounds.high,
     )

@@ -114,7 +114,7 @@ def _ranges(options: ReadOptions, survey: cluster.Survey) -> list[OffsetRange]:
         lost = max(planned.count, 0) - max(end - start, 0)
         if lost > 0:
             missing = planned.start if planned.start < bound.low else planned.end
-            counted.lost(queue, lost, loss_of(Trimmed(queue=queue, wanted=missing, bounds=bound)))
+            counted.lost(queue, lost, loss_of(Trimmed(queue=queue, position=missing, bounds=bound)))
         if start < end:
             ranges.append(OffsetRange(queue=queue, start=start, end=end))
     return ranges

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    wanted: OffsetRange
+    part: OffsetRange
     address: str
     """Of the broker, or its leader; empty: not known."""
     followers: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def scan_tasks(
     def piece(part: OffsetRange) -> _Piece:
         queue, mark = part.queue, (marks or {}).get((part.queue, part.end), "")
         address, followers = route.get(queue, ""), located.followers_of(queue)
-        return _Piece(wanted=part, address=address, followers=followers, uid=uids.get(place_of(queue), ""), mark=mark)
+        return _Piece(part=part, address=address, followers=followers, uid=uids.get(place_of(queue), ""), mark=mark)
 
     return [ScanTask([piece(part) for part in ranges]) for ranges in planned]
 
@@ -116,9 +116,9 @@ class _RangeScan:
         """`given_up`: names of brokers that are waited for no more; None: a broker that does not answer is an error."""
         self._given_up = given_up
         self._uid = piece.uid
-        self._queue: MessageQueue = piece.wanted.queue
-        self._next = piece.wanted.start
-        self._end = self._planned_end = piece.wanted.end
+        self._queue: MessageQueue = piece.part.queue
+        self._next = piece.part.start
+        self._end = self._planned_end = piece.part.end
         self._places = ScanPlaces(
             self._queue, options.endpoints, leader=piece.address, followers=piece.followers, any_copy=options.any_copy
         )
@@ -175,7 +175,7 @@ class _RangeScan:
         except errors.Error as failure:
             log.warning("%s: the end of the range was not compared: %s", self._queue, failure)
             return
-        self._lost(Trimmed(queue=self._queue, wanted=self._planned_end, bounds=bounds, regrown=True), 0)
+        self._lost(Trimmed(queue=self._queue, position=self._planned_end, bounds=bounds, regrown=True), 0)
 
     def _one_connection(self) -> Iterator[pa.RecordBatch]:
         self._moved = self._moves_on = False
@@ -251,7 +251,7 @@ class _RangeScan:
                     there = max(0, block.next_offset - max(block.first_offset, self._next))
                 else:
                     there = sum(self._next <= message.system_properties.queue_offset for message in block.messages)
-                gone = Trimmed(queue=self._queue, wanted=self._next, bounds=self._bounds())
+                gone = Trimmed(queue=self._queue, position=self._next, bounds=self._bounds())
                 self._lost(gone, block.next_offset - self._next - there)
         if block.next_offset <= self._next or block.next_offset > self._end:
             raise errors.InternalError(
@@ -305,11 +305,11 @@ class _RangeScan:
             return  # the next scan is refused for it
         if bounds.low > self._next:
             following = min(bounds.low, self._end)
-            self._lost(Trimmed(queue=self._queue, wanted=self._next, bounds=bounds), following - self._next)
+            self._lost(Trimmed(queue=self._queue, position=self._next, bounds=bounds), following - self._next)
             self._next = following
         elif bounds.high < self._end:
             end = max(bounds.high, self._next)
-            self._lost(Trimmed(queue=self._queue, wanted=self._end - 1, bounds=bounds), self._end - end)
+            self._lost(Trimmed(queue=self._queue, position=self._end - 1, bounds=bounds), self._end - end)
             self._end = end
 
     @staticmethod
@@ -334,7 +334,7 @@ class _RangeScan:
             if bounds.uid == self._uid or not (self._uid and bounds.uid):
                 return False
         self._lost(
-            Trimmed(queue=self._queue, wanted=self._next, bounds=bounds, anew=True), self._end - self._next, failure
+            Trimmed(queue=self._queue, position=self._next, bounds=bounds, anew=True), self._end - self._next, failure
         )
         self._end = self._next
         return True

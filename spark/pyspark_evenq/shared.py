@@ -53,11 +53,11 @@ class SharedQueues:
         """Where a run before ended on the queues that were its own, until this one gets them or others."""
         self._replayed: Positions = {}
 
-    def starts(self, wanted: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
+    def starts(self, chosen: Positions, states: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
         """Others may have read on: the options say where to begin only where the group has not."""
         return {
             queue: states[queue].committed if states[queue].committed >= 0 else offset
-            for queue, offset in wanted.items()
+            for queue, offset in chosen.items()
         }
 
     def pin(self, starts: Positions) -> None:

@@ -193,6 +193,7 @@ class _SharedMemberLoop:
         ownership, sure = self._membership.ownership, self._membership.sessions.sure
         self._changed.clear()
         mine = [one for queue in ownership.owned() if (one := ownership.process(queue)) is not None]
+        # Before the first await: from here on nothing of it leaves until `planned`.
         self._busy = set(mine)
         await asyncio.gather(*(self._greet(one) for one in mine if one not in self._greeted))
         self._greeted &= set(mine)

@@ -82,6 +82,7 @@ def parted(
     if all(column is None for column in fixed):
         yield SinkTarget(topic), batch
         return
+    # Only these few columns become Python objects; bodies and properties stay in Arrow's buffers.
     nothing: list[Any] = [None] * batch.num_rows
     lists = [nothing if column is None else column.to_pylist() for column in (*fixed, columns.queue_id)]
     topics, groups, brokers, queues = lists
@@ -239,6 +240,7 @@ def _texts(column: Any) -> tuple[memoryview | bytes, memoryview | bytes]:
     ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets], offset=column.offset)
     start, end = ends[0].as_py(), ends[count].as_py()
     if start:
+        # A slice of a larger batch begins somewhere in its buffer: the ends are counted from there.
         ends = pc.subtract(ends, pa.scalar(start, pa.int32()))
     texts = b"" if data is None else memoryview(data)[start:end]
     return texts, _bytes_of(ends.slice(1), 4)

@@ -182,6 +182,7 @@ class _Stager:
     def give_up(self) -> None:
         """The task failed: what it staged shall go."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        # Else no broker has a row of this attempt, and none needs to hear of its token.
         if self._sequences:
             attempt = self._attempt
             with contextlib.suppress(errors.Error):  # then it goes when its time is over

@@ -150,7 +150,7 @@ class _Runner:
         self._survey: cluster.Survey | None = None
         self._ordered: frozenset[str] | None = None
         self._ahead_since: dict[MessageQueue, float] = {}
-        self._told_away: frozenset[MessageQueue] = frozenset()
+        self._known_away: frozenset[MessageQueue] = frozenset()
         self._began: dict[MessageQueue, int] = {}
         """Where queues begin that are in no batch yet."""
         self._limiter = Limiter(options.limits)
@@ -289,7 +289,7 @@ class _Runner:
     ) -> list[Trimmed]:
         """Queues that lost their end and grew past it again. Raises DataLost, unless failOnDataLoss is off."""
         regrown = [
-            Trimmed(queue=queue, wanted=start.ends[queue], bounds=bounds[queue], regrown=True)
+            Trimmed(queue=queue, position=start.ends[queue], bounds=bounds[queue], regrown=True)
             for queue in sorted(others)
         ]
         if self._options.fail_on_data_loss:
@@ -385,12 +385,12 @@ class _Runner:
         """Say and count once which queues have no broker."""
         unavailable = self.watch.unavailable
         away = frozenset(unavailable)
-        if new := away - self._told_away:
+        if new := away - self._known_away:
             why = "; ".join(dict.fromkeys(unavailable[queue] for queue in sorted(new)))
             counted.left_out(dict.fromkeys(new, 0), f"they make no progress until they are served again: {why}")
-        elif self._told_away and not away:
-            log.warning("all queues are served again: %s", named(self._told_away))
-        self._told_away = away
+        elif self._known_away and not away:
+            log.warning("all queues are served again: %s", named(self._known_away))
+        self._known_away = away
 
     def _counted(self, end: StreamOffset, start: StreamOffset, gone: Iterable[Trimmed]) -> StreamOffset:
         """The end of a batch, with what it leaves out."""
@@ -401,7 +401,7 @@ class _Runner:
         for entry in gone:
             counted.lost(entry.queue, lost[entry.queue], loss_of(entry))
         self.queues.forget(lost)
-        return replace(end, lost=lost, away=self._told_away)
+        return replace(end, lost=lost, away=self._known_away)
 
     def _row_bytes(self, queue: MessageQueue, waiting: Positions) -> float | None:
         return cluster.row_bytes(self.watch.route().get(queue, ""), queue, waiting.get(queue, -1))

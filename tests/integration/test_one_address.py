@@ -62,11 +62,11 @@ class Way:
     """A way in."""
 
     def __init__(self, running: Outside, *, signed: bool = False) -> None:
-        self.cluster, self.doors, self.endpoint = running.cluster, running.doors, running.endpoint
+        self.cluster, self.ports, self.endpoint = running.cluster, running.ports, running.endpoint
         self.keys = SHOP if signed else None
-        for door in self.doors:  # on a busy machine a broker may be ready before the others know of it
-            with evenq.Admin(endpoint=f"127.0.0.1:{door}", credentials=ROOT if signed else None) as admin:
-                until(lambda admin=admin: len(admin.list_brokers()) == len(self.doors))  # type: ignore[misc]
+        for port in self.ports:  # on a busy machine a broker may be ready before the others know of it
+            with evenq.Admin(endpoint=f"127.0.0.1:{port}", credentials=ROOT if signed else None) as admin:
+                until(lambda admin=admin: len(admin.list_brokers()) == len(self.ports))  # type: ignore[misc]
 
     def admin(self) -> evenq.Admin:
         return evenq.Admin(endpoint=self.endpoint, credentials=ROOT if self.keys else None)
@@ -309,7 +309,7 @@ def test_a_client_id_stays_its_users_at_every_broker(signed: Way) -> None:
     async def beat(net: SignedNet) -> int:
         headers = {"x-mq-client-id": "mine", "x-evenq-broker": "broker-c"}
         request = service_pb2.HeartbeatRequest().SerializeToString()
-        address = f"127.0.0.1:{signed.doors[turn]}"
+        address = f"127.0.0.1:{signed.ports[turn]}"
         answer = await net.unary(address, V2 + "Heartbeat", request, timeout_ms=60_000, metadata=headers)
         return service_pb2.HeartbeatResponse.FromString(answer).status.code
 
@@ -327,11 +327,11 @@ def test_a_call_goes_on_once_and_never_to_a_broker_that_nobody_knows(signed: Way
 
     async def story(net: SignedNet) -> list[int]:
         codes = []
-        for door, named, mark in (
+        for port, named, mark in (
             (0, "broker-b", {}), (1, "broker-b", {}), (0, "broker-z", {}), (0, "broker-b", {"x-evenq-forwarded": "1"}),
         ):  # fmt: skip
             answer = await net.unary(
-                f"127.0.0.1:{signed.doors[door]}", DATA + "QueryOffsets", request, timeout_ms=60_000,
+                f"127.0.0.1:{signed.ports[port]}", DATA + "QueryOffsets", request, timeout_ms=60_000,
                 metadata={"x-evenq-broker": named, **mark},
             )  # fmt: skip
             codes.append(data_pb2.QueryOffsetsResponse.FromString(answer).status.code)
@@ -351,7 +351,7 @@ def test_a_call_of_the_public_protocol_finds_the_queues_broker_from_any_other(si
         admin.create_group(name)
     topic, resource = definition_pb2.Resource(name=name), definition_pb2.Resource(name=name)
     queue = definition_pb2.MessageQueue(topic=topic, broker=definition_pb2.Broker(name="broker-b"))
-    wrong, right = (f"127.0.0.1:{signed.doors[index]}" for index in (2, 1))
+    wrong, right = (f"127.0.0.1:{signed.ports[index]}" for index in (2, 1))
     headers = {"x-mq-client-id": f"reader-{name}"}
 
     async def one(net: SignedNet, method: str, request: Any, response: Any, *, address: str = wrong) -> Any:
@@ -499,20 +499,20 @@ def test_a_topic_of_one_broker_takes_messages_wherever_the_call_lands(way: Way) 
     request = admin_pb2.CreateTopicRequest(topic="shop-lone", queues=2, local=True).SerializeToString()
 
     async def create(net: SignedNet) -> None:
-        answer = await net.unary(f"127.0.0.1:{way.doors[2]}", "/evenq.v1.Admin/CreateTopic", request, timeout_ms=60_000)
+        answer = await net.unary(f"127.0.0.1:{way.ports[2]}", "/evenq.v1.Admin/CreateTopic", request, timeout_ms=60_000)
         check(admin_pb2.CreateTopicResponse.FromString(answer).status)
 
-    async def route_at(net: SignedNet, door: int) -> bool:
+    async def route_at(net: SignedNet, port: int) -> bool:
         query = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name="shop-lone"))
         query.endpoints.scheme = definition_pb2.IPv4
-        query.endpoints.addresses.add(host="127.0.0.1", port=door)
+        query.endpoints.addresses.add(host="127.0.0.1", port=port)
         method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
-        content = await net.unary(f"127.0.0.1:{door}", method, query.SerializeToString(), timeout_ms=60_000)
+        content = await net.unary(f"127.0.0.1:{port}", method, query.SerializeToString(), timeout_ms=60_000)
         return bool(service_pb2.QueryRouteResponse.FromString(content).message_queues)
 
     asked(way, create, ROOT)
-    for door in way.doors:  # the other brokers hear of it with the next routes
-        until(lambda door=door: asked(way, partial(route_at, door=door), ROOT))  # type: ignore[misc]
+    for port in way.ports:  # the other brokers hear of it with the next routes
+        until(lambda port=port: asked(way, partial(route_at, port=port), ROOT))  # type: ignore[misc]
     for _ in range(3):  # each producer has a connection of its own, which leads to another broker
         send(way, "shop-lone")
     with way.admin() as admin:
@@ -529,7 +529,7 @@ def test_a_send_of_the_public_protocol_finds_a_topic_that_is_on_other_brokers(wa
         admin.create_topic(topic, message_type=kind, brokers={"broker-b": 1, "broker-c": 1})
         until(lambda: {at.queue.broker_name for at in admin.describe_topic(topic).queues} == {"broker-b", "broker-c"})
 
-    async def send_one(net: SignedNet, door: int, number: int) -> service_pb2.SendMessageResponse:
+    async def send_one(net: SignedNet, port: int, number: int) -> service_pb2.SendMessageResponse:
         request = service_pb2.SendMessageRequest()
         message = request.messages.add(topic=definition_pb2.Resource(name=topic), body=b"%d" % number)
         message.system_properties.message_id = f"{topic}-{number}"
@@ -538,19 +538,19 @@ def test_a_send_of_the_public_protocol_finds_a_topic_that_is_on_other_brokers(wa
         if kind == "LITE":
             message.system_properties.lite_topic = names[number % 12]
         sent = await net.unary(
-            f"127.0.0.1:{door}", V2 + "SendMessage", request.SerializeToString(), timeout_ms=60_000,
+            f"127.0.0.1:{port}", V2 + "SendMessage", request.SerializeToString(), timeout_ms=60_000,
             metadata={"x-mq-client-id": "apart"},
         )  # fmt: skip
         return service_pb2.SendMessageResponse.FromString(sent)
 
     async def send_all(net: SignedNet) -> list[int]:
-        for door in way.doors:  # the others hear of the topic with the next routes
+        for port in way.ports:  # the others hear of the topic with the next routes
             deadline = time.monotonic() + 60
-            while (await send_one(net, door, -1)).status.code == definition_pb2.TOPIC_NOT_FOUND:
+            while (await send_one(net, port, -1)).status.code == definition_pb2.TOPIC_NOT_FOUND:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
-        doors = [way.doors[number % 3] for number in range(24)]
-        return [(await send_one(net, door, number)).status.code for number, door in enumerate(doors)]
+        ports = [way.ports[number % 3] for number in range(24)]
+        return [(await send_one(net, port, number)).status.code for number, port in enumerate(ports)]
 
     assert set(asked(way, send_all, ROOT)) == {definition_pb2.OK}
     got: list[evenq.ReceivedMessage] = []

@@ -60,8 +60,8 @@ def supplied(name: str) -> Supplied | None:
     values = sorted({point.value for point in points})
     if len(values) > 1:
         raise BadRequest(f"allocate strategy {name!r} is offered {len(values)} times: {values}; uninstall all but one")
-    strategy: object = _asked(name, "could not be loaded", points[0].load)
-    strategy = _asked(name, "could not be made", strategy) if callable(strategy) else strategy
+    strategy: object = _called(name, "could not be loaded", points[0].load)
+    strategy = _called(name, "could not be made", strategy) if callable(strategy) else strategy
     given = getattr(strategy, "name", None)
     if given != name:
         raise BadRequest(f"allocate strategy {name!r} ({values[0]}) has the name {given!r:.80}; both must be the same")
@@ -87,7 +87,7 @@ class Supplied:
         self, group: str, own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
     ) -> list[MessageQueue]:
         """See `Strategy.allocate`. Errors: also whatever goes wrong inside, as BadRequest."""
-        mine = _asked(self.name, "failed", lambda: self.strategy.allocate(group, own_id, tuple(queues), tuple(ids)))
+        mine = _called(self.name, "failed", lambda: self.strategy.allocate(group, own_id, tuple(queues), tuple(ids)))
         return verified({own_id: mine}, queues, (own_id,), strategy=self.name)[own_id]
 
     def divide_in(
@@ -96,11 +96,11 @@ class Supplied:
         """All members' shares. A strategy with `divide_in` or `divide` is asked once, else once per member."""
         if not queues or not ids:
             return {client_id: [] for client_id in ids}
-        shares = _asked(self.name, "failed", lambda: divide(self.strategy, group, tuple(queues), tuple(ids), context))
+        shares = _called(self.name, "failed", lambda: divide(self.strategy, group, tuple(queues), tuple(ids), context))
         return verified(shares, queues, ids, strategy=self.name)
 
 
-def _asked(name: str, problem: str, call: Callable[[], T]) -> T:
+def _called(name: str, problem: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except BadRequest:

@@ -52,14 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of a pipe left; a second complaint at exit would be ours
         return EXIT_OK
     except Error as error:
-        return _told(error, options)
+        return _exit_code(error, options)
     except ModuleNotFoundError as error:
         return _say(sentence("this command", error))
     except BaseExceptionGroup as group:
         known = [error for error in _flat(group) if isinstance(error, Error)]
         if not known:
             raise
-        return _told(known[0], options)
+        return _exit_code(known[0], options)
     except OSError as error:
         return _say(str(error))
 
@@ -71,7 +71,8 @@ def _sign_with(path: str) -> None:
     os.environ["EVENQ_CREDENTIALS"] = path
 
 
-def _told(error: Error, options: argparse.Namespace) -> int:
+def _exit_code(error: Error, options: argparse.Namespace) -> int:
+    """Of a command that failed; the error is printed."""
     _say(" ".join(_sentence(error, options).split()))
     return EXIT_USAGE if isinstance(error, PortInUse | SettingsError | IllegalAccessPoint) else EXIT_FAILED
 

@@ -349,7 +349,7 @@ def _trace_page(trace: MessageTraceView) -> Page:
         Column("client_id", "client"),
     )
     events: list[tuple[Scalar, ...]] = [
-        (_time(event.at_ms, exact=True), _told(event), event.group, event.client_id) for event in trace.events
+        (_time(event.at_ms, exact=True), _event_text(event), event.group, event.client_id) for event in trace.events
     ]
     return Page(
         facts=facts,
@@ -360,7 +360,7 @@ def _trace_page(trace: MessageTraceView) -> Page:
     )
 
 
-def _told(event: TraceEventView) -> str:
+def _event_text(event: TraceEventView) -> str:
     match event.what:
         case "STORED":
             return "stored"

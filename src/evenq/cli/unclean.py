@@ -93,8 +93,8 @@ def _plan_sentence(plan: UncleanPlanView, options: argparse.Namespace) -> str:
     known = next((one for one in plan.group.copies if one.copy == copy), None)
     sentence = (
         f"If copy {copy} leads {group} from now on, all that was committed behind {_end(known)} of its log is lost: "
-        "messages, acknowledgements and progress of consumers. How much that is, nobody who answers knows; a copy that "
-        "comes back later with more is cut. Copies that still run, and are not reached from here, may go on "
+        "messages, acknowledgements and progress of consumers. How much that is, no copy that answers knows; a copy "
+        "that comes back later with more is cut. Copies that still run, and are not reached from here, may go on "
         "acknowledging until they see it."
     )
     if not options.accept_data_loss:

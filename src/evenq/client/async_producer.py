@@ -16,7 +16,7 @@ from evenq.client.core.user_functions import check_function
 from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.loops.blocks import Blocks, results_of
 from evenq.client.loops.gates import TaskGate
-from evenq.client.loops.outgoing import Encoded, Item, Nobody, Outcomes, Selector, SendBlock, SendResult, Settle
+from evenq.client.loops.outgoing import Encoded, Item, OnewayResult, Outcomes, Selector, SendBlock, SendResult, Settle
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import ProducerOptions
 from evenq.client.plans import options_of
@@ -114,7 +114,7 @@ class ProducerClient(SdkClient):
         selector: Selector | None = None,
         oneway: bool = False,
     ) -> Item:
-        settle = Nobody(encoded.message_id, message.topic, self._troubles) if oneway else future
+        settle = OnewayResult(encoded.message_id, message.topic, self._troubles) if oneway else future
         return Item(
             message, encoded.message_id, encoded.content, settle, urgent=urgent, sharding_key=sharding_key,
             selector=selector, tries_max=1 if oneway else 0,

@@ -57,18 +57,18 @@ class StreamedDuplex:
     def __init__(self, net: Net, address: str, method: str, *, metadata: Mapping[str, str] | None = None) -> None:
         self.on_room: Callable[[], None] = lambda: None
         self._net, self._address, self._method, self._metadata = net, address, method, metadata
-        self._asked: asyncio.Future[bytes] | None = None
-        """Whoever carries the requests waits for this."""
+        self._request: asyncio.Future[bytes] | None = None
+        """What the task that carries the requests waits for: its next one."""
 
     @property
     def has_room(self) -> bool:
         """See Duplex."""
-        return self._asked is not None and not self._asked.done()
+        return self._request is not None and not self._request.done()
 
     def send(self, message: bytes) -> None:
         """See Duplex."""
-        assert self._asked is not None, "nothing is sent without room"
-        self._asked.set_result(message)
+        assert self._request is not None, "nothing is sent without room"
+        self._request.set_result(message)
 
     async def answers(self) -> AsyncGenerator[bytes, None]:
         """See Duplex."""
@@ -79,8 +79,8 @@ class StreamedDuplex:
             async for frame in frames:
                 yield frame
         finally:
-            if self._asked is not None:
-                self._asked.cancel()
+            if self._request is not None:
+                self._request.cancel()
             close = getattr(frames, "aclose", None)
             if close is not None:
                 await close()
@@ -88,12 +88,12 @@ class StreamedDuplex:
     async def _requests(self) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         while True:
-            asked = self._asked = loop.create_future()
+            request = self._request = loop.create_future()
             self.on_room()
             try:
-                message = await asked
+                message = await request
             except asyncio.CancelledError:
-                if asked.cancelled() and not _is_cancelled():
+                if request.cancelled() and not _is_cancelled():
                     return  # the call is over
                 raise
             yield message

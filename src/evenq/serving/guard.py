@@ -39,8 +39,8 @@ What is not granted is left out (`RpcContext.refused`), and the calls that follo
 FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
-TELL_AGAIN_MS = 60_000
-TOLD_MAX = 1_000
+LOG_AGAIN_MS = 60_000
+REFUSALS_MAX = 1_000
 HOLD_MS, HOLD_MARGIN_MS = 1_000, 200
 HELD_MAX = 1_000
 
@@ -59,7 +59,7 @@ class _Proof:
     """A signature that was right."""
 
     user: User
-    told_ms: int | None
+    dated_ms: int | None
     """The moment in its date header; None if the caller does not check it."""
 
 
@@ -129,10 +129,10 @@ class Guard:
                 text = "the call is not signed by MQv2-HMAC-SHA1: give the client an access key and a secret key"
             else:
                 text = "the signature is not right: unknown access key, or another secret key"
-            self._tell(claim.user if claim else "", context, Unauthorized.code)
+            self._log_refusal(claim.user if claim else "", context, Unauthorized.code)
             raise Unauthorized(text)
         if self._skew_ms and not self._fresh(proof):
-            self._tell(proof.user.name, context, Unauthorized.code)
+            self._log_refusal(proof.user.name, context, Unauthorized.code)
             raise Unauthorized(
                 f"x-mq-date-time is {date}, more than {self._skew_ms} ms from the server's clock in every time zone; "
                 "set the client's clock"
@@ -149,6 +149,7 @@ class Guard:
             user = self._users.get(claim.user)
             # An unknown user costs what a known one with a wrong secret does.
             secrets = user.secrets if user is not None else self._users.internal.secrets[:1]
+            # All secrets are tried, also after one that fits: the time must not tell which one it was.
             right = [fits(claim, secret, date) for secret in secrets]
             if user is None or not any(right):
                 return None
@@ -161,9 +162,9 @@ class Guard:
 
     def _fresh(self, proof: _Proof) -> bool:
         # Four SDKs write local time as if it were UTC, so a zone's offset is no skew (contract 2.2).
-        if proof.told_ms is None:
+        if proof.dated_ms is None:
             return False
-        off_ms = self._clock.now_ms() - proof.told_ms
+        off_ms = self._clock.now_ms() - proof.dated_ms
         within = (off_ms + self._skew_ms) % ZONE_STEP_MS <= 2 * self._skew_ms
         return within and abs(off_ms) <= ZONE_MAX_MS + self._skew_ms
 
@@ -193,7 +194,7 @@ class Guard:
         if not client_id or not user:
             return
         if not self._owners.claim(client_id, user, self._clock.monotonic_ms()):
-            self._tell(user, context, Forbidden.code)
+            self._log_refusal(user, context, Forbidden.code)
             raise Forbidden(f"client id {client_id[:255]!r} is another user's; give each client its own")
         if rpc.method == FAREWELL:
             self._owners.leave(client_id)
@@ -219,11 +220,11 @@ class Guard:
     ) -> frozenset[tuple[str, str]]:
         missing = [one for one in named if not user.may(one.kind, one.action or access.action, one.name)]
         if missing:
-            self._tell(user.name, context, Forbidden.code)
+            self._log_refusal(user.name, context, Forbidden.code)
         return frozenset((one.kind, one.name) for one in missing)
 
     def _forbidden(self, user: User, context: RpcContext, what: str) -> Forbidden:
-        self._tell(user.name, context, Forbidden.code)
+        self._log_refusal(user.name, context, Forbidden.code)
         return Forbidden(f"user {user.name} may not {what}; a grant in the users file would allow it")
 
     # ------------------------------------------------------------------------------------------------------ streams
@@ -320,14 +321,14 @@ class Guard:
             },
         )
 
-    def _tell(self, user: str, context: RpcContext, code: int) -> None:
+    def _log_refusal(self, user: str, context: RpcContext, code: int) -> None:
         """One line per user, call and verdict a minute: a client that asks again and again fills no disk."""
         key, now_ms = (user[:64], context.method, code), self._clock.monotonic_ms()
         if now_ms < self._quiet_until_ms.get(key, now_ms):
             return
-        if len(self._quiet_until_ms) >= TOLD_MAX:
+        if len(self._quiet_until_ms) >= REFUSALS_MAX:
             self._quiet_until_ms.clear()
-        self._quiet_until_ms[key] = now_ms + TELL_AGAIN_MS
+        self._quiet_until_ms[key] = now_ms + LOG_AGAIN_MS
         log.warning(
             "call refused", extra={"user": key[0], "method": context.method, "code": code, "peer": context.peer}
         )

@@ -170,6 +170,7 @@ class KubernetesApi:
                 timeout=Timeout(connect=timeout[0], read=timeout[1]),
                 # Retries would pass the time within which a lease must be renewed; callers have their own.
                 retries=False,
+                # A watch has no end to wait for: it is read line by line.
                 preload_content=not (query and "watch" in query),
             )
         except (OSError, ValueError, self._http_error()) as error:

@@ -91,6 +91,7 @@ class Names:
             except DecodeError as error:
                 raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
         names = [named for path in self.paths for named in path.of(message)]
+        # A batch names one topic many times, and each name costs a look at the grants.
         return names if len(names) < 2 else list(dict.fromkeys(names))
 
 

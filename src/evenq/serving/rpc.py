@@ -234,7 +234,7 @@ class MessagePieces(NamedTuple):
     """One message of an answer that lies in several places, so that it need not be put together."""
 
     parts: list[bytes | memoryview]
-    """Nobody changes them; their maker finds out when they are no longer used."""
+    """They are not changed; their maker finds out when they are no longer used."""
 
     def whole(self) -> bytes:
         """The message, put together."""

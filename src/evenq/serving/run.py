@@ -77,7 +77,7 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: 
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001  the process's last stop: all it can do is to say why
-        return _told(error, program)
+        return _exit_code(error, program)
     return EXIT_OK
 
 
@@ -133,7 +133,8 @@ async def _watch_parent(parent: int, end: Callable[[], None]) -> None:
     end()
 
 
-def _told(error: BaseException, program: str) -> int:
+def _exit_code(error: BaseException, program: str) -> int:
+    """Of a process that this error ends; the error is printed, or logged."""
     known = _first_known(error)
     if known is None:
         log.critical("process ends after an internal error", exc_info=error)

@@ -150,6 +150,7 @@ class ServerTls:
             self._show(read)
         except SettingsError as error:
             log.warning("changed TLS files rejected, keeping the previous ones: %s", error)
+            # So that they are read again at the next look: they were changed between reading and loading.
             self._stamp = ()
             return False
         log.info("TLS certificate changed to that of %s", self._settings.certificate)

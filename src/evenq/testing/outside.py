@@ -21,11 +21,11 @@ BROKERS = 3
 class Outside:
     """A running one."""
 
-    def __init__(self, cluster: LocalCluster, front: Forward, doors: list[int]) -> None:
+    def __init__(self, cluster: LocalCluster, front: Forward, ports: list[int]) -> None:
         self.cluster = cluster
         self.front = front
-        self.doors = doors
-        """Ports of the brokers' doors for clients outside."""
+        self.ports = ports
+        """Ports at which the brokers listen for clients outside."""
 
     @property
     def endpoint(self) -> str:
@@ -46,14 +46,14 @@ def outside(
         auth = {"AUTH__ENABLED": "true", "AUTH__USERS": str(folder / "users.toml")}
     with ExitStack() as stack:
         ports = stack.enter_context(FreePorts())
-        inside, doors = ([ports.take() for _ in range(BROKERS)] for _ in range(2))
-        front = stack.enter_context(closing(Forward(*doors)))
-        fronts = [stack.enter_context(closing(Forward(door))) for door in doors] if each else [front] * BROKERS
+        inside, outside = ([ports.take() for _ in range(BROKERS)] for _ in range(2))
+        front = stack.enter_context(closing(Forward(*outside)))
+        fronts = [stack.enter_context(closing(Forward(port))) for port in outside] if each else [front] * BROKERS
 
         def of_broker(index: int) -> dict[str, str]:
             return {
                 "DEFAULT_START_FROM": "FIRST",
-                "LISTENERS": f"external=127.0.0.1:{doors[index]}",
+                "LISTENERS": f"external=127.0.0.1:{outside[index]}",
                 "ADVERTISE": f"127.0.0.1:{NOWHERE},internal=127.0.0.1:{inside[index]},"
                 f"external=127.0.0.1:{fronts[index].port}",
                 "SHARED_LISTENERS": "" if each or not shared else "external",
@@ -66,4 +66,4 @@ def outside(
             nameserver_settings=auth, rebalancer_settings=auth,
         )  # fmt: skip
         with cluster:
-            yield Outside(cluster, front, doors)
+            yield Outside(cluster, front, outside)

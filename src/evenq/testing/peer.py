@@ -87,9 +87,9 @@ class Peer:
                 stream.close()
 
 
-def wait_for_all(members: Sequence[Peer], wanted: Iterable[int], *, seconds: float = 60) -> None:
-    """Until the members got all of it together. Raises AssertionError after `seconds`."""
-    pause, left = threading.Event(), set(wanted)
+def wait_for_all(members: Sequence[Peer], numbers: Iterable[int], *, seconds: float = 60) -> None:
+    """Until the members got all these numbers together. Raises AssertionError after `seconds`."""
+    pause, left = threading.Event(), set(numbers)
     for _ in range(int(seconds * 20)):
         left.difference_update(*(member.numbers() for member in members))
         if not left:

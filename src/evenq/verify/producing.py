@@ -65,8 +65,8 @@ class Sender:
 
     async def check(self, message: ReceivedMessage) -> TransactionResolution:
         """The broker asks about an open transaction."""
-        wanted = self._tally.decision(number_of(message.body))
-        return UNKNOWN if wanted is None else COMMIT if wanted else ROLLBACK
+        expected = self._tally.decision(number_of(message.body))
+        return UNKNOWN if expected is None else COMMIT if expected else ROLLBACK
 
     def _story(self, stream: str, side_by_side: int) -> Callable[[], Awaitable[None]]:
         async def run() -> None:
@@ -101,7 +101,7 @@ class Sender:
 
     async def _transaction(self) -> None:
         """Of ten: six committed, two rolled back, two left to the checker, which commits the one and not the other."""
-        number = self._tally.begin(wanted=None)
+        number = self._tally.begin(expected=None)
         self._tally.tried(number)
         try:
             transaction = await self._producer.begin_transaction(self._message(number))
@@ -110,11 +110,11 @@ class Sender:
             return
         except Error:
             self._tally.unsure(number)
-            self._tally.decided(number, wanted=False)
+            self._tally.decided(number, expected=False)
             return
         self._tally.stored(number)
         story = number % 10
-        self._tally.decided(number, wanted=story < 6 or story == 8)
+        self._tally.decided(number, expected=story < 6 or story == 8)
         if story < 8:
             await self._end(number, transaction, transaction.commit if story < 6 else transaction.rollback)
 

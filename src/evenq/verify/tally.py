@@ -52,13 +52,13 @@ class Arrival:
 
 
 class _Sent:
-    __slots__ = ("begun_ms", "copies", "due_ms", "received", "settled", "state", "stream", "tries", "wanted")
+    __slots__ = ("begun_ms", "copies", "due_ms", "expected", "received", "settled", "state", "stream", "tries")
 
-    def __init__(self, stream: str, begun_ms: int, due_ms: int, wanted: bool | None) -> None:
+    def __init__(self, stream: str, begun_ms: int, due_ms: int, expected: bool | None) -> None:
         self.stream = stream
         self.begun_ms = begun_ms
         self.due_ms = due_ms
-        self.wanted = wanted  # None: a transaction that is not decided yet
+        self.expected = expected  # None: a transaction that is not decided yet
         self.state = "open"  # open, stored, unsure, refused
         self.tries = 0
         self.received = False
@@ -87,9 +87,9 @@ class Result:
     received: int
     """Different messages that came."""
     lost: int
-    """Sent, wanted, and never came."""
+    """Sent, expected, and never came."""
     unsure: int
-    """Nobody knows whether they are stored: no answer until the end. They may have come or not."""
+    """Not known whether they are stored: no answer until the end. They may have come or not."""
     refused: int
     repeats: dict[Repeat, int]
     reordered: int | None
@@ -135,9 +135,9 @@ class Tally:
         self._lateness_ms: list[int] = []
         self._problems: deque[str] = deque(maxlen=EXAMPLES_MAX)
 
-    def begin(self, *, stream: str = "", begun_ms: int = 0, due_ms: int = 0, wanted: bool | None = True) -> int:
+    def begin(self, *, stream: str = "", begun_ms: int = 0, due_ms: int = 0, expected: bool | None = True) -> int:
         """A new message; returns its number. Numbers of a stream grow, and must be sent in that order."""
-        self._messages.append(_Sent(stream, begun_ms if self.kind is Kind.LITE else 0, due_ms, wanted))
+        self._messages.append(_Sent(stream, begun_ms if self.kind is Kind.LITE else 0, due_ms, expected))
         return len(self._messages) - 1
 
     def tried(self, number: int) -> None:
@@ -160,16 +160,16 @@ class Tally:
         self._messages[number].state = "refused"
         self._wrong("refused", f"{number} was refused: {why}")
 
-    def decided(self, number: int, *, wanted: bool) -> None:
-        """A transaction is about to be committed (`wanted`) or rolled back."""
+    def decided(self, number: int, *, expected: bool) -> None:
+        """A transaction is about to be committed (`expected`) or rolled back."""
         message = self._messages[number]
-        message.wanted = wanted
+        message.expected = expected
         if message.state == "stored":
             self._expect(message, 1)
 
     def decision(self, number: int) -> bool | None:
         """What `decided` received; None: nothing yet, or the number is unknown."""
-        return self._messages[number].wanted if 0 <= number < len(self._messages) else None
+        return self._messages[number].expected if 0 <= number < len(self._messages) else None
 
     def arrived(self, arrival: Arrival) -> None:
         """A member received a message, in the order of receiving."""
@@ -177,9 +177,9 @@ class Tally:
             self._wrong("leaked", f"{arrival.number} at {arrival.place} was never sent")
             return
         message = self._messages[arrival.number]
-        if not message.wanted:
-            why = "its commit" if message.wanted is None else "it was rolled back;"
-            self._wrong("leaked", f"{arrival.number} came {'before ' if message.wanted is None else ''}{why}")
+        if not message.expected:
+            why = "its commit" if message.expected is None else "it was rolled back;"
+            self._wrong("leaked", f"{arrival.number} came {'before ' if message.expected is None else ''}{why}")
         if message.received:
             self._repeats[self._again(message, arrival)] += 1
         else:
@@ -202,12 +202,14 @@ class Tally:
 
     @property
     def pending(self) -> int:
-        """Sent, wanted, and not received yet."""
+        """Sent, expected, and not received yet."""
         return self._expected
 
     def result(self) -> Result:
         """The row."""
-        lost = [n for n, one in enumerate(self._messages) if one.state == "stored" and one.wanted and not one.received]
+        lost = [
+            n for n, one in enumerate(self._messages) if one.state == "stored" and one.expected and not one.received
+        ]
         for number in lost[:EXAMPLES_MAX]:
             self._problems.append(f"{number} was sent and never came")
         delayed = self.kind is Kind.DELAY
@@ -216,7 +218,7 @@ class Tally:
         return Result(
             kind=self.kind,
             sent=self.sent,
-            expected=sum(one.state == "stored" and bool(one.wanted) for one in self._messages),
+            expected=sum(one.state == "stored" and bool(one.expected) for one in self._messages),
             received=self.received,
             lost=len(lost),
             unsure=sum(one.state == "unsure" for one in self._messages),
@@ -233,7 +235,7 @@ class Tally:
         )
 
     def _expect(self, message: _Sent, count: int) -> None:
-        if message.wanted and not message.received:
+        if message.expected and not message.received:
             self._expected += count
 
     def _first(self, message: _Sent, arrival: Arrival) -> None:

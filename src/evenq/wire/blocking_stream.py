@@ -1,9 +1,9 @@
 """A connection for calls from threads whose answers are many messages: the twin of `blocking_socket` for streams.
 
-Used by the Spark source, whose workers do nothing else while they read (decision 49). Whoever takes the messages reads
-the socket, so no thread fetches ahead: what the server sends meanwhile waits in the kernel's buffers, up to the windows
-of `CallLimits`. Always true: as of `BlockingSocket`; a message may be looked at until the next one is asked for, or
-longer if a caller still holds a view of it: then its memory is not used again.
+Used by the Spark source, whose workers do nothing else while they read (decision 49). The thread that takes the
+messages reads the socket, so no thread fetches ahead: what the server sends meanwhile waits in the kernel's buffers, up
+to the windows of `CallLimits`. Always true: as of `BlockingSocket`; a message may be looked at until the next one is
+asked for, or longer if a caller still holds a view of it: then its memory is not used again.
 """
 
 from __future__ import annotations

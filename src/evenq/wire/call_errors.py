@@ -67,7 +67,7 @@ def call_error(
             return errors.PayloadTooLarge(f"{address} does not read {call}: {reason}; send less at once")
         case Status.RESOURCE_EXHAUSTED:
             return errors.TooManyRequests(f"{address} is overloaded: {reason}; try again later")
-        # A reset stream is told as INTERNAL by gRPC: the connection went, and the call may be tried again elsewhere.
+        # gRPC reports a reset stream as INTERNAL: the connection went, and the call may be tried again elsewhere.
         case Status.INTERNAL | Status.UNKNOWN if "RST_STREAM" not in reason:
             return errors.InternalError(f"{address} failed in {call}: {reason}")
         case _:
@@ -94,7 +94,7 @@ def late(address: str, method: str, timeout_ms: int | None) -> errors.RequestTim
 
 
 def no_answer(address: str, method: str, reason: str) -> errors.ConnectionFailed:
-    """Nobody is there, or went away."""
+    """No server answers there, or it went away."""
     call = method.rpartition("/")[2]
     return errors.ConnectionFailed(
         f"no evenq server answers at {address} ({call}: {reason}); is it running, and is host:port right?"

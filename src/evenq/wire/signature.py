@@ -97,6 +97,7 @@ def read_claim(header: str) -> AuthorizationHeader | None:
     parts: dict[str, str] = {}
     for part in rest.split(","):
         name, _, value = part.strip().partition("=")
+        # Given twice, the header could be read in two ways: guard and log might see different users.
         if name in parts:
             return None
         parts[name] = value

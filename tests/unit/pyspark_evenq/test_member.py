@@ -70,7 +70,7 @@ def test_a_member_is_listed_holds_all_queues_and_gives_everything_back(broker: A
 def test_a_stream_without_a_group_is_no_member_and_all_queues_are_its_own(broker: Any, groups: Any, made: Any) -> None:
     member = made(group="", schemaStyle="kafka")
     assert member.hold(route(broker)) == route(broker).keys()
-    assert (member.found(), member.resets()) == ({}, {})
+    assert (member.group_progress(), member.resets()) == ({}, {})
     member.leave(timeout_ms=2_000)
     assert not groups.joins
     assert not groups.locks
@@ -212,7 +212,7 @@ def test_a_move_by_an_operator_is_known_until_the_broker_heard_that_it_is_follow
     broker.committed["g", 1] = 7
     member = made()
     member.hold(route(broker))
-    assert member.found() == {broker.queue(0): -1, broker.queue(1): 7}
+    assert member.group_progress() == {broker.queue(0): -1, broker.queue(1): 7}
     groups.move("g", 1, 3)
     while not (resets := member.resets()):
         member.hold(route(broker))

@@ -68,7 +68,7 @@ def test_nothing_new_gives_no_batch_and_a_new_empty_queue_is_remembered_once() -
 def test_a_queue_that_lost_its_beginning_goes_on_at_what_is_left() -> None:
     start = StreamOffset(ends={queue(0): 5})
     bounds = {queue(0): Bounds(low=8, high=12)}
-    assert [entry.wanted for entry in trimmed(start.ends, bounds)] == [5]
+    assert [entry.position for entry in trimmed(start.ends, bounds)] == [5]
     end = advance(start, bounds, first_batch=False, limit=0)
     assert end is not None
     assert batch_ranges(start, end) == [OffsetRange(queue=queue(0), start=8, end=12)]

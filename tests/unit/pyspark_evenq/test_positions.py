@@ -63,7 +63,7 @@ def test_an_offset_of_an_unknown_queue_is_refused() -> None:
 
 
 def test_a_loss_names_queue_wanted_and_available_range() -> None:
-    lost = loss_of(Trimmed(queue=QUEUE, wanted=5, bounds=Bounds(low=10, high=20)))
+    lost = loss_of(Trimmed(queue=QUEUE, position=5, bounds=Bounds(low=10, high=20)))
     assert "flights@broker-a:0" in str(lost)
     assert "offset 5" in str(lost)
     assert "10 to 20" in str(lost)

@@ -75,7 +75,7 @@ def planned(broker: Any) -> Any:
         reader = PushdownReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
         assert reader.pushFilters(list(filters)) == list(filters), "Spark evaluates all of them again"
         return {
-            piece.wanted.queue.queue_id: (piece.wanted.start, piece.wanted.end)
+            piece.part.queue.queue_id: (piece.part.start, piece.part.end)
             for task in reader.partitions()
             for piece in task.pieces  # type: ignore[attr-defined]  # Spark's type names the base class
         }

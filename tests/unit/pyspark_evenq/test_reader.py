@@ -19,7 +19,7 @@ def planned(broker: Any, **more: str) -> list[tuple[int, int, int]]:
     given = {"endpoints": broker.endpoint, "subscribe": "flights"} | more
     reader = BatchReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
     return [
-        (piece.wanted.queue.queue_id, piece.wanted.start, piece.wanted.end)
+        (piece.part.queue.queue_id, piece.part.start, piece.part.end)
         for task in reader.partitions()
         for piece in task.pieces  # type: ignore[attr-defined]  # Spark's type names the base class
     ]

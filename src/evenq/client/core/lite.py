@@ -135,5 +135,5 @@ def starting(
         case StartFrom.LAST:
             return LiteStart(LiteStartKind.LAST)
         case StartFrom.TIMESTAMP:
-            told_ms = start_timestamp_ms
-            return LiteStart(LiteStartKind.TIMESTAMP, timestamp_of(told_ms) if isinstance(told_ms, str) else told_ms)
+            start = start_timestamp_ms
+            return LiteStart(LiteStartKind.TIMESTAMP, timestamp_of(start) if isinstance(start, str) else start)

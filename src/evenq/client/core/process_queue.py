@@ -198,6 +198,7 @@ class ProcessQueue:
     def expire(self, offset: QueueOffset) -> None:
         """An overdue message was sent back: it leaves the snapshot, whatever its listener still does (CC-12)."""
         if self._running.pop(offset, None) is not None:
+            # Remembered until its listener ends: `_stop` tells that end from a mistake of ours.
             self._expired.add(offset)
             self._remove(offset)
 

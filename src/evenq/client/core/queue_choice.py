@@ -96,6 +96,7 @@ class FixedQueues:
         if seen == self.queues:
             return False
         before = self.queues
+        # Of brokers that are in the route only what it names stays: a queue that is missing there was closed (RT-8).
         away = {queue for queue in before if queue.broker_name not in brokers}
         self.queues = tuple(sorted(away.union(seen)))
         return bool(before) and self.queues != before

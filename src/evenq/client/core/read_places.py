@@ -14,12 +14,12 @@ __all__ = ["ReadPlace", "ReadPlaces"]
 
 LEADER_FIRST_MS = 1_000
 LEADER_MAX_MS = 8_000
-"""So long a leader that failed is left alone: first, and after several failures, as each may cost a whole deadline."""
+"""How long a leader that failed is not asked: first, and after several failures, as each may cost a whole deadline."""
 FOLLOWER_FIRST_MS = 2_000
 FOLLOWER_MAX_MS = 60_000
 """The same for a follower; one that readers cannot reach costs a deadline each time, too."""
 BEHIND_MS = 30_000
-"""So long a reader that is far behind stays with a follower that has more for it."""
+"""How long a reader that is far behind stays with a follower that has more for it."""
 
 
 @dataclass(frozen=True, slots=True)

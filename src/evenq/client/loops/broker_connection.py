@@ -26,19 +26,19 @@ __all__ = ["TELL_MS", "BrokerConnection"]
 
 TELL_MS = 30_000  # wire contract 3.2: settings again and again, also a sign of life
 
-Told = TypeVar("Told")
-Heard = TypeVar("Heard")
+Outgoing = TypeVar("Outgoing")
+Incoming = TypeVar("Incoming")
 
 
-class BrokerConnection(Generic[Told, Heard]):
+class BrokerConnection(Generic[Outgoing, Incoming]):
     """One connection, in one event loop."""
 
     def __init__(
         self,
-        stream: Callable[[AsyncIterator[Told]], AsyncGenerator[Heard, None]],
+        stream: Callable[[AsyncIterator[Outgoing]], AsyncGenerator[Incoming, None]],
         *,
-        tell: Callable[[], Told],
-        hear: Callable[[Heard], Awaitable[None]],
+        tell: Callable[[], Outgoing],
+        hear: Callable[[Incoming], Awaitable[None]],
         clock: Clock,
         rng: random.Random,
         name: str,
@@ -81,7 +81,7 @@ class BrokerConnection(Generic[Told, Heard]):
                 self._news.wake()
             await self._clock.sleep_ms(backoff.next_ms())
 
-    async def _tellings(self) -> AsyncIterator[Told]:
+    async def _tellings(self) -> AsyncIterator[Outgoing]:
         while not self._over:
             yield self._tell()
             await self._news.wait(TELL_MS)

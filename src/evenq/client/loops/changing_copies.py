@@ -37,7 +37,7 @@ class CopyCalls(MovingCalls, Protocol):
         ...
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
-        """So many copies are needed."""
+        """How many copies are needed."""
         ...
 
     async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:

@@ -43,6 +43,7 @@ class ThreadGate:
             self._bytes += size
 
     def _room(self, size: int, messages: int) -> bool:
+        # Whatever its size, one message may pass alone: it could never be sent otherwise.
         return not self.messages or (
             self.messages + messages <= self._messages_max and self._bytes + size <= self._bytes_max
         )
@@ -92,6 +93,7 @@ class TaskGate:
         self._bytes += size
 
     def _room(self, size: int, messages: int) -> bool:
+        # As above: one message of any size may pass alone.
         return not self.messages or (
             self.messages + messages <= self._messages_max and self._bytes + size <= self._bytes_max
         )
@@ -100,6 +102,7 @@ class TaskGate:
         """Some were answered."""
         self.messages -= messages
         self._bytes -= size
+        # All are woken and look again: which of them fits depends on their sizes.
         while self._line:
             waiter = self._line.popleft()
             if not waiter.done():

@@ -55,7 +55,7 @@ class LeaderWatch:
             await asyncio.wait({self._look(queue.topic)}, timeout=left_ms / 1_000)
         return True
 
-    async def call(self, queue: MessageQueue, leader: RouteLeader, answer: Coroutine[None, None, ResultT]) -> ResultT:
+    async def call(self, queue: MessageQueue, leader: RouteLeader, calling: Coroutine[None, None, ResultT]) -> ResultT:
         """The answer of a call to this leader. Raises ConnectionFailed once another one leads: what became of the call
         is not known then.
         """
@@ -68,7 +68,7 @@ class LeaderWatch:
         timer = asyncio.get_running_loop().call_later(SLOW_MS / 1_000, watch)
         try:
             async with asyncio.timeout(None) as scope:
-                return await answer
+                return await calling
         except TimeoutError as error:
             raise ConnectionFailed(
                 f"broker {queue.broker_name} is led by another copy, {leader.address} did not answer any more"

@@ -74,9 +74,9 @@ class LiteMember:
             self._pushing.start()
 
     async def receive(self, max_messages: int, invisible_ms: int, wait_ms: int) -> list[ReceivedMessage]:
-        """As `Receiving.receive`. While nothing is wanted no broker is asked."""
+        """As `Receiving.receive`. While no lite topic is subscribed to, no broker is called."""
         until_ms = self._clock.monotonic_ms() + wait_ms
-        if not await self.subscribing.wanted(wait_ms):
+        if not await self.subscribing.has_some(wait_ms):
             return []
         return await self.receiving.receive(max_messages, invisible_ms, max(0, until_ms - self._clock.monotonic_ms()))
 

@@ -114,9 +114,7 @@ class Membership:
             self.subscriptions[self.retry_topic] = FilterExpression()
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
-        # Never 0: that would be no incarnation, and brokers could not tell a reconnect from a twin
-        # (`Join.incarnation`).
-        self._introduction = self._introduced(rng.getrandbits(64) | 1)
+        self._introduction = self._introduced(rng.getrandbits(64) | 1)  # 0 would be no incarnation
         self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms)
         self._calls = calls
         self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
@@ -349,7 +347,7 @@ class Membership:
             self.ownership.wake()
 
     def _renew_later(self, topic: str) -> None:
-        """A broker may have another address. Nobody waits for it, so the members of a large group ask one by one."""
+        """A broker may have another address. No call waits for it, so the members of a large group ask one by one."""
         if topic not in self._renewing:
             spread_ms = min(RENEW_MS, RENEW_EACH_MS * len(self.sessions.members() or ()))
             pause_ms = SUSPECT_MS + self._rng.randrange(1 + spread_ms)

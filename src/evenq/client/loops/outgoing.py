@@ -28,7 +28,7 @@ __all__ = [
     "Encoded",
     "Entry",
     "Item",
-    "Nobody",
+    "OnewayResult",
     "Outcomes",
     "Selector",
     "SendBlock",
@@ -93,7 +93,7 @@ class BlockFuture(Protocol):
     def set_result(self, result: Outcomes, /) -> None: ...
 
 
-class Nobody:
+class OnewayResult:
     """Stands where a future would, for a message whose sender does not ask what became of it."""
 
     __slots__ = ("message_id", "topic", "troubles")

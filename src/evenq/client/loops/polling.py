@@ -112,10 +112,10 @@ class Polling:
             self._task = None
 
     def interrupt(self) -> None:
-        """Nobody waits for the poll any more: end it, or, if it was just done, let the next one return the same."""
+        """Its caller waits no more: end the poll or, if it was just done, let the next one return the same."""
         if self._task is not None:
             self._task.cancel()
-        # The poll was done when its caller gave up: what it took has reached nobody.
+        # The poll was done when its caller gave up: what it took has reached no user.
         elif self._last and self._member.ownership.process(self._last[0].queue) is not None:
             self.seek(self._last[0].queue, self._last[0].queue_offset)
         self._last = []

@@ -97,6 +97,7 @@ class Pulling:
             await self._clock.sleep_ms(self._options.first_pull_delay_ms)
         while not self.process.dropped:
             while self.process.full(self._limits()):
+                # No await between the look and this: a chunk that ended in between would not be noticed.
                 self._room.clear()
                 await self._room.wait()
             pause_ms = await self._once()

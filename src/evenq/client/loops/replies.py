@@ -1,7 +1,7 @@
 """Requests that wait for their replies, and the reading of the reply topic.
 
 A producer that asks has a tag of its own; from its first request on it reads all queues of the reply topic by that tag,
-from their ends, without a group. So a reply finds it whichever broker and SDK it came through. The table of waiting
+from their ends, without a group. So a reply reaches it through any broker and from any SDK. The table of waiting
 requests is bounded; a reply that no caller waits for any more is dropped. All of it runs in one event loop.
 """
 
@@ -116,7 +116,7 @@ class Replies:
             raise _no_reply(pending) from None
 
     def end(self, pending: PendingRequest) -> None:
-        """Nobody waits for it any more."""
+        """Its caller does not wait for it any more."""
         self._waiting.pop(pending.correlation, None)
         pending.future.cancel()
 

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 STEPS = 2
 """Of the loop, from a submitted block to its call: the queue's task, and the call's own."""
-NOBODY = RouteLeader("", 0)
+NO_LEADER = RouteLeader("", 0)
 REFUSED_MS = 100
 """A route that names another leader is followed after the usual pause, and after this at the latest: leaders that name
 each other must not be called in a circle without any.
@@ -63,7 +63,7 @@ class _Lane:
         self.queue = queue
         self.apart = apart
         self.flying: list[Entry] = []
-        self.leader = NOBODY
+        self.leader = NO_LEADER
         """Of the broker, at the last try."""
         self.batch: QueueBatch[Entry] = QueueBatch(bytes_max=options.batch_bytes, messages_max=options.batch_messages)
         self.backoff = Backoff(rng, first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
@@ -131,7 +131,7 @@ class Sending:
     async def _go_on(self, lane: _Lane, item: Item, error: Error) -> None:
         route = self._routes.peek(item.topic)
         if not lane.running:
-            lane.leader = route.leader_of(lane.queue.broker_name) if route is not None else NOBODY
+            lane.leader = route.leader_of(lane.queue.broker_name) if route is not None else NO_LEADER
         await self._failed(lane, [item], error)
         self._consider(lane)
 

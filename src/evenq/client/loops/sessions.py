@@ -109,6 +109,7 @@ class BrokerSessions:
         if not self.joins:
             return
         for name, connection in list(self._connections.items()):
+            # Also at another address: the broker there may be another process, which knows nothing of us.
             if brokers.get(name) != connection.address:
                 self._end(connection)
                 del self._connections[name]

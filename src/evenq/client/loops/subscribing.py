@@ -74,11 +74,11 @@ class Subscribing:
         """The set, sorted."""
         return sorted(self._names)
 
-    async def wanted(self, wait_ms: int) -> bool:
+    async def has_some(self, wait_ms: int) -> bool:
         """Whether anything is in the set; waits for it up to `wait_ms`."""
         if not self._names and wait_ms:
-            waiter = spawn(self._some.wait(), name="evenq-lite-wanted")
-            timer = spawn(self._clock.sleep_ms(wait_ms), name="evenq-lite-wanted-timer")
+            waiter = spawn(self._some.wait(), name="evenq-lite-some")
+            timer = spawn(self._clock.sleep_ms(wait_ms), name="evenq-lite-some-timer")
             try:
                 await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
             finally:

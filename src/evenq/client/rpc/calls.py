@@ -224,6 +224,7 @@ class Calls:
     async def query_route(self, topic: str) -> Route:
         request = service_pb2.QueryRouteRequest(endpoints=self.endpoints())
         request.topic.name = topic
+        # Fields of ours behind those of v2: servers of other makes pass over fields that they do not know.
         body = request.SerializeToString() + SCHEMES_WANTED
         if len(self._endpoints) == 1:
             return self._routing.read(topic, await self.at_access_point(V2 + "QueryRoute", body))

@@ -89,6 +89,7 @@ class Direct:
         route = self._route(topic)
         if route is None or not route.writable:
             return None
+        # `itertools.count` advances in one step of C, so many threads take turns without a lock.
         queue = route.writable[next(self._turns) % len(route.writable)]
         address = route.addresses.get(queue.broker_name, "")
         if not address or not self._calls.publishes(address):

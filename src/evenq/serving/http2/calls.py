@@ -464,7 +464,7 @@ class Call(EagerTask):
         return self._postponed is not None and self.stream.sending
 
     def abandon(self, _code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """Nobody waits for the answer any more: end the handler, forget the request."""
+        """Its caller does not wait any more: end the handler, forget the request."""
         if self._started:
             self.cancel()
             self._forget_request()

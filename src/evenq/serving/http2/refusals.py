@@ -52,7 +52,7 @@ def refusal_of(
     if block.size > limits.header_list_bytes_max:
         limit = "header_list_bytes_max"
         words = f"the metadata has {block.size} bytes, more than {limits.header_list_bytes_max}"
-    # Streams too: a stream whose handler is over but whose answer nobody reads still holds memory.
+    # Streams too: a stream whose handler is over but whose answer is not read still holds memory.
     elif address.calls >= limits.calls_per_address_max or address.streams > limits.calls_per_address_max:
         limit = "calls_per_address_max"
         words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"

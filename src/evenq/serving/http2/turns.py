@@ -1,8 +1,9 @@
 """Whose input is read when: the time of the loop, shared between all connections of a server.
 
 A connection reads what has come at once, as long as little is going on. Under a crowd each has a small share, and what
-is left of its input waits in a queue that goes round. Counted in frames, the unit of `Limits.frames_per_turn`; what
-takes longer than frames usually do counts as more of them, because handlers run as soon as their request is read.
+is left of its input waits in a queue that goes round. Counted in frames, the unit of
+`Http2Limits.frames_per_turn`; what takes longer than frames usually do counts as more of them, because handlers run as
+soon as their request is read.
 Always true: between two looks of the loop at its sockets no more than about `ROUND` turns' worth of frames are read
 for the queue, and no more than twice as much from connections with new input, however many there are. Handlers of
 streams that waited for a message are woken a few at a time, as many as `ROUND_MS` has room for. After each round that

@@ -120,7 +120,7 @@ def _field(name: str, value: str) -> tuple[bytes, bytes]:
 
 
 def _timeout(timeout_ms: int) -> bytes:
-    # Eight digits at most ("gRPC over HTTP2", TimeoutValue), so long times go in seconds.
+    # Eight digits at most ("gRPC over HTTP2", TimeoutValue), so longer times go in seconds.
     if timeout_ms <= TIMEOUT_MS_MAX:
         return b"%dm" % max(1, timeout_ms)
     return b"%dS" % min(timeout_ms // 1000, TIMEOUT_MS_MAX)

@@ -144,7 +144,7 @@ class Calling:
         return self.take()
 
     def give_up(self, code: ErrorCode = ErrorCode.CANCEL) -> bytes:
-        """Nobody waits for the answer any more; what tells the server."""
+        """The caller does not wait any more; the bytes that say so to the server."""
         if self.running:
             self._out.append(f.reset(self._stream_id, code))
             self._end()

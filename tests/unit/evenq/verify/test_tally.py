@@ -127,10 +127,10 @@ def test_a_delayed_message_is_early_in_time_late_or_excused():
 
 def test_a_transaction_that_came_before_its_commit_or_after_its_rollback_is_wrong():
     tally, _ = made(Kind.TRANSACTION)
-    early, back, good = sent(tally, 3, wanted=None)
+    early, back, good = sent(tally, 3, expected=None)
     tally.arrived(came(early, at="a/0:0"))
-    for number, wanted in ((early, True), (back, False), (good, True)):
-        tally.decided(number, wanted=wanted)
+    for number, expected in ((early, True), (back, False), (good, True)):
+        tally.decided(number, expected=expected)
     assert tally.pending == 1
     tally.arrived(came(back, at="a/0:1"))
     tally.arrived(came(good, at="a/0:2"))

@@ -179,14 +179,14 @@ def test_what_a_broker_ended_leaves_the_set_and_a_callback_that_fails_harms_noth
 
 def test_one_who_waits_for_something_to_be_wanted_is_woken() -> None:
     async def story(clock: FakeClock, calls: Calls, subscribing: Subscribing, _: list[str]) -> None:
-        assert not await subscribing.wanted(0)
-        waiting = asyncio.ensure_future(subscribing.wanted(1_000))
+        assert not await subscribing.has_some(0)
+        waiting = asyncio.ensure_future(subscribing.has_some(1_000))
         await clock.advance(1_000)
         assert await waiting is False
-        waiting = asyncio.ensure_future(subscribing.wanted(1_000))
+        waiting = asyncio.ensure_future(subscribing.has_some(1_000))
         await clock.advance(1)
         await subscribing.subscribe(["x"], None)
         assert await waiting is True
-        assert await subscribing.wanted(0)
+        assert await subscribing.has_some(0)
 
     play(story)
