@@ -45,6 +45,7 @@ def walk(data: NDArray[np.uint8], begin: Places, end: Places) -> list[Step] | No
     try:
         while int(at[0]) < first_end:
             tag = _same(data.take(at))
+            # Field numbers from 16 on have a tag of two bytes.
             if tag >= CONTINUES:
                 at = at + 1
                 tag = tag & 0x7F | _same(data.take(at)) << 7
@@ -52,11 +53,14 @@ def walk(data: NDArray[np.uint8], begin: Places, end: Places) -> list[Step] | No
             if not 8 <= tag < CONTINUES << 7 or len(steps) >= STEPS_MAX:
                 return None
             values: Any = behind.take(at)
+            # All below 0x80: each is a varint of one byte.
             if values.tobytes().isascii():
                 after = at + 2
             else:
                 values, after = long_varints(data, at + 1)
             if wire_type == LENGTH:
+                # One byte leads at most a little beyond the block, which `take` refuses; a longer length may overflow,
+                # or be negative and lead backwards without end.
                 if values.dtype != np.uint8 and not 0 <= int(values.min()) <= int(values.max()) <= len(data):
                     return None
                 at = after + values
@@ -107,6 +111,8 @@ class Texts:
             return {}
         count, width = self._count, len(self._columns)
         order = sorted(range(width), key=lambda column: int(self._columns[column][0][0]))
+        # One array over the whole block, of value, gap, value, gap and so on: Arrow's ends must ascend, so values
+        # alone would have to be copied together first.
         edges = np.empty((count, 2 * width), dtype=np.int32)
         for index, column in enumerate(order):
             edges[:, 2 * index], edges[:, 2 * index + 1] = self._columns[column]
@@ -118,6 +124,7 @@ class Texts:
         whole = pa.BinaryArray.from_buffers(pa.binary(), len(flat) - 1, [None, pa.py_buffer(flat), buffer])
         values = whole.take(_chosen(count, width, segments))
         text = values.buffers()[2]
+        # ASCII is UTF-8 as it is; only for other bytes must each text be checked.
         is_ascii = text is None or memoryview(text).tobytes().isascii()
         values = values.view(pa.string()) if is_ascii else values.cast(pa.string())
         texts, begin = {}, 0

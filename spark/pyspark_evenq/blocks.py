@@ -108,10 +108,12 @@ def _fields(view: memoryview, kinds: Mapping[int, type]) -> dict[int, Any] | Non
                 value |= (byte & 0x7F) << shift
                 shift += 7
             at += 1
+            # Whatever is unusual goes to protobuf, which stays the judge of what it means (decision 34).
             if number in fields or shift > 63 or kinds.get(number) is not (int, None, bytes)[min(wire_type, 2)]:
                 return None
             if wire_type == LENGTH:
                 value_end = at + value
+                # A length that leads beyond the end is noticed below: `at` is not `end` then.
                 fields[number], at = view[at:value_end], value_end
             elif wire_type == VARINT:
                 fields[number] = value

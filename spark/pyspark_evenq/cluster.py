@@ -186,6 +186,7 @@ def located(options: ReadOptions, known: Iterable[str] = ()) -> Located:
     assigned = set(options.assigned)
     unknown = sorted(assigned - where.addresses.keys() - where.away.keys())
     for queue in unknown:
+        # Brokers that are older do not say which queues are away: what is missing may be at a broker that is away.
         if where.whole and queue.topic not in where.missing:
             raise SettingsError(f"option assign names {queue}, which is not a readable queue of topic {queue.topic}")
     return replace(
@@ -318,12 +319,13 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True, suit
             try:
                 states |= with_times(address, query(address, queues, group=group), options)
             except errors.Error as failure:
+                # Also what a newer route may cure: the queue may be at another broker by now.
                 if not (failure.retryable or failure.refresh_route):
                     raise
                 silent |= {queue: f"{queue.broker_name} does not answer: {failure.message}" for queue in queues}
         unavailable = where.away | silent
         if options.any_copy and suits is not None and unavailable:
-            of_followers, unavailable = _asked_followers(options, where, unavailable, suits, group=group)
+            of_followers, unavailable = _states_of_followers(options, where, unavailable, suits, group=group)
             states |= of_followers
             silent = {queue: why for queue, why in silent.items() if queue in unavailable}
         pause = backoff.next_ms() / 1000
@@ -333,7 +335,7 @@ def survey(options: ReadOptions, *, group: str, wait_for_away: bool = True, suit
         time.sleep(pause)
 
 
-def _asked_followers(
+def _states_of_followers(
     options: ReadOptions, where: Located, unavailable: Mapping[MessageQueue, str], suits: Suits, *, group: str
 ) -> tuple[dict[MessageQueue, QueueState], dict[MessageQueue, str]]:
     """Of queues whose leader does not answer: the states that followers tell and that will do, and who is left without

@@ -126,6 +126,7 @@ class ExclusiveQueues:
     def close(self) -> None:
         # A group that is deleted in a moment needs no progress.
         self.committer.close(timeout_ms=0 if self._group.is_made_here else CLOSE_MS)
+        # After the report: brokers refuse progress of a member that has let go of its locks.
         self.member.leave(timeout_ms=GOODBYE_MS)
         self._group.delete()
 
@@ -162,6 +163,7 @@ class ExclusiveQueues:
         offsets = {queue: offset for queue, offset in offsets.items() if offset >= 0 and self._reachable(queue, offset)}
         self._moved |= {queue: (offset, resets[queue]) for queue, offset in offsets.items()}
         self.member.sent(offsets)
+        # It sends nothing that lies before what it has sent, and a move may go back.
         self.committer.forget(offsets)
         return offsets
 
@@ -179,6 +181,8 @@ class ExclusiveQueues:
         progress = {
             queue: offset
             for queue, offset in self.member.group_progress().items()
+            # Where the logged batch begins agrees as well: that batch is planned again, and nothing of it was
+            # reported.
             if queue in start.ends and offset >= 0 and offset not in {start.ends[queue], replayed.get(queue)}
         }
         if progress and differ(self._options.membership.on_conflict, self._options.group, progress, start.ends):
@@ -204,6 +208,7 @@ class ExclusiveQueues:
             try:
                 cluster.commit(address, self._options.group, some, client_id=self.client_id)
             except errors.PreconditionFailed:
+                # Another one may hold the locks: they are asked for again before anything is planned (decision 36).
                 self.member.refused()
                 raise
 

@@ -110,6 +110,7 @@ def _equal(
     if name in {"queueOffset", "storeTimestamp"}:  # one range around all values
         bounds = [_edges(value) for value in values]
         if not bounds:
+            # Equal to nothing but null, which these columns never are: no row fits.
             end[name] = 0
         elif None not in bounds:
             _raise(low, name, min(floor for floor, _ in filter(None, bounds)))
@@ -177,14 +178,17 @@ class PushdownReader(BatchReader):
     def _push_tags(self, tags: frozenset[Any]) -> None:
         given = tag_set(self._options.tags)
         both = tags & given if given else tags
+        # A tag that the filter's language cannot write stays Spark's alone to filter.
         if all(tag and tag == tag.strip() and not {"|", "*"} & set(tag) for tag in both):
             if both:
                 self._options = replace(self._options, tags=" || ".join(sorted(both)))
             else:
+                # No tag fits both, and an empty expression would mean all: so no queue is taken.
                 self._narrowing = replace(self._narrowing, only={**self._narrowing.only, "topic": frozenset()})
 
     def _narrowed(self, ranges: list[OffsetRange], route: cluster.Route) -> list[OffsetRange]:
         narrow = self._narrowing
+        # Before the times, which cost a call to each broker of what is left.
         left = [_cut(one, narrow.low.get("queueOffset"), narrow.end.get("queueOffset")) for one in ranges]
         left = [one for one in left if one.count > 0 and narrow.takes(one.queue)]
         for mark, bounds in (("low", narrow.low), ("end", narrow.end)):
@@ -201,6 +205,7 @@ class PushdownReader(BatchReader):
     def _offsets_at(self, time_ms: int, ranges: list[OffsetRange], route: cluster.Route) -> dict[MessageQueue, int]:
         """The first offset stored at the time or later, by the brokers' index of times."""
         queues = {one.queue for one in ranges}
+        # In the call 0 means that no time is asked for; every message is stored later than that.
         if time_ms <= 0:
             return dict.fromkeys(queues, 0)
         offsets: dict[MessageQueue, int] = {}

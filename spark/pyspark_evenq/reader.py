@@ -43,8 +43,11 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ask the brokers where the queues begin and end, and cut that into tasks."""
         options = self._options
+        # Kept by the process and not pickled with the reader: each worker does it again.
         connection.sign_with(options.credentials())
         connection.secure_with(options.tls())
+        # Progress is known to leaders only: who asks for it needlessly could not plan by what followers know (decision
+        # 71).
         wants_group = options.starting is not None and options.starting.place is Place.GROUP
         survey = cluster.survey(options, group=options.group if wants_group else "", suits=partial(_suits, options))
         if options.fail_on_unavailable:

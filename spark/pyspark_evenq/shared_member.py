@@ -297,6 +297,7 @@ class _SharedMemberLoop:
                 zone=os.environ.get("EVENQ_ZONE", ""), drain_ms=0,
             ),
         )  # fmt: skip
+        # All that makes it differ from the SDK's own consumers (decision 39).
         plan = replace(
             plan, chosen=False, fetches=False, finish=self._finish, retry_topic=options.include_retry,
             refuses_resets=not options.membership.follows_resets,

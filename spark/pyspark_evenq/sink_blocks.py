@@ -94,6 +94,7 @@ def parted(
             raise SettingsError("a row has no topic: its column topic is null or empty; fill it, or give option topic")
         group = groups[at]
         if group:
+            # By the same hash as the SDK, so that rows and single messages of a group meet in one queue (PR-10).
             target = homes.get((chosen, group))
             if target is None:
                 home = queue_of_group(group, routes[chosen])
@@ -106,6 +107,7 @@ def parted(
             target = SinkTarget(chosen)
         rows.setdefault(target, []).append(at)
     if len(rows) == 1:
+        # As it is: `take` would copy it.
         yield next(iter(rows)), batch
         return
     for target, places in rows.items():
@@ -138,6 +140,8 @@ def pack(batch: pa.RecordBatch, *, first_row: int, born_ms: int) -> Packed:
     from evenq.wire.stubs.evenq.v1.staging_pb2 import RowBlock
 
     columns = Columns.of(batch)
+    # Fields of a protobuf message may come in any order: it encodes the small ones, and the columns follow as they
+    # are.
     block = _Block(RowBlock(count=batch.num_rows, first_row=first_row, born_ms=born_ms).SerializeToString())
     block.texts("bodies", "body_ends", columns.body)
     if columns.tag is not None:
@@ -148,6 +152,7 @@ def pack(batch: pa.RecordBatch, *, first_row: int, born_ms: int) -> Packed:
         block.texts("keys", "key_ends", _values(columns.keys))
         block.add("key_rows", _row_ends(columns.keys))
     elif columns.key is not None:
+        # A row without a key has none, not an empty one.
         block.texts("keys", "key_ends", columns.key.drop_null())
         block.add("key_rows", _key_rows(columns.key))
     if columns.properties is not None:
@@ -205,6 +210,7 @@ def _numbers() -> dict[str, int]:
 
 def _field_head(number: int, size: int) -> bytes:
     """What stands before the bytes of a field of bytes, or of an embedded message."""
+    # 2: protobuf's wire type for what has a length.
     return _varint(number << 3 | 2) + _varint(size)
 
 

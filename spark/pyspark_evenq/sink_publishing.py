@@ -49,6 +49,7 @@ class _Publisher:
         self._routes = Routes(options)
         self._queues = QueuesOf(self._routes)
         self._rows = 0
+        # Tasks that run side by side begin at different brokers.
         self._turn = attempt.partition_id
         if options.delivery is DeliveryGuarantee.IDEMPOTENT:
             self._ids = f"{attempt.query_id}\0{attempt.batch_id}\0{attempt.partition_id}"
@@ -72,6 +73,7 @@ class _Publisher:
         return self._rows
 
     def close(self) -> None:
+        # Calls still run only after an error, and the attempt has failed then whatever they answer.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, target: SinkTarget, piece: pa.RecordBatch) -> None:
@@ -86,6 +88,7 @@ class _Publisher:
         delayed = []
         for message in self._messages(target.topic, piece):
             system = message.system_properties
+            # Only SendMessage keeps a message until its time.
             if system.HasField("delivery_timestamp"):
                 delayed.append(message)
             else:  # of one priority at a time: a block is for one queue

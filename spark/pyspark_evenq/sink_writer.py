@@ -80,6 +80,7 @@ def commit(options: WriteOptions, batch_id: int, messages: list[WriterCommitMess
         )
     first = staged[0]
     topics = sorted({topic for one in staged for topic in one.topics})
+    # A task without rows has staged nothing: no broker knows its token.
     winners = [sink_cluster.Winner(one.token, one.brokers) for one in staged if one.brokers]
     already, behind = sink_cluster.decide(
         first.address, query_id, batch_id, topics, winners, timeout_ms=options.write_timeout_ms

@@ -81,6 +81,7 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
         ),
     )
     method = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+    # Fields of ours behind those of v2: servers of other makes pass over fields that they do not know.
     question = routes_pb2.RouteQuestion(schemes=True, whole=whole).SerializeToString()
     content = connection.unary(
         target, method, request.SerializeToString() + question, timeout_ms=CALL_MS, writes=writes
@@ -116,6 +117,7 @@ def query_route(topic: str, endpoint: str, *, whole: bool = False, writes: bool 
     followers = {one.broker_name: tuple(one.followers) for one in schemes.away if one.followers}
     followers |= {one.broker_name: tuple(one.followers) for one in schemes.leaders if one.followers}
     if points.one_address or any_broker:
+        # Behind one address are leaders only.
         followers = {}
     return TopicQueues(queues=tuple(queues), away=away, whole=schemes.whole, followers=followers)
 

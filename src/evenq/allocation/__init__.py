@@ -17,7 +17,7 @@ from evenq.allocation.consistent_hash import ConsistentHash, md5_hash
 from evenq.allocation.context import Context
 from evenq.allocation.cover import Coverage, coverage
 from evenq.allocation.machine_room import MachineRoom, room_of_broker
-from evenq.allocation.named import by_name, known_names, stand_in, strategy_asked
+from evenq.allocation.named import by_name, known_names, requested_strategy, stand_in
 from evenq.allocation.nearby import Nearby, PrefixRooms, RoomResolver
 from evenq.allocation.sticky import Sticky
 from evenq.allocation.strategy import ContextDivider, Strategy, absence, divide
@@ -45,8 +45,8 @@ __all__ = [
     "divide",
     "known_names",
     "md5_hash",
+    "requested_strategy",
     "room_of_broker",
     "stand_in",
-    "strategy_asked",
     "verified",
 ]

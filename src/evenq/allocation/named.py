@@ -20,7 +20,7 @@ from evenq.allocation.supplied import NO_STRATEGY, offered, supplied
 from evenq.errors import BadRequest
 from evenq.model import MessageQueue
 
-__all__ = ["by_name", "known_names", "stand_in", "strategy_asked"]
+__all__ = ["by_name", "known_names", "requested_strategy", "stand_in"]
 
 NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 BUILT_IN = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "CONSISTENT_HASH", "MACHINE_ROOM", "STICKY")
@@ -68,8 +68,8 @@ def by_name(
     raise BadRequest(f"no allocate strategy is named {name[:80]!r}; known are {known}")
 
 
-def strategy_asked(name: str) -> str | None:
-    """A group's strategy after a request asks for `name`: None for "as it is" (nothing was asked), empty for
+def requested_strategy(name: str) -> str | None:
+    """A group's strategy after a request asks for `name`: None for "as it is" (an empty name), empty for
     none at all (`NONE`, in any case). Raises BadRequest for an unknown name, and for CONFIG, which no server
     can follow.
     """

@@ -10,7 +10,7 @@ from evenq.cli.times import duration_ms, duration_text
 if TYPE_CHECKING:
     from evenq.model import BalancePolicy
 
-__all__ = ["add_balance", "balance_asked", "balance_text"]
+__all__ = ["add_balance", "balance_policy", "balance_text"]
 
 _OPTIONS = ("weight", "moves_max", "hold_ms", "hold_lag_max")
 
@@ -45,7 +45,7 @@ def add_balance(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def balance_asked(options: argparse.Namespace, before: BalancePolicy | None) -> BalancePolicy | None:
+def balance_policy(options: argparse.Namespace, before: BalancePolicy | None) -> BalancePolicy | None:
     """The policy `before` with what the options say; None: nothing. Raises BadRequest for numbers out of range."""
     from dataclasses import replace
 

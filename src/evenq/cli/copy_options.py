@@ -147,8 +147,8 @@ def _members(text: str) -> dict[int, str]:
     """Copy -> address. Raises ArgumentTypeError, which argparse shows with the option's name."""
     members: dict[int, str] = {}
     for part in text.split(","):
-        number, found, address = part.strip().partition("=")
-        if not found or not number.isdecimal() or not address.rpartition(":")[2].isdecimal():
+        number, equals, address = part.strip().partition("=")
+        if not equals or not number.isdecimal() or not address.rpartition(":")[2].isdecimal():
             raise argparse.ArgumentTypeError(f"{part!r} is no copy; write N=HOST:PORT, as in 1=db2:8083")
         members[int(number)] = address
     return members

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from evenq.cli.admin import on_every_broker, with_admin
-from evenq.cli.balance_options import balance_asked, balance_text
+from evenq.cli.balance_options import balance_policy, balance_text
 from evenq.cli.lag import lag_cells, lag_columns, lag_facts, warn_lag
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
-from evenq.cli.retry_options import retry_asked
+from evenq.cli.retry_options import retry_policy
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import GroupDetails, filter_text
 from evenq.errors import BadRequest
@@ -29,8 +29,8 @@ def create(options: argparse.Namespace) -> None:
                 max_attempts=options.max_attempts,
                 strategy=options.strategy,
                 start_from=options.start_from,
-                retry=retry_asked(options),
-                balance=balance_asked(options, before),
+                retry=retry_policy(options),
+                balance=balance_policy(options, before),
             )
         )
         for warning in warnings:

@@ -61,6 +61,7 @@ def console() -> Console:
     """Results."""
     from rich.console import Console
 
+    # In a pipe rich assumes 80 columns and cuts the cells to fit.
     width = None if sys.stdout.isatty() else 160
     return Console(highlight=False, soft_wrap=True, width=width)
 
@@ -133,4 +134,5 @@ def _cell(value: Scalar | list[str], kind: str = "text") -> str:
 
 
 def _escape(text: str) -> str:
+    # rich reads what is in brackets as markup.
     return text.replace("[", r"\[")

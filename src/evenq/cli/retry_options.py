@@ -10,7 +10,7 @@ from evenq.cli.times import duration_ms
 if TYPE_CHECKING:
     from evenq.model.retry import RetryPolicy
 
-__all__ = ["add_retry", "retry_asked"]
+__all__ = ["add_retry", "retry_policy"]
 
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_retry(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def retry_asked(options: argparse.Namespace) -> RetryPolicy | None:
+def retry_policy(options: argparse.Namespace) -> RetryPolicy | None:
     """What the options say; None: nothing. Raises BadRequest if they exclude each other or are out of range."""
     from evenq.errors import BadRequest
 

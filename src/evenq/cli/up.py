@@ -27,6 +27,7 @@ def lock_folder(folder: Path, stack: ExitStack) -> None:
     """Make the data folder ours until `stack` ends. Raises StoreLocked that names the folder and the process in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Not "w": the file of a process that has the lock must keep its number.
         file = stack.enter_context((folder / "up.lock").open("a+", encoding="utf-8"))
     except OSError as error:
         raise StoreError(

@@ -221,6 +221,7 @@ def direct_part(
     from evenq.client.rpc.direct import Direct
 
     make = getattr(calls.net, "blocking", None)
+    # The table of faults is the loop's, and a net that was handed in may have no sockets.
     net = None if make is None or options.latency_faults else make()
     if net is None:
         return None

@@ -1,4 +1,5 @@
-"""Protobuf fields by hand, for the two small foreign services that the server answers itself (health, reflection).
+"""Protobuf fields by hand: of the two small foreign services that the server answers itself (health, reflection), and
+of fields that are put behind the bytes of a stored message (`namespaces`).
 
 Only what they need: varints and length-delimited fields. Everything of ours goes through `evenq.wire.stubs`.
 """

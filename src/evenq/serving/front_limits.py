@@ -1,8 +1,8 @@
 """Bounds of a server's gRPC front that an operator may change: the settings `front_limits.*` of every server.
 
-Defaults are those of `evenq.serving.http2.limits.Limits`, whose names they have; what is no setting there is a constant
-or follows from a setting. Always true: what is given to `limits()` makes sense together, or the settings were refused
-with the two names, their values and what to change.
+Defaults are those of `evenq.serving.http2.limits.Http2Limits`, whose names they have; what is no setting there is a
+constant or follows from a setting. Always true: what is given to `limits()` makes sense together, or the settings were
+refused with the two names, their values and what to change.
 """
 
 from __future__ import annotations

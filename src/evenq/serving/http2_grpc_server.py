@@ -120,6 +120,7 @@ class Http2GrpcServer:
             finally:
                 self.running -= 1
                 stats.running -= 1
+                # A stream that lives as long as its client has no time of an answer.
                 if not endless:
                     stats.add(monotonic_ms() - started)
 
@@ -127,6 +128,8 @@ class Http2GrpcServer:
 
 
 def _failure(rpc: Rpc, stats: MethodStats) -> _Fail:
+    # Answers that have a status say errors there, where RocketMQ's SDKs look for them; only the others end with one of
+    # gRPC.
     in_response = has_status(rpc.response)
 
     def fail(error: Exception, context: RpcContext) -> bytes:

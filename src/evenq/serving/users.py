@@ -92,6 +92,7 @@ class User:
         names = self.allowed.get((kind, action))
         if names is not None and names.hold(name):
             return True
+        # A right on the group is none to write into these: brokers do that themselves.
         if kind is UserResource.TOPIC and name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and action is not Action.PUBLISH:
             group = name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
             return self.may(UserResource.GROUP, action, group)

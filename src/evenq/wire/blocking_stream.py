@@ -49,6 +49,7 @@ class StreamSocket(BlockingSocket):
                 except Lost:
                     if core.running:
                         raise
+                    # The stream has ended, so what was not written is not missed; the connection takes no other call.
                     core.leaving = True
             while core.messages:
                 yield core.messages.popleft()

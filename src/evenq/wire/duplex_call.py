@@ -307,6 +307,7 @@ async def _reach(target: str) -> socket.socket:
         raise Unreachable(f"the name {host} leads nowhere: {_words(error)}") from error
     until_ms, reason = _monotonic_ms() + CONNECT_MS, "the name leads nowhere"
     for number, (family, kind, protocol, _, address) in enumerate(places):
+        # What is left is shared by the addresses that are left: one that swallows packets must not take all of it.
         left_ms = max(1, until_ms - _monotonic_ms()) / (len(places) - number)
         connected = socket.socket(family, kind, protocol)
         try:

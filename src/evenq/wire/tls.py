@@ -162,6 +162,7 @@ def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     for _ in range(3):  # the files may be changed between two looks; then the pair is read again
         try:
             pair = _content(certificate), _content(key)
+            # Without `password` OpenSSL would ask for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:
             raise SettingsError(

@@ -245,6 +245,7 @@ class RebalanceTable:
         story.append(why)
         del story[:-8]
         if not self._is_assigned(queue):
+            # Queues come and go with topics; a story is kept only for those that are due.
             del self._history[queue]
 
     def _expect(self, queue: MessageQueue, state: State) -> None:

@@ -65,4 +65,5 @@ class FirstRoute:
 
 
 def _is_silence(error: Error) -> bool:
+    # A server that does not agree on TLS is there: waiting does not change that.
     return isinstance(error, (ConnectionFailed, RequestTimeout)) and not isinstance(error, TlsFailed)

@@ -65,6 +65,7 @@ class LeaderWatch:
             nonlocal watching
             watching = spawn(self._end(scope, queue, leader), name=f"evenq-slow-call-{queue}")
 
+        # A timer and not yet a task: nearly every call is answered before it is slow.
         timer = asyncio.get_running_loop().call_later(SLOW_MS / 1_000, watch)
         try:
             async with asyncio.timeout(None) as scope:
@@ -88,6 +89,7 @@ class LeaderWatch:
     async def _end(self, scope: asyncio.Timeout, queue: MessageQueue, leader: RouteLeader) -> None:
         while not await self.moved(queue, leader, within_ms=LOOK_MAX_MS):
             pass
+        # This ends the call: what waits inside of `scope` is cancelled, and `call` sees a TimeoutError.
         scope.reschedule(asyncio.get_running_loop().time())
 
     def _is_over(self, queue: MessageQueue, leader: RouteLeader) -> bool:

@@ -2,7 +2,7 @@
 
 Called by the pull loops (`offer`). A fixed number of chunks runs at a time; queues take turns, so a full queue does not
 starve the others, and an ordered queue gives one chunk at a time. A listener's exception is a failure of its chunk,
-logged, never fatal. What becomes of the messages is decided by `loops.settling`; `scan` looks for overdue ones.
+logged, never fatal. What becomes of the messages is decided by `loops.settler`; `scan` looks for overdue ones.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ class LitePushing:
         prolonging = spawn(self._prolong(held), name="evenq-lite-prolong")
         try:
             result = await self._listen(held)
+            # Not in the middle of a call: its answer brings the handle that settling needs.
             async with held.changing:
                 prolonging.cancel()
             await self._settle(held, result)

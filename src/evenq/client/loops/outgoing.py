@@ -202,6 +202,8 @@ class Item:
         if refused or lost:
             self.leaderless_ms = self.leaderless_ms or now_ms
         self.unready_ms = (self.unready_ms or now_ms) if refused else 0
+        # A move of a queue or a change of its leader costs no attempts, but only for some seconds (decisions 63 and
+        # 66).
         if isinstance(error, QueueClosed):
             free = now_ms - self.refused_ms <= CLOSED_MS
         elif refused:

@@ -97,6 +97,7 @@ class Receiving:
         if self.starts is not None:
             await self.starts.settle(self._subscriptions)
         apart = len(places) > 1 and not self._anywhere
+        # Each broker once without waiting: messages at one must not lie behind a long poll at another.
         for _ in places if apart else ():
             messages = await self._ask(places, max_messages, invisible_ms, 0)
             if messages:
@@ -104,11 +105,11 @@ class Receiving:
         while True:
             left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
             slice_ms = min(left_ms, self._options.slice_ms) if apart else left_ms
-            asked_ms = self._clock.monotonic_ms()
+            began_ms = self._clock.monotonic_ms()
             messages = await self._ask(places, max_messages, invisible_ms, slice_ms)
             if messages or (left_ms <= slice_ms and messages is not None) or not left_ms:
                 return messages or []
-            if self._clock.monotonic_ms() - asked_ms < slice_ms // 2:  # answered early: never ask in a busy loop
+            if self._clock.monotonic_ms() - began_ms < slice_ms // 2:  # answered early: never ask in a busy loop
                 await self._clock.sleep_ms(min(50, slice_ms))
 
     async def ack(self, *messages: ReceivedMessage) -> None:

@@ -134,6 +134,7 @@ class Replies:
         starting = self._starting
         if starting is None or (starting.done() and (starting.cancelled() or starting.exception() is not None)):
             starting = self._starting = spawn(self._start(), name="evenq-replies-start")
+        # Shared by all requests that came meanwhile: one that is cancelled must not end it for the others.
         await asyncio.shield(starting)
 
     async def _start(self) -> None:

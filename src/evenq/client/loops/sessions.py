@@ -252,6 +252,7 @@ class BrokerSessions:
                 await self._clock.sleep_ms(backoff.next_ms())
 
     async def _once(self, connection: _Connection, backoff: Backoff) -> None:
+        # What was posted to the connection before is out of date: this one begins with a join, which says all.
         connection.outbox = asyncio.Queue(maxsize=100)
         connection.joined_as = self._calls.client_id
         self._introduce(connection)
@@ -268,6 +269,8 @@ class BrokerSessions:
                             False,
                         )
                         connection.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
+                        # The client id changed while the answer was on its way: leave as who we were, the next session
+                        # joins as who we are.
                         if connection.joined_as != self._calls.client_id:
                             connection.post(Leave())
                         elif connection.introduced != self._introduction:

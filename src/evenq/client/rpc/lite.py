@@ -29,7 +29,7 @@ _ACTIONS = {
 
 
 class RpcLiteCalls(RpcSimpleCalls):
-    """`RpcSimpleCalls` and what `core.lite.RpcLiteCalls` asks for."""
+    """`RpcSimpleCalls` and what `core.lite.LiteCalls` asks for."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int, push: bool) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms)

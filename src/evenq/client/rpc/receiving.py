@@ -23,7 +23,7 @@ MESSAGE_NOT_FOUND = MessageNotFound.code
 
 
 class RpcSimpleCalls(Calls):
-    """`Calls` and what `core.calls.RpcSimpleCalls` asks for."""
+    """`Calls` and what `core.calls.SimpleCalls` asks for."""
 
     client_type: v2.ClientType.ValueType = v2.SIMPLE_CONSUMER
 

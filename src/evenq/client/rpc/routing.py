@@ -56,6 +56,7 @@ def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route
     secure, any_broker = frozenset(schemes.tls_brokers), schemes.any_broker
     for wire in message.message_queues:
         broker = wire.broker
+        # 0 is the master; in RocketMQ's routes its slaves have the same name and other ids.
         if broker.id != 0:
             continue
         name = broker.name  # as `messages.queue_of`, a quarter faster without its second look at the broker

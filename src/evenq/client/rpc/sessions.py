@@ -27,7 +27,7 @@ __all__ = ["RpcConsumerCalls"]
 
 
 class RpcConsumerCalls(Calls):
-    """`Calls` and the session: all that `core.calls.RpcConsumerCalls` asks for."""
+    """`Calls` and the session: all that `core.calls.ConsumerCalls` asks for."""
 
     def __init__(self, net: Net, *, endpoint: str, client_id: str, timeout_ms: int = 3_000) -> None:
         super().__init__(net, endpoint=endpoint, client_id=client_id, timeout_ms=timeout_ms, reads=True)

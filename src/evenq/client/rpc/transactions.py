@@ -27,7 +27,7 @@ _RESOLUTIONS = {
 
 
 class RpcTransactionCalls(Calls):
-    """`Calls` and what `core.halves.RpcTransactionCalls` asks for."""
+    """`Calls` and what `core.half_messages.TransactionCalls` asks for."""
 
     async def send_half(self, address: str, queue: MessageQueue, message_id: str, encoded: bytes) -> HalfMessage:
         """Raises what SendMessage refuses with."""

@@ -83,12 +83,14 @@ _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 def plain(http_status: int) -> EncodedHeaders:
     """Headers of an answer to what is no gRPC; a text follows."""
+    # 405 must name what is allowed (RFC 9110, 15.5.6).
     fields = [(b":status", b"%d" % http_status), (b"content-type", b"text/plain"), (b"allow", b"POST")]
     return EncodedHeaders(encode(fields if http_status == 405 else fields[:2]))
 
 
 def prefix(size: int) -> bytes:
     """What stands before a message of `size` bytes."""
+    # The first byte is the flag of compression, 0 because no size is so large that it needs that byte.
     return size.to_bytes(PREFIX_BYTES, "big")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenq.allocation import strategy_asked
+from evenq.allocation import requested_strategy
 from evenq.errors import (
     BadRequest,
     GroupNotFound,
@@ -94,7 +94,7 @@ class Groups:
                 )
             await self._group_settings.adopt(PeerSettings(request.group, request.settings))
             return admin_pb2.CreateGroupResponse(status=OK).SerializeToString()
-        strategy = strategy_asked(request.strategy)  # an unknown name is refused now, not warned of later
+        strategy = requested_strategy(request.strategy)  # an unknown name is refused now, not warned of later
         warnings = (
             []
             if request.local or strategy != "MACHINE_ROOM"
