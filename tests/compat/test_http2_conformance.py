@@ -84,7 +84,7 @@ def test_h2spec_is_content(programs: Path, port: int, part: str) -> None:
         str(programs / "h2spec"), part, "-h", "127.0.0.1", "-p", str(port), "-o", "5", "--max-header-length", "16000",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    found = re.search(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", done.stdout)
-    assert found is not None, done.stdout[-500:] + done.stderr[-500:]
-    print(f"h2spec {part}: {found.group(0)}")
-    assert found.group(4) == "0", done.stdout[-3_000:]
+    result = re.search(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", done.stdout)
+    assert result is not None, done.stdout[-500:] + done.stderr[-500:]
+    print(f"h2spec {part}: {result.group(0)}")
+    assert result.group(4) == "0", done.stdout[-3_000:]

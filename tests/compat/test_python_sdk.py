@@ -204,8 +204,8 @@ def owners_of(cluster: LocalCluster, name: str) -> list[str]:
             raw = await net.unary(cluster.endpoint, "/evenq.v1.Assignment/Explain", request, timeout_ms=60_000)
         finally:
             await net.close()
-        answer = assignment_pb2.ExplainResponse.FromString(raw)
-        return [queue.owner for queue in answer.queues]
+        response = assignment_pb2.ExplainResponse.FromString(raw)
+        return [queue.owner for queue in response.queues]
 
     return asyncio.run(ask())
 

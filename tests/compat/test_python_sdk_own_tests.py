@@ -22,10 +22,10 @@ KNOWN = {
 
 
 def folder() -> Path:
-    found = find_spec("rocketmq")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "v5" / "test"
+    spec = find_spec("rocketmq")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "v5" / "test"
 
 
 def test_the_sdks_own_tests_pass_here(tmp_path: Path) -> None:

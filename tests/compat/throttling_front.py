@@ -49,15 +49,15 @@ class Front:
             refused = self._refuse(service_pb2.SendMessageRequest.FromString(request))
             if refused:
                 return refused
-        answer = await self.net.unary(
+        response = await self.net.unary(
             self._broker, context.method, request, timeout_ms=TIMEOUT_MS, metadata=told(context)
         )
         if context.method.endswith("/QueryRoute"):
-            route = service_pb2.QueryRouteResponse.FromString(answer)
+            route = service_pb2.QueryRouteResponse.FromString(response)
             for queue in route.message_queues:
                 queue.broker.endpoints.addresses[0].port = self.port
             return route.SerializeToString()
-        return answer
+        return response
 
     async def stream(self, request: bytes | AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
         frames = self.net.stream(self._broker, context.method, request, timeout_ms=None, metadata=told(context))
@@ -69,12 +69,12 @@ class Front:
         self._tries[message_id] += 1
         if self._tries[message_id] > self._refusals:
             return b""
-        answer = service_pb2.SendMessageResponse()
-        answer.status.code, answer.status.message = 42900, "too fast"
+        response = service_pb2.SendMessageResponse()
+        response.status.code, response.status.message = 42900, "too fast"
         for message in request.messages:
-            entry = answer.entries.add(message_id=message.system_properties.message_id)
-            entry.status.CopyFrom(answer.status)
-        return answer.SerializeToString()
+            entry = response.entries.add(message_id=message.system_properties.message_id)
+            entry.status.CopyFrom(response.status)
+        return response.SerializeToString()
 
 
 def told(context: RpcContext) -> dict[str, str]:

@@ -59,9 +59,9 @@ def test_every_path_of_the_page_of_promises_exists() -> None:
     for row in rows:
         promise, *cells = row.strip("| ").split(" | ")
         assert len(cells) == 2, row
-        found = [paths_of(cell) for cell in cells]
-        assert all(found), f"{promise}: names no path"
-        missing += [f"{promise}: {path}" for paths in found for path, there in paths.items() if not there]
+        result = [paths_of(cell) for cell in cells]
+        assert all(result), f"{promise}: names no path"
+        missing += [f"{promise}: {path}" for paths in result for path, there in paths.items() if not there]
     assert missing == []
 
 
@@ -165,7 +165,7 @@ def test_a_message_goes_through_the_modules_of_the_page_in_their_order(tmp_path:
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]  # as it was
         sys.setprofile(before)
-    wanted = [path for step in steps for path in step if path not in ELSEWHERE]
-    assert calls.not_in_order(wanted) == ""
-    assert calls.not_in_order(wanted[::-1]) != ""  # the order is seen
-    assert {*wanted, *ELSEWHERE} - {"serving/guard.py", "broker/core/sending/validation.py"} <= set(calls.passed)
+    expected = [path for step in steps for path in step if path not in ELSEWHERE]
+    assert calls.not_in_order(expected) == ""
+    assert calls.not_in_order(expected[::-1]) != ""  # the order is seen
+    assert {*expected, *ELSEWHERE} - {"serving/guard.py", "broker/core/sending/validation.py"} <= set(calls.passed)

@@ -79,6 +79,6 @@ def test_alerts_group_and_choose_by_labels_that_the_metric_has(reference):
     for name, (rule,) in rules().items():
         have = set().union(*(labels.get(metric, set()) for metric in NAME.findall(rule["expr"]))) | CONSTANT
         chosen = re.findall(r"by \(([^)]*)\)", rule["expr"]) + re.findall(r"(\w+)=~?\"", rule["expr"])
-        wanted = {label.strip() for part in chosen for label in part.split(",")}
-        wanted |= set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
-        assert wanted <= have, name
+        expected = {label.strip() for part in chosen for label in part.split(",")}
+        expected |= set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert expected <= have, name

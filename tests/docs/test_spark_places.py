@@ -127,8 +127,8 @@ def test_clients_of_spark_connect_and_sql_do_what_the_pages_say(
     assert len(lines) == 2
     for line in lines:
         bash(line.replace("sc://127.0.0.1:15002", remote))
-    found = {row["carrier"]: row["flights"] for row in json.loads((folder / "delays.json").read_text())}
-    assert found == {"UA": 5, "AA": 1}
+    result = {row["carrier"]: row["flights"] for row in json.loads((folder / "delays.json").read_text())}
+    assert result == {"UA": 5, "AA": 1}
     assert sorted(row["delay"] for row in late(endpoint)) == [15, 16, 17, 20, 180]
 
     (statements,) = blocks(PAGE, "sql")

@@ -157,9 +157,9 @@ def silent(series: Series, *, gone: bool = False, **only: str) -> Series:
 def changed(series: Series, name: str, values: str, **only: str) -> Series:
     """Other values for all series of this name with these labels; at least one."""
     wanted = [f'{label}="{value}"' for label, value in only.items()]
-    found = [one for one in series if one.startswith(name + "{") and all(label in one for label in wanted)]
-    assert found, name
-    return series | dict.fromkeys(found, values)
+    result = [one for one in series if one.startswith(name + "{") and all(label in one for label in wanted)]
+    assert result, name
+    return series | dict.fromkeys(result, values)
 
 
 # ----------------------------------------------------------------------------------------------------- the stories

@@ -155,12 +155,12 @@ def test_the_schema_has_every_bound_of_the_front_with_its_range() -> None:
     from evenq.serving.front_limits import FrontLimits
 
     rules = json.loads((CHART / "values.schema.json").read_text())["definitions"]["frontLimits"]["properties"]
-    wanted = {}
+    expected = {}
     for setting in settings_of(FrontLimits):
         first, *more = setting.path[-1].split("_")
         low, high = map(int, setting.bounds.split(" .. "))
-        wanted[first + "".join(map(str.capitalize, more))] = {"type": "integer", "minimum": low, "maximum": high}
-    assert rules == wanted
+        expected[first + "".join(map(str.capitalize, more))] = {"type": "integer", "minimum": low, "maximum": high}
+    assert rules == expected
 
 
 def test_one_rebalancer_without_a_watch_asks_kubernetes_nothing(helm: str) -> None:
@@ -449,7 +449,7 @@ def test_all_alerts_all_dashboards_and_all_pods_are_in_them(helm: str) -> None:
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert {name: json.loads(text)["title"] for name, text in dashboard["data"].items()} == {"evenq.json": "evenq"}
     monitor = find(documents, "PodMonitor", "evenq")
-    wanted = monitor["spec"]["selector"]["matchLabels"]
+    expected = monitor["spec"]["selector"]["matchLabels"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["honorLabels"] is True
     assert {one["targetLabel"]: one.get("replacement") for one in endpoint["relabelings"]} == {
@@ -459,7 +459,7 @@ def test_all_alerts_all_dashboards_and_all_pods_are_in_them(helm: str) -> None:
     for document in documents:
         if document["kind"] in {"StatefulSet", "Deployment"}:
             template = document["spec"]["template"]
-            assert wanted.items() <= template["metadata"]["labels"].items()
+            assert expected.items() <= template["metadata"]["labels"].items()
             assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 

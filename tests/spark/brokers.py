@@ -13,8 +13,8 @@ def series(cluster: LocalCluster, name: str, **labels: str) -> list[tuple[str, f
     wanted = [f'{label}="{text}"' for label, text in labels.items()]
     found = []
     for broker in cluster.brokers:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=60) as response:
+            lines = response.read().decode().splitlines()
         for line in lines:
             if line.startswith(name + "{") and all(label in line for label in wanted):
                 text, _, number = line.rpartition(" ")

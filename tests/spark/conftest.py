@@ -138,10 +138,10 @@ class Topic:
                 queue=common_pb2.Queue(topic=self.name, broker_name=queue.broker_name, queue_id=queue.queue_id),
                 messages=messages,
             )
-            answer = connection.unary(
+            response = connection.unary(
                 self._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
             )
-            check(data_pb2.PublishResponse.FromString(answer).status)
+            check(data_pb2.PublishResponse.FromString(response).status)
 
     def send_each(self, count: int, *, text: str = "body") -> None:
         """`count` messages on every queue."""

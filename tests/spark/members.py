@@ -48,9 +48,9 @@ def members(cluster: LocalCluster, group: str) -> dict[str, groups_pb2.Member]:
     request = groups_pb2.ListMembersRequest(group=group).SerializeToString()
     for broker in cluster.brokers:
         content = connection.unary(broker.address, "/evenq.v1.Groups/ListMembers", request, timeout_ms=60_000)
-        answer = groups_pb2.ListMembersResponse.FromString(content)
-        check(answer.status)
-        found |= {member.client_id: member for member in answer.members}
+        response = groups_pb2.ListMembersResponse.FromString(content)
+        check(response.status)
+        found |= {member.client_id: member for member in response.members}
     return found
 
 

@@ -39,13 +39,13 @@ def test_a_run_ends_at_what_was_there_and_the_next_one_goes_on(
                 key = queue.broker_name, queue.queue_id
                 assert end <= ended[-1][key] <= target[key]
             assert sum(ended[-1].values()) < sum(target.values())
-    found = [
+    result = [
         (row.brokerName, row.queueId, row.queueOffset)
         for row in spark.read.schema("brokerName string, queueId int, queueOffset long")
         .parquet(str(tmp_path / "rows"))
         .collect()
     ]
-    assert sorted(found) == sorted((*key, at) for key, end in ended[-1].items() for at in range(end))
+    assert sorted(result) == sorted((*key, at) for key, end in ended[-1].items() for at in range(end))
     assert all(early[key] <= late[key] for early, late in itertools.pairwise(ended[1:]) for key in late)
 
 

@@ -56,10 +56,10 @@ def filled(make_topic: Any) -> Any:
     place = common_pb2.Queue(topic=topic.name, broker_name=queue.broker_name, queue_id=queue.queue_id)
     for message in strange_messages():
         request = data_pb2.PublishRequest(queue=place, messages=[message])
-        answer = connection.unary(
+        response = connection.unary(
             topic._address(queue), "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
         )
-        check(data_pb2.PublishResponse.FromString(answer).status)
+        check(data_pb2.PublishResponse.FromString(response).status)
     return topic
 
 
@@ -124,11 +124,11 @@ def test_what_was_sent_comes_out_of_spark_in_every_format(spark: Any, filled: An
         reader = spark.read.format("evenq").options(
             endpoints=filled.endpoints, subscribe=filled.name, format=kind, blockBytes=1 << 20
         )
-        found = sorted(reader.load().collect(), key=lambda row: row.queueOffset)
-        assert [row.body for row in found] == [message.body for message in sent]
-        assert [row.properties for row in found] == [dict(message.user_properties) for message in sent]
-        assert [row.keys for row in found] == [list(message.system_properties.keys) for message in sent]
-        assert [row.tag for row in found] == [message.system_properties.tag or None for message in sent]
+        result = sorted(reader.load().collect(), key=lambda row: row.queueOffset)
+        assert [row.body for row in result] == [message.body for message in sent]
+        assert [row.properties for row in result] == [dict(message.user_properties) for message in sent]
+        assert [row.keys for row in result] == [list(message.system_properties.keys) for message in sent]
+        assert [row.tag for row in result] == [message.system_properties.tag or None for message in sent]
         assert reader.load().count() == len(sent)
         assert reader.schema("queueOffset long").load().agg({"queueOffset": "max"}).first()[0] == len(sent) - 1
 

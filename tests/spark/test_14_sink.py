@@ -225,9 +225,9 @@ def test_deliveries_without_a_decision_write_every_row_in_kafka_style(spark: Any
     )  # fmt: skip
     options = sink.options(delivery=delivery, schemaStyle="kafka")
     frame.write.format("evenq").mode("append").options(**options).save()
-    found = sink.read()
-    assert collections.Counter(row.body.decode() for row in found) == expected(500)
-    for row in found:
+    result = sink.read()
+    assert collections.Counter(row.body.decode() for row in result) == expected(500)
+    for row in result:
         number = row.body.decode()[4:]
         assert (row.keys, dict(row.properties)) == ([f"key {number}"], {"h": number})
 
@@ -412,7 +412,7 @@ POINTS = [
 
 def test_brokers_killed_at_every_step_neither_lose_nor_double_a_row(sink: Sink) -> None:
     ends: list[str] = []
-    wanted: list[str] = []
+    expected: list[str] = []
     query = f"query-{next(_numbers)}"
     for batch, point in enumerate(POINTS):
         arm(sink, point)
@@ -427,9 +427,9 @@ def test_brokers_killed_at_every_step_neither_lose_nor_double_a_row(sink: Sink) 
         finally:
             done.set()
             watcher.join()
-        wanted += [body for partition in range(2) for body in bodies_of(10 * batch + partition)]
+        expected += [body for partition in range(2) for body in bodies_of(10 * batch + partition)]
     assert ends.count("was ended by SIGKILL") >= len(POINTS)
-    assert sink.bodies() == collections.Counter(wanted)
+    assert sink.bodies() == collections.Counter(expected)
 
 
 def test_a_broker_that_was_away_publishes_its_part_when_it_is_back(sink: Sink) -> None:
@@ -455,8 +455,8 @@ def test_a_querys_coordinator_is_known_to_whoever_is_left_of_its_brokers(sink: S
     route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=60_000)
     for name, address in route.addresses.items():
         sink_cluster._coordinators.clear()  # as another process
-        found = sink_cluster.coordinator_of({name: address}, job.query, 0, [sink.name], timeout_ms=60_000)
-        assert found == (first.coordinator, True), f"asked of {name} alone"
+        result = sink_cluster.coordinator_of({name: address}, job.query, 0, [sink.name], timeout_ms=60_000)
+        assert result == (first.coordinator, True), f"asked of {name} alone"
 
 
 def test_a_query_does_not_begin_while_a_broker_that_may_know_it_is_silent(sink: Sink) -> None:

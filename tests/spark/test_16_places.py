@@ -125,8 +125,8 @@ def test_a_client_of_spark_connect_reads_a_batch(client: Callable[..., str], fli
     out = tmp_path / "delays.json"
     job = EXAMPLES / "delay_by_carrier.py"
     client(sys.executable, job, "--endpoint", flights.broker.address, "--topic", flights.name, "--out", out)
-    found = {row["carrier"]: (row["flights"], row["mean_delay"]) for row in json.loads(out.read_text())}
-    assert found == {"UA": (3, 202 / 3), "AA": (2, 14.5), "B6": (1, 0.0)}
+    result = {row["carrier"]: (row["flights"], row["mean_delay"]) for row in json.loads(out.read_text())}
+    assert result == {"UA": (3, 202 / 3), "AA": (2, 14.5), "B6": (1, 0.0)}
 
 
 def test_a_client_of_spark_connect_streams_from_topic_to_topic_and_goes_on_where_it_was(

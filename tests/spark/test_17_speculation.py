@@ -107,12 +107,12 @@ def test_of_two_attempts_of_a_task_at_once_one_is_written(master: str, tmp_path:
             peer.wait_done(seconds=START_S)
         finally:
             peer.end()
-        wanted = Counter(f"row {number}" for number in range(ROWS))
+        expected = Counter(f"row {number}" for number in range(ROWS))
         for job in (batch, stream):
-            assert job.bodies() == wanted
+            assert job.bodies() == expected
             until(30, lambda job=job: job.sink.staged() == 0, "rows of the other attempt stay staged")  # type: ignore[misc]
-            assert job.bodies() == wanted
+            assert job.bodies() == expected
         twice = doubled.bodies()
-        assert twice.keys() == wanted.keys()
+        assert twice.keys() == expected.keys()
         assert twice.total() > ROWS, "both attempts had given rows to the sink"
         assert set(twice.values()) <= {1, 2}

@@ -48,10 +48,10 @@ def test_offsets_as_json_and_more_partitions_than_queues(load: Any, topic: Any) 
         maxRecordsPerPartition=30,
     )
     assert frame.rdd.getNumPartitions() == 1 + 1 + 4
-    wanted = [(broker, 0, offset) for offset in range(90, 100)]
-    wanted += [(other, 0, offset) for offset in range(50, 60)]
-    wanted += [(other, 1, offset) for offset in range(100)]
-    assert places(frame.collect()) == sorted(wanted)
+    expected = [(broker, 0, offset) for offset in range(90, 100)]
+    expected += [(other, 0, offset) for offset in range(50, 60)]
+    expected += [(other, 1, offset) for offset in range(100)]
+    assert places(frame.collect()) == sorted(expected)
 
 
 def test_counting_tags_and_sql_views(spark: Any, load: Any, topic: Any) -> None:

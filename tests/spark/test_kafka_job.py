@@ -58,8 +58,10 @@ def records(topic: Any) -> list[tuple[Any, ...]]:
                 queue=common_pb2.Queue(topic=topic.name, broker_name=queue.broker_name, queue_id=queue.queue_id),
                 messages=messages,
             )
-            answer = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000)
-            check(data_pb2.PublishResponse.FromString(answer).status)
+            response = connection.unary(
+                address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
+            )
+            check(data_pb2.PublishResponse.FromString(response).status)
     return sorted(wanted, key=lambda record: record[:2])
 
 
@@ -156,6 +158,6 @@ def test_a_job_of_kafkas_sink_runs_with_another_format_and_address(
         .option("includeHeaders", "true")
         .load()
     )
-    wanted = [(key, f"{value}!", headers) for _, _, key, value, headers in records] + [("k", "by a batch", None)]
-    found = [(key, value, headers) for _, _, key, value, headers in rows(written.selectExpr(*COLUMNS))]
-    assert sorted(found, key=str) == sorted(wanted, key=str)
+    expected = [(key, f"{value}!", headers) for _, _, key, value, headers in records] + [("k", "by a batch", None)]
+    result = [(key, value, headers) for _, _, key, value, headers in rows(written.selectExpr(*COLUMNS))]
+    assert sorted(result, key=str) == sorted(expected, key=str)

@@ -47,8 +47,8 @@ def figures(listener: EvenqProgressListener, name: str) -> QueryFigures:
 
 
 def page(listener: EvenqProgressListener) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as response:
+        return str(response.read().decode())
 
 
 def test_rows_lag_and_losses_of_a_query_are_at_the_port_and_it_ends_there_too(

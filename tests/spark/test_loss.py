@@ -124,9 +124,9 @@ class Topic:
             encoded = connection.unary(
                 address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000
             )
-            answer = data_pb2.PublishResponse.FromString(encoded)
-            check(answer.status)
-            first = answer.first_offset
+            response = data_pb2.PublishResponse.FromString(encoded)
+            check(response.status)
+            first = response.first_offset
             rows += [(queue.broker_name, queue.queue_id, first + number, label) for number in range(count)]
         return rows
 

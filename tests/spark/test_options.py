@@ -123,8 +123,8 @@ def test_times_say_where_to_start_and_to_end(load: Any, topic: Any) -> None:
     second = later_than_now()
     topic.send({0: ["y"]})
     assert places(load(startingTimestamp=first)) == spans(topic, {0: (5, 9), 1: (5, 8)})
-    wanted = spans(topic, {0: (0, 8), 1: (0, 8), 2: (0, 5), 3: (0, 5)})
-    assert places(load(endingTimestamp=second)) == wanted
+    expected = spans(topic, {0: (0, 8), 1: (0, 8), 2: (0, 5), 3: (0, 5)})
+    assert places(load(endingTimestamp=second)) == expected
     times = {"startingOffsetsByTimestamp": by_queue(topic, {0: first, 1: second})}
     assert places(load(**times)) == spans(topic, {0: (5, 9), 2: (0, 5), 3: (0, 5)})
     times["endingOffsetsByTimestamp"] = by_queue(topic, {0: second, 2: 1})
@@ -141,8 +141,8 @@ def test_a_queue_without_a_later_message_is_an_error_or_begins_at_its_end(load: 
 
 def test_ending_offsets_end_each_queue(load: Any, topic: Any) -> None:
     topic.send_each(5)
-    wanted = spans(topic, {0: (0, 2), 1: (0, 5), 2: (0, 5)})
-    assert places(load(endingOffsets=by_queue(topic, {0: 2, 1: -1, 3: 0}))) == wanted
+    expected = spans(topic, {0: (0, 2), 1: (0, 5), 2: (0, 5)})
+    assert places(load(endingOffsets=by_queue(topic, {0: 2, 1: -1, 3: 0}))) == expected
 
 
 def test_a_stream_waits_for_a_minimum_of_messages_but_not_longer_than_the_delay(follow: Any, topic: Any) -> None:
@@ -202,10 +202,10 @@ def test_the_retry_topic_of_the_group_is_read_as_well(load: Any, topic: Any, clu
         delay_level=1,
         attempts=1,
     )
-    answer = connection.unary(
+    response = connection.unary(
         topic.broker.address, "/evenq.v1.Data/SendBack", request.SerializeToString(), timeout_ms=60_000
     )
-    check(data_pb2.SendBackResponse.FromString(answer).status)
+    check(data_pb2.SendBackResponse.FromString(response).status)
     frame = load("topic string, body binary", group=topic.name, includeRetry="true", startingOffsets="earliest")
     deadline = time.monotonic() + 60
     while len(rows := frame.collect()) < 3:

@@ -76,8 +76,8 @@ def send(cluster: LocalCluster, first: int, count: int) -> list[Row]:
         request = data_pb2.PublishRequest(
             queue=common_pb2.Queue(topic=TOPIC, broker_name="broker-a", queue_id=queue_id), messages=messages
         )
-        answer = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000)
-        check(data_pb2.PublishResponse.FromString(answer).status)
+        response = connection.unary(address, "/evenq.v1.Data/Publish", request.SerializeToString(), timeout_ms=60_000)
+        check(data_pb2.PublishResponse.FromString(response).status)
     return rows
 
 

@@ -156,7 +156,7 @@ class FakeBroker:
         schemes = routes_pb2.RouteSchemes(
             whole=whole, away=away if whole else [], leaders=leaders if self.followers else []
         ).SerializeToString()
-        answer = service_pb2.QueryRouteResponse(
+        response = service_pb2.QueryRouteResponse(
             status=OK,
             message_queues=[
                 definition_pb2.MessageQueue(
@@ -169,7 +169,7 @@ class FakeBroker:
                 for number in self.queues
             ],
         ).SerializeToString()
-        return answer + schemes
+        return response + schemes
 
     def _list(self, _encoded: bytes, _context: Any) -> bytes:
         topics = [admin_pb2.TopicSummary(topic=name) for name in self.near]

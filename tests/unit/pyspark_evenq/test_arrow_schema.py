@@ -48,8 +48,8 @@ def test_any_subset_in_any_order_equals_sparks_own_conversion(seed: int) -> None
 
 
 def test_one_column_set_has_one_schema_object() -> None:
-    wanted = columns(spark_schema(["body", "tag"]))
-    assert arrow_schema(wanted) is arrow_schema(columns(spark_schema(["body", "tag"])))
+    two = columns(spark_schema(["body", "tag"]))
+    assert arrow_schema(two) is arrow_schema(columns(spark_schema(["body", "tag"])))
 
 
 def test_a_column_that_is_not_ours_is_refused_with_the_list_of_ours() -> None:

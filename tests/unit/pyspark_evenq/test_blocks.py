@@ -56,9 +56,9 @@ def test_every_column_of_a_full_and_of_a_bare_message() -> None:
 def test_a_subset_has_the_same_values_and_the_cached_schema() -> None:
     whole = batch_of(parse(block()).messages, QUEUE, ALL)
     for name in TYPES:
-        wanted = (OutputColumn(name, nullable=True),)
-        alone = batch_of(parse(block()).messages, QUEUE, wanted)
-        assert alone.schema.equals(arrow_schema(wanted))
+        column = (OutputColumn(name, nullable=True),)
+        alone = batch_of(parse(block()).messages, QUEUE, column)
+        assert alone.schema.equals(arrow_schema(column))
         assert alone.column(0).equals(whole.column(name))
 
 
@@ -79,11 +79,11 @@ def test_a_block_of_records_is_read_where_it_lies(numbers: tuple[int, int]) -> N
     encoded = data_pb2.ScanBlock(first_offset=numbers[0], next_offset=numbers[1])
     encoded.status.code, encoded.status.message = definition_pb2.OK, "OK"
     encoded.records.sizes, encoded.records.frames, encoded.records.head = bytes(8), bytes(range(200)), True
-    found = parse(memoryview(encoded.SerializeToString()))
-    assert (found.first_offset, found.next_offset, found.status, found.count) == (*numbers, None, 2)
-    assert found.records is not None
-    assert isinstance(found.records.frames, memoryview)
-    held = found.records
+    result = parse(memoryview(encoded.SerializeToString()))
+    assert (result.first_offset, result.next_offset, result.status, result.count) == (*numbers, None, 2)
+    assert result.records is not None
+    assert isinstance(result.records.frames, memoryview)
+    held = result.records
     assert (bytes(held.sizes), bytes(held.frames)) == (encoded.records.sizes, encoded.records.frames)
     assert (held.head, held.system, held.checked) == (True, False, False)
 
@@ -96,15 +96,15 @@ def test_what_is_no_plain_block_of_records_is_judged_by_the_parser(frames: bytes
     whole = block.SerializeToString()
     changed = whole[:at] + other + whole[at + len(other) :]
     try:
-        wanted = data_pb2.ScanBlock.FromString(changed)
+        expected = data_pb2.ScanBlock.FromString(changed)
     except DecodeError:
         with pytest.raises(InternalError):
             parse(changed)
         return
-    found = parse(changed)
-    assert (found.first_offset, found.next_offset) == (wanted.first_offset, wanted.next_offset)
-    assert (found.records is None) == (not wanted.HasField("records"))
-    if found.records is not None:
-        assert bytes(found.records.frames) == wanted.records.frames
-        assert bytes(found.records.sizes) == wanted.records.sizes
-        assert found.records.checked == wanted.records.checked
+    result = parse(changed)
+    assert (result.first_offset, result.next_offset) == (expected.first_offset, expected.next_offset)
+    assert (result.records is None) == (not expected.HasField("records"))
+    if result.records is not None:
+        assert bytes(result.records.frames) == expected.records.frames
+        assert bytes(result.records.sizes) == expected.records.sizes
+        assert result.records.checked == expected.records.checked

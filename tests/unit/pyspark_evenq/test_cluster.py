@@ -15,8 +15,8 @@ from evenq.model.queue import MessageQueue
 
 
 def test_the_next_endpoint_is_asked_when_one_is_silent(broker: Any) -> None:
-    found = cluster.route(["127.0.0.1:1", broker.endpoint], ["flights"])
-    assert found == {broker.queue(0): broker.endpoint, broker.queue(1): broker.endpoint}
+    result = cluster.route(["127.0.0.1:1", broker.endpoint], ["flights"])
+    assert result == {broker.queue(0): broker.endpoint, broker.queue(1): broker.endpoint}
 
 
 def test_an_answer_that_is_not_ok_is_its_error(broker: Any) -> None:
@@ -26,12 +26,12 @@ def test_an_answer_that_is_not_ok_is_its_error(broker: Any) -> None:
 
 def test_queues_without_a_broker_are_named_by_brokers_that_know_of_them(broker: Any) -> None:
     broker.away = {"broker-b": 2}
-    found = cluster.locate([broker.endpoint], ["flights"])
+    result = cluster.locate([broker.endpoint], ["flights"])
     away = [MessageQueue("flights", "broker-b", queue_id) for queue_id in (0, 1)]
-    assert (sorted(found.away), found.whole, len(found.addresses)) == (away, True, 2)
+    assert (sorted(result.away), result.whole, len(result.addresses)) == (away, True, 2)
     broker.whole = False
-    found = cluster.locate([broker.endpoint], ["flights"])
-    assert (found.away, found.whole, len(found.addresses)) == ({}, False, 2)
+    result = cluster.locate([broker.endpoint], ["flights"])
+    assert (result.away, result.whole, len(result.addresses)) == ({}, False, 2)
 
 
 def test_a_survey_waits_for_those_that_are_away_only_if_it_is_to(broker: Any) -> None:
@@ -42,10 +42,10 @@ def test_a_survey_waits_for_those_that_are_away_only_if_it_is_to(broker: Any) ->
     assert len(cluster.survey(options, group="", wait_for_away=False).states) == 2
     assert time.monotonic() - begun < 60
     options = ReadOptions.parse({**given, "readTimeoutMs": "300"}, streaming=False)
-    found = cluster.survey(options, group="")
-    assert len(found.states) == 2
+    result = cluster.survey(options, group="")
+    assert len(result.states) == 2
     with pytest.raises(cluster.BrokersAway, match=r"flights on broker-b \(queue 0\) within 300 ms"):
-        found.must_be_complete(300)
+        result.must_be_complete(300)
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_only_assigned_queues_are_located_and_they_must_exist(broker: Any) -> No
 
 def test_a_retry_topic_that_does_not_exist_yet_is_nothing(broker: Any) -> None:
     given = {"endpoints": broker.endpoint, "subscribe": "flights", "group": "g", "includeRetry": "true"}
-    found = cluster.located(ReadOptions.parse(given, streaming=True))
-    assert (len(found.addresses), found.missing) == (2, {})
+    result = cluster.located(ReadOptions.parse(given, streaming=True))
+    assert (len(result.addresses), result.missing) == (2, {})

@@ -103,8 +103,8 @@ def test_the_calls_of_a_task_go_over_one_connection_that_ends_with_it(
     for _ in range(2):
         blocks = list(map(bytes, connection.stream(endpoint, SCAN, scan(broker), timeout_ms=5_000)))
         assert [len(data_pb2.ScanBlock.FromString(block).messages) for block in blocks] == [3]
-    answer = connection.unary(endpoint, "/evenq.v1.Data/QueryOffsets", offsets(), timeout_ms=5_000)
-    assert data_pb2.QueryOffsetsResponse.FromString(answer).offsets[0].max_offset == 3
+    response = connection.unary(endpoint, "/evenq.v1.Data/QueryOffsets", offsets(), timeout_ms=5_000)
+    assert data_pb2.QueryOffsetsResponse.FromString(response).offsets[0].max_offset == 3
     assert len(opened) == 1
     connection.end_streams()
     assert opened[0]._socket.fileno() == -1

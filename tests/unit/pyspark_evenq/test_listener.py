@@ -33,8 +33,8 @@ def listener() -> Iterator[EvenqProgressListener]:
 
 
 def page(listener: EvenqProgressListener) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as response:
+        return str(response.read().decode())
 
 
 def test_a_scrape_of_the_port_shows_lag_rows_and_losses_by_the_name_of_the_query(

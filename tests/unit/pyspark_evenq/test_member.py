@@ -53,8 +53,8 @@ def test_a_member_is_listed_holds_all_queues_and_gives_everything_back(broker: A
     ((client_id, join),) = groups.joins.items()
     assert client_id == member.client_id
     assert "@spark-delays@" in client_id
-    (wanted,) = join.member.subscriptions
-    assert (join.group, join.member.instance, wanted.topic, wanted.filter.expression) == (
+    (subscription,) = join.member.subscriptions
+    assert (join.group, join.member.instance, subscription.topic, subscription.filter.expression) == (
         "g",
         "delays",
         "flights",

@@ -156,10 +156,10 @@ def test_tasks_hold_every_message_once(
         assert len(planned) >= min(min_partitions, len(held))
 
 
-@pytest.mark.parametrize(("min_records", "wanted"), [(0, 4), (2_000, 1), (20, 2)])
-def test_short_ranges_of_one_broker_share_a_task(min_records: int, wanted: int) -> None:
+@pytest.mark.parametrize(("min_records", "expected"), [(0, 4), (2_000, 1), (20, 2)])
+def test_short_ranges_of_one_broker_share_a_task(min_records: int, expected: int) -> None:
     ranges = [OffsetRange(queue=queue(number), start=0, end=10) for number in range(4)]
-    assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=min_records)) == wanted
+    assert len(tasks(ranges, min_partitions=0, max_records=0, min_records=min_records)) == expected
 
 
 @pytest.mark.parametrize(("place", "first", "rows"), [(2, False, 8), (10, False, 0), (2, True, 8), (10, True, 0)])

@@ -17,7 +17,7 @@ def at(spec: OffsetSpec, *, committed: int = -1, times: dict[int, int] | None = 
 
 
 @pytest.mark.parametrize(
-    ("place", "committed", "wanted"),
+    ("place", "committed", "expected"),
     [
         (Place.EARLIEST, -1, 10),
         (Place.LATEST, -1, 20),
@@ -27,19 +27,19 @@ def at(spec: OffsetSpec, *, committed: int = -1, times: dict[int, int] | None = 
         (Place.GROUP, 30, 30),
     ],
 )
-def test_a_word_becomes_an_offset(place: Place, committed: int, wanted: int) -> None:
-    assert at(OffsetSpec(place=place), committed=committed) == wanted
+def test_a_word_becomes_an_offset(place: Place, committed: int, expected: int) -> None:
+    assert at(OffsetSpec(place=place), committed=committed) == expected
 
 
-@pytest.mark.parametrize(("written", "wanted"), [(-2, 10), (-1, 20), (12, 12), (3, 3)])
-def test_a_written_offset_is_taken_as_it_is(written: int, wanted: int) -> None:
-    assert at(OffsetSpec(place=Place.GROUP, offsets={QUEUE: written})) == wanted
+@pytest.mark.parametrize(("written", "expected"), [(-2, 10), (-1, 20), (12, 12), (3, 3)])
+def test_a_written_offset_is_taken_as_it_is(written: int, expected: int) -> None:
+    assert at(OffsetSpec(place=Place.GROUP, offsets={QUEUE: written})) == expected
 
 
-@pytest.mark.parametrize(("found", "wanted"), [(13, 13), (20, 20)])
-def test_a_time_without_later_messages_is_the_end(found: int, wanted: int) -> None:
-    assert at(OffsetSpec(place=Place.EARLIEST, time_ms=7), times={7: found}) == wanted
-    assert at(OffsetSpec(place=Place.EARLIEST, times={QUEUE: 7}), times={7: found, 8: 11}) == wanted
+@pytest.mark.parametrize(("found", "expected"), [(13, 13), (20, 20)])
+def test_a_time_without_later_messages_is_the_end(found: int, expected: int) -> None:
+    assert at(OffsetSpec(place=Place.EARLIEST, time_ms=7), times={7: found}) == expected
+    assert at(OffsetSpec(place=Place.EARLIEST, times={QUEUE: 7}), times={7: found, 8: 11}) == expected
 
 
 def test_a_time_without_later_messages_is_an_error_where_one_must_be() -> None:

@@ -95,15 +95,15 @@ def test_queues_and_ranges_are_left_out(planned: Any, broker: Any) -> None:
 
 
 def test_columns_of_kafka_narrow_as_well(planned: Any, broker: Any) -> None:
-    found = planned(
+    result = planned(
         EqualTo(("partition",), partition_of(broker.queue(1))), LessThan(("offset",), 3), schemaStyle="kafka"
     )
-    assert found == {1: (0, 3)}
+    assert result == {1: (0, 3)}
     assert planned(LessThan(("queueOffset",), 3), schemaStyle="kafka") == planned()
 
 
 @pytest.mark.parametrize(
-    ("tags", "wanted", "pushed"),
+    ("tags", "expected", "pushed"),
     [
         ("", "even", "even"),
         ("even || odd", "even", "even"),
@@ -112,11 +112,13 @@ def test_columns_of_kafka_narrow_as_well(planned: Any, broker: Any) -> None:
         ("", "*", ""),
     ],
 )
-def test_tags_go_to_the_broker_where_they_can_be_said(tags: str, wanted: str, pushed: str | None, broker: Any) -> None:
+def test_tags_go_to_the_broker_where_they_can_be_said(
+    tags: str, expected: str, pushed: str | None, broker: Any
+) -> None:
     broker.send("0", tag="odd")
     given = {"endpoints": broker.endpoint, "subscribe": "flights", "tags": tags}
     reader = PushdownReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
-    reader.pushFilters([EqualTo(("tag",), wanted)])
+    reader.pushFilters([EqualTo(("tag",), expected)])
     if pushed is None:
         assert reader.partitions() == []
     else:

@@ -139,8 +139,8 @@ def test_an_end_that_is_lost_and_grows_again_before_it_is_read_is_told_or_counte
         read()
     with pytest.raises(IllegalOffset, match="lost the end"):
         read(maxRecordsPerPartition="4")
-    found = read(failOnDataLoss="false")
-    assert len(found) == 32
+    result = read(failOnDataLoss="false")
+    assert len(result) == 32
     assert "evenq: lost messages=0 of flights@broker-a:0" in caplog.text
     filled.tells_marks = False
     assert len(read()) == 33, "a broker from before is believed"

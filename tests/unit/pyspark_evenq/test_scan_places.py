@@ -40,9 +40,9 @@ def copied(broker: Any, follower: Any) -> tuple[Any, Any]:
 def bodies(leader: Any, start: int = 0, end: int = COUNT, *, read_from: str = "any", **more: str) -> list[str]:
     given = {"endpoints": leader.endpoint, "subscribe": "flights", "blockBytes": "1024", "gcFreeze": "false"}
     options = ReadOptions.parse(given | {"readFrom": read_from, "readTimeoutMs": "20000"} | more, streaming=False)
-    wanted = OffsetRange(queue=leader.queue(0), start=start, end=end)
-    located = Located(addresses={wanted.queue: leader.endpoint}, followers={leader.name: leader.followers})
-    [task] = scan_tasks([[wanted]], located, {})
+    part = OffsetRange(queue=leader.queue(0), start=start, end=end)
+    located = Located(addresses={part.queue: leader.endpoint}, followers={leader.name: leader.followers})
+    [task] = scan_tasks([[part]], located, {})
     return [body.decode() for batch in read(task, options, BODY) for body in batch.column("body").to_pylist()]
 
 
@@ -70,9 +70,9 @@ def test_a_follower_gives_the_rest_when_the_leader_breaks_off_and_stays_away(cop
     rows = []
     given = {"endpoints": leader.endpoint, "subscribe": "flights", "blockBytes": "1024", "gcFreeze": "false"}
     options = ReadOptions.parse(given | {"readFrom": "any"}, streaming=False)
-    wanted = OffsetRange(queue=leader.queue(0), start=0, end=COUNT)
-    located = Located(addresses={wanted.queue: leader.endpoint}, followers={leader.name: leader.followers})
-    [task] = scan_tasks([[wanted]], located, {})
+    part = OffsetRange(queue=leader.queue(0), start=0, end=COUNT)
+    located = Located(addresses={part.queue: leader.endpoint}, followers={leader.name: leader.followers})
+    [task] = scan_tasks([[part]], located, {})
     for batch in read(task, options, BODY):
         rows += [body.decode() for body in batch.column("body").to_pylist()]
         if not stopper.ident:
@@ -154,11 +154,11 @@ def test_a_follower_of_another_topic_of_that_name_is_left_alone(copied: tuple[An
     """Its uid differs: it has not heard yet that the topic was made anew."""
     leader, follower = copied
     leader.uid, follower.uid, leader.far_behind = "new", "old", True
-    wanted = OffsetRange(queue=leader.queue(0), start=0, end=COUNT)
+    part = OffsetRange(queue=leader.queue(0), start=0, end=COUNT)
     given = {"endpoints": leader.endpoint, "subscribe": "flights", "blockBytes": "1024", "gcFreeze": "false"}
     options = ReadOptions.parse(given | {"readFrom": "any"}, streaming=False)
-    located = Located(addresses={wanted.queue: leader.endpoint}, followers={leader.name: leader.followers})
-    [task] = scan_tasks([[wanted]], located, {("flights", "broker-a"): "new"})
+    located = Located(addresses={part.queue: leader.endpoint}, followers={leader.name: leader.followers})
+    [task] = scan_tasks([[part]], located, {("flights", "broker-a"): "new"})
     rows = [body.decode() for batch in read(task, options, BODY) for body in batch.column("body").to_pylist()]
     assert rows == numbers()
 

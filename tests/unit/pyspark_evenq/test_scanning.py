@@ -33,9 +33,9 @@ def options(broker: Any, **more: str) -> ReadOptions:
 
 
 def bodies(broker: Any, start: int, end: int, *, address: str | None = None, uid: str = "", **more: str) -> list[str]:
-    wanted = OffsetRange(queue=broker.queue(0), start=start, end=end)
+    part = OffsetRange(queue=broker.queue(0), start=start, end=end)
     address = broker.endpoint if address is None else address
-    [task] = scan_tasks([[wanted]], at({wanted.queue: address}), {("flights", "broker-a"): uid})
+    [task] = scan_tasks([[part]], at({part.queue: address}), {("flights", "broker-a"): uid})
     return [
         body.decode()
         for batch in read(task, options(broker, **more), BODY)
@@ -79,8 +79,8 @@ def test_a_broker_that_alone_had_the_topic_is_waited_for_and_nothing_is_called_l
     """The others know no open queue of the topic, and remember that the broker had some."""
     filled.queues.clear()
     filled.away = {"broker-b": 1}
-    wanted = OffsetRange(queue=MessageQueue("flights", "broker-b", 0), start=0, end=5)
-    [task] = scan_tasks([[wanted]], at({wanted.queue: "127.0.0.1:1"}), {("flights", "broker-b"): "uid"})
+    part = OffsetRange(queue=MessageQueue("flights", "broker-b", 0), start=0, end=5)
+    [task] = scan_tasks([[part]], at({part.queue: "127.0.0.1:1"}), {("flights", "broker-b"): "uid"})
     with pytest.raises(ConnectionFailed, match=r"no broker serves flights@broker-b:0 now: broker-b is not there"):
         list(read(task, options(filled, readTimeoutMs="300"), BODY))
 
@@ -170,21 +170,21 @@ def test_tags_are_read_as_messages_from_every_broker(filled: Any) -> None:
 
 def test_records_that_do_not_fit_their_checksum_are_read_again_checked_by_the_broker(filled: Any) -> None:
     filled.sends_records = filled.flip = True
-    wanted = OffsetRange(queue=filled.queue(0), start=7, end=50)
-    [task] = scan_tasks([[wanted]], at({wanted.queue: filled.endpoint}), {})
+    part = OffsetRange(queue=filled.queue(0), start=7, end=50)
+    [task] = scan_tasks([[part]], at({part.queue: filled.endpoint}), {})
     columns = (OutputColumn("body", nullable=True), OutputColumn("messageId", nullable=True))
-    found = [row["body"].decode() for batch in read(task, options(filled), columns) for row in batch.to_pylist()]
-    assert found == [str(number) for number in range(7, 50)]
+    result = [row["body"].decode() for batch in read(task, options(filled), columns) for row in batch.to_pylist()]
+    assert result == [str(number) for number in range(7, 50)]
     assert filled.calls.count("Scan") == 2
 
 
 def test_bodies_that_no_column_is_made_of_do_not_travel(filled: Any) -> None:
     filled.sends_records = True
-    wanted = OffsetRange(queue=filled.queue(0), start=0, end=50)
-    [task] = scan_tasks([[wanted]], at({wanted.queue: filled.endpoint}), {})
+    part = OffsetRange(queue=filled.queue(0), start=0, end=50)
+    [task] = scan_tasks([[part]], at({part.queue: filled.endpoint}), {})
     offsets = (OutputColumn("queueOffset", nullable=True), OutputColumn("storeTimestamp", nullable=True))
-    found = list(read(task, options(filled), offsets))
-    assert [offset for batch in found for offset in batch.column(0).to_pylist()] == list(range(50))
+    result = list(read(task, options(filled), offsets))
+    assert [offset for batch in result for offset in batch.column(0).to_pylist()] == list(range(50))
     assert filled.parts == {(False, False)}
 
 
@@ -196,8 +196,8 @@ def test_a_long_range_is_read_in_order_and_leaves_no_connection(broker: Any) -> 
     assert bodies(broker, 0, 200) == [str(number) for number in range(200)]
     assert broker.calls.count("Scan") == 4
     assert not connection._idle
-    wanted = OffsetRange(queue=broker.queue(0), start=0, end=200)
-    [task] = scan_tasks([[wanted]], at({wanted.queue: broker.endpoint}), {})
+    part = OffsetRange(queue=broker.queue(0), start=0, end=200)
+    [task] = scan_tasks([[part]], at({part.queue: broker.endpoint}), {})
     rows = read(task, options(broker), BODY)
     assert next(rows).num_rows == 4
     rows.close()  # Spark needs no more of it
@@ -226,8 +226,8 @@ def test_libraries_are_frozen_after_the_rows_and_again_when_more_were_loaded(
     frozen: list[int] = []
     monkeypatch.setattr("pyspark_evenq.collector._frozen", (0, 0))
     monkeypatch.setattr("gc.freeze", lambda: frozen.append(len(sys.modules)))
-    wanted = OffsetRange(queue=filled.queue(0), start=0, end=30)
-    [task] = scan_tasks([[wanted]], at({wanted.queue: filled.endpoint}), {})
+    part = OffsetRange(queue=filled.queue(0), start=0, end=30)
+    [task] = scan_tasks([[part]], at({part.queue: filled.endpoint}), {})
     rows = read(task, options(filled, gcFreeze="true"), BODY)
     assert next(rows).num_rows
     assert frozen == [], "what the first block needs was loaded after that"

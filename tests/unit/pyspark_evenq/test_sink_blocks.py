@@ -52,16 +52,16 @@ def test_a_part_of_a_batch_is_packed_as_its_rows(rows: list[int], how: str) -> N
     part = batch.slice(rows[0], len(rows)) if how == "slice" else batch.take(pa.array(rows))
     block = packed(part, first_row=7, born_ms=8)
     assert (block.count, block.first_row, block.born_ms) == (len(rows), 7, 8)
-    wanted = batch.to_pylist()
-    assert texts(block.bodies, block.body_ends) == [(wanted[row]["body"] or "").encode() for row in rows]
-    assert texts(block.tags, block.tag_ends) == [(wanted[row]["tag"] or "").encode() for row in rows]
+    expected = batch.to_pylist()
+    assert texts(block.bodies, block.body_ends) == [(expected[row]["body"] or "").encode() for row in rows]
+    assert texts(block.tags, block.tag_ends) == [(expected[row]["tag"] or "").encode() for row in rows]
     keys = listed(texts(block.keys, block.key_ends), block.key_rows)
-    assert keys == [[key.encode() for key in wanted[row]["keys"] or ()] for row in rows]
+    assert keys == [[key.encode() for key in expected[row]["keys"] or ()] for row in rows]
     names = texts(block.property_names, block.property_name_ends)
     values = texts(block.property_values, block.property_value_ends)
     pairs = listed(list(zip(names, values, strict=True)), block.property_rows)
     assert pairs == [
-        [(name.encode(), (value or "").encode()) for name, value in wanted[row]["properties"] or ()] for row in rows
+        [(name.encode(), (value or "").encode()) for name, value in expected[row]["properties"] or ()] for row in rows
     ]
     assert struct.unpack(f"<{len(rows)}i", block.priorities) == tuple([1, -1, 2, 3][row] for row in rows)
     assert struct.unpack(f"<{len(rows)}q", block.delivery_ms) == tuple([0, 5_000, 0, 1][row] for row in rows)
@@ -88,11 +88,11 @@ def test_rows_go_by_topic_group_and_broker_and_keep_their_order() -> None:
         "brokerName": pa.array([None, "b", None, None, "b", None]),
         "queueId": pa.array([None, 1, None, None, None, None], pa.int32()),
     })  # fmt: skip
-    found = {target: part.column("body").to_pylist() for target, part in parted(batch, "", QUEUES)}
-    [home] = [target for target, bodies in found.items() if bodies == ["0", "2", "5"]]
+    result = {target: part.column("body").to_pylist() for target, part in parted(batch, "", QUEUES)}
+    [home] = [target for target, bodies in result.items() if bodies == ["0", "2", "5"]]
     assert (home.topic, home.broker_name in {"a", "b"}, home.queue_id in {0, 1}) == ("t", True, True)
-    del found[home]
-    assert found == {SinkTarget("t", "b", 1): ["1"], SinkTarget("t"): ["3"], SinkTarget("t", "b"): ["4"]}
+    del result[home]
+    assert result == {SinkTarget("t", "b", 1): ["1"], SinkTarget("t"): ["3"], SinkTarget("t", "b"): ["4"]}
 
 
 @pytest.mark.parametrize(

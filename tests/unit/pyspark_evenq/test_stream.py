@@ -343,12 +343,12 @@ def test_a_lost_tail_that_has_grown_past_the_old_offset_is_noticed(
     following = next_batch(lenient, end, limit)
     assert following["from"] == {"flights": {"broker-a": {"0": 4}}}
     assert following["lost"] == {"flights": {"broker-a": {"0": 0}}}
-    found = rows(lenient, end, following)
-    while len(found) < 5:
+    result = rows(lenient, end, following)
+    while len(result) < 5:
         start, following = following, next_batch(lenient, following, limit)
         assert "lost" not in following
-        found += rows(lenient, start, following)
-    assert found == [f"new {number}" for number in range(5)]
+        result += rows(lenient, start, following)
+    assert result == [f"new {number}" for number in range(5)]
     assert following["mark"]["flights"]["broker-a"]["0"] == [9, "64." + b"new 4".hex()]
 
 

@@ -59,8 +59,8 @@ def test_an_import_becomes_an_arrow(tmp_path):
     ):
         (tmp_path / "src" / name).mkdir(parents=True)
         (tmp_path / "src" / name / "__init__.py").write_text(text)
-    found = tool.imports([room for row in ROWS for room in row], tmp_path)
-    assert found == {"top": {"left"}, "left": {"bottom"}, "right": set(), "bottom": set()}
+    result = tool.imports([room for row in ROWS for room in row], tmp_path)
+    assert result == {"top": {"left"}, "left": {"bottom"}, "right": set(), "bottom": set()}
 
 
 def test_a_room_that_nobody_described_is_refused():

@@ -40,10 +40,10 @@ def versions(path: Path) -> dict[str, str]:
     "name", ["constraints.txt", "requirements-server.txt", "requirements-kubernetes.txt", "requirements-spark.txt"]
 )
 def test_a_requirement_that_no_pin_satisfies_is_noticed(name: str) -> None:
-    wanted = lock.direct(tomllib.loads((ROOT / "pyproject.toml").read_text()))[name]
+    expected = lock.direct(tomllib.loads((ROOT / "pyproject.toml").read_text()))[name]
     pinned = versions(ROOT / name if name == "constraints.txt" else ROOT / "docker" / name)
-    assert wanted
-    for text in wanted:
+    assert expected
+    for text in expected:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), f"run `make lock`: {text}"
 
@@ -93,14 +93,14 @@ def test_the_oldest_versions_that_make_tests_are_the_lower_bounds_of_the_project
     makefile = (ROOT / "Makefile").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     asked = [Requirement(one) for one in project["project"]["dependencies"] + lock.extra_of(project, "spark")]
-    wanted = {one.name: one for one in asked}
+    expected = {one.name: one for one in asked}
     listed = re.search(r"^OLDEST := (\S+)$", makefile, re.MULTILINE)
     assert listed is not None
     oldest = dict(one.split("_") for one in listed[1].split("+")) | {"pyspark": "4.2.0"}
     assert "build/pyspark_4.2.0/" in makefile
-    assert oldest.keys() == wanted.keys()
+    assert oldest.keys() == expected.keys()
     for name, version in oldest.items():
-        (bound,) = wanted[name].specifier
+        (bound,) = expected[name].specifier
         assert bound.operator == ">="
         assert bound.contains(version)
         assert version.startswith(bound.version), f"{name}: {bound} is the bound, {version} is tested"

@@ -33,9 +33,9 @@ def test_the_bill_of_an_image_lists_exactly_what_its_lists_install(tmp_path: Pat
     bill = json.loads(path.read_text())
     listed = {(part["name"].lower().replace("_", "-"), part["version"]) for part in bill["components"]}
     texts = [(ROOT / "docker" / name).read_text() for name in sbom.LISTS["rebalancer"]]
-    wanted = {(name.lower().replace("_", "-"), version) for text in texts for name, version in lock.PIN.findall(text)}
+    expected = {(name.lower().replace("_", "-"), version) for text in texts for name, version in lock.PIN.findall(text)}
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "evenq"
-    assert listed == wanted
+    assert listed == expected
     assert all(part["externalReferences"][0]["hashes"] for part in bill["components"])
     assert sbom.write("rebalancer", tmp_path / "two").read_bytes() == path.read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evenq.allocation import MachineRoom, Nearby, by_name, known_names, stand_in, strategy_asked
+from evenq.allocation import MachineRoom, Nearby, by_name, known_names, requested_strategy, stand_in
 from evenq.errors import BadRequest
 
 
@@ -43,13 +43,13 @@ def test_avg_stands_in_for_sticky_where_nobody_knows_who_has_what(name, instead)
 
 
 def test_a_group_asks_for_a_known_strategy_for_none_or_for_what_it_has() -> None:
-    assert strategy_asked("") is None
-    assert strategy_asked("None") == ""
-    assert strategy_asked("STICKY") == "STICKY"
+    assert requested_strategy("") is None
+    assert requested_strategy("None") == ""
+    assert requested_strategy("STICKY") == "STICKY"
     with pytest.raises(BadRequest, match="'FAIREST'; known are AVG"):
-        strategy_asked("FAIREST")
+        requested_strategy("FAIREST")
 
 
 def test_no_server_takes_config_for_a_group() -> None:
     with pytest.raises(BadRequest, match=r"each member's own program.*strategy=Config"):
-        strategy_asked("CONFIG")
+        requested_strategy("CONFIG")

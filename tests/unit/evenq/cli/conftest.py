@@ -12,14 +12,14 @@ from evenq.client.wiring import ClientContext
 
 
 class ScriptNet:
-    """Answers methods from a table, a list in turn with its last one repeated; remembers what was asked."""
+    """Answers methods from a table, a list in turn with its last one repeated; remembers the calls."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers, self.asked = answers, []
+        self.answers, self.calls = answers, []
 
     async def unary(self, _address: str, method: str, request: bytes, **_: Any) -> bytes:
         name = method.rpartition("/")[2]
-        self.asked.append((name, request))
+        self.calls.append((name, request))
         answer = self.answers[name]
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
@@ -30,7 +30,7 @@ class ScriptNet:
 
     async def stream(self, _address: str, method: str, request: bytes, **_: Any) -> AsyncIterator[bytes]:
         name = method.rpartition("/")[2]
-        self.asked.append((name, request))
+        self.calls.append((name, request))
         for answer in self.answers[name]:
             if isinstance(answer, Exception):
                 raise answer
@@ -42,13 +42,13 @@ class ScriptNet:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, ...]]:
-    """Runs a command against answers; gives exit code, output, errors and what was asked."""
+    """Runs a command against answers; gives exit code, output, errors and the calls that it made."""
 
     def go(line: str, **answers: Any) -> tuple[Any, ...]:
         net = ScriptNet(answers)
         monkeypatch.setattr(ClientContext, "open_net", lambda _: net)
         code = main(line.split())
         out = capsys.readouterr()
-        return code, out.out, out.err, net.asked
+        return code, out.out, out.err, net.calls
 
     return go

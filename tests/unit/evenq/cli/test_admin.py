@@ -20,14 +20,14 @@ OK = 20000
 
 
 class ScriptNet:
-    """Answers methods from a table; remembers what was asked."""
+    """Answers methods from a table; remembers the calls."""
 
     def __init__(self, **answers):
-        self.answers, self.asked = answers, []
+        self.answers, self.calls = answers, []
 
     async def unary(self, address, method, request, *, timeout_ms, metadata=None):
         name = method.rpartition("/")[2]
-        self.asked.append((address, name, request))
+        self.calls.append((address, name, request))
         answer = self.answers[name]
         answer = answer.pop(0) if isinstance(answer, list) else answer
         if isinstance(answer, Exception):
@@ -47,10 +47,10 @@ def admin(**answers):
 
 
 def test_the_answers_status_is_raised_as_the_error_it_means():
-    answer = admin_pb2.CreateTopicResponse()
-    answer.status.code, answer.status.message = 40002, "topic 'a b' holds a blank"
+    response = admin_pb2.CreateTopicResponse()
+    response.status.code, response.status.message = 40002, "topic 'a b' holds a blank"
     with pytest.raises(IllegalTopic, match="holds a blank"):
-        asyncio.run(create_topic(admin(CreateTopic=answer), "a b", queues=0, message_type="NORMAL"))
+        asyncio.run(create_topic(admin(CreateTopic=response), "a b", queues=0, message_type="NORMAL"))
 
 
 def test_nobody_there_names_the_next_command(monkeypatch, capsys):
@@ -60,18 +60,18 @@ def test_nobody_there_names_the_next_command(monkeypatch, capsys):
 
 
 def test_a_topic_that_did_not_land_everywhere_is_an_error_that_names_the_broker():
-    answer = admin_pb2.CreateTopicResponse()
-    answer.placements.add(broker_name="broker-a")
-    answer.placements.add(broker_name="broker-b", error="no answer")
+    response = admin_pb2.CreateTopicResponse()
+    response.placements.add(broker_name="broker-a")
+    response.placements.add(broker_name="broker-b", error="no answer")
     with pytest.raises(ConnectionFailed, match=r"broker-b \(no answer\)"):
-        asyncio.run(create_topic(admin(CreateTopic=answer), "a", queues=4, message_type="FIFO"))
+        asyncio.run(create_topic(admin(CreateTopic=response), "a", queues=4, message_type="FIFO"))
 
 
 def cluster(brokers, *, rebalancer):
-    answer = admin_pb2.DescribeClusterResponse(rebalancer_answers=rebalancer)
+    response = admin_pb2.DescribeClusterResponse(rebalancer_answers=rebalancer)
     for _ in range(brokers):
-        answer.brokers.add(answered=True)
-    return answer
+        response.brokers.add(answered=True)
+    return response
 
 
 async def waited(service, clock):
@@ -87,7 +87,7 @@ def test_a_cluster_is_served_when_all_brokers_and_the_rebalancer_answer():
     answers = [ConnectionFailed("x"), cluster(1, rebalancer=True), cluster(2, rebalancer=False)]
     service = admin(DescribeCluster=[*answers, cluster(2, rebalancer=True)])
     asyncio.run(waited(service, FakeClock()))
-    assert len(service.net.asked) == 4
+    assert len(service.net.calls) == 4
 
 
 def test_a_cluster_that_never_is_whole_times_out_and_says_what_is_missing():
@@ -96,9 +96,9 @@ def test_a_cluster_that_never_is_whole_times_out_and_says_what_is_missing():
 
 
 def partly():
-    answer = admin_pb2.CreateGroupResponse()
-    answer.status.code, answer.status.message = 50400, "not on every broker (broker-b: name not found)"
-    return answer
+    response = admin_pb2.CreateGroupResponse()
+    response.status.code, response.status.message = 50400, "not on every broker (broker-b: name not found)"
+    return response
 
 
 async def created(service, clock):
@@ -114,7 +114,7 @@ async def created(service, clock):
 def test_a_broker_whose_name_is_not_known_yet_is_waited_for():
     service = admin(CreateGroup=[partly(), partly(), admin_pb2.CreateGroupResponse()])
     asyncio.run(created(service, FakeClock()))
-    assert len(service.net.asked) == 3
+    assert len(service.net.calls) == 3
 
 
 def test_a_broker_that_stays_away_is_named_in_the_end():
@@ -128,4 +128,4 @@ def test_an_access_point_that_does_not_answer_is_not_waited_for():
     service = admin(CreateGroup=ConnectionFailed("x"))
     with pytest.raises(AccessPointSilent, match="x"):
         asyncio.run(created(service, FakeClock()))
-    assert len(service.net.asked) == 1
+    assert len(service.net.calls) == 1

@@ -16,9 +16,9 @@ Copy = admin_pb2.BrokerCopy
 def cluster(
     *, leader: int = 0, epoch: int = 4, third: int = Copy.IN_SYNC, since_ms: int = 0, mode: str = "sync"
 ) -> admin_pb2.DescribeClusterResponse:
-    answer = admin_pb2.DescribeClusterResponse(cluster="c", nameservers=["n:1"])
-    answer.brokers.add(answered=True).broker.name = "broker-a"
-    group = answer.broker_groups.add(broker_name="broker-a", mode=mode, epoch=epoch, leader=leader, in_sync_min=2)
+    response = admin_pb2.DescribeClusterResponse(cluster="c", nameservers=["n:1"])
+    response.brokers.add(answered=True).broker.name = "broker-a"
+    group = response.broker_groups.add(broker_name="broker-a", mode=mode, epoch=epoch, leader=leader, in_sync_min=2)
     for number, state in ((0, Copy.IN_SYNC), (1, Copy.IN_SYNC), (2, third)):
         state = Copy.LEADER if number == leader else state
         group.copies.add(
@@ -26,15 +26,15 @@ def cluster(
             lag_bytes=0 if number < 2 else 1_234, lag_ms=0 if number < 2 else 5_678, away_since_ms=0,
         )  # fmt: skip
     group.copies[2].away_since_ms = since_ms
-    return answer
+    return response
 
 
 def alone() -> admin_pb2.DescribeClusterResponse:
-    answer = admin_pb2.DescribeClusterResponse(cluster="c")
-    answer.brokers.add(answered=True).broker.name = "broker-a"
-    group = answer.broker_groups.add(broker_name="broker-a", epoch=1, leader=0, in_sync_min=1)
+    response = admin_pb2.DescribeClusterResponse(cluster="c")
+    response.brokers.add(answered=True).broker.name = "broker-a"
+    group = response.broker_groups.add(broker_name="broker-a", epoch=1, leader=0, in_sync_min=1)
     group.copies.add(copy=0, address="h:8081", state=Copy.LEADER, may_lead=True, log_end=-1)
-    return answer
+    return response
 
 
 def one_line(out: str) -> str:
@@ -106,21 +106,21 @@ def test_an_elected_leader_that_does_not_serve_yet_is_told_apart(run: Any) -> No
 
 def test_move_leader_says_who_led_and_who_leads(run: Any) -> None:
     moved = admin_pb2.MoveLeaderResponse(leader=2, epoch=5)
-    code, out, _, asked = run(
+    code, out, _, calls = run(
         "broker move-leader broker-a --to 2", DescribeCluster=[cluster(), cluster(leader=2, epoch=5)], MoveLeader=moved
     )
     assert code == 0
     assert "Copy 2 of broker group broker-a leads epoch 5, copy 0 led before; it serves clients after" in one_line(out)
-    request = admin_pb2.MoveLeaderRequest.FromString(dict(asked)["MoveLeader"])
+    request = admin_pb2.MoveLeaderRequest.FromString(dict(calls)["MoveLeader"])
     assert (request.broker_name, request.to, request.epoch) == ("broker-a", 2, 4)
 
 
 def test_move_leader_without_a_copy_lets_the_leader_choose(run: Any) -> None:
     moved = admin_pb2.MoveLeaderResponse(leader=1, epoch=5)
-    _, out, _, asked = run(
+    _, out, _, calls = run(
         "broker move-leader broker-a --json", DescribeCluster=[cluster(), cluster(leader=1, epoch=5)], MoveLeader=moved
     )
-    assert not admin_pb2.MoveLeaderRequest.FromString(dict(asked)["MoveLeader"]).HasField("to")
+    assert not admin_pb2.MoveLeaderRequest.FromString(dict(calls)["MoveLeader"]).HasField("to")
     output = json.loads(out)
     assert (output["before"], output["leader"], output["epoch"], output["served"]) == (0, 1, 5, True)
 
@@ -169,39 +169,39 @@ def request_of(asked: Any) -> admin_pb2.ChangeCopiesRequest:
 
 
 def test_add_replica_says_what_is_left_to_do(run: Any) -> None:
-    code, out, _, asked = run("broker add-replica broker-a --copy 2 --at db2:8083", ChangeCopies=changed())
+    code, out, _, calls = run("broker add-replica broker-a --copy 2 --at db2:8083", ChangeCopies=changed())
     assert code == 0
     assert "Broker group broker-a has a copy 2 at db2:8083. It counts once it has everything" in one_line(out)
-    request = request_of(asked)
+    request = request_of(calls)
     assert (request.broker_name, request.add.copy, request.add.address) == ("broker-a", 2, "db2:8083")
 
 
 def test_remove_replica_lets_another_copy_lead_first_if_it_leads(run: Any) -> None:
     seen = [cluster(), cluster(), cluster(leader=1, epoch=5)]
     moved = admin_pb2.MoveLeaderResponse(leader=1, epoch=5)
-    code, out, _, asked = run(
+    code, out, _, calls = run(
         "broker remove-replica broker-a --copy 0 --json", DescribeCluster=seen, MoveLeader=moved, ChangeCopies=changed()
     )
     assert code == 0
     assert json.loads(out)["copies"] == "0, 1, 2"
-    names = [name for name, _ in asked if name != "DescribeCluster"]
+    names = [name for name, _ in calls if name != "DescribeCluster"]
     assert names == ["MoveLeader", "ChangeCopies"]
-    assert request_of(asked).remove == 0
-    _, _, _, asked = run("broker remove-replica broker-a --copy 2", DescribeCluster=cluster(), ChangeCopies=changed())
-    assert [name for name, _ in asked if name != "DescribeCluster"] == ["ChangeCopies"]
+    assert request_of(calls).remove == 0
+    _, _, _, calls = run("broker remove-replica broker-a --copy 2", DescribeCluster=cluster(), ChangeCopies=changed())
+    assert [name for name, _ in calls if name != "DescribeCluster"] == ["ChangeCopies"]
 
 
 def test_a_replacement_is_removed_only_when_the_new_copy_is_in_sync(run: Any) -> None:
     late = changed(third=Copy.CATCHING_UP)
     seen = [cluster(third=Copy.CATCHING_UP), cluster(), cluster()]
-    code, out, _, asked = run(
+    code, out, _, calls = run(
         "broker replace broker-a --copy 1 --by 2 --at db2:8083", DescribeCluster=seen, ChangeCopies=[late, changed()]
     )
     assert code == 0
     assert "Copy 2 is in sync, and copy 1 is no copy of broker group broker-a any more" in one_line(out)
-    changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in asked if name == "ChangeCopies"]
+    changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in calls if name == "ChangeCopies"]
     assert [change.WhichOneof("change") for change in changes] == ["add", "remove"]
-    code, _, err, asked = run(
+    code, _, err, calls = run(
         "broker replace broker-a --copy 1 --by 2 --at db2:8083 --wait 0",
         DescribeCluster=cluster(third=Copy.CATCHING_UP),
         ChangeCopies=late,
@@ -214,8 +214,8 @@ def test_a_replacement_is_removed_only_when_the_new_copy_is_in_sync(run: Any) ->
 
 
 def test_set_min_in_sync(run: Any) -> None:
-    code, out, _, asked = run("broker set-min-in-sync broker-a 2", ChangeCopies=changed())
-    assert (code, request_of(asked).in_sync_min) == (0, 2)
+    code, out, _, calls = run("broker set-min-in-sync broker-a 2", ChangeCopies=changed())
+    assert (code, request_of(calls).in_sync_min) == (0, 2)
     assert "takes messages while 2 of its copies are in sync" in one_line(out)
 
 
@@ -226,13 +226,13 @@ def test_grow_adds_what_is_missing_and_raises_the_minimum_last(run: Any) -> None
     level = cluster()
     level.broker_groups[0].in_sync_min = 1
     members = "0=db0:8083,1=db1:8083,2=db2:8083"
-    code, out, _, asked = run(
+    code, out, _, calls = run(
         f"broker grow broker-a --members {members} --min-in-sync 2",
         DescribeCluster=[few, level, whole], ChangeCopies=changed(),
     )  # fmt: skip
     assert code == 0
     assert "Copies 0, 1, 2 of broker group broker-a are in sync" in one_line(out)
-    changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in asked if name == "ChangeCopies"]
+    changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in calls if name == "ChangeCopies"]
     assert [(one.add.copy, one.add.address, one.in_sync_min) for one in changes] == [(2, "db2:8083", 0), (0, "", 2)]
     with pytest.raises(SystemExit):
         run("broker grow broker-a --members 0:db0")

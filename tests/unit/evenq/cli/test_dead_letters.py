@@ -10,29 +10,29 @@ from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as pb
 
 
 def listed(*ids):
-    answer = pb.ListDeadLettersResponse(silent=["broker-b"])
-    answer.counts.add(group="g", broker_name="a", stored=3, waiting=2)
+    response = pb.ListDeadLettersResponse(silent=["broker-b"])
+    response.counts.add(group="g", broker_name="a", stored=3, waiting=2)
     for message_id in ids:
-        letter = answer.letters.add(message_id=message_id, reason="attempts", attempts=17, body=b"x\xff")
+        letter = response.letters.add(message_id=message_id, reason="attempts", attempts=17, body=b"x\xff")
         letter.origin.topic, letter.properties["region"] = "orders", "eu"
-    return answer
+    return response
 
 
 def test_counts_of_all_and_letters_of_one(run):
-    _, out, _, asked = run("dlq list --json", List=listed())
+    _, out, _, calls = run("dlq list --json", List=listed())
     assert json.loads(out)["counts"][0]["waiting"] == 2
-    _, out, _, asked = run("dlq list g --max 5 --waiting --json", List=listed("m1"))
-    request = pb.ListDeadLettersRequest.FromString(asked[0][1])
+    _, out, _, calls = run("dlq list g --max 5 --waiting --json", List=listed("m1"))
+    request = pb.ListDeadLettersRequest.FromString(calls[0][1])
     assert (request.group, request.max, request.waiting) == ("g", 5, True)
     output = json.loads(out)
     assert (output["silent"], output["letters"][0]["topic"]) == (["broker-b"], "orders")
-    code, _, err, asked = run("dlq list g --max -1")
-    assert (code, asked, "-1" in err) == (1, [], True)
+    code, _, err, calls = run("dlq list g --max -1")
+    assert (code, calls, "-1" in err) == (1, [], True)
 
 
 def test_one_letter_whole(run):
-    _, out, _, asked = run("dlq show g m1", List=listed("m1"))
-    request = pb.ListDeadLettersRequest.FromString(asked[0][1])
+    _, out, _, calls = run("dlq show g m1", List=listed("m1"))
+    request = pb.ListDeadLettersRequest.FromString(calls[0][1])
     assert (request.bodies, request.message_id) == (True, "m1")
     assert "region" in out
     assert "\\xff" in out, "a body never writes to the terminal as it is"
@@ -50,8 +50,8 @@ def test_a_replay_tells_each_broker_and_knows_sql_from_tags(run, expression, kin
         pb.ReplayProgress(broker_name="b", total=1, replayed=1, done=True),
     ]
     line = f"dlq replay g --filter {expression} --to later --rate 50/s --max 9 --yes --json"
-    code, out, _, asked = run(line, Replay=progress)
-    request = pb.ReplayDeadLettersRequest.FromString(asked[0][1])
+    code, out, _, calls = run(line, Replay=progress)
+    request = pb.ReplayDeadLettersRequest.FromString(calls[0][1])
     assert not request.dry_run
     assert (request.filter.type, request.to_topic, request.per_second, request.max) == (kind, "later", 50.0, 9)
     output = json.loads(out)
@@ -78,18 +78,18 @@ def test_a_replay_is_a_plan_until_somebody_says_yes(run):
         pb.ReplayProgress(broker_name="a", left_out=1, done=True, would={"orders": 2, "jobs": 1}),
         pb.ReplayProgress(broker_name="b", done=True, would={"orders": 3}),
     ]
-    code, out, err, asked = run("dlq replay g --json", Replay=plan)
+    code, out, err, calls = run("dlq replay g --json", Replay=plan)
     output = json.loads(out)
-    assert [pb.ReplayDeadLettersRequest.FromString(request).dry_run for _, request in asked] == [True]
+    assert [pb.ReplayDeadLettersRequest.FromString(request).dry_run for _, request in calls] == [True]
     assert (code, output["would_replay"], output["left_out"], "add --yes" in err) == (1, 6, 1, True)
     assert [(one["topic"], one["broker"], one["letters"]) for one in output["topics"]] == [
         ("jobs", "a", 1), ("orders", "a", 2), ("orders", "b", 3),
     ]  # fmt: skip
-    code, out, err, asked = run("dlq replay g --dry-run --yes", Replay=plan)
+    code, out, err, calls = run("dlq replay g --dry-run --yes", Replay=plan)
     assert (code, err, "6 dead letters of g would be sent again, to jobs, orders." in " ".join(out.split())) == (
         0, "", True,
     )  # fmt: skip
-    assert pb.ReplayDeadLettersRequest.FromString(asked[0][1]).dry_run
+    assert pb.ReplayDeadLettersRequest.FromString(calls[0][1]).dry_run
     code, _, err, _ = run("dlq replay g --dry-run", Replay=[pb.ReplayProgress(broker_name="b", error="it is gone")])
     assert (code, "some brokers did not answer, their dead letters are not included: b (it is gone)" in err) == (
         1,

@@ -10,21 +10,21 @@ def queue(number):
 
 
 def explained():
-    answer = assignment_pb2.ExplainResponse(strategy="STICKY")
-    answer.generation.epoch = 2
-    answer.queues.add(queue=queue(0), owner="m1", state="OWNED", reason="m1 joined")
-    answer.queues.add(queue=queue(-1), owner="*", state="OWNED")
-    answer.idle.add(client_id="m2", reason="too many")
-    return answer
+    response = assignment_pb2.ExplainResponse(strategy="STICKY")
+    response.generation.epoch = 2
+    response.queues.add(queue=queue(0), owner="m1", state="OWNED", reason="m1 joined")
+    response.queues.add(queue=queue(-1), owner="*", state="OWNED")
+    response.idle.add(client_id="m2", reason="too many")
+    return response
 
 
 def test_explain_tells_owners_and_who_has_nothing(run):
-    _, out, _, asked = run("group explain g --topic t --json", Explain=explained())
+    _, out, _, calls = run("group explain g --topic t --json", Explain=explained())
     output = json.loads(out)
     assert (output["decides"], output["generation"]) == ("the rebalancer", "2.0")
     assert [(one["queue"], one["owner"]) for one in output["queues"]] == [(0, "m1"), ("all", "every member")]
     assert output["idle"] == [{"client_id": "m2", "why": "too many"}]
-    assert assignment_pb2.ExplainRequest.FromString(asked[0][1]).topic == "t"
+    assert assignment_pb2.ExplainRequest.FromString(calls[0][1]).topic == "t"
 
 
 def test_without_a_rebalancer_locks_explain(run):
@@ -43,14 +43,14 @@ def test_simulate_compares_now_and_then(run):
     then.queues.add(queue=queue(0), owner="m2", previous_owner="m1")
     then.queues.add(queue=queue(1), owner="", previous_owner="m1")
     line = "group simulate g --members 3 --rows --json"
-    _, out, _, asked = run(line, Explain=explained(), Simulate=then)
+    _, out, _, calls = run(line, Explain=explained(), Simulate=then)
     output = json.loads(out)
     assert (output["strategy"], output["members"]) == ("STICKY", 3)
     row = output["topics"][0]
     assert (row["moves"], row["unowned"], row["spread_now"], row["spread_then"]) == (1, 1, "0 to 1", "1 to 2")
     assert [(one["from"], one["to"]) for one in output["moves"]] == [("m1", "m2"), ("m1", "nobody")]
-    code, _, err, asked = run("group simulate g")
-    assert (code, asked, "--members N" in err) == (1, [], True)
+    code, _, err, calls = run("group simulate g")
+    assert (code, calls, "--members N" in err) == (1, [], True)
 
 
 def test_doctor_says_by_its_exit_code_whether_something_is_wrong(run):
@@ -59,6 +59,6 @@ def test_doctor_says_by_its_exit_code_whether_something_is_wrong(run):
     assert (code, "no findings" in out) == (0, True)
     sick = diagnosis_pb2.DiagnoseGroupResponse(members=1, queues=2, brokers=["a"])
     sick.findings.add(kind="TWO_OWNERS", severity="ERROR", subject="t a/0", seen="seen", fix="fix", command="evenq x")
-    code, out, _, asked = run("group doctor g --json", DiagnoseGroup=sick)
+    code, out, _, calls = run("group doctor g --json", DiagnoseGroup=sick)
     assert (code, json.loads(out)["findings"][0]["command"]) == (1, "evenq x")
-    assert diagnosis_pb2.DiagnoseGroupRequest.FromString(asked[0][1]).group == "g"
+    assert diagnosis_pb2.DiagnoseGroupRequest.FromString(calls[0][1]).group == "g"

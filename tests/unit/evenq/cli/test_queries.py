@@ -20,20 +20,20 @@ def moves(*, error="", note=""):
 
 def test_a_reset_is_a_plan_until_it_is_confirmed(run):
     line = "offset reset billing --topic orders --to earliest --queue broker-a/0"
-    code, out, _, asked = run(line, ResetOffsets=moves())
+    code, out, _, calls = run(line, ResetOffsets=moves())
     assert code == 0
     assert "nothing was changed" in out
     assert "--yes" in out
     assert "would move" in out
-    request = admin_pb2.ResetOffsetsRequest.FromString(asked[0][1])
+    request = admin_pb2.ResetOffsetsRequest.FromString(calls[0][1])
     assert (request.dry_run, request.to, request.topic, list(request.queues)) == (
         True,
         admin_pb2.EARLIEST,
         "orders",
         [QUEUE],
     )
-    code, out, _, asked = run(f"{line} --yes --json", ResetOffsets=moves(note="gone"))
-    assert not admin_pb2.ResetOffsetsRequest.FromString(asked[0][1]).dry_run
+    code, out, _, calls = run(f"{line} --yes --json", ResetOffsets=moves(note="gone"))
+    assert not admin_pb2.ResetOffsetsRequest.FromString(calls[0][1]).dry_run
     output = json.loads(out)
     assert (output["done"], output["moves"][0]["result"], output["moves"][0]["messages"]) == (True, "moved (gone)", -3)
 
@@ -56,26 +56,26 @@ def test_a_reset_that_failed_somewhere_ends_with_1_and_says_where(run):
     ],
 )
 def test_each_word_becomes_its_target(run, words, to, value):
-    _, _, _, asked = run(f"offset {words}", ResetOffsets=moves())
-    request = admin_pb2.ResetOffsetsRequest.FromString(asked[0][1])
+    _, _, _, calls = run(f"offset {words}", ResetOffsets=moves())
+    request = admin_pb2.ResetOffsetsRequest.FromString(calls[0][1])
     assert (request.to, request.value) == (to, value)
 
 
 def test_an_unknown_group_names_the_command_that_helps_once(run):
-    answer = admin_pb2.ResetOffsetsResponse()
-    answer.status.code, answer.status.message = 40403, "no consumer group 'x'; see `evenq group list`"
-    code, _, err, _ = run("offset reset x --to latest", ResetOffsets=answer)
+    response = admin_pb2.ResetOffsetsResponse()
+    response.status.code, response.status.message = 40403, "no consumer group 'x'; see `evenq group list`"
+    code, _, err, _ = run("offset reset x --to latest", ResetOffsets=response)
     assert code == 1
     assert err.count("evenq group list") == 1
 
 
 def test_offsets_are_shown_with_the_age_of_what_comes_next(run):
-    answer = admin_pb2.DescribeGroupResponse()
-    answer.queues.add(queue=QUEUE, committed=5, min_offset=1, max_offset=9, lag=4, next_store_ms=1_000)
-    _, out, _, _ = run("offset show billing --json", DescribeGroup=answer)
+    response = admin_pb2.DescribeGroupResponse()
+    response.queues.add(queue=QUEUE, committed=5, min_offset=1, max_offset=9, lag=4, next_store_ms=1_000)
+    _, out, _, _ = run("offset show billing --json", DescribeGroup=response)
     output = json.loads(out)
     assert (output["lag"], output["queues"][0]["committed"], output["queues"][0]["next_store_ms"]) == (4, 5, 1_000)
-    _, out, _, _ = run("offset show billing --topic other", DescribeGroup=answer)
+    _, out, _, _ = run("offset show billing --topic other", DescribeGroup=response)
     assert "Nothing was read yet" in out
 
 
@@ -96,13 +96,13 @@ def answer(*messages, more=False, silent=()):
 
 def test_messages_are_a_table_for_people_and_lines_for_programs(run):
     line = "message find orders --key 42 --from 10 --to 2000 --limit 5"
-    code, out, err, asked = run(line, FindMessages=answer(found(), more=True, silent=["broker-b"]))
+    code, out, err, calls = run(line, FindMessages=answer(found(), more=True, silent=["broker-b"]))
     assert code == 0
     assert "broker-a/0:7" in out
     assert "hello" in out
     assert "broker-b" in err
     assert "--limit" in err
-    request = admin_pb2.FindMessagesRequest.FromString(asked[0][1])
+    request = admin_pb2.FindMessagesRequest.FromString(calls[0][1])
     assert (request.topic, request.key, request.begin_ms, request.end_ms, request.count_max) == (
         "orders",
         "42",
@@ -172,6 +172,6 @@ def test_clients_are_listed_shown_and_asked(run):
     code, _, err, _ = run("client show other", ListClients=listed)
     assert (code, "evenq client list" in err) == (1, True)
     traced = v2.PrintThreadStackTraceResponse(thread_stack_trace="main: waits")
-    _, out, _, asked = run("client stack me", PrintThreadStackTrace=traced)
+    _, out, _, calls = run("client stack me", PrintThreadStackTrace=traced)
     assert out == "main: waits\n"
-    assert v2.PrintThreadStackTraceRequest.FromString(asked[0][1]).client_id == "me"
+    assert v2.PrintThreadStackTraceRequest.FromString(calls[0][1]).client_id == "me"

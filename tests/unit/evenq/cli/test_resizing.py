@@ -41,33 +41,33 @@ def test_those_who_have_most_to_read_are_named_first() -> None:
 
 
 def scaled(write, read, *, unread=0, stored=0):
-    answer = admin_pb2.ScaleTopicResponse()
-    one = answer.brokers.add(broker_name="b", unread=unread, stored=stored)
+    response = admin_pb2.ScaleTopicResponse()
+    one = response.brokers.add(broker_name="b", unread=unread, stored=stored)
     one.entry.write_queues, one.entry.read_queues, one.entry.permission = write, read, 3
-    return answer
+    return response
 
 
 def test_fewer_queues_are_a_plan_until_somebody_says_yes(run) -> None:
     line = "topic scale orders --queues 2"
     plan = scaled(4, 4, unread=7, stored=9)
     for option, exit_code in (("", 1), ("--dry-run", 0), ("--dry-run --yes", 0), ("--force", 1)):
-        code, out, err, asked = run(f"{line} {option}", ScaleTopic=plan)
-        assert (code, [admin_pb2.ScaleTopicRequest.FromString(sent).dry_run for _, sent in asked]) == (
+        code, out, err, calls = run(f"{line} {option}", ScaleTopic=plan)
+        assert (code, [admin_pb2.ScaleTopicRequest.FromString(sent).dry_run for _, sent in calls]) == (
             exit_code,
             [True],
         )
         assert "hold 9 messages" in " ".join(out.split())
         assert "7 of them no group has read" in " ".join(out.split())
         assert ("nothing was changed; add --yes" in err) == bool(exit_code)
-    code, out, err, asked = run(f"{line} --yes", ScaleTopic=[plan, scaled(2, 2)])
-    sent = admin_pb2.ScaleTopicRequest.FromString(asked[1][1])
-    assert (code, len(asked), sent.dry_run, sent.close_unread) == (0, 2, False, True)
+    code, out, err, calls = run(f"{line} --yes", ScaleTopic=[plan, scaled(2, 2)])
+    sent = admin_pb2.ScaleTopicRequest.FromString(calls[1][1])
+    assert (code, len(calls), sent.dry_run, sent.close_unread) == (0, 2, False, True)
     assert "7 of them no group has read" in " ".join(err.split())
     assert "has 2 queues on 1 broker" in out
 
 
 def test_more_queues_need_no_yes(run) -> None:
-    code, _, _, asked = run("topic scale orders --queues 6", ScaleTopic=[scaled(4, 4), scaled(6, 6)])
-    assert (code, len(asked)) == (0, 2)
-    code, out, _, asked = run("topic scale orders --queues 6 --dry-run", ScaleTopic=scaled(4, 4))
-    assert (code, len(asked), "No queue of topic orders would be closed" in out) == (0, 1, True)
+    code, _, _, calls = run("topic scale orders --queues 6", ScaleTopic=[scaled(4, 4), scaled(6, 6)])
+    assert (code, len(calls)) == (0, 2)
+    code, out, _, calls = run("topic scale orders --queues 6 --dry-run", ScaleTopic=scaled(4, 4))
+    assert (code, len(calls), "No queue of topic orders would be closed" in out) == (0, 1, True)

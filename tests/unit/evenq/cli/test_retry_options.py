@@ -4,15 +4,15 @@ import argparse
 
 import pytest
 
-from evenq.cli.retry_options import add_retry, retry_asked
+from evenq.cli.retry_options import add_retry, retry_policy
 from evenq.errors import BadRequest
 from evenq.model.retry import RetryPolicy
 
 
-def asked(*words: str) -> RetryPolicy | None:
+def policy_of(*words: str) -> RetryPolicy | None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_retry(parser)
-    return retry_asked(parser.parse_args(words))
+    return retry_policy(parser.parse_args(words))
 
 
 def test_what_is_asked_is_what_is_shown() -> None:
@@ -23,13 +23,13 @@ def test_what_is_asked_is_what_is_shown() -> None:
         (["--retry-initial", "1s", "--retry-max", "1m"], "1s x2 to 1m"),
         (["--retry-classic"], "classic"),
     ):
-        policy = asked(*words)
+        policy = policy_of(*words)
         assert policy is not None
         assert str(policy) == text
 
 
 def test_nothing_asked_changes_nothing() -> None:
-    assert asked() is None
+    assert policy_of() is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_nothing_asked_changes_nothing() -> None:
 )
 def test_options_that_exclude_each_other_are_refused(words: list[str]) -> None:
     with pytest.raises(BadRequest, match="--retry-initial"):
-        asked(*words)
+        policy_of(*words)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_options_that_exclude_each_other_are_refused(words: list[str]) -> None:
 )
 def test_pauses_out_of_range_are_refused_with_the_range(words: list[str]) -> None:
     with pytest.raises(BadRequest, match=r"7 days|1 to 64"):
-        asked(*words)
+        policy_of(*words)
 
 
 def test_a_time_without_a_unit_is_no_time() -> None:
     with pytest.raises(argparse.ArgumentError, match="500ms, 10s"):
-        asked("--retry-delays", "10")
+        policy_of("--retry-delays", "10")

@@ -72,10 +72,10 @@ class Net:
     """Says OK to everything, with one queue where a decision is wanted."""
 
     def __init__(self) -> None:
-        self.asked: set[str] = set()
+        self.called: set[str] = set()
 
     async def unary(self, _address: str, method: str, _request: bytes, **_: Any) -> bytes:
-        self.asked.add(method)
+        self.called.add(method)
         response: Any = RESPONSES[method]._concrete_class(status=OK)
         if method.endswith("Explain"):
             response.queues.add(owner="m").queue.topic = "t"
@@ -85,7 +85,7 @@ class Net:
         return encoded
 
     async def stream(self, _address: str, method: str, _request: bytes, **_: Any) -> AsyncIterator[bytes]:
-        self.asked.add(method)
+        self.called.add(method)
         yield dead_letters_pb2.ReplayProgress(status=OK, broker_name="b", done=True).SerializeToString()
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ def asked_by_a_command(words: tuple[str, ...], parser: Any, monkeypatch: pytest.
     for module in ("evenq.client.wiring", "evenq.cli.admin"):
         monkeypatch.setattr(f"{module}.SystemClock", Hurried)
     main(line(words, parser))
-    return net.asked
+    return net.called
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def asked_by_the_admin() -> set[str]:
                     await method(**given)
 
     asyncio.run(run())
-    return net.asked
+    return net.called
 
 
 @pytest.mark.parametrize(("words", "parser"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS])

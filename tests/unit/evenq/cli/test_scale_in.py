@@ -8,10 +8,10 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
 def known():
-    answer = admin_pb2.ListBrokersResponse()
-    answer.brokers.add().broker.name = "a"
-    answer.missing.add(name="b", gone_ms=5)
-    return answer
+    response = admin_pb2.ListBrokersResponse()
+    response.brokers.add().broker.name = "a"
+    response.missing.add(name="b", gone_ms=5)
+    return response
 
 
 def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1):
@@ -33,30 +33,30 @@ def left(*, draining=True, empty=True, unread=0, dead_letters=0, writers=1):
     ],
 )
 def test_a_live_broker_may_go_when_nothing_of_its_is_missed(run, options, answer, why):
-    code, out, _, asked = run(f"broker check-scale-in a a {options} --json", ListBrokers=known(), DrainBroker=answer)
+    code, out, _, calls = run(f"broker check-scale-in a a {options} --json", ListBrokers=known(), DrainBroker=answer)
     output = json.loads(out)
     (row,) = output["brokers"]
     assert (code, output["removable"], row["state"], row["removable"]) == (int(bool(why)), not why, "live", not why)
     assert row["why"].startswith(why)
-    (look,) = [request for name, request in asked if name == "DrainBroker"]
+    (look,) = [request for name, request in calls if name == "DrainBroker"]
     assert admin_pb2.DrainBrokerRequest.FromString(look).change == 0, "it only looks"
 
 
 def test_others_are_missing_or_unknown(run):
-    code, out, _, asked = run("broker check-scale-in b x --json", ListBrokers=known())
+    code, out, _, calls = run("broker check-scale-in b x --json", ListBrokers=known())
     assert [(one["state"], one["why"]) for one in json.loads(out)["brokers"]] == [
         ("missing", "it is not there: start it, or `evenq broker forget b --yes`"),
         ("unknown", "no broker has that name; the cluster has a"),
     ]
-    assert (code, {name for name, _ in asked}) == (1, {"ListBrokers"})
+    assert (code, {name for name, _ in calls}) == (1, {"ListBrokers"})
 
 
 def test_forgetting_needs_a_yes(run):
-    code, _, err, asked = run("broker forget b")
-    assert (code, asked, "add --yes" in err) == (1, [], True)
-    code, out, _, asked = run("broker forget b --yes", ForgetBroker=admin_pb2.ForgetBrokerResponse())
+    code, _, err, calls = run("broker forget b")
+    assert (code, calls, "add --yes" in err) == (1, [], True)
+    code, out, _, calls = run("broker forget b --yes", ForgetBroker=admin_pb2.ForgetBrokerResponse())
     assert (code, "is forgotten" in out) == (0, True)
-    assert admin_pb2.ForgetBrokerRequest.FromString(asked[0][1]).broker_name == "b"
+    assert admin_pb2.ForgetBrokerRequest.FromString(calls[0][1]).broker_name == "b"
 
 
 def test_the_reason_is_told_to_its_end_where_nobody_has_a_wide_terminal(run):

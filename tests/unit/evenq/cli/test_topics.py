@@ -10,11 +10,11 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2
 
 
 def created(*brokers, message_type=v2.NORMAL, error=""):
-    answer = admin_pb2.CreateTopicResponse()
+    response = admin_pb2.CreateTopicResponse()
     for name, queues in brokers:
-        placement = answer.placements.add(broker_name=name, error=error)
+        placement = response.placements.add(broker_name=name, error=error)
         placement.entry.write_queues, placement.entry.message_type = queues, message_type
-    return answer
+    return response
 
 
 def asked_of(asked):
@@ -22,9 +22,9 @@ def asked_of(asked):
 
 
 def test_create_asks_for_what_was_said_and_nothing_else(run):
-    code, out, _, asked = run("topic create orders --queues 8", CreateTopic=created(("a", 8), ("b", 8)))
+    code, out, _, calls = run("topic create orders --queues 8", CreateTopic=created(("a", 8), ("b", 8)))
     assert (code, "Topic orders has 16 queues on 2 brokers." in out) == (0, True)
-    request = asked_of(asked)
+    request = asked_of(calls)
     assert (request.topic, request.queues, request.message_type, request.mixed) == ("orders", 8, 0, False)
     assert not request.HasField("retention_ms")
     assert not request.brokers
@@ -32,16 +32,16 @@ def test_create_asks_for_what_was_said_and_nothing_else(run):
 
 def test_create_on_chosen_brokers_with_counts_of_their_own(run):
     line = "topic create audit --broker a:8 --broker b --queues 2 --type mixed --retention 7d --json"
-    _, out, _, asked = run(line, CreateTopic=created(("a", 8), ("b", 2), message_type=0))
-    request = asked_of(asked)
+    _, out, _, calls = run(line, CreateTopic=created(("a", 8), ("b", 2), message_type=0))
+    request = asked_of(calls)
     assert [(one.broker_name, one.queues) for one in request.brokers] == [("a", 8), ("b", 0)]
     assert (request.mixed, request.message_type, request.retention_ms) == (True, 0, 7 * 86_400_000)
     assert [one["type"] for one in json.loads(out)["brokers"]] == ["MIXED", "MIXED"]
 
 
 def test_a_broker_named_twice_is_refused_before_anything_is_asked(run):
-    code, _, err, asked = run("topic create audit --broker a:8 --broker a:2")
-    assert (code, asked) == (1, [])
+    code, _, err, calls = run("topic create audit --broker a:8 --broker a:2")
+    assert (code, calls) == (1, [])
     assert "named twice" in err
 
 
@@ -53,15 +53,15 @@ def test_a_broker_without_a_sensible_count_is_a_usage_error(run, wrong):
 
 
 def test_list_and_lite(run):
-    answer = admin_pb2.ListTopicsResponse()
-    answer.topics.add(topic="b", message_type=v2.FIFO, brokers=2, queues=8, messages=5)
-    answer.topics.add(topic="a", message_type=0)
-    answer.lite_topics.add(topic="b", lite_topic="chat-1", broker_name="x", messages=3, subscribers=1)
-    _, out, _, _ = run("topic list --json", ListTopics=answer)
+    response = admin_pb2.ListTopicsResponse()
+    response.topics.add(topic="b", message_type=v2.FIFO, brokers=2, queues=8, messages=5)
+    response.topics.add(topic="a", message_type=0)
+    response.lite_topics.add(topic="b", lite_topic="chat-1", broker_name="x", messages=3, subscribers=1)
+    _, out, _, _ = run("topic list --json", ListTopics=response)
     assert [(one["topic"], one["type"]) for one in json.loads(out)] == [("a", "MIXED"), ("b", "FIFO")]
-    _, out, _, asked = run("topic list --lite --all --json", ListTopics=answer)
+    _, out, _, calls = run("topic list --lite --all --json", ListTopics=response)
     assert json.loads(out)["lite_topics"][0]["lite_topic"] == "chat-1"
-    assert admin_pb2.ListTopicsRequest.FromString(asked[0][1]).include_system
+    assert admin_pb2.ListTopicsRequest.FromString(calls[0][1]).include_system
     _, out, _, _ = run("topic list", ListTopics=admin_pb2.ListTopicsResponse())
     assert "evenq topic create NAME" in out
 
@@ -86,16 +86,16 @@ def test_show_tells_queues_retention_and_readers(run, retention, text):
 
 
 def test_delete_wants_yes(run):
-    code, _, err, asked = run("topic delete t")
-    assert (code, asked, "add --yes" in err) == (1, [], True)
-    code, out, _, asked = run("topic delete t --yes", DeleteTopic=admin_pb2.DeleteTopicResponse())
-    assert (code, asked[0][0], "deleted" in out) == (0, "DeleteTopic", True)
+    code, _, err, calls = run("topic delete t")
+    assert (code, calls, "add --yes" in err) == (1, [], True)
+    code, out, _, calls = run("topic delete t --yes", DeleteTopic=admin_pb2.DeleteTopicResponse())
+    assert (code, calls[0][0], "deleted" in out) == (0, "DeleteTopic", True)
 
 
 def test_an_unknown_topic_names_the_command_that_helps(run):
-    answer = admin_pb2.DescribeTopicResponse()
-    answer.status.code, answer.status.message = 40402, "no topic 'x'"
-    code, _, err, _ = run("topic show x", DescribeTopic=answer)
+    response = admin_pb2.DescribeTopicResponse()
+    response.status.code, response.status.message = 40402, "no topic 'x'"
+    code, _, err, _ = run("topic show x", DescribeTopic=response)
     assert (code, err.count("evenq topic list")) == (1, 1)
 
 

@@ -12,10 +12,10 @@ STORE = "a" * 32
 
 
 def answer(*, refusal: str = "", done: bool = False, least: int = 2) -> admin_pb2.ElectUncleanResponse:
-    told = admin_pb2.ElectUncleanResponse(suggested=2, refusal=refusal)
-    told.lost.add(copy=0, store_id=STORE, away_since_ms=1_700_000_000_000)
-    told.lost.add(copy=1, store_id="b" * 32)
-    group = told.group
+    response = admin_pb2.ElectUncleanResponse(suggested=2, refusal=refusal)
+    response.lost.add(copy=0, store_id=STORE, away_since_ms=1_700_000_000_000)
+    response.lost.add(copy=1, store_id="b" * 32)
+    group = response.group
     group.broker_name, group.mode, group.epoch, group.leader, group.in_sync_min = "broker-a", "sync", 3, -1, least
     for number, state in ((0, Copy.AWAY), (1, Copy.CATCHING_UP), (2, Copy.CATCHING_UP)):
         group.copies.add(
@@ -23,10 +23,10 @@ def answer(*, refusal: str = "", done: bool = False, least: int = 2) -> admin_pb
             lag_bytes=-1, lag_ms=-1, committed_end=900 * number, log_epoch=number,
         )  # fmt: skip
     if done:
-        told.election.CopyFrom(
+        response.election.CopyFrom(
             admin_pb2.UncleanElection(epoch=4, copy=2, store_id=STORE, time_ms=5, log_end=2_000, reason="fire")
         )
-    return told
+    return response
 
 
 def one_line(out: str) -> str:
@@ -38,7 +38,7 @@ def asked_of(asked: Any) -> list[admin_pb2.ElectUncleanRequest]:
 
 
 def test_without_consent_it_says_what_would_be_lost_and_does_nothing(run: Any) -> None:
-    code, out, _, asked = run("broker elect-unclean broker-a --copy 2", ElectUnclean=answer())
+    code, out, _, calls = run("broker elect-unclean broker-a --copy 2", ElectUnclean=answer())
     assert code == 0
     text = one_line(out)
     assert "If copy 2 leads broker group broker-a from now on, all that was committed behind byte 2,000" in text
@@ -46,20 +46,20 @@ def test_without_consent_it_says_what_would_be_lost_and_does_nothing(run: Any) -
     assert "What only these have is lost for good" in text
     assert f"0 {STORE} 2023-11-14" in text
     assert "2 2,000 2 1,800 yes" in text
-    (request,) = asked_of(asked)
+    (request,) = asked_of(calls)
     assert (request.broker_name, request.copy, request.accept_data_loss) == ("broker-a", 2, False)
 
 
 def test_without_a_copy_it_suggests_the_one_that_has_most(run: Any) -> None:
-    _, out, _, asked = run("broker elect-unclean broker-a", ElectUnclean=answer())
+    _, out, _, calls = run("broker elect-unclean broker-a", ElectUnclean=answer())
     assert "If copy 2 leads" in one_line(out)
-    assert not asked_of(asked)[0].HasField("copy")
-    code, _, err, asked = run("broker elect-unclean broker-a --accept-data-loss", ElectUnclean=answer())
-    assert (code, "name the copy" in one_line(err), len(asked_of(asked))) == (1, True, 1)
+    assert not asked_of(calls)[0].HasField("copy")
+    code, _, err, calls = run("broker elect-unclean broker-a --accept-data-loss", ElectUnclean=answer())
+    assert (code, "name the copy" in one_line(err), len(asked_of(calls))) == (1, True, 1)
 
 
 def test_with_consent_it_is_done_with_the_epoch_of_the_plan_and_says_what_comes_next(run: Any) -> None:
-    code, out, _, asked = run(
+    code, out, _, calls = run(
         "broker elect-unclean broker-a --copy 2 --accept-data-loss --reason fire",
         ElectUnclean=[answer(), answer(done=True)],
     )
@@ -68,18 +68,18 @@ def test_with_consent_it_is_done_with_the_epoch_of_the_plan_and_says_what_comes_
     assert text.index("What only these have") < text.index("Copy 2 leads broker group broker-a from epoch 4 on")
     assert "It takes nothing until 2 copies are in sync" in text
     assert "`evenq broker set-min-in-sync broker-a 1 --endpoint" in text
-    plan, act = asked_of(asked)
+    plan, act = asked_of(calls)
     assert (plan.accept_data_loss, act.accept_data_loss, act.epoch, act.reason) == (False, True, 3, "fire")
 
 
 def test_a_refusal_comes_after_the_plan_and_nothing_is_asked_for(run: Any) -> None:
-    code, out, err, asked = run(
+    code, out, err, calls = run(
         "broker elect-unclean broker-a --copy 1 --accept-data-loss", ElectUnclean=answer(refusal="copy 2 has more")
     )
     assert code == 1
     assert "No unclean election in broker group broker-a: copy 2 has more." in one_line(out)
     assert "copy 2 has more. Nothing was changed" in one_line(err)
-    assert [one.accept_data_loss for one in asked_of(asked)] == [False]
+    assert [one.accept_data_loss for one in asked_of(calls)] == [False]
 
 
 def test_json_is_one_document(run: Any) -> None:

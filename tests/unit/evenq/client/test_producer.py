@@ -46,9 +46,9 @@ def test_threads_share_a_producer_and_each_message_is_stored_once(world: Any, in
         producer.send_batch(message(b"%d.batch.%d" % (number, index)) for index in range(20))
 
     assert in_threads(6, send) == []
-    wanted = [b"%d.%d" % (number, index) for number in range(6) for index in range(20)]
-    wanted += [b"%d.batch.%d" % (number, index) for number in range(6) for index in range(20)]
-    assert world.stored("t") == sorted(wanted)
+    expected = [b"%d.%d" % (number, index) for number in range(6) for index in range(20)]
+    expected += [b"%d.batch.%d" % (number, index) for number in range(6) for index in range(20)]
+    assert world.stored("t") == sorted(expected)
 
 
 def test_after_its_end_a_producer_refuses_each_call_by_name_and_closing_again_is_no_error(world: Any) -> None:

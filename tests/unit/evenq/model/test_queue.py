@@ -4,8 +4,8 @@ from evenq.model import MessageQueue
 
 
 def test_queues_sort_by_topic_then_broker_then_number():
-    wanted = [MessageQueue(t, b, n) for t in ("a", "b") for b in ("x", "y") for n in (0, 2, 10)]
-    assert sorted(set(wanted)) == wanted
+    expected = [MessageQueue(t, b, n) for t in ("a", "b") for b in ("x", "y") for n in (0, 2, 10)]
+    assert sorted(set(expected)) == expected
 
 
 def test_a_queue_is_its_place_and_reads_as_one():

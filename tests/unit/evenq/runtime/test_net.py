@@ -12,7 +12,7 @@ from evenq.wire.net import GrpcNet
 @pytest.mark.parametrize("kind", [GrpcNet, LoopNet])
 @pytest.mark.parametrize("name", ["unary", "stream", "close"])
 def test_a_net_takes_what_the_protocol_says(kind, name):
-    wanted, found = (inspect.signature(getattr(one, name)).parameters for one in (Net, kind))
+    expected, found = (inspect.signature(getattr(one, name)).parameters for one in (Net, kind))
     assert [(p.name, p.kind, p.default) for p in found.values()] == [
-        (p.name, p.kind, p.default) for p in wanted.values()
+        (p.name, p.kind, p.default) for p in expected.values()
     ]

@@ -157,8 +157,8 @@ def test_bytes_pass_as_they_are_and_the_context_knows_the_caller() -> None:
 def test_an_error_of_a_handler_is_a_status_in_the_response() -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = lambda _: failing(errors.IllegalTopic("topic 'a b' holds a blank"))
-        answer = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
-        assert (answer.status.code, answer.status.message) == (40002, "topic 'a b' holds a blank")
+        response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
+        assert (response.status.code, response.status.message) == (40002, "topic 'a b' holds a blank")
         frames = [frame async for frame in net.stream(address, STREAM, b"", timeout_ms=3_000)]
         assert frames[0] == b"first"
         assert service_pb2.ReceiveMessageResponse.FromString(frames[1]).status.code == 40002
@@ -170,10 +170,10 @@ def test_an_error_of_a_handler_is_a_status_in_the_response() -> None:
 def test_a_mistake_of_ours_is_an_id_that_is_also_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = lambda _: failing(KeyError("/secret/path"))
-        answer = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
-        assert answer.status.code == 50001
-        assert "secret" not in answer.status.message
-        incident = answer.status.message.split()[2].rstrip(";")
+        response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
+        assert response.status.code == 50001
+        assert "secret" not in response.status.message
+        incident = response.status.message.split()[2].rstrip(";")
         assert [record for record in caplog.records if getattr(record, "incident", "") == incident]
 
     run(test)
@@ -194,9 +194,9 @@ def test_a_request_that_does_not_decode_is_the_callers_mistake() -> None:
 def test_errors_that_name_files_do_not_travel() -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = lambda _: failing(errors.StoreCorrupted("/data/0000.log at 77"))
-        answer = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
-        assert answer.status.code == 50001
-        assert "/data" not in answer.status.message
+        response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
+        assert response.status.code == 50001
+        assert "/data" not in response.status.message
 
     run(test)
 
@@ -222,9 +222,9 @@ def test_messages_that_leave_in_one_piece_are_messages_of_the_stream() -> None:
         other = await open_grpc_server(
             rpcs, host="127.0.0.1", port=0, clock=SystemClock(), options=GrpcServerOptions(front=FRONT)
         )
-        found = [frame async for frame in net.stream(f"127.0.0.1:{other.port}", BARE, b"", timeout_ms=3_000)]
+        result = [frame async for frame in net.stream(f"127.0.0.1:{other.port}", BARE, b"", timeout_ms=3_000)]
         await other.stop()
-        assert found == [b"one", b"", b"x" * 70_000, b"last"]
+        assert result == [b"one", b"", b"x" * 70_000, b"last"]
 
     run(test)
 
@@ -242,8 +242,8 @@ def test_one_call_more_than_the_maximum_is_answered_and_not_run() -> None:
         service.unary = service.park
         parked = asyncio.ensure_future(net.unary(address, UNARY, b"", timeout_ms=10_000))
         await service.parked.wait()
-        answer = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
-        assert answer.status.code == 42900
+        response = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
+        assert response.status.code == 42900
         assert len(service.contexts) == 1
         parked.cancel()
         await service.ended.wait()

@@ -29,10 +29,10 @@ def test_a_line_is_one_json_object_with_the_extra_fields() -> None:
     logging.getLogger("x.y").info("topic %s", "made", extra={"topic": "ä", "queues": 8})
     logging.getLogger("x.y").debug("not this")
     (line,) = stream.getvalue().splitlines()
-    found = json.loads(line)
-    assert found.pop("time").endswith("+00:00")
+    result = json.loads(line)
+    assert result.pop("time").endswith("+00:00")
     expected = {"level": "INFO", "program": "broker", "logger": "x.y", "event": "topic made", "topic": "ä", "queues": 8}
-    assert found == expected
+    assert result == expected
 
 
 def test_from_warnings_upwards_the_text_says_by_itself_what_it_is_about() -> None:

@@ -20,9 +20,9 @@ def rpc(method):
 
 
 def test_health_and_reflection_are_served_beside_a_programs_calls() -> None:
-    found = {one.method for one in all_served([rpc("/a.B/C")], Health())}
-    assert {"/a.B/C", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"} < found
-    assert any("ServerReflection" in method for method in found)
+    result = {one.method for one in all_served([rpc("/a.B/C")], Health())}
+    assert {"/a.B/C", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"} < result
+    assert any("ServerReflection" in method for method in result)
 
 
 @pytest.mark.parametrize("twice", ["/a.B/C", "/grpc.health.v1.Health/Check"])

@@ -69,13 +69,13 @@ def test_every_field_that_names_a_topic_or_group_is_in_the_table() -> None:
         if method in DECIDED_OTHERWISE:
             assert method not in NAMES
             continue
-        wanted = {
+        expected = {
             path
             for path in named_fields(request)
             if not NOTHING_OF_THE_SERVERS.search(path) and (method, path) not in LEFT_OUT
         }
         reported = {path.place for path in NAMES[method].paths} if method in NAMES else set()
-        assert reported == wanted, method
+        assert reported == expected, method
         if method in NAMES:
             assert NAMES[method].request.DESCRIPTOR.full_name == request.full_name
 
@@ -85,14 +85,14 @@ NAMELESS = {"/evenq.v1.Backup/Fetch"}
 
 
 def test_every_call_about_topics_or_groups_has_a_row_that_names_them() -> None:
-    wanted = {
+    expected = {
         Resource.TOPIC: {UserResource.TOPIC},
         Resource.GROUP: {UserResource.GROUP},
         Resource.TOPIC_AND_GROUP: {UserResource.TOPIC, UserResource.GROUP},
     }
     for method, access in ACCESS.items():
-        if access.resource in wanted and method not in NAMELESS:
-            assert wanted[access.resource] <= {path.kind for path in NAMES[method].paths}, method
+        if access.resource in expected and method not in NAMELESS:
+            assert expected[access.resource] <= {path.kind for path in NAMES[method].paths}, method
 
 
 def test_every_element_counts() -> None:

@@ -226,10 +226,10 @@ def test_answers_name_things_as_the_client_did(own: str, header: str) -> None:
 
     async def route(request: bytes, context: RpcContext) -> bytes:
         (name,) = {one.name for one in resources(service_pb2.QueryRouteRequest.FromString(request))}
-        answer = service_pb2.QueryRouteResponse()
-        answer.message_queues.add(id=1).topic.name = name
-        answer.message_queues.add(id=2).topic.name = "stranger"
-        return answer.SerializeToString()
+        response = service_pb2.QueryRouteResponse()
+        response.message_queues.add(id=1).topic.name = name
+        response.message_queues.add(id=2).topic.name = "stranger"
+        return response.SerializeToString()
 
     async def run() -> None:
         handler: Any = rpc(V2 + "QueryRoute", route).handler
@@ -327,7 +327,7 @@ def test_no_other_module_of_a_server_knows_a_namespace() -> None:
     """One place: what reads the header or a Resource's own namespace elsewhere would be a second rule."""
     allowed = {"namespaces.py", "rpc.py"}
     kubernetes = {"kubernetes_api.py", "kubernetes_leases.py", "lease.py"}  # whose namespaces are others
-    found = []
+    result = []
     for file in [*(ROOT / "services").rglob("*.py"), *(ROOT / "src/evenq/serving").rglob("*.py")]:
         if file.name in allowed | kubernetes or "evenq_rebalancer/loops" in str(file):
             continue
@@ -335,5 +335,5 @@ def test_no_other_module_of_a_server_knows_a_namespace() -> None:
             attribute = isinstance(node, ast.Attribute) and node.attr in {"namespace", "resource_namespace"}
             text = isinstance(node, ast.Constant) and node.value == "x-mq-namespace"
             if attribute or text:
-                found.append(f"{file.name}:{node.lineno}")  # type: ignore[attr-defined]  # both have one
-    assert [one for one in found if not one.startswith("validation.py")] == []  # which refuses one
+                result.append(f"{file.name}:{node.lineno}")  # type: ignore[attr-defined]  # both have one
+    assert [one for one in result if not one.startswith("validation.py")] == []  # which refuses one

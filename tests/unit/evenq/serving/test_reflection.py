@@ -52,8 +52,8 @@ def test_a_symbol_brings_its_file_and_all_that_it_imports_first(symbol: str) -> 
 
 
 def test_a_file_is_found_by_its_name() -> None:
-    found = files(ask(file_by_filename="apache/rocketmq/v2/service.proto"))
-    assert found[-1].name == "apache/rocketmq/v2/service.proto"
+    result = files(ask(file_by_filename="apache/rocketmq/v2/service.proto"))
+    assert result[-1].name == "apache/rocketmq/v2/service.proto"
 
 
 def test_answers_share_what_they_have_in_common() -> None:

@@ -15,8 +15,8 @@ def test_headers_are_read_by_the_names_of_the_protocol():
 
 
 def test_binary_headers_are_left_out_and_the_last_of_two_counts():
-    found = context(("trace-bin", b"\xff"), ("x-mq-client-id", "first"), ("x-mq-client-id", "second"))
-    assert found.headers == {"x-mq-client-id": "second"}
+    result = context(("trace-bin", b"\xff"), ("x-mq-client-id", "first"), ("x-mq-client-id", "second"))
+    assert result.headers == {"x-mq-client-id": "second"}
 
 
 def test_calls_with_the_same_metadata_share_what_it_tells():

@@ -32,18 +32,18 @@ def test_a_signal_asks_to_stop_and_the_exit_is_clean(number: signal.Signals) -> 
 
 def test_a_server_may_open_as_many_files_as_the_system_gives() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = []
+    result = []
 
     async def main(_stop: asyncio.Event) -> None:
-        found.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+        result.append(resource.getrlimit(resource.RLIMIT_NOFILE))
 
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
         assert run(main) == EXIT_OK
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
-    assert found == [(wanted, hard)]
+    expected = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    assert result == [(expected, hard)]
 
 
 def test_a_server_keeps_freed_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,8 @@ def test_defaults_hold_where_nothing_is_said() -> None:
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
     environ = {"EVENQ_BROKER_STORE__SEGMENT_BYTES": "8192", "EVENQ_BROKER_PORT": "1"}
-    found = settings("--port", "2", "--store.path=/data", **environ)
-    assert (found.store.segment_bytes, found.port, found.store.path) == (8192, 2, Path("/data"))
+    result = settings("--port", "2", "--store.path=/data", **environ)
+    assert (result.store.segment_bytes, result.port, result.store.path) == (8192, 2, Path("/data"))
 
 
 def test_flags_take_dashes_or_underscores_and_both_ways_of_values() -> None:

@@ -10,9 +10,9 @@ INTERNAL = '[users.evenq-internal]\nsecret = "internal-secret"\ninternal = true\
 
 
 def user(text: str, name: str = "u") -> User:
-    found = Users.parse((INTERNAL + text).encode()).get(name)
-    assert found is not None
-    return found
+    result = Users.parse((INTERNAL + text).encode()).get(name)
+    assert result is not None
+    return result
 
 
 def granted(resource: str, *actions: str) -> User:
@@ -72,9 +72,9 @@ def test_an_admin_may_all_and_a_user_without_grants_nothing() -> None:
 
 
 def test_a_user_may_have_several_secrets_while_they_change() -> None:
-    found = user('[users.u]\nsecret = ["old-secret", "new-secret"]\n')
-    assert [secret.reveal() for secret in found.secrets] == [b"old-secret", b"new-secret"]
-    assert "old" not in repr(found)
+    result = user('[users.u]\nsecret = ["old-secret", "new-secret"]\n')
+    assert [secret.reveal() for secret in result.secrets] == [b"old-secret", b"new-secret"]
+    assert "old" not in repr(result)
 
 
 @pytest.mark.parametrize(

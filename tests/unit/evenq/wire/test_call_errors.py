@@ -67,6 +67,6 @@ def test_another_table_stands_for_servers_that_are_not_ours() -> None:
         return errors.NotFound(f"{code} {details} {address} {method} {timeout_ms}")
 
     error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details="gone")
-    found = grpc_call_error(error, "h:1", "/s/m", 5, table=theirs)
-    assert type(found) is errors.NotFound
-    assert found.message == "14 gone h:1 /s/m 5"
+    result = grpc_call_error(error, "h:1", "/s/m", 5, table=theirs)
+    assert type(result) is errors.NotFound
+    assert result.message == "14 gone h:1 /s/m 5"

@@ -14,16 +14,16 @@ VECTOR = "f3de732f922d5e9c70909f0318acd94a7ac5d8fb"
 
 
 @pytest.mark.parametrize(
-    ("secret", "date", "wanted"),
+    ("secret", "date", "expected"),
     [
         ("a very secret key", DATE, VECTOR),
         ("a very secret key", "2026-01-02T03:04:05.123456789Z", "acaf7fbe0bfdc4c5433d41f0d9b3823c0dbf12f6"),
         ("Schlüssel", DATE, "ac67fe62a387e5cb34a7d087cbeaebf6fb662d17"),
     ],
 )
-def test_a_signature_is_that_of_openssl_in_upper_case(secret: str, date: str, wanted: str) -> None:
-    assert sign(Secret(secret), date) == wanted.upper()
-    assert hmac.new(secret.encode(), date.encode(), hashlib.sha1).hexdigest() == wanted
+def test_a_signature_is_that_of_openssl_in_upper_case(secret: str, date: str, expected: str) -> None:
+    assert sign(Secret(secret), date) == expected.upper()
+    assert hmac.new(secret.encode(), date.encode(), hashlib.sha1).hexdigest() == expected
 
 
 @pytest.mark.parametrize("credential", ["orders", "orders//Rocketmq", "orders/cn-hangzhou/RocketMQ"])

@@ -30,7 +30,7 @@ def test_the_numbers_of_errors_stand_in_their_tables_alone() -> None:
     root = Path(errors.__file__).parent.parent.parent
     tables = {"src/evenq/errors.py", "src/evenq/wire/status.py"}
     numbers = {kind.code for kind in ALL_ERRORS} - {40_000}  # 40,000 is a usual number of other things, too
-    found = [
+    result = [
         f"{path}:{node.lineno}: {node.value}"
         for top in ("src/evenq", "services", "spark")
         for path in sorted((root / top).rglob("*.py"))
@@ -38,7 +38,7 @@ def test_the_numbers_of_errors_stand_in_their_tables_alone() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value in numbers
     ]
-    assert found == [], "write SomeError.code"
+    assert result == [], "write SomeError.code"
 
 
 def test_the_sentence_and_code_survive_both_ways() -> None:

@@ -59,17 +59,17 @@ def bodies(parts: Iterable[SendBlock | Message]) -> list[bytes]:
 @pytest.mark.parametrize("queues", [1, 3, 8, 16])
 def test_messages_spread_over_the_queues_as_if_each_took_its_turn_pr_6(count: int, queues: int) -> None:
     cutting, turns = Cutting(queues), QueueCounter(5)
-    wanted: Counter[MessageQueue] = Counter()
+    expected: Counter[MessageQueue] = Counter()
     counted: Counter[MessageQueue] = Counter()
     for _ in range(3):  # the next batch goes on where the last one ended
         parts = cutting.cut(note(number) for number in range(count))
         assert bodies(parts) == [b"%d" % number for number in range(count)]
-        wanted.update(turns.choose(cutting.queues) for _ in range(count))
+        expected.update(turns.choose(cutting.queues) for _ in range(count))
         for part in parts:
             assert isinstance(part, SendBlock)
             assert 1 <= part.count <= BLOCK_MAX
             counted[part.queue] += part.count
-    assert counted == wanted
+    assert counted == expected
 
 
 def test_a_thousand_messages_over_eight_queues_are_eight_calls_and_only_large_ones_go_before_the_flush() -> None:

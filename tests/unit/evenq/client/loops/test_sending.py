@@ -56,12 +56,12 @@ class Brokers:
                 return await self._publish(address.partition(":")[0], data_pb2.PublishRequest.FromString(request))
             case "SendMessage":
                 sent = service_pb2.SendMessageRequest.FromString(request)
-                answer = service_pb2.SendMessageResponse(status=v2.Status(code=v2.OK))
+                response = service_pb2.SendMessageResponse(status=v2.Status(code=v2.OK))
                 for number, message in enumerate(sent.messages):
-                    answer.entries.add(
+                    response.entries.add(
                         status=v2.Status(code=v2.OK), message_id=message.system_properties.message_id, offset=number
                     )
-                return answer.SerializeToString()
+                return response.SerializeToString()
         raise errors.Unsupported(f"{address} does not serve {method}")
 
     def stream(
@@ -94,22 +94,22 @@ class Brokers:
         self.tries.append((broker, [m.system_properties.message_id for m in request.messages]))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
-        answer = data_pb2.PublishResponse(status=v2.Status(code=v2.OK), queue=request.queue)
+        response = data_pb2.PublishResponse(status=v2.Status(code=v2.OK), queue=request.queue)
         try:
             if self.rule is not None:
                 await self.rule(broker, request)
         except errors.Error as error:
             if isinstance(error, errors.ConnectionFailed):
                 raise
-            answer.status.code, answer.status.message = v2.Code.ValueType(error.code), str(error)
-            answer.closed = isinstance(error, errors.QueueClosed)
-            return answer.SerializeToString()
+            response.status.code, response.status.message = v2.Code.ValueType(error.code), str(error)
+            response.closed = isinstance(error, errors.QueueClosed)
+            return response.SerializeToString()
         finally:
             self.running -= 1
         kept = self.stored.setdefault((broker, request.queue.queue_id), [])
-        answer.first_offset = len(kept)
+        response.first_offset = len(kept)
         kept += request.messages
-        return answer.SerializeToString()
+        return response.SerializeToString()
 
     @property
     def messages(self) -> list[v2.Message]:
@@ -784,11 +784,11 @@ def test_a_block_for_a_queue_that_was_closed_moves_with_all_its_messages() -> No
 def test_a_block_stored_in_part_by_an_earlier_try_tells_each_message_its_own_place() -> None:
     class Repeated(Brokers):
         async def _publish(self, broker: str, request: data_pb2.PublishRequest) -> bytes:
-            answer = data_pb2.PublishResponse.FromString(await super()._publish(broker, request))
+            response = data_pb2.PublishResponse.FromString(await super()._publish(broker, request))
             if len(request.messages) > 1:
-                answer.offsets.extend(n * 10 for n in range(len(request.messages)))
-                answer.queue_ids.extend(n % 2 for n in range(len(request.messages)))
-            return answer.SerializeToString()
+                response.offsets.extend(n * 10 for n in range(len(request.messages)))
+                response.queue_ids.extend(n % 2 for n in range(len(request.messages)))
+            return response.SerializeToString()
 
     async def story() -> None:
         net = Repeated(queues={"a": 1})

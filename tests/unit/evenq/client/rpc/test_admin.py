@@ -38,11 +38,11 @@ def admin(net: Net) -> AdminCalls:
 
 
 def explained() -> assignment_pb2.ExplainResponse:
-    answer = assignment_pb2.ExplainResponse(status=OK, strategy="STICKY")
-    answer.generation.epoch, answer.generation.counter = 7, 3
-    answer.queues.add(queue=QUEUE, owner="m1", since_ms=5, reason="m1 joined", state="OWNED", previous_owner="m2")
-    answer.idle.add(client_id="m2", reason="too many")
-    return answer
+    response = assignment_pb2.ExplainResponse(status=OK, strategy="STICKY")
+    response.generation.epoch, response.generation.counter = 7, 3
+    response.queues.add(queue=QUEUE, owner="m1", since_ms=5, reason="m1 joined", state="OWNED", previous_owner="m2")
+    response.idle.add(client_id="m2", reason="too many")
+    return response
 
 
 def test_both_faces_of_the_admin_take_the_same_arguments() -> None:
@@ -58,11 +58,11 @@ def test_both_faces_of_the_admin_take_the_same_arguments() -> None:
 
 
 def test_a_scaled_topic_tells_what_it_waits_for() -> None:
-    answer = admin_pb2.ScaleTopicResponse(status=OK)
-    one = answer.brokers.add(broker_name="a")
+    response = admin_pb2.ScaleTopicResponse(status=OK)
+    one = response.brokers.add(broker_name="a")
     one.entry.write_queues, one.entry.read_queues, one.entry.permission = 2, 4, v2.READ_WRITE
     one.unfinished.add(queue=QUEUE, group="g", lag=5, inflight=1)
-    net = Net(answer)
+    net = Net(response)
     (view,) = asyncio.run(admin(net).scale_topic("t", 2, broker="a", force=True, close_unread=True))
     method, request = net.calls[0]
     assert method == "/evenq.v1.Admin/ScaleTopic"
@@ -73,9 +73,9 @@ def test_a_scaled_topic_tells_what_it_waits_for() -> None:
 
 
 def test_a_broker_that_did_not_do_it_is_an_error() -> None:
-    answer = admin_pb2.PermitTopicResponse(status=OK)
-    answer.brokers.add(broker_name="b", error="no answer")
-    net = Net(answer)
+    response = admin_pb2.PermitTopicResponse(status=OK)
+    response.brokers.add(broker_name="b", error="no answer")
+    net = Net(response)
     with pytest.raises(ConnectionFailed, match=r"permission of topic t was not changed on b \(no answer\)"):
         asyncio.run(admin(net).permit_topic("t", Permission.READ, broker=""))
     assert admin_pb2.PermitTopicRequest.FromString(net.calls[0][1]).permission == v2.READ
@@ -115,10 +115,10 @@ def test_without_a_rebalancers_word_locks_explain(error: evenq.errors.Error) -> 
 
 
 def test_a_simulation_is_asked_for_each_topic_that_was_decided() -> None:
-    answer = assignment_pb2.SimulateResponse(status=OK, moves=1, queues_per_member_min=1, queues_per_member_max=2)
-    answer.queues.add(queue=QUEUE, owner="m2", previous_owner="m1")
-    answer.queues.add(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=2), owner="m1", previous_owner="m1")
-    net = Net(explained(), answer)
+    response = assignment_pb2.SimulateResponse(status=OK, moves=1, queues_per_member_min=1, queues_per_member_max=2)
+    response.queues.add(queue=QUEUE, owner="m2", previous_owner="m1")
+    response.queues.add(queue=common_pb2.Queue(topic="t", broker_name="a", queue_id=2), owner="m1", previous_owner="m1")
+    net = Net(explained(), response)
     wish: dict[str, Any] = {"topic": "", "members": 2, "queues": 0, "strategy": "", "lose_zone": ""}
     (view,) = asyncio.run(admin(net).simulate_group("g", **wish))
     assert (view.topic, view.queues, view.moved, view.share_min, view.share_max) == ("t", 2, 1, 1, 2)

@@ -47,9 +47,9 @@ def calls(*answers: Any) -> tuple[RpcTransactionCalls, Net]:
 
 
 def sent(**entry: Any) -> service_pb2.SendMessageResponse:
-    answer = service_pb2.SendMessageResponse(status=v2.Status(code=v2.OK))
-    answer.entries.add(status=v2.Status(code=v2.OK), message_id="id", **entry)
-    return answer
+    response = service_pb2.SendMessageResponse(status=v2.Status(code=v2.OK))
+    response.entries.add(status=v2.Status(code=v2.OK), message_id="id", **entry)
+    return response
 
 
 def test_a_half_message_is_a_transaction_message_and_its_answer_names_the_transaction() -> None:

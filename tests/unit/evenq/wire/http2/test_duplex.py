@@ -92,18 +92,18 @@ def test_messages_leave_whole_and_in_order_whatever_the_windows_are(
     messages: list[bytes], window: int, steps: list[int]
 ) -> None:
     core, server = begun({f.INITIAL_WINDOW_SIZE: window}), Server(window)
-    found: list[bytes] = []
+    result: list[bytes] = []
     for message in messages:
         core.send(message)
-    found += server.take(core.take())
+    result += server.take(core.take())
     turn = 0
     while core.unsent_bytes:
         step = steps[turn % len(steps)]
         turn += 1
         core.feed(server.more(1, step))
         core.feed(server.more(0, step))
-        found += server.take(core.take())
-    assert found == messages
+        result += server.take(core.take())
+    assert result == messages
     assert not server.ended
     assert core.running
 
@@ -140,15 +140,15 @@ def test_answers_arrive_whole_whatever_pieces_they_come_in(
     core = DuplexStreaming(LIMITS)
     core.receive(f.settings({}))
     core.open(HEADERS)
-    found: list[bytes] = []
+    result: list[bytes] = []
     position, turn = 0, 0
     while position < len(came):
         size = len(came) if at_once else sizes[turn % len(sizes)]
         core.feed(came[position : position + size])
         position, turn = position + size, turn + 1
-        found += map(bytes, core.messages)
+        result += map(bytes, core.messages)
         core.messages.clear()
-    assert found == list(answers)
+    assert result == list(answers)
     assert core.running
     assert core.take().count(f.ping(b"question", ack=True)) == len(parts) // 2
     core.feed(tail())

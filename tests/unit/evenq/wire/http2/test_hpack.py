@@ -132,8 +132,8 @@ def test_what_another_encoder_writes_is_read(blocks: list[tuple[Pairs, bool, int
         if size is not None:
             encoder.header_table_size = size
         block = encoder.encode(pairs, huffman=huffman)
-        wanted = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
-        assert parted(decoded(decoder, block)) == parted(wanted)
+        expected = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
+        assert parted(decoded(decoder, block)) == parted(expected)
 
 
 @given(FIELDS)
@@ -220,15 +220,15 @@ def test_a_block_like_one_before_is_read_as_field_by_field(
         for at, place, byte in flips:
             if at == number and place < len(block):
                 block = block[:place] + bytes((byte,)) + block[place + 1 :]
-        found = []
+        result = []
         for decoder in (quick, slow):
             try:
                 made = decoder.decode(block)
-                found.append((fields_of(made), made.size, decoder.table_bytes, decoder.knows_length))
+                result.append((fields_of(made), made.size, decoder.table_bytes, decoder.knows_length))
             except HpackFault as fault:
-                found.append(str(fault))
-        assert found[0] == found[1]
-        if isinstance(found[0], str):
+                result.append(str(fault))
+        assert result[0] == result[1]
+        if isinstance(result[0], str):
             return
 
 

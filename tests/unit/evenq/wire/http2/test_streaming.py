@@ -87,14 +87,14 @@ def test_messages_arrive_whole_whatever_frames_and_pieces_they_come_in(
 ) -> None:
     core, data = begun(), answer(messages, cut, padded=padded)
     if feeds:
-        found: list[bytes] = []
+        result: list[bytes] = []
         for begin in range(0, len(data), size := (sizes or [1 << 20])[0]):
             core.feed(data[begin : begin + size])
-            found += map(bytes, core.messages)
+            result += map(bytes, core.messages)
             core.messages.clear()
     else:
-        found = put(core, data, sizes, looks=looks)
-    assert found == messages
+        result = put(core, data, sizes, looks=looks)
+    assert result == messages
     assert not core.running
     assert (core.status, core.leaving) == (0, False)
 
