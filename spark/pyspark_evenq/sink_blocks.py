@@ -94,7 +94,7 @@ def parted(
             raise SettingsError("a row has no topic: its column topic is null or empty; fill it, or give option topic")
         group = groups[at]
         if group:
-            # By the same hash as the SDK, so that rows and single messages of a group meet in one queue (PR-10).
+            # By the same hash as the SDK, so that rows and single messages of a group meet in one queue (PR-7).
             target = homes.get((chosen, group))
             if target is None:
                 home = queue_of_group(group, routes[chosen])

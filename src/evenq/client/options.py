@@ -37,7 +37,7 @@ class ProducerOptions:
     batch_messages: int = 1_000
     """A batch is sent when it holds this many messages. 1 .. 10,000."""
     max_attempts: int = 3
-    """Attempts per message, all with the same message id. 1 .. 1,000. PR-, wire contract 3.7."""
+    """Attempts per message, all with the same message id. 1 .. 1,000. PR-2, wire contract 3.7."""
     retry_first_ms: int = 20
     """Pause before another attempt at the broker that just failed; doubles each time. An attempt at another broker
     starts at once."""

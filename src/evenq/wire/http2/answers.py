@@ -21,6 +21,7 @@ TIMEOUT_MS_MAX = 10**8 - 1
 """Eight digits, in ms: 27 hours."""
 _METADATA, _BINARY = int(FieldKind.METADATA), int(FieldKind.BINARY)
 
+# "HTTP to gRPC Status Code Mapping" of the gRPC project.
 _HTTP = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -31,6 +32,7 @@ _HTTP = {
     503: Status.UNAVAILABLE,
     504: Status.UNAVAILABLE,
 }
+# "gRPC over HTTP2", Errors.
 _RESETS = {
     ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
     ErrorCode.CANCEL: Status.CANCELLED,
@@ -69,6 +71,7 @@ def _read(block: HeaderBlock) -> AnswerHead:
         if name == ":status":
             head.http_status = int(value) if value.isdecimal() and len(value) == 3 else 0
         elif name == "content-type":
+            # Behind it may stand what it carries (`+proto`) or a parameter.
             head.is_grpc = value.startswith("application/grpc") and value[16:17] in {"", "+", ";"}
         elif name == "grpc-status":
             head.status = int(value) if value.isdecimal() and len(value) <= 3 else None
