@@ -268,8 +268,10 @@ def test_a_caller_that_goes_away_cancels_its_handler() -> None:
 def test_a_burst_of_2000_polls_on_one_connection_is_served() -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = service.park
-        polls = [net.stream(address, STREAM, b"", timeout_ms=20_000) for _ in range(2_000)]
-        assert await asyncio.gather(*(anext(poll) for poll in polls)) == [b"first"] * 2_000
+        polls = [net.stream(address, STREAM, b"", timeout_ms=60_000) for _ in range(2_000)]
+        # The connection first: 2,000 calls beside it leave a busy machine no turn to make it before gRPC gives it up.
+        assert await anext(polls[0]) == b"first"
+        assert await asyncio.gather(*(anext(poll) for poll in polls[1:])) == [b"first"] * 1_999
         await until(lambda: door.running == 2_000)
         await door.stop()
         ended = await asyncio.gather(*(anext(poll) for poll in polls), return_exceptions=True)
