@@ -23,7 +23,7 @@ from evenq_broker.core.replication.actions import (
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
-from evenq_broker.core.replication.rules import LEADING, InvariantBroken, Role, Rules
+from evenq_broker.core.replication.rules import LEADING, NEVER, InvariantBroken, Role, Rules
 
 __all__ = ["QUEUED_MAX", "Follower"]
 
@@ -52,6 +52,7 @@ class Follower(Rules):
         self._move(Role.ELECTED if self._is_own_attempt(record) else Role.FENCED)
         self.persisting = record.epoch
         self.windows = {}
+        self.leader_ms = NEVER
         return [*actions, PersistEpoch(record.epoch)]
 
     def _follow(self) -> list[Action]:
@@ -214,3 +215,34 @@ class Follower(Rules):
         self.queued = tuple(rest)
         due = synced or end - self.reported >= self.config.ahead // REPORTS
         return [*learned, *(self._report(wants=False) if due else []), AppendRecords(self.writing)]
+
+    # Signs of life.
+
+    def _read_again(self, now_ms: int) -> None:
+        """The record was read and has not changed. If it could not be read for a while, its leader could not renew it
+        either, perhaps: then the link says whether it lives, until now. Of what it does not renew after that each look
+        counts, however long after the last one, so a leader that alone has lost the way to the record is replaced.
+        """
+        blind_ms = now_ms - self.read_ms - self.config.timing.blind_ms
+        self.read_ms = now_ms
+        if blind_ms > 0:
+            self.again_ms = now_ms if self.again_ms == NEVER else self.again_ms + blind_ms
+
+    def _lived_ms(self) -> int:
+        """When the leader last gave a sign of life: in the record, or to this copy while the record was away."""
+        return max(self.changed_ms, min(self.again_ms, self.leader_ms))
+
+    def _pass_time(self, now_ms: int) -> None:
+        """If this process did not run for a while, nobody was silent meanwhile: what came waits to be read."""
+        paused_ms = now_ms - self.ticked_ms - self.config.timing.blind_ms
+        self.ticked_ms = now_ms
+        if paused_ms <= 0:
+            return
+
+        def moved(ms: int) -> int:
+            return min(now_ms, ms + paused_ms)
+
+        self.heard = {id_: moved(ms) for id_, ms in self.heard.items()}
+        self.caught_up = {pair: (end, moved(ms)) for pair, (end, ms) in self.caught_up.items()}
+        if self.leader_ms != NEVER:
+            self.leader_ms = moved(self.leader_ms)

@@ -30,7 +30,7 @@ from evenq_broker.core.replication.messages import (
     Records,
 )
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
-from evenq_broker.core.replication.rules import LEADING, NOTHING, STANDING, InvariantBroken, Role
+from evenq_broker.core.replication.rules import LEADING, NEVER, NOTHING, STANDING, InvariantBroken, Role
 from evenq_broker.core.replication.windows import Window, reported
 
 __all__ = ["Leader"]
@@ -265,12 +265,14 @@ class Leader(Follower):
 
     def _lost(self, broker_id: int, now_ms: int) -> list[Action]:
         timing = self.config.timing
+        self._pass_time(now_ms)
         if self.role in LEADING and broker_id != self.config.broker_id:
             self.heard = {**self.heard, broker_id: now_ms - timing.lag_ms - 1}
             return self._upkeep(now_ms) if self.cas is None else []
         if self.role in STANDING and broker_id == self.leader_id():
             patience_ms = min(timing.suspect_ms, timing.renew_ms + timing.renew_ms // 2)
-            self.changed_ms = min(self.changed_ms, now_ms - timing.suspect_ms + patience_ms)
+            self.changed_ms = min(self._lived_ms(), now_ms - timing.suspect_ms + patience_ms)
+            self.leader_ms, self.lost_ms = NEVER, now_ms
         return []
 
     def _is_heard(self, now_ms: int) -> bool:

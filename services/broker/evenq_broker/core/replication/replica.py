@@ -33,7 +33,7 @@ from evenq_broker.core.replication.messages import (
     fault_of,
 )
 from evenq_broker.core.replication.record import Seen, UncleanElection, first_record, restored_record
-from evenq_broker.core.replication.rules import LEADING, STANDING, InvariantBroken, Role
+from evenq_broker.core.replication.rules import LEADING, NEVER, STANDING, InvariantBroken, Role
 
 __all__ = ["Replica"]
 
@@ -50,7 +50,7 @@ class Replica(Leader):
     def recovered(self, table: EpochTable, end: int, now_ms: int) -> list[Action]:
         """The log was scanned, a torn tail cut, and all of it synced. Must be the first event."""
         self.table, self.end, self.durable = table, end, end
-        self.changed_ms = self.retried_ms = now_ms
+        self.changed_ms = self.retried_ms = self.read_ms = self.ticked_ms = now_ms
         return self._guarded(self._wake)
 
     def _wake(self) -> list[Action]:
@@ -138,8 +138,10 @@ class Replica(Leader):
         if self._is_over(record.epoch):
             return [RecordTooOld(record.epoch, max(self.max_epoch, self.persisting))]
         if self.seen is not None and record.version <= self.seen.record.version:
+            if record.version == self.seen.record.version:
+                self._read_again(now_ms)
             return []
-        self.seen, self.changed_ms = seen, now_ms
+        self.seen, self.changed_ms, self.read_ms, self.again_ms = seen, now_ms, now_ms, NEVER
         cas = self.cas
         if cas is not None and (cas.expected is None or record.version > cas.expected.record.version):
             self.cas = None  # R7: now it is known what became of it, and that it cannot happen any more
@@ -230,7 +232,7 @@ class Replica(Leader):
     def lost(self, broker_id: int, now_ms: int) -> list[Action]:
         """The link to a broker broke, as it does when its process ends. A leader counts it as silent now; it comes back
         as every copy does that has caught up. A follower that lost its leader waits for one sign of life in the record
-        and not for several.
+        and not for several, and what it heard of it before does not count.
         """
         return self._guarded(lambda: self._lost(broker_id, now_ms))
 
@@ -260,6 +262,8 @@ class Replica(Leader):
         return [*handed, StopServing(f"broker {envelope.sender} is in epoch {envelope.epoch}"), ReadRecord()]
 
     def _hear(self, envelope: Envelope, now_ms: int) -> list[Action]:
+        if envelope.sender == self.leader_id():
+            self.leader_ms = now_ms
         match envelope.body:
             case EpochsRequest() as request:
                 return self._on_request(envelope, request)
@@ -279,6 +283,7 @@ class Replica(Leader):
         return self._guarded(lambda: self._tick(now_ms))
 
     def _tick(self, now_ms: int) -> list[Action]:
+        self._pass_time(now_ms)
         actions: list[Action] = []
         again = now_ms - self.retried_ms >= self.config.timing.retry_ms
         if again:
@@ -320,9 +325,11 @@ class Replica(Leader):
         timing, record = self.config.timing, self.record
         if self.role not in STANDING or record is None:
             return []
+        if now_ms - self.read_ms > timing.blind_ms or self.read_ms < self.lost_ms:
+            return []  # what is proposed now may be carried out when the record is back, before its leader renews it
         own = record.leader == self.config.broker_id  # of an earlier start: no copy leads (R2)
         quiet_ms = 0 if own else timing.suspect_ms + self.rank * timing.backoff_ms
-        return self.stand() if now_ms - self.changed_ms >= quiet_ms else []
+        return self.stand() if now_ms - self._lived_ms() >= quiet_ms else []
 
     # Invariants.
 

@@ -23,6 +23,10 @@ __all__ = ["LEADING", "InvariantBroken", "Mode", "ReplicationConfig", "Role", "R
 
 NOTHING = -1
 """In place of an offset: none."""
+NEVER = -1 << 62
+"""In place of a time, ms."""
+BLIND_MS_MIN = 100
+"""Owners tell what time it is more often than this."""
 
 
 class InvariantBroken(Exception):
@@ -81,7 +85,7 @@ class Timing:
     renew_ms: int = 2_000
     """Between two signs of life of a leader."""
     suspect_ms: int = 6_000
-    """After this time without a change of the record, an in-sync follower stands for election."""
+    """After this time without a sign of life of the leader, an in-sync follower stands for election."""
     backoff_ms: int = 500
     """So much longer for each better one before it."""
     lag_ms: int = 3_000
@@ -98,6 +102,13 @@ class Timing:
             )
         if min(self.backoff_ms, self.lag_ms, self.drain_ms) <= 0:
             raise ValueError("backoff_ms, lag_ms and drain_ms must be over 0")
+
+    @property
+    def blind_ms(self) -> int:
+        """Who has not read the record for longer than this, or has not run, says nothing of a leader's silence by that.
+        Small enough that a leader which was about to renew the record when it went away is not suspected before.
+        """
+        return max((self.suspect_ms - self.renew_ms) // 2, self.retry_ms, BLIND_MS_MIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +145,10 @@ class Rules:
     """See the module. Attributes are for reading; only events change them."""
 
     __slots__ = (
-        "acks", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms", "durable", "end",
-        "epoch_start_end", "gap_at", "heard", "hw", "hw_epoch", "max_epoch", "nominated", "number", "own_pair",
-        "persisting", "queued", "rank", "reported", "request", "retried_ms", "role", "seen", "session", "silent",
-        "store_id", "successor", "table", "windows", "writing",
+        "acks", "again_ms", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms",
+        "durable", "end", "epoch_start_end", "gap_at", "heard", "hw", "hw_epoch", "leader_ms", "lost_ms", "max_epoch",
+        "nominated", "number", "own_pair", "persisting", "queued", "rank", "read_ms", "reported", "request", "retried_ms", "role",
+        "seen", "session", "silent", "store_id", "successor", "table", "ticked_ms", "windows", "writing",
     )  # fmt: skip
 
     queued: tuple[Records, ...]
@@ -146,6 +157,16 @@ class Rules:
     """Of a follower: where its log ended when it said so last."""
     gap_at: int
     """Of a follower: where records are missing that were asked for again already."""
+    read_ms: int
+    """When the record was last read, or seen to change."""
+    again_ms: int
+    """Since when the record can be read again, if it could not be, and has not changed; else `NEVER`."""
+    leader_ms: int
+    """Of a follower: when a message of the leader last came, since their link broke last; `NEVER`: none did."""
+    lost_ms: int
+    """Of a follower: when the link to the leader last broke."""
+    ticked_ms: int
+    """When the owner last told what time it is."""
 
     def __init__(  # noqa: PLR0915 - one line for each part of the state
         self, config: ReplicationConfig, *, store_id: str, epoch_seen: int, session: int
@@ -161,6 +182,8 @@ class Rules:
         """An epoch on its way to disk; 0: none."""
         self.seen: Seen | None = None
         """The newest record known."""
+        self.read_ms = self.ticked_ms = 0
+        self.again_ms = self.leader_ms = self.lost_ms = NEVER
         self.changed_ms = self.retried_ms = 0
         """When the record was last seen to change, and what may have been lost was last repeated."""
         self.table: EpochTable = EMPTY

@@ -95,8 +95,25 @@ def fetching(id_: int = 1, *, mode: Mode = Mode.REPL_SYNC, ahead: int = 0) -> Re
     return one
 
 
+def watch(
+    one: Replica, since_ms: int, until_ms: int, *, reads: bool = True, hears: bool = False, step_ms: int = 100
+) -> list[Action]:
+    """Time passes for a follower of broker 0 in epoch 1, behind `since_ms` and up to `until_ms`: the record is read again
+    and again and does not change, or is away; the leader is heard of, or is not. Gives all that the follower did.
+    """
+    actions: list[Action] = []
+    for now_ms in range(since_ms + step_ms, until_ms + 1, step_ms):
+        assert one.seen is not None
+        if reads:
+            actions += one.observed(one.seen, now_ms)
+        if hears:
+            actions += one.receive(envelope(0, records(one.end, one.end)), now_ms)
+        actions += one.tick(now_ms)
+    return actions
+
+
 def records(start: int, end: int, *, epochs: tuple[EpochStart, ...] = (), previous: int = 1, committed: int = 0, rank: int = 0) -> Records:  # fmt: skip
     return Records(start, end, previous, epochs, committed, rank, b"")
 
 
-__all__ = ["PAIRS", "STORES", "EpochsRequest", "confirm", "envelope", "fetching", "only", "ready", "records", "replica", "seen", "starting"]  # fmt: skip
+__all__ = ["PAIRS", "STORES", "EpochsRequest", "confirm", "envelope", "fetching", "only", "ready", "records", "replica", "seen", "starting", "watch"]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -28,7 +29,7 @@ from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, F
 from evenq_broker.core.replication.record import Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import InvariantBroken, Mode, Role
-from group import PAIRS, envelope, fetching, only, records, replica, seen
+from group import PAIRS, config, envelope, fetching, only, records, replica, seen, watch
 
 TABLE = EpochTable(0, (EpochStart(1, 0),))
 
@@ -246,13 +247,14 @@ def test_a_partial_copy_counts_as_far_as_it_went() -> None:
 
 def test_a_follower_stands_after_the_record_was_still_for_so_long_and_the_worse_one_later() -> None:
     one = fetching()
-    assert only(one.tick(5_999), CompareAndSet) == []
-    (call,) = only(one.tick(6_000), CompareAndSet)
+    assert elections(watch(one, 0, 5_900)) == []
+    assert elections(one.tick(5_999)) == []
+    (call,) = elections(one.tick(6_000))
     assert (call.proposed.epoch, call.proposed.leader, call.proposed.isr) == (2, 1, PAIRS)
     worse = fetching()
     worse.receive(envelope(0, records(10, 10, rank=1)), 0)
-    assert only(worse.tick(6_000), CompareAndSet) == []
-    assert only(worse.tick(6_500), CompareAndSet)
+    assert elections(watch(worse, 0, 6_400)) == []
+    assert elections(worse.tick(6_500))
 
 
 @pytest.mark.parametrize("isr", [PAIRS[:1], (PAIRS[0], Pair(1, "e" * 32))])
@@ -320,14 +322,22 @@ def test_a_failed_disk_fences() -> None:
     assert [type(action) for action in actions] == [StopServing, Fence]
 
 
+def elections(actions: list[Action]) -> list[CompareAndSet]:
+    return only(actions, CompareAndSet)
+
+
 def test_a_follower_that_lost_its_leader_waits_for_one_sign_of_life() -> None:
     one = fetching()
     one.observed(seen(3, epoch=1, leader=0), 1_000)
+    watch(one, 1_000, 1_500)
     assert one.lost(2, 1_500) == []
-    assert only(one.tick(6_900), CompareAndSet) == [], "another follower's link says nothing of the leader"
+    assert elections(watch(one, 1_500, 6_900)) == [], "another follower's link says nothing of the leader"
+    one = fetching()
+    one.observed(seen(3, epoch=1, leader=0), 1_000)
+    watch(one, 1_000, 2_000)
     assert one.lost(0, 2_000) == []
-    assert only(one.tick(4_900), CompareAndSet) == []
-    assert only(one.tick(5_100), CompareAndSet)
+    assert elections(watch(one, 2_000, 4_900)) == []
+    assert elections(watch(one, 4_900, 5_000))
 
 
 def test_a_sign_of_life_after_the_link_broke_restores_its_patience() -> None:
@@ -335,5 +345,123 @@ def test_a_sign_of_life_after_the_link_broke_restores_its_patience() -> None:
     one.observed(seen(3, epoch=1, leader=0), 1_000)
     one.lost(0, 2_000)
     one.observed(seen(4, epoch=1, leader=0), 3_000)
-    assert only(one.tick(8_900), CompareAndSet) == []
-    assert only(one.tick(9_100), CompareAndSet)
+    assert elections(watch(one, 3_000, 8_900)) == []
+    assert elections(watch(one, 8_900, 9_000))
+
+
+# The record's place is away, or this process was. The last sign of life of broker 0 in the record was at 2 s, and it is
+# read until 3 s; a leader would have renewed it at 4 s.
+
+
+def away(until_ms: int, *, hears: bool) -> Replica:
+    """A follower whose record is away from 3 s on."""
+    one = fetching()
+    one.observed(seen(3, epoch=1, leader=0), 2_000)
+    assert elections(watch(one, 2_000, 3_000, hears=True)) == []
+    assert elections(watch(one, 3_000, until_ms, reads=False, hears=hears)) == [], "it would be carried out at the return"
+    return one
+
+
+@pytest.mark.parametrize("until_ms", [6_000, 9_000, 21_000])
+def test_after_an_outage_of_the_record_a_leader_that_was_heard_of_has_all_its_time_to_renew_it(until_ms: int) -> None:
+    one = away(until_ms, hears=True)
+    assert elections(watch(one, until_ms, until_ms + 6_000, hears=True)) == []
+    (call,) = elections(watch(one, until_ms + 6_000, until_ms + 6_100, hears=True))
+    assert call.proposed.epoch == 2, "who does not renew it then is replaced, however well it is heard of"
+
+
+def test_after_an_outage_a_leader_that_renews_the_record_is_followed_as_before() -> None:
+    one = away(21_000, hears=True)
+    assert elections(watch(one, 21_000, 25_000, hears=True)) == []
+    one.observed(seen(4, epoch=1, leader=0), 25_000)
+    assert elections(watch(one, 25_000, 30_900)) == [], "no longer by its messages, as the record says it"
+    assert elections(watch(one, 30_900, 31_000))
+
+
+def test_after_an_outage_a_leader_that_was_not_heard_of_is_replaced_at_once() -> None:
+    assert elections(watch(away(21_000, hears=False), 21_000, 21_100))
+
+
+def test_after_an_outage_a_leader_whose_link_broke_is_replaced_at_once_and_one_that_is_heard_of_again_is_not() -> None:
+    one = away(15_000, hears=True)
+    one.lost(0, 15_000)
+    watch(one, 15_000, 20_000, reads=False)
+    assert elections(watch(one, 20_000, 20_100))
+    one = away(15_000, hears=True)
+    one.lost(0, 15_000)
+    watch(one, 15_000, 20_000, reads=False, hears=True)
+    assert elections(watch(one, 20_000, 26_000, hears=True)) == []
+
+
+def test_a_leader_that_hangs_before_the_record_is_back_is_replaced_as_late_as_any_other() -> None:
+    one = away(15_000, hears=True)
+    watch(one, 15_000, 18_000, reads=False)
+    assert elections(watch(one, 18_000, 20_900)) == []
+    assert elections(watch(one, 20_900, 21_000)), "6 s after it was last heard of"
+
+
+def test_a_link_that_breaks_after_an_outage_leaves_the_leader_time_for_one_sign_of_life() -> None:
+    one = away(15_000, hears=True)
+    watch(one, 15_000, 16_000, hears=True)
+    one.lost(0, 16_000)
+    assert elections(watch(one, 16_000, 18_900)) == []
+    assert elections(watch(one, 18_900, 19_000))
+
+
+def test_a_leader_that_never_renews_is_replaced_although_the_record_comes_and_goes() -> None:
+    """Or is so slow that each look at it takes long: each counts for something."""
+    one = away(15_000, hears=True)
+    looks: list[int] = []
+    for at_ms in range(15_000, 35_000, 4_000):
+        did = watch(one, at_ms, at_ms + 100, hears=True)
+        did += watch(one, at_ms + 100, at_ms + 4_000, reads=False, hears=True)
+        looks += [at_ms] * bool(elections(did))
+    assert looks[0] == 23_000, "2 s of each time between two looks"
+
+
+def test_a_short_time_without_the_record_counts_as_silence() -> None:
+    """Else each lost answer would make a failover later."""
+    one = away(4_900, hears=True)
+    assert elections(watch(one, 4_900, 7_900, hears=True)) == []
+    assert elections(watch(one, 7_900, 8_000, hears=True))
+
+
+def test_a_link_that_breaks_as_the_record_goes_away_does_not_make_it_stand_before_it_reads_it() -> None:
+    timing = replace(config(1).timing, renew_ms=500, suspect_ms=6_000)  # it waits for less than it may be blind
+    one = fetching()
+    one.config = replace(one.config, timing=timing)
+    one.observed(seen(3, epoch=1, leader=0), 2_000)
+    watch(one, 2_000, 2_900)
+    one.lost(0, 3_000)
+    assert elections(watch(one, 3_000, 4_000, reads=False)) == []
+    assert elections(watch(one, 4_000, 4_100))
+
+
+def test_a_process_that_was_paused_reads_the_record_before_it_stands() -> None:
+    one = fetching()
+    watch(one, 0, 1_000, hears=True)
+    assert elections(one.tick(31_000)) == []
+    one.observed(seen(3, epoch=1, leader=0), 31_000)
+    assert elections(watch(one, 31_000, 36_900)) == []
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_when_all_were_paused_the_leader_has_all_its_time_to_renew_the_record(read_first: bool) -> None:
+    """A machine that sleeps: the record is as it was, and the leader was heard of just before."""
+    one = fetching()
+    watch(one, 0, 1_000, hears=True)
+    assert one.seen is not None
+    if read_first:
+        one.observed(one.seen, 31_000)
+    one.tick(31_000)
+    assert elections(watch(one, 31_000, 32_900)) == [], "before the leader is heard of again"
+    assert elections(watch(one, 32_900, 36_900, hears=True)) == []
+    assert elections(watch(one, 36_900, 37_200, hears=True))
+
+
+def test_a_process_that_was_paused_while_its_leader_died_stands_once_it_has_read_the_record() -> None:
+    one = fetching()
+    watch(one, 0, 1_000, hears=True)
+    one.lost(0, 31_000)
+    one.tick(31_000)
+    assert elections(watch(one, 31_000, 31_100))

@@ -36,7 +36,7 @@ from evenq_broker.core.replication.messages import (
 from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Mode, Role
-from group import PAIRS, confirm, envelope, fetching, only, ready, replica, seen, starting
+from group import PAIRS, confirm, envelope, fetching, only, ready, replica, seen, starting, watch
 
 NEW = Pair(2, "d" * 32)
 
@@ -115,6 +115,7 @@ def test_a_replaced_store_is_swapped_for_the_old_one_and_the_old_one_no_longer_c
 def test_a_silent_follower_leaves_the_in_sync_set_after_three_seconds_and_comes_back() -> None:
     one = ready()
     one.tick(0)
+    one.tick(1_500)
     confirm(one, 1, 10, now_ms=2_900)
     (call,) = only(one.tick(2_999), CompareAndSet)
     assert call.proposed.isr == PAIRS  # a sign of life
@@ -127,12 +128,33 @@ def test_a_silent_follower_leaves_the_in_sync_set_after_three_seconds_and_comes_
     assert call.proposed.isr == PAIRS
 
 
+def test_a_leader_that_was_paused_hears_what_came_meanwhile_before_it_counts_anybody_as_silent() -> None:
+    one = ready()
+    one.tick(0)
+    (call,) = only(one.tick(30_000), CompareAndSet)
+    assert call.proposed.isr == PAIRS, "a sign of life, and all are in sync"
+    assert one.may_append()
+    one.cas_done(call.number, Seen(call.proposed, "3"), 30_000)
+    confirm(one, 1, 10, now_ms=30_010)
+    (call,) = only(one.tick(31_100), CompareAndSet)
+    assert call.proposed.isr == PAIRS[:2], "who says nothing then is silent: of the pause 2 s count"
+
+
+def test_a_link_that_broke_while_the_leader_was_paused_makes_that_copy_silent_at_once() -> None:
+    one = ready()
+    one.tick(0)
+    (call,) = only(one.lost(2, 30_000), CompareAndSet)
+    assert call.proposed.isr == PAIRS[:2]
+
+
 def test_a_leader_that_too_few_hear_gives_no_signs_of_life() -> None:
     one = starting(isr=PAIRS[:2])
+    one.tick(1_000)
     confirm(one, 1, 10, now_ms=2_000)
-    (call,) = only(one.tick(2_100), CompareAndSet)
-    assert call.proposed.isr == PAIRS[:2]
-    one.cas_done(call.number, Seen(call.proposed, "3"), 2_100)
+    for now_ms in (2_100, 4_100, 6_100):
+        (call,) = only(one.tick(now_ms), CompareAndSet)
+        assert call.proposed.isr == PAIRS[:2]
+        one.cas_done(call.number, Seen(call.proposed, str(now_ms)), now_ms)
     assert only(one.tick(8_100), CompareAndSet) == []  # broker 1 was last heard of over 6 s ago
     confirm(one, 1, 10, now_ms=8_200)
     assert only(one.tick(8_300), CompareAndSet)
@@ -404,7 +426,7 @@ def test_the_founder_of_a_new_group_writes_the_first_record_and_nobody_else_does
     (call,) = only(founder.absent(0), CompareAndSet)
     assert (call.expected, call.proposed.isr) == (None, PAIRS[:1])
     founder.cas_done(call.number, Seen(call.proposed, "1"), 0)
-    assert only(founder.tick(6_000), CompareAndSet)
+    assert only(watch(founder, 0, 6_000), CompareAndSet)
 
 
 def test_a_founder_whose_log_has_something_does_not_begin_a_second_history() -> None:
@@ -455,6 +477,9 @@ def test_a_follower_whose_disk_is_full_leaves_the_set_and_writes_go_on_and_it_co
     for now_ms in range(2_000, 5_000, 1_000):
         confirm(one, 1, 20, now_ms=now_ms)
         confirm(one, 2, 10, now_ms=now_ms, wants=True)
+        for call in only(one.tick(now_ms), CompareAndSet):
+            assert call.proposed.isr == PAIRS
+            one.cas_done(call.number, Seen(call.proposed, str(now_ms)), now_ms)
     (call,) = only(one.tick(5_000), CompareAndSet)
     assert call.proposed.isr == PAIRS[:2]
     one.cas_done(call.number, Seen(call.proposed, "9"), 5_000)
