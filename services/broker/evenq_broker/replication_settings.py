@@ -70,8 +70,8 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         ge=20,
         le=600_000,
         description="Another broker becomes leader when the leader gave no sign of life for this time, ms; "
-        "more than renew_ms. Lower values shorten the pause after a crash; raise it if leaders change "
-        "without a crash.",
+        "more than renew_ms. Time in which the group record could not be reached does not count. Lower values shorten "
+        "the pause after a crash; raise it if leaders change without a crash.",
     )
     lag_ms: int = Field(
         default=3_000,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.moments import MOMENTS, NOT_NOW, Moments
+from replicated_sim.outages import play_outage
 from replicated_sim.scenario import GroupStep
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class GroupFaults:
         for copy in world.copies:
             copy.disk.disarm()
         world.note("everything is well again")
+        await play_outage(world)
 
     async def _step(self, step: GroupStep) -> None:
         world = self.world

@@ -14,6 +14,7 @@ from evenq_broker.core.replication.actions import Action
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.record import GroupRecord, Pair
 from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import STANDING
 from evenq_broker.core.state.records import Op, TopicPut, encode_op
 from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.replication import identity, replica_log
@@ -172,6 +173,15 @@ def _as_it_lies(disk: Disk, segment_bytes: int, start: int, end: int) -> bytes:
         file.close()
 
 
+def _by_the_record_alone(self: Replica, now_ms: int) -> list[Action]:
+    """A leader is silent while the record does not change, whether anybody can read or write it or not."""
+    timing, record = self.config.timing, self.record
+    if self.role not in STANDING or record is None:
+        return []
+    quiet_ms = 0 if record.leader == self.config.broker_id else timing.suspect_ms + self.rank * timing.backoff_ms
+    return self.stand() if now_ms - self.sign_ms >= quiet_ms else []
+
+
 _CONFIRM = Replica._confirm
 _MAY_STAND = Replica._may_stand
 _PERSISTED = Replica._persisted
@@ -207,6 +217,7 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
         (log_damage, "read_whole_records", _as_it_lies),
         (LogScan, "again", LogScan.pass_over),
     ],
+    "silence": lambda: [(Replica, "_stand_by", _by_the_record_alone)],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }
 
@@ -229,6 +240,7 @@ PLANTS = {
     "R10 replaced disk": "an empty disk passes for the one that it replaces",
     "R12 receives": "a leader hands messages out before their delivery is committed",
     "repair": "damaged records are repaired with whatever another copy has there, unchecked",
+    "silence": "a leader counts as silent while the record cannot be reached",
     "fsync": "nothing of a log is synced",
 }
 """Name of a plant and what it does."""
@@ -237,7 +249,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (0, 1), "5663": (90, 22), "6662": (1, 0), "7017": (1, 0), "7689": (2, 0),
     "7790": (0, 1), "9804": (3, 2), "R3 lower epochs": (58, 81), "R3 synced epoch": (58, 81),
     "R4 cut": (7, 10), "R5 confirmed": (0, 10), "R8 admission": (21, 17), "R10 store id": (18, 24),
-    "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "repair": (9,), "fsync": (0, 4),
+    "R10 replaced disk": (18, 24), "R12 receives": (2, 72), "repair": (9,), "silence": (2, 0), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 

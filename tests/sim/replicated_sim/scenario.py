@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "SLOW_MS", "GroupPlan", "GroupStep", "group_plan"]
+__all__ = ["KINDS", "OUTAGES", "SLOW_MS", "GroupPlan", "GroupStep", "Outage", "group_plan"]
 
 NODES = {
     "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
@@ -22,6 +22,7 @@ ROT = "rot"  # bits turn under a running broker, in some of the plays, beside wh
 KINDS = (*{**NODES, **NETS}, ROT)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
+OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
 TARGETS = ("leader", "leader", "follower", "any")
 
 
@@ -34,6 +35,18 @@ class GroupStep:
     target: str
     """Which copy, as it is at the moment."""
     lasts_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """What a group that is whole again goes through at the end, and must come out of without an election."""
+
+    what: str
+    """One of `OUTAGES`."""
+    lasts_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.what} for {self.lasts_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +65,8 @@ class GroupPlan:
     snapshot_log_bytes: int
     steps: tuple[GroupStep, ...]
     heal_ms: int
+    outage: Outage | None
+    """After `heal_ms`; None: there is none."""
 
     def __str__(self) -> str:
         steps = ", ".join(f"{step.what} {step.target} at {step.at_ms} for {step.lasts_ms}" for step in self.steps)
@@ -60,7 +75,7 @@ class GroupPlan:
         return (
             f"{self.mode} mode, {clocks} clocks, disks {self.device_ms[0]} to {self.device_ms[1]} ms{slow}, log files of "
             f"{self.segment_bytes}, a snapshot each {self.snapshot_log_bytes} bytes, {len(self.steps)} steps until "
-            f"{self.heal_ms} ms: {steps}"
+            f"{self.heal_ms} ms: {steps}; then {self.outage or 'nothing'}"
         )
 
 
@@ -70,6 +85,16 @@ def _rot(seed: int, last_ms: int) -> list[GroupStep]:
     if rng.random() < 0.75:
         return []
     return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), ROT, rng.choice(TARGETS), 0) for _ in range(3)]
+
+
+def _outage(seed: int) -> Outage | None:
+    """In one seed of two."""
+    rng = random.Random(f"group outage {seed}")
+    if rng.random() < 0.5:
+        return None
+    what = rng.choice(OUTAGES)
+    # A pause of more than 5 s breaks the links, and a broken link is a sign of death.
+    return Outage(what, rng.choice((1_700, 2_500, 3_500) if "pause" in what else (1_000, 2_500, 4_500, 7_000)))
 
 
 def group_plan(seed: int) -> GroupPlan:
@@ -95,4 +120,5 @@ def group_plan(seed: int) -> GroupPlan:
         snapshot_log_bytes=rng.choice((1 << 14, 1 << 16, 1 << 24)),
         steps=tuple(steps),
         heal_ms=max(step.at_ms + step.lasts_ms for step in steps) + 500,
+        outage=_outage(seed),
     )

@@ -37,6 +37,7 @@ from replicated_sim.clients import MemoryRecorder, SimClients, drain
 from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.faults import GroupFaults
 from replicated_sim.judging import GroupOutcome, judged
+from replicated_sim.outages import SUSPECT_MS
 from replicated_sim.plants import planted
 from replicated_sim.record_place import GroupPlace, SimCoordinator
 from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
@@ -427,7 +428,7 @@ class GroupWorld:
             ),
             replication=ReplicationSettings(
                 members=",".join(f"{number}=b{number}:8083" for number in COPIES), broker_id=copy.number,
-                mode=plan.mode, record="file:nowhere", renew_ms=300, suspect_ms=1_500, lag_ms=1_000,
+                mode=plan.mode, record="file:nowhere", renew_ms=300, suspect_ms=SUSPECT_MS, lag_ms=1_000,
             ),
             register_interval_ms=1_000,
             peer_timeout_ms=1_000,

@@ -57,6 +57,22 @@ def test_somebodys_lease_is_taken_only_after_its_duration_without_any_sign_of_li
     assert write == Write(record=Record(holder="a", duration_ms=6_000, began_ms=101), version="2", started_ms=11_000)
 
 
+def test_a_candidate_that_could_not_look_for_long_takes_only_what_its_holder_has_stopped_to_believe() -> None:
+    """Time of its own blindness counts, unlike for copies of a broker (decision 84): a holder that cannot renew stops by
+    itself, so nobody is left to wait for; and one that did renew is seen to, at the look or by the version of the write.
+    """
+    paused, holder = Elector("b", TIMING), leading()
+    assert paused.observed(seen("a", "1"), now_ms=0, wall_ms=1) == []
+    (renewal,) = holder.due(now_ms=3_000)
+    assert isinstance(renewal, Write)
+    assert holder.written(renewal, "2", now_ms=3_000) == []
+    assert paused.observed(seen("a", "2"), now_ms=30_000, wall_ms=1) == [], "it was renewed meanwhile"
+    (write,) = paused.observed(seen("a", "2"), now_ms=36_000, wall_ms=1)
+    assert isinstance(write, Write)
+    assert write.version == "2", "else it loses the race"
+    assert not holder.leads(7_000)
+
+
 @pytest.mark.parametrize(("duration_ms", "over_ms"), [(9_000, 9_000), (0, 6_000), (-5, 6_000)])
 def test_the_holders_own_duration_counts_if_it_is_longer(duration_ms, over_ms) -> None:
     elector = Elector("a", TIMING)

@@ -230,7 +230,11 @@ class Follower(Rules):
 
     def _lived_ms(self) -> int:
         """When the leader last gave a sign of life: in the record, or to this copy while the record was away."""
-        return max(self.changed_ms, min(self.again_ms, self.leader_ms))
+        return max(self.sign_ms, min(self.again_ms, self.leader_ms))
+
+    def unchanged_ms(self) -> int:
+        """For how long the record was seen not to change. Grows only while it can be read."""
+        return max(0, self.read_ms - max(self.changed_ms, self.again_ms))
 
     def _pass_time(self, now_ms: int) -> None:
         """If this process did not run for a while, nobody was silent meanwhile: what came waits to be read."""

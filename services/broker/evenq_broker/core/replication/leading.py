@@ -271,7 +271,7 @@ class Leader(Follower):
             return self._upkeep(now_ms) if self.cas is None else []
         if self.role in STANDING and broker_id == self.leader_id():
             patience_ms = min(timing.suspect_ms, timing.renew_ms + timing.renew_ms // 2)
-            self.changed_ms = min(self._lived_ms(), now_ms - timing.suspect_ms + patience_ms)
+            self.sign_ms = min(self._lived_ms(), now_ms - timing.suspect_ms + patience_ms)
             self.leader_ms, self.lost_ms = NEVER, now_ms
         return []
 

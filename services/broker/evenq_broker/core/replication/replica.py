@@ -50,7 +50,7 @@ class Replica(Leader):
     def recovered(self, table: EpochTable, end: int, now_ms: int) -> list[Action]:
         """The log was scanned, a torn tail cut, and all of it synced. Must be the first event."""
         self.table, self.end, self.durable = table, end, end
-        self.changed_ms = self.retried_ms = self.read_ms = self.ticked_ms = now_ms
+        self.changed_ms = self.retried_ms = self.read_ms = self.sign_ms = self.ticked_ms = now_ms
         return self._guarded(self._wake)
 
     def _wake(self) -> list[Action]:
@@ -141,7 +141,8 @@ class Replica(Leader):
             if record.version == self.seen.record.version:
                 self._read_again(now_ms)
             return []
-        self.seen, self.changed_ms, self.read_ms, self.again_ms = seen, now_ms, now_ms, NEVER
+        self.seen, self.again_ms = seen, NEVER
+        self.changed_ms = self.read_ms = self.sign_ms = now_ms
         cas = self.cas
         if cas is not None and (cas.expected is None or record.version > cas.expected.record.version):
             self.cas = None  # R7: now it is known what became of it, and that it cannot happen any more

@@ -147,8 +147,9 @@ class Rules:
     __slots__ = (
         "acks", "again_ms", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms",
         "durable", "end", "epoch_start_end", "gap_at", "heard", "hw", "hw_epoch", "leader_ms", "lost_ms", "max_epoch",
-        "nominated", "number", "own_pair", "persisting", "queued", "rank", "read_ms", "reported", "request", "retried_ms", "role",
-        "seen", "session", "silent", "store_id", "successor", "table", "ticked_ms", "windows", "writing",
+        "nominated", "number", "own_pair", "persisting", "queued", "rank", "read_ms", "reported", "request",
+        "retried_ms", "role", "seen", "session", "sign_ms", "silent", "store_id", "successor", "table", "ticked_ms",
+        "windows", "writing",
     )  # fmt: skip
 
     queued: tuple[Records, ...]
@@ -165,6 +166,8 @@ class Rules:
     """Of a follower: when a message of the leader last came, since their link broke last; `NEVER`: none did."""
     lost_ms: int
     """Of a follower: when the link to the leader last broke."""
+    sign_ms: int
+    """Of a follower: its wait for a sign of life in the record began then; earlier, if the link to the leader broke."""
     ticked_ms: int
     """When the owner last told what time it is."""
 
@@ -182,7 +185,7 @@ class Rules:
         """An epoch on its way to disk; 0: none."""
         self.seen: Seen | None = None
         """The newest record known."""
-        self.read_ms = self.ticked_ms = 0
+        self.read_ms = self.sign_ms = self.ticked_ms = 0
         self.again_ms = self.leader_ms = self.lost_ms = NEVER
         self.changed_ms = self.retried_ms = 0
         """When the record was last seen to change, and what may have been lost was last repeated."""

@@ -55,11 +55,11 @@ class UncleanPlan:
 
 
 def unclean_plan(
-    view: ReplicaGroupView, record: GroupRecord | None, order: UncleanOrder | None, *, changed_ms_ago: int,
+    view: ReplicaGroupView, record: GroupRecord | None, order: UncleanOrder | None, *, unchanged_ms: int,
     quiet_ms: int,
 ) -> UncleanPlan:  # fmt: skip
-    """`view`: of all copies that answer; `record`: as the copy asked knows it, which has changed so long ago; after
-    `quiet_ms` without a change no leader lives. `order` None: no copy was named yet.
+    """`view`: of all copies that answer; `record`: as the copy asked knows it, and for how long it has read it without
+    a change; after `quiet_ms` no leader lives. `order` None: no copy was named yet.
     """
     answering = [one for one in view.copies if one.state is not CopyState.AWAY]
     candidates = [one for one in answering if not one.may_lead]
@@ -68,7 +68,7 @@ def unclean_plan(
         LostPair(broker_id=pair.broker_id, store_id=pair.store_id, away_since_ms=_away_since_ms(view, pair.broker_id))
         for pair in ([] if record is None else record.isr)
     )
-    refusal = _why_not_now(view, record, answering, changed_ms_ago=changed_ms_ago, quiet_ms=quiet_ms)
+    refusal = _why_not_now(view, record, answering, unchanged_ms=unchanged_ms, quiet_ms=quiet_ms)
     if not refusal and order is not None:
         refusal = _why_not_this(view, order, best)
     suggested = NO_LEADER if best is None else best.copy
@@ -103,7 +103,7 @@ def _away_since_ms(view: ReplicaGroupView, broker_id: int) -> int:
 
 
 def _why_not_now(
-    view: ReplicaGroupView, record: GroupRecord | None, answering: list[CopyView], *, changed_ms_ago: int, quiet_ms: int
+    view: ReplicaGroupView, record: GroupRecord | None, answering: list[CopyView], *, unchanged_ms: int, quiet_ms: int
 ) -> str:
     if not view.mode:
         return f"broker {view.broker_name} has one copy"
@@ -120,10 +120,10 @@ def _why_not_now(
             f"copy {', copy '.join(able)} answers and may lead: it has all that is committed, and leads by itself, or "
             "its log says why it cannot"
         )
-    if changed_ms_ago < quiet_ms:
+    if unchanged_ms < quiet_ms:
         return (
-            f"the group record changed {changed_ms_ago / 1000:.1f} s ago, so a leader may live that copy "
-            f"{view.told_by} cannot reach; try again after {quiet_ms / 1000:.0f} s without a change"
+            f"copy {view.told_by} has read the group record for {unchanged_ms / 1000:.1f} s without a change, so a "
+            f"leader may live that it cannot reach; try again once it could read it for {quiet_ms / 1000:.0f} s"
         )
     return ""
 

@@ -135,7 +135,7 @@ class ReplicaControl:
         replica = self._driver.replica
         return unclean_plan(
             view, replica.record, order,
-            changed_ms_ago=self._clock.monotonic_ms() - replica.changed_ms,
+            unchanged_ms=replica.unchanged_ms(),
             quiet_ms=replica.config.timing.suspect_ms,
         )  # fmt: skip
 

@@ -358,7 +358,9 @@ def away(until_ms: int, *, hears: bool) -> Replica:
     one = fetching()
     one.observed(seen(3, epoch=1, leader=0), 2_000)
     assert elections(watch(one, 2_000, 3_000, hears=True)) == []
-    assert elections(watch(one, 3_000, until_ms, reads=False, hears=hears)) == [], "it would be carried out at the return"
+    assert elections(watch(one, 3_000, until_ms, reads=False, hears=hears)) == [], (
+        "it would be carried out at the return"
+    )
     return one
 
 
@@ -465,3 +467,14 @@ def test_a_process_that_was_paused_while_its_leader_died_stands_once_it_has_read
     one.lost(0, 31_000)
     one.tick(31_000)
     assert elections(watch(one, 31_000, 31_100))
+
+
+def test_how_long_the_record_was_seen_not_to_change_says_nothing_of_the_time_in_which_it_was_away() -> None:
+    one = away(21_000, hears=True)
+    assert one.unchanged_ms() == 1_000
+    watch(one, 21_000, 25_100)
+    assert one.unchanged_ms() == 4_000
+    one.lost(0, 25_200)
+    assert one.unchanged_ms() == 4_000, "what a link does says nothing of the record"
+    one.observed(seen(4, epoch=1, leader=0), 25_300)
+    assert one.unchanged_ms() == 0

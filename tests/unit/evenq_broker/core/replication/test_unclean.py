@@ -239,9 +239,9 @@ def copy(number: int, *, may_lead: bool = False, end: int = 10, epoch: int = 1, 
 GONE = copy(0, may_lead=True, away_ms=7)
 
 
-def plan_of(group: ReplicaGroupView, order: UncleanOrder | None, *, changed_ms_ago: int = 9_000) -> UncleanPlan:
+def plan_of(group: ReplicaGroupView, order: UncleanOrder | None, *, unchanged_ms: int = 9_000) -> UncleanPlan:
     record = seen(3, epoch=3, leader=0, isr=(PAIRS[0],)).record
-    return unclean_plan(group, record, order, changed_ms_ago=changed_ms_ago, quiet_ms=6_000)
+    return unclean_plan(group, record, order, unchanged_ms=unchanged_ms, quiet_ms=6_000)
 
 
 def test_the_plan_names_who_may_lead_and_the_copy_that_has_most() -> None:
@@ -272,7 +272,7 @@ def test_what_is_refused_and_what_is_not(group: ReplicaGroupView, order: Unclean
 
 
 def test_a_record_that_changed_lately_means_that_a_leader_may_live() -> None:
-    assert "changed 1.0 s ago" in plan_of(view(GONE, copy(1)), UncleanOrder(copy=1), changed_ms_ago=1_000).refusal
+    assert "for 1.0 s without" in plan_of(view(GONE, copy(1)), UncleanOrder(copy=1), unchanged_ms=1_000).refusal
 
 
 def test_a_reason_is_one_line_that_can_be_printed() -> None:

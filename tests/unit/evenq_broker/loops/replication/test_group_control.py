@@ -14,10 +14,11 @@ from evenq_broker.core.replication.actions import CompareAndSet, HandedOver
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
 from evenq_broker.core.replication.record import NO_LEADER, Seen, UncleanElection
 from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import NEVER
 from evenq_broker.core.replication.unclean import UncleanOrder
 from evenq_broker.loops.replication.group_control import CHANGE_MS, HAND_OVER_MS, ReplicaControl
 from evenq_broker.loops.replication.peer_watch import PeerWatch
-from group import PAIRS, confirm, fetching, ready, seen
+from group import PAIRS, confirm, fetching, ready, seen, watch
 
 from evenq.errors import Error, HaNotAvailable, NotFound, PreconditionFailed
 from evenq.runtime.clock import FakeClock
@@ -198,6 +199,7 @@ def left_behind() -> Driver:
     """Copy 1 is not in sync; those that are do not answer."""
     one = fetching(1)
     one.observed(seen(3, epoch=1, leader=0, isr=(PAIRS[0], PAIRS[2])), -10_000)
+    watch(one, -10_000, 0, step_ms=500)
     driver = Driver(one)
     driver.watch = PeerWatch([0, 2])
     driver.watch.look(set(), 5)
@@ -228,11 +230,12 @@ def test_a_copy_that_is_not_in_sync_leads_on_request_once_the_record_has_been_qu
 
 def test_what_hinders_an_unclean_election_is_said_and_nothing_is_written() -> None:
     driver = left_behind()
-    driver.replica.changed_ms = 0
+    driver.replica.again_ms = -1_000  # before that the record was away
     one = control(driver)
-    with pytest.raises(PreconditionFailed, match=r"changed 0\.0 s ago, so a leader may live.*Nothing was changed"):
+    why = r"read the group record for 1\.0 s without a change, so a leader may live.*Nothing was changed"
+    with pytest.raises(PreconditionFailed, match=why):
         asyncio.run(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
-    driver.replica.changed_ms, driver.replica.durable = -10_000, 5
+    driver.replica.again_ms, driver.replica.durable = NEVER, 5
     with pytest.raises(PreconditionFailed, match="still writes what it copied last"):
         asyncio.run(one.elect_unclean(one.view(), UncleanOrder(copy=1)))
     assert driver.replica.cas is None

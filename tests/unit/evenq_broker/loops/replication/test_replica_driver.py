@@ -384,6 +384,62 @@ def test_a_copy_whose_link_broke_holds_nobody_up() -> None:
     play(story)
 
 
+def test_a_leader_that_lives_is_not_replaced_when_the_coordinator_is_back_however_late_it_renews() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        for member in world.members:
+            member.coordinator.away = True
+        await world.clock.advance(3 * TIMING.suspect_ms)
+        for member in world.members:
+            member.coordinator.away = member is leader
+        await world.clock.advance(TIMING.suspect_ms - TIMING.renew_ms)
+        leader.coordinator.away = False
+        await world.clock.advance(3 * TIMING.suspect_ms)
+        assert world.leader is leader
+        assert (leader.replica.max_epoch, leader.stopped) == (1, [])
+        assert world.shared.seen is not None
+        assert world.shared.seen.record.epoch == 1
+        assert len(world.shared.seen.record.isr) == 3
+
+    play(story)
+
+
+def test_a_leader_that_does_not_reach_the_coordinator_is_replaced_although_it_is_heard_of() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        for member in world.members:
+            member.coordinator.away = True
+        await world.clock.advance(3 * TIMING.suspect_ms)
+        for member in world.members:
+            member.coordinator.away = member is old
+        begun_ms = world.clock.monotonic_ms()
+        await world.clock.until(lambda: world.leader not in (None, old))
+        assert world.clock.monotonic_ms() - begun_ms < 2 * TIMING.suspect_ms
+
+    play(story)
+
+
+def test_a_leader_that_dies_while_the_coordinator_is_away_is_replaced_as_soon_as_that_is_back() -> None:
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        for member in world.members:
+            member.coordinator.away = True
+        await world.clock.advance(3 * TIMING.suspect_ms)
+        world.isolate(old.id)
+        world.gone.add(old.id)
+        await world.clock.advance(TIMING.suspect_ms)
+        for member in world.members:
+            member.coordinator.away = member is old
+        begun_ms = world.clock.monotonic_ms()
+        await world.clock.until(lambda: world.leader not in (None, old))
+        assert world.clock.monotonic_ms() - begun_ms < TIMING.suspect_ms
+
+    play(story)
+
+
 def test_a_coordinator_that_is_away_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         leader = await world.led()

@@ -1,0 +1,102 @@
+"""The place of the group record is away for longer than `suspect_ms`, as an API server of Kubernetes is: real brokers,
+and a process that keeps Leases.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from evenq_proofs.group_faults.places import LeasePlace
+from evenq_proofs.group_faults.proxy import ProxyLoop
+from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
+
+import evenq
+from evenq.testing import LocalCluster
+from evenq.testing.free_ports import FreePorts
+from evenq.testing.node import Node
+
+TOPIC = "flights"
+SUSPECT_S = 3.0
+REACHABLE = "evenq_broker_replica_record_reachable"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LeasePlace]:
+    with (
+        FreePorts() as ports,
+        ProxyLoop(random.Random(0)) as loop,
+        LeasePlace(tmp_path, "broker-a", range(1), ports, loop) as place,
+    ):
+        monkeypatch.setenv("KUBECONFIG", place.environment(0)["KUBECONFIG"])
+        yield place
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, place: LeasePlace) -> Iterator[LocalCluster]:
+    settings = {"REPLICATION__RECORD": place.setting(0), "REPLICATION__SUSPECT_MS": str(int(1_000 * SUSPECT_S))}
+    with group(tmp_path / "brokers", **settings) as cluster:
+        in_sync(cluster, 3)
+        yield cluster
+
+
+def until(node: Node, *, reachable: int) -> None:
+    end = time.monotonic() + 60
+    while figure(node, REACHABLE) != reachable:
+        assert time.monotonic() < end, node.log_text()[-3_000:]
+        time.sleep(0.05)
+
+
+def epochs(place: LeasePlace) -> list[tuple[int, int]]:
+    """Every election that there was: epoch and leader."""
+    path = place._path.with_suffix(".writes")
+    assert path.exists()
+    return [(one.epoch, one.leader) for one in place.elections([], None)]  # type: ignore[arg-type]  # not asked for
+
+
+def test_a_leader_that_lives_goes_on_after_the_record_was_away_for_long(
+    cluster: LocalCluster, place: LeasePlace
+) -> None:
+    """Decision 84: it is not taken for dead in the moment in which the record is back."""
+    leader, before = leader_of(cluster), epochs(place)
+    with evenq.Producer(endpoint=cluster.endpoints) as producer:
+
+        def send_for(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                producer.send(evenq.Message(topic=TOPIC, body=b"goes on"))
+                time.sleep(0.02)
+
+        send_for(0.1)
+        place.kill()
+        send_for(3 * SUSPECT_S)
+        until(leader, reachable=0)
+        place.start()
+        for node in cluster.brokers:
+            until(node, reachable=1)
+        send_for(SUSPECT_S)
+    assert epochs(place) == before
+    assert leader_of(cluster) is leader
+    record = place.record()
+    assert record is not None
+    assert (record["epoch"], len(record["isr"])) == (before[-1][0], 3)
+
+
+def test_a_leader_that_dies_while_the_record_is_away_is_replaced_once_it_is_back(
+    cluster: LocalCluster, place: LeasePlace
+) -> None:
+    leader, before = leader_of(cluster), epochs(place)
+    place.kill()
+    until(leader, reachable=0)
+    leader.kill()
+    time.sleep(SUSPECT_S)
+    assert epochs(place) == before, "a record that nobody can write"
+    place.start()
+    successor = leader_of(cluster)
+    assert successor is not leader
+    assert epochs(place)[-1][0] > before[-1][0]
+    with evenq.Producer(endpoint=cluster.endpoints) as producer:
+        producer.send(evenq.Message(topic=TOPIC, body=b"after it"))

@@ -1,0 +1,115 @@
+"""The record's place is away for everybody, or everybody is paused, while nothing else is wrong; then it is over.
+
+What is judged: while the leader lives and reaches its followers, no other copy is elected within `suspect_ms` after the
+return, in which the leader can renew the record (decision 84). If it was killed meanwhile, another copy is elected soon
+after the return.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from replicated_sim.disks import Keep
+
+if TYPE_CHECKING:
+    from replicated_sim.world import Copy, GroupWorld
+
+__all__ = ["SUSPECT_MS", "play_outage"]
+
+SUSPECT_MS = 1_500
+"""Setting `suspect_ms` of the copies."""
+CLOCKS = 0.99
+"""A clock that is wrong runs up to 1 in 500 too fast."""
+WHOLE_MS = 60_000
+SETTLED_MS = 2_000
+"""Every copy has heard of the leader, and read the record."""
+ELECTED_MS = 5_000
+"""After the return; a read that began before may take a second until it fails."""
+
+
+async def play_outage(world: GroupWorld) -> None:
+    """What the plan says, and the judgement."""
+    outage = world.plan.outage
+    leader = None if outage is None else await _settled(world)
+    if outage is None or leader is None:
+        return  # if it is not whole the play says so later
+    epoch = leader.epoch
+    world.note(f"outage: {outage}; {world.state()}")
+    world.recorder.fault("outage")
+    killed = await _away(world, leader, outage.what, outage.lasts_ms)
+    back_ms = world.loop.now_ms
+    world.note(f"the outage is over; {world.state()}")
+    if killed:
+        await _followed(world, epoch, back_ms)
+        await world.start(leader)
+        leader.busy = False
+    else:
+        await world.clock.sleep_ms(SUSPECT_MS)
+        _judge(world, epoch, back_ms)
+    world.recorder.heal("outage")
+
+
+async def _settled(world: GroupWorld) -> Copy | None:
+    """Who leads, once the group has been whole for a while; None: it was not."""
+    until_ms, whole_ms = world.loop.now_ms + WHOLE_MS, world.loop.now_ms
+    while world.loop.now_ms < until_ms:
+        if not world.is_whole():
+            whole_ms = world.loop.now_ms
+        if world.loop.now_ms - whole_ms >= SETTLED_MS:
+            return world.leader
+        await world.clock.sleep_ms(20)
+    return None
+
+
+async def _away(world: GroupWorld, leader: Copy, what: str, lasts_ms: int) -> bool:
+    """Until the return. True: the leader was killed."""
+    rng = random.Random(f"outage {world.plan.seed}")
+    followers = [copy for copy in world.copies if copy is not leader]
+    world.place.away = what != "all paused"
+    match what:
+        case "record":
+            await world.clock.sleep_ms(lasts_ms)
+        case "record, leader killed":
+            after_ms = rng.randrange(lasts_ms)
+            await world.clock.sleep_ms(after_ms)
+            leader.busy = True
+            world.kill(leader, Keep.ALL)
+            await world.clock.sleep_ms(lasts_ms - after_ms)
+        case "record, follower paused":
+            await _paused(world, [rng.choice(followers)], lasts_ms)
+        case "all paused":
+            await _paused(world, list(world.copies), lasts_ms)
+        case _:
+            raise ValueError(f"no outage {what!r}")
+    world.place.away = False
+    return leader.busy
+
+
+async def _paused(world: GroupWorld, copies: list[Copy], lasts_ms: int) -> None:
+    processes = [copy.process for copy in copies if copy.process is not None]
+    for process in processes:
+        process.pause()
+    await world.clock.sleep_ms(lasts_ms)
+    world.place.away = False
+    for process in processes:
+        process.resume()
+
+
+def _judge(world: GroupWorld, epoch: int, back_ms: float) -> None:
+    for elected, number, at_ms in world.place.elections:
+        if elected > epoch and at_ms < back_ms + SUSPECT_MS * CLOCKS:
+            world.problems.append(
+                f"b{number} was elected {at_ms - back_ms:.0f} ms after {world.plan.outage} was over, although the leader "
+                "lived and was heard of"
+            )
+
+
+async def _followed(world: GroupWorld, epoch: int, back_ms: float) -> None:
+    while (record := world.place.record) is not None and record.epoch <= epoch:
+        if world.loop.now_ms > back_ms + ELECTED_MS:
+            world.problems.append(
+                f"no other copy elected {ELECTED_MS} ms after {world.plan.outage} was over ({world.state()})"
+            )
+            return
+        await world.clock.sleep_ms(20)
