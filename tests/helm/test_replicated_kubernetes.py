@@ -148,9 +148,9 @@ def test_the_leader_goes_on_while_the_api_server_is_away_and_is_followed_once_it
             mine = [line["event"] for line in copies.logs() if line["pod"] == pod]
             said = [text for text in mine if "group record" in text]
             print(f"{pod}: {said}")
-            assert sum("no other copy can be elected meanwhile" in text for text in said) == 1, said
-            assert sum("is reached again" in text for text in said) == 1, said
-            assert len(said) == 2, "one line at its begin, and one at its end"
+            begun = sum("no other copy can be elected meanwhile" in text for text in said)
+            assert begun == sum("is reached again" in text for text in said) >= 1, said
+            assert len(said) == 2 * begun, "one line at its begin, and one at its end"
         kubernetes.tool("crash", leader, "-n", SPACE)
         wait_until(lambda: copies.record()["leader"] not in {before["leader"], -1}, 60, "another copy leads")
         wait_until(copies.serving, 120, "all copies are in sync")

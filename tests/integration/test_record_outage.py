@@ -15,6 +15,7 @@ from evenq_proofs.group_faults.proxy import ProxyLoop
 from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
 
 import evenq
+from evenq.runtime.clock import SystemClock
 from evenq.testing import LocalCluster
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
@@ -50,18 +51,16 @@ def until(node: Node, *, reachable: int) -> None:
         time.sleep(0.05)
 
 
-def epochs(place: LeasePlace) -> list[tuple[int, int]]:
-    """Every election that there was: epoch and leader."""
-    path = place._path.with_suffix(".writes")
-    assert path.exists()
-    return [(one.epoch, one.leader) for one in place.elections([], None)]  # type: ignore[arg-type]  # not asked for
+def elections(place: LeasePlace) -> list[tuple[int, int]]:
+    """Epoch and leader of every election that there was."""
+    return [(one.epoch, one.leader) for one in place.elections([], SystemClock())]
 
 
 def test_a_leader_that_lives_goes_on_after_the_record_was_away_for_long(
     cluster: LocalCluster, place: LeasePlace
 ) -> None:
     """Decision 84: it is not taken for dead in the moment in which the record is back."""
-    leader, before = leader_of(cluster), epochs(place)
+    leader, before = leader_of(cluster), elections(place)
     with evenq.Producer(endpoint=cluster.endpoints) as producer:
 
         def send_for(seconds: float) -> None:
@@ -78,7 +77,7 @@ def test_a_leader_that_lives_goes_on_after_the_record_was_away_for_long(
         for node in cluster.brokers:
             until(node, reachable=1)
         send_for(SUSPECT_S)
-    assert epochs(place) == before
+    assert elections(place) == before
     assert leader_of(cluster) is leader
     record = place.record()
     assert record is not None
@@ -88,15 +87,15 @@ def test_a_leader_that_lives_goes_on_after_the_record_was_away_for_long(
 def test_a_leader_that_dies_while_the_record_is_away_is_replaced_once_it_is_back(
     cluster: LocalCluster, place: LeasePlace
 ) -> None:
-    leader, before = leader_of(cluster), epochs(place)
+    leader, before = leader_of(cluster), elections(place)
     place.kill()
     until(leader, reachable=0)
     leader.kill()
     time.sleep(SUSPECT_S)
-    assert epochs(place) == before, "a record that nobody can write"
+    assert elections(place) == before, "a record that nobody can write"
     place.start()
     successor = leader_of(cluster)
     assert successor is not leader
-    assert epochs(place)[-1][0] > before[-1][0]
+    assert elections(place)[-1][0] > before[-1][0]
     with evenq.Producer(endpoint=cluster.endpoints) as producer:
         producer.send(evenq.Message(topic=TOPIC, body=b"after it"))

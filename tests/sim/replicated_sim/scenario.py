@@ -93,8 +93,8 @@ def _outage(seed: int) -> Outage | None:
     if rng.random() < 0.5:
         return None
     what = rng.choice(OUTAGES)
-    # A pause of more than 5 s breaks the links, and a broken link is a sign of death.
-    return Outage(what, rng.choice((1_700, 2_500, 3_500) if "pause" in what else (1_000, 2_500, 4_500, 7_000)))
+    # Links break after 5 s.
+    return Outage(what, rng.choice((1_700, 2_500, 3_500, 8_000) if "pause" in what else (1_000, 2_500, 4_500, 7_000)))
 
 
 def group_plan(seed: int) -> GroupPlan:

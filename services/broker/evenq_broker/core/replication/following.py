@@ -237,7 +237,9 @@ class Follower(Rules):
         return max(0, self.read_ms - max(self.changed_ms, self.again_ms))
 
     def _pass_time(self, now_ms: int) -> None:
-        """If this process did not run for a while, nobody was silent meanwhile: what came waits to be read."""
+        """If this process did not run for a while, nobody was silent meanwhile: what came waits to be read, and links
+        that broke say nothing of who is dead, since all may have been paused together.
+        """
         paused_ms = now_ms - self.ticked_ms - self.config.timing.blind_ms
         self.ticked_ms = now_ms
         if paused_ms <= 0:
@@ -248,5 +250,6 @@ class Follower(Rules):
 
         self.heard = {id_: moved(ms) for id_, ms in self.heard.items()}
         self.caught_up = {pair: (end, moved(ms)) for pair, (end, ms) in self.caught_up.items()}
+        self.sign_ms = moved(self.sign_ms)
         if self.leader_ms != NEVER:
             self.leader_ms = moved(self.leader_ms)

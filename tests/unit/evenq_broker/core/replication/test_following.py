@@ -461,12 +461,23 @@ def test_when_all_were_paused_the_leader_has_all_its_time_to_renew_the_record(re
     assert elections(watch(one, 36_900, 37_200, hears=True))
 
 
-def test_a_process_that_was_paused_while_its_leader_died_stands_once_it_has_read_the_record() -> None:
+def test_a_link_that_broke_while_its_process_was_paused_leaves_the_leader_time_for_one_sign_of_life() -> None:
+    """All may have been paused, for long enough to break all links."""
     one = fetching()
     watch(one, 0, 1_000, hears=True)
     one.lost(0, 31_000)
     one.tick(31_000)
-    assert elections(watch(one, 31_000, 31_100))
+    assert elections(watch(one, 31_000, 33_900)) == []
+    assert elections(watch(one, 33_900, 34_000))
+
+
+def test_a_process_that_is_stopped_again_and_again_stands_in_the_end() -> None:
+    one = fetching()
+    watch(one, 0, 1_000)
+    stood = [
+        at_ms for at_ms in range(5_000, 25_000, 4_000) if elections(watch(one, at_ms - 4_000, at_ms, step_ms=4_000))
+    ]
+    assert stood[0] == 13_000, "2 s of each pause count"
 
 
 def test_how_long_the_record_was_seen_not_to_change_says_nothing_of_the_time_in_which_it_was_away() -> None:
