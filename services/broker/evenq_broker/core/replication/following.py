@@ -240,7 +240,7 @@ class Follower(Rules):
         """If this process did not run for a while, nobody was silent meanwhile: what came waits to be read, and links
         that broke say nothing of who is dead, since all may have been paused together.
         """
-        paused_ms = now_ms - self.ticked_ms - self.config.timing.blind_ms
+        paused_ms = now_ms - self.ticked_ms - self.config.timing.pause_ms
         self.ticked_ms = now_ms
         if paused_ms <= 0:
             return

@@ -105,10 +105,15 @@ class Timing:
 
     @property
     def blind_ms(self) -> int:
-        """Who has not read the record for longer than this, or has not run, says nothing of a leader's silence by that.
-        Small enough that a leader which was about to renew the record when it went away is not suspected before.
+        """Who has not read the record for longer than this says nothing of a leader's silence by that. Small enough that
+        a leader which was about to renew the record when it went away is not suspected before.
         """
         return max((self.suspect_ms - self.renew_ms) // 2, self.retry_ms, BLIND_MS_MIN)
+
+    @property
+    def pause_ms(self) -> int:
+        """Whose owner did not tell the time for longer than this did not run, and takes nobody for silent by that."""
+        return max(min(self.blind_ms, self.lag_ms // 2), BLIND_MS_MIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -477,7 +477,7 @@ def test_a_process_that_is_stopped_again_and_again_stands_in_the_end() -> None:
     stood = [
         at_ms for at_ms in range(5_000, 25_000, 4_000) if elections(watch(one, at_ms - 4_000, at_ms, step_ms=4_000))
     ]
-    assert stood[0] == 13_000, "2 s of each pause count"
+    assert stood[0] == 17_000, "1.5 s of each pause count"
 
 
 def test_how_long_the_record_was_seen_not_to_change_says_nothing_of_the_time_in_which_it_was_away() -> None:
