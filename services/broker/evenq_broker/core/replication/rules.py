@@ -105,8 +105,8 @@ class Timing:
 
     @property
     def blind_ms(self) -> int:
-        """Who has not read the record for longer than this says nothing of a leader's silence by that. Small enough that
-        a leader which was about to renew the record when it went away is not suspected before.
+        """Who has not read the record for longer than this says nothing of a leader's silence by that. Small enough
+        that a leader which was about to renew the record when it went away is not suspected before.
         """
         return max((self.suspect_ms - self.renew_ms) // 2, self.retry_ms, BLIND_MS_MIN)
 

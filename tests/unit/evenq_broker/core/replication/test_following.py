@@ -356,6 +356,7 @@ def test_a_sign_of_life_after_the_link_broke_restores_its_patience() -> None:
 def away(until_ms: int, *, hears: bool) -> Replica:
     """A follower whose record is away from 3 s on."""
     one = fetching()
+    watch(one, 0, 2_000)
     one.observed(seen(3, epoch=1, leader=0), 2_000)
     assert elections(watch(one, 2_000, 3_000, hears=True)) == []
     assert elections(watch(one, 3_000, until_ms, reads=False, hears=hears)) == [], (
@@ -378,6 +379,16 @@ def test_after_an_outage_a_leader_that_renews_the_record_is_followed_as_before()
     one.observed(seen(4, epoch=1, leader=0), 25_000)
     assert elections(watch(one, 25_000, 30_900)) == [], "no longer by its messages, as the record says it"
     assert elections(watch(one, 30_900, 31_000))
+
+
+def test_each_outage_that_a_renewal_came_before_leaves_the_leader_all_its_time() -> None:
+    one = away(21_000, hears=True)
+    watch(one, 21_000, 25_000, hears=True)
+    one.observed(seen(4, epoch=1, leader=0), 25_000)
+    watch(one, 25_000, 26_000, hears=True)
+    watch(one, 26_000, 40_000, reads=False, hears=True)
+    assert elections(watch(one, 40_000, 46_000, hears=True)) == []
+    assert elections(watch(one, 46_000, 46_100, hears=True))
 
 
 def test_after_an_outage_a_leader_that_was_not_heard_of_is_replaced_at_once() -> None:
@@ -432,6 +443,7 @@ def test_a_link_that_breaks_as_the_record_goes_away_does_not_make_it_stand_befor
     timing = replace(config(1).timing, renew_ms=500, suspect_ms=6_000)  # it waits for less than it may be blind
     one = fetching()
     one.config = replace(one.config, timing=timing)
+    watch(one, 0, 2_000)
     one.observed(seen(3, epoch=1, leader=0), 2_000)
     watch(one, 2_000, 2_900)
     one.lost(0, 3_000)
