@@ -116,6 +116,8 @@ def fault_of(envelope: Envelope, *, cluster: str, own_id: int, epoch: int, recor
     """Why a message must not be looked at, in a sentence; empty: it may be."""
     if envelope.cluster != cluster:
         return f"a message of cluster {envelope.cluster!r} in cluster {cluster!r}"
+    # The newest record decides who is a member, not the sender's epoch: a removed copy does not know yet that it was
+    # (R17).
     if envelope.sender == own_id or envelope.sender not in record.members:
         members = ", ".join(map(str, record.members))
         return f"broker {envelope.sender} is no other member of the group, whose copies are {members}"

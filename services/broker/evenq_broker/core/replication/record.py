@@ -209,6 +209,7 @@ def _rare_fields(record: GroupRecord, addresses: dict[str, str]) -> dict[str, ob
         }
         for one in record.unclean
     ]
+    # Not even as empty fields: a group that never used them can go back to a release before (decisions 65, 79).
     return ({"addresses": addresses} if addresses else {}) | ({"unclean": unclean} if unclean else {})
 
 

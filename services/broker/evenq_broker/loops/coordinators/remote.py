@@ -216,6 +216,7 @@ class RemoteCoordinator:
                 raise
 
         fresh = await self._tried(once)
+        # The token may be another one because of the own first try, whose answer was lost.
         if fresh is None and unsure:
             fresh = await self._token_of(write)
         if fresh is None:

@@ -79,6 +79,7 @@ class FollowerReads:
         view = self._current()
         if view is None:
             async with self._opening:
+                # Asked anew behind the lock: another reader may have opened it, and more may be committed.
                 view = self._current() or await self._open(self._committed_end())
         if view.log.end < until:
             await view.log.advance(until)
@@ -140,6 +141,7 @@ class FollowerReads:
             copy.replays, until=until, log_bytes_max=self._log_bytes_max, on_snapshot=names.apply, on_state=names.apply,
             wanted=names_something, repairs=self.repairs,
         )  # fmt: skip
+        # The folder changed its owner while the view was opened.
         if self._copy() is not copy:
             shown.close()
             raise HaNotAvailable("this copy begins to lead; ask another one")

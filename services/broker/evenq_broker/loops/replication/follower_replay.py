@@ -71,6 +71,7 @@ class FollowerReplay:
         while True:
             await self._clock.sleep_ms(LOOK_MS)
             copy = self._copy()
+            # Until the logs are matched the end of this one may still be cut.
             if copy is None or self._replica.role is not Role.FETCHING:
                 continue
             rested = self._clock.monotonic_ms() - self._asked_ms >= REST_MS

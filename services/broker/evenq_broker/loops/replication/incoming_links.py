@@ -154,6 +154,7 @@ class IncomingLinks:
             raise LinkRefused(refusal)
         older = self._links.get(sender)
         if older is not None:
+            # The newer one wins: the older one's process may be gone, and its network has not said so.
             older.close(f"a newer link of broker {sender}, from {link.peer}, took its place")
         self._links[sender] = link
         link.open(sender)

@@ -92,6 +92,7 @@ class OutgoingLink:
         """Send soon; False: it was dropped for want of room, or, if it holds records, of a link. Never waits. Raises
         MalformedMessage for a message that cannot be sent.
         """
+        # Records are read anew when the follower is back; kept for a peer that is away they would only fill the memory.
         if not self.connected and isinstance(envelope.body, Records):
             self.outbox.dropped += 1
             return False
@@ -130,6 +131,8 @@ class OutgoingLink:
                 seen = self._interrupt.count
                 if self._clock.monotonic_ms() - attempt.begun_ms >= STOOD_MS:
                     backoff.reset()
+            # A pod that comes back has another IP, so the name is looked up anew; a peer that closed the link lives
+            # where it was.
             if not isinstance(cause, LinkClosed):
                 await self._renew()
             await self._interrupt.wait(seen, clock=self._clock, timeout_ms=backoff.next_ms())

@@ -114,6 +114,7 @@ class RecordRepair:
 
     async def repair(self, error: StoreCorrupted, seen: int) -> bool:
         """See Repairs."""
+        # Repaired since the read began, perhaps at this very place: reading again is cheaper than a walk.
         if self.version != seen:
             return True
         log_offset = error.log_offset
@@ -133,6 +134,7 @@ class RecordRepair:
         now_ms = self._clock.monotonic_ms()
         self._walks = {one: walk for one, walk in self._walks.items() if now_ms - walk.ended_ms < walk.rest_ms}
         walk = self._walks.get(start)
+        # A walk that repaired something is not remembered: who comes later met other damage than it did.
         if walk is not None and not walk.repaired:
             return walk
         task = self._under_way.get(start)
@@ -221,6 +223,7 @@ class RecordRepair:
             except Error as error:
                 return error.message
             count = log_damage.count_records(data, part.start, segment_bytes=self._segment_bytes)
+            # With each part and not at the walk's end: who waits for this part need not wait for the file.
             self.version += 1
             self.records_repaired += count
             self._tell_repair(part, copy, count, len(data))

@@ -149,6 +149,7 @@ class ReplicaDriver:
 
     def tell(self, actions: list[Action]) -> None:
         """Carry out what an event of the replica asked for."""
+        # First, so that a message to a copy that was just added finds a link.
         if self.replica.record is not self._record:
             self._look_at_copies()
         for action in actions:
@@ -308,6 +309,7 @@ class ReplicaDriver:
                 start, end = more[0].start, more[0].end
                 data = b"" if start == end else await self.log.read(start, end, PIECE_BYTES)
                 self._send_read(more[0], data)
+                # What was written while the file was read leaves with this task, without another turn of the loop.
                 more = self.replica.more_for(to) if data else []
         except Error as error:  # it is asked for again
             log.warning(
@@ -337,6 +339,8 @@ class ReplicaDriver:
                 passing("replica.record_proposed")
                 seen = await self._coordinator.compare_and_set(action.expected, action.proposed)
                 passing("replica.record_set")
+            # Of no error of this call it is known that nothing was written: both sets count until the record is read
+            # (R7).
             except (Error, RecordRefused) as error:
                 self.reaches_record = False
                 if str(error) != self._unwritten:
@@ -416,6 +420,7 @@ class ReplicaDriver:
             self.watch.measure(self.replica, now_ms)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None:
+        # A coroutine that is never awaited would warn.
         if self._closed:
             coroutine.close()
             return
@@ -425,6 +430,8 @@ class ReplicaDriver:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        # A replica without its clock or its watch would look well and do nothing: the process ends, and its next start
+        # recovers.
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
 

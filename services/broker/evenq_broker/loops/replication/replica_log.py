@@ -204,6 +204,8 @@ class ReplicaLog:
         self._cut_off = True
         if self._beginning is not None:
             self._beginning.cancel()
+        # At once and not in the queue's turn: a write that is under way there may take seconds, and until then a
+        # deposed leader could acknowledge.
         store, self._store = self._store, None
         if store is not None:
             store.give_up(
@@ -214,6 +216,8 @@ class ReplicaLog:
     def committed(self, end: int) -> None:
         """See LogActions."""
         if self._store is not None:
+            # The store may have been opened shorter than the core knows (`_attach`), and commits nothing that it does
+            # not have.
             self._store.commit(min(end, self._store.stats.written_end))
 
     def at_hand(self, start: int, end: int) -> bytes | None:
@@ -287,6 +291,7 @@ class ReplicaLog:
     async def _do(self, action: Entry) -> list[Action]:
         replica = self._replica
         if isinstance(action, PersistEpoch):
+            # In this queue, so that no append of an older epoch is written behind it (R3).
             await asyncio.to_thread(self._identity.persist_epoch, action.epoch)
             passing("replica.epoch_safe")
             return replica.epoch_persisted(action.epoch)
@@ -319,6 +324,7 @@ class ReplicaLog:
 
     async def _begin_anew(self, copy: LogCopy, start: int) -> list[Action]:
         await copy.reset(start)
+        # Without a snapshot a log that begins later tells neither queues nor state.
         if start:
             await self._fetch_for(copy, start)
         return self._replica.emptied(start)
@@ -379,6 +385,7 @@ class ReplicaLog:
         begins = 0
         while not self._cut_off:
             assert self._copy is not None
+            # The folder has one owner: the copy is closed before the store opens it, and nothing is copied in between.
             copy, self._copy = self._copy, None
             seen, begins = 0 if self.repairs is None else self.repairs.version, begins + 1
             self.reads.close()
@@ -418,6 +425,7 @@ class ReplicaLog:
         if self.repairs is not None:
             store.repair_by(self.repairs)
         log.info("epoch %d: the log is open, %d records of it were read", epoch, store.stats.recovered_records)
+        # What was committed before this epoch is consumable at once; the rest waits for the epoch-start record (R11).
         store.commit(min(replica.hw, replica.end))
         store.on_written = lambda end: self._tell(replica.appended(epoch, end))
         store.on_synced = lambda end: self._tell(replica.synced(min(end, replica.end)))
@@ -448,6 +456,7 @@ class ReplicaLog:
 
     async def _trim(self, start: int) -> list[Action]:
         copy = self._copy
+        # The leader trims by what it has committed; this copy may not know yet that it is, and its core refuses then.
         if copy is None or start > self._replica.hw:
             return []
         await copy.trim(start)
