@@ -174,6 +174,7 @@ class CopyReplay:
         snapshot.save(disk, replace(self._taken, timers=manifest, log_start=self._log_start))
         self.done = True
         passing("replay.saved")
+        # Last: until the new snapshot is there, a start needs the runs that the one before names.
         runs.remove(disk, sorted(set(runs.numbers(disk)) - named_by_snapshots(disk)))
 
     def _checkpoint(self, recovery: Recovery) -> Checkpoint:
