@@ -114,6 +114,8 @@ class MergedFacts:
                 )
             self._brokers[broker_name] = _Broker(stream)
         else:
+            # Its facts go on counting until the new stream's first report, which is whole: a short break moves no
+            # queue.
             broker.stream, broker.reported, broker.gone_at_ms = stream, False, None
 
     def reported(self, stream: int, report: BrokerReport) -> None:
