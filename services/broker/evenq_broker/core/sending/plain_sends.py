@@ -122,6 +122,7 @@ class PlainSends:
         self._here = ("", broker_name)
         self._body_bytes_max = limits.body_bytes_max
         self._end = NORMAL_END + limits.store_host_field
+        # Producers repeat their properties (decision 44); bounded, because an attacker does not.
         self._known_properties = lru_cache(_REMEMBERED)(self._are_properties)
 
     def read(self, request: bytes) -> PlainSend | None:
@@ -301,6 +302,8 @@ class PlainSends:
         if queue_id < 0:
             return None
 
+        # MD5, and made anew although the producer sent one: only MD5 is compared by all SDKs, and the broker vouches
+        # for what it has seen itself (decisions 44, 46).
         digest = hexlify(md5(data[body:end], usedforsecurity=False).digest()).upper()
         system = b"".join((data[system_at:body_field], DIGEST_HEAD, digest, self._end))
         head = left_out + data[start:head_end] + data[body_field:end]

@@ -191,6 +191,7 @@ class TransactionTable:
         if half is None:
             half = self.begin(number, topic_id, first_ms=header.first_ms, due_ms=now_ms)
             half.checks, half.missed = header.checks, header.missed
+        # It fired, so the log has it; the one before is not needed as the frame to fall back to.
         half.timer_id, half.previous_id = timer_id, -1
         if half.deciding:
             return Firing.WAIT
@@ -251,6 +252,8 @@ class TransactionTable:
     def _remember(self, number: int, outcome: TransactionOutcome) -> None:
         self._decided.pop(number, None)
         self._decided[number] = outcome
+        # Only decided ones are forgotten, so a late decision about one that is not known can be answered OK (decision
+        # 15).
         while len(self._decided) > self.decisions_max:
             del self._decided[next(iter(self._decided))]
 

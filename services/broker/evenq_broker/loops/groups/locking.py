@@ -90,6 +90,7 @@ class Locking:
         self.must_stay()
         self.must_be_member(group, client_id)
         locks = self._membership.locks
+        # All of them before any is taken: a request under an older generation changes nothing.
         for queue in queues:
             self.must_not_be_stale(group, client_id, queue, generation)
         before = own = [queue for queue in queues if locks.holder(group, queue) == client_id]

@@ -133,6 +133,7 @@ class Deduplicator:
                     self._runtime.stats.topic(topic_of(claims[at][0])).duplicates += 1
                 elif answer_or_rival is not claims[at][1]:
                     waiting.append(at)
+            # Storing its own took a while: the others may have their outcome by now, so look before waiting.
             if waiting and not mine:
                 await self._wait(claims[waiting[0]][0])
             left = waiting

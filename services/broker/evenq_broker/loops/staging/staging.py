@@ -231,6 +231,7 @@ class Staging:
                 continue
             self._turn += 1
             messages.add(frame, topic, self._turn % topic.write_queues, now_ms)
+            # A block has thousands of rows: calls have a turn between two of them.
             await self._runtime.clock.sleep_ms(0)
         gone = [block for block in blocks if self.table.by_number(block.put.number) is None]
         assert not gone, "only the holder of the query's lock ends its blocks"

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 RELAYS_MAX = 64
 SOON_MS = 1_000
+# Each check writes the message again, so checks that no producer can answer come at growing pauses (decision 15).
 MISSED_WAIT_MAX_MS = 600_000
 RELAY = "/evenq.v1.Data/RelayCheck"
 
@@ -122,6 +123,7 @@ class Transactions:
             case DecisionStatus.FIRST:
                 task = self._deciding[number] = spawn(self._carry_out(number, outcome), name="end a transaction")
                 task.add_done_callback(lambda done: self._decided(number, done))
+                # It goes on when its caller is gone: others may wait for it, and the producer may ask again.
                 await asyncio.shield(task)
             case DecisionStatus.GIVEN_UP:
                 raise InvalidTransactionId(
@@ -163,6 +165,8 @@ class Transactions:
                     )
                 else:
                     messages.append(_message(frame, topic))
+            # A timer that was not read may be another transaction's by now; left alone, it finds the outcome when it
+            # fires.
             ended = [frame.log_offset] if frame is not None else []
             self._ledger.journal.flush()  # what was recorded of it before must stand before its end
             record = encode([HalvesEnded((number,), (outcome,))])
@@ -170,6 +174,7 @@ class Transactions:
         except BaseException:
             self.table.undo(number)
             raise
+        # No await since the append: memory and log change in one turn, so a snapshot holds both or none (decision 15).
         self.table.settle(number, outcome)
         self._unasked.get(half.topic_id, {}).pop(number, None)
         try:

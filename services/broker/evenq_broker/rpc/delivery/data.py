@@ -116,11 +116,15 @@ class _Data:
             self._must_hold(group.name, request, queue)
             if sessions.fences:
                 sessions.fences.read(group.name, queue, request.client_id, request.offset)
+            # An offset behind the queue's end is of another log, or a mistake: kept, the group would skip what comes
+            # (D6).
             known = 0 <= request.committed <= self._ledger.store.queue_range(topic.topic_id, queue.queue_id)[1]
             if known and sessions.locking.may_commit(group.name, request.client_id, queue, generation):
                 self._progress.commit(group, topic, queue, request.client_id, request.committed)
         wanted = filter_wanted(request.filter)
         until_ms = self._named.until_ms(request.wait_ms, context)
+        # One number tells that no lock changed hands while this waited; most pulls need no second look at the fence
+        # (OC-18).
         seen = self._membership.locks.changes
         result = await self._read_until(topic, queue, request, wanted, until_ms)
         if group is not None and self._membership.locks.changes != seen:  # maybe it changed hands meanwhile
@@ -188,6 +192,7 @@ class _Data:
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._long_polls.for_growth(grown, left_ms):
                 return result
+            # The topic may have been deleted or closed while this was parked.
             self._named.readable(request.queue)
             if request.group:
                 self._must_hold(request.group, request, queue)

@@ -101,6 +101,8 @@ class SendHandler:
 
     async def send(self, data: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
+        # Read from its bytes at the door (decision 44); whatever is unusual goes the full way, which alone has
+        # verdicts.
         if context.plain is not None:
             plain = cast("PlainSend", context.plain)
             open_topic = self._plain_topic(plain)
