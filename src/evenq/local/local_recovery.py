@@ -82,6 +82,7 @@ def recover(engine: Recovering, known: dict[str, Any]) -> tuple[Walked, dict[Que
         queue.add([message], [size])
 
     walked = walk(store, start, put_position)
+    # The refusal before the cut, which could not be undone.
     check_end(store, walked, engine.synced)
     store.check_lengths(min(engine.synced, walked.end), lambda file_end: _least(store, file_end))
     _keep_cut(engine, walked)

@@ -112,10 +112,12 @@ class CommittedView:
         `repairs` makes whole what is damaged. Raises HaNotAvailable if `until` is before what the folder's files tell,
         or over `log_bytes_max` bytes behind them; StoreCorrupted, StoreError.
         """
+        # Before anything is read: what changes from here on makes this a view of another log.
         changes = replays.changes
         jobs = Jobs(threads=1, name="evenq-committed-open", threaded=replays.disk.blocks)
         try:
             base = await jobs.run(lambda: replays.waiting(lambda: _base_of(replays.disk)))
+            # So after a start, until a leader has said what is committed: the files tell of more than the core knows.
             if until < base.known_end:
                 raise HaNotAvailable("this copy does not know yet what is committed; ask another one")
             if until - base.position > log_bytes_max:

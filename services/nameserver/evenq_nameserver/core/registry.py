@@ -145,6 +145,7 @@ class Registry:
             )
         if held is not None and held.incarnation != entry.incarnation:
             self._refuse_twin(held, entry)
+        # Also one that was overtaken on its way is a sign of life.
         self._seen_ms[entry.name] = now_ms
         if held is not None and held.incarnation == entry.incarnation and _overtaken(entry, held):
             return None
@@ -188,6 +189,7 @@ class Registry:
         assert all(0 < version <= self.version for version in self._topic_versions.values())
 
     def _refuse_twin(self, held: BrokerEntry, entry: BrokerEntry) -> None:
+        # The epoch first: a deposed leader whose process started later must not take the name back (R14).
         if (entry.epoch, entry.start_ms) > (held.epoch, held.start_ms):
             return
         holder = f"{held.addresses[0].target}, incarnation {held.incarnation}"

@@ -178,6 +178,7 @@ class Catalog:
             uid=old.uid if old else self.uids.shared([uid]),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
+            # It may be so by a record that is not safe yet (decision 62).
             await self._ledger.journal.settled()
             return old
         self.topics.put(topic)
