@@ -146,7 +146,7 @@ def test_the_leader_goes_on_while_the_api_server_is_away_and_is_followed_once_it
             mine = [line["event"] for line in copies.logs() if line["pod"] == pod]
             said = [text for text in mine if "group record" in text]
             print(f"{pod}: {said}")
-            assert sum("nobody can be elected meanwhile" in text for text in said) == 1, said
+            assert sum("no other copy can be elected meanwhile" in text for text in said) == 1, said
             assert sum("is reached again" in text for text in said) == 1, said
             assert len(said) == 2, "one line at its begin, and one at its end"
         kubernetes.tool("crash", leader, "-n", SPACE)
