@@ -88,7 +88,7 @@ class Leader(Follower):
         return [*self._advance(), *self._feed()]
 
     def _advance(self) -> list[Action]:
-        """R6: commit what everybody who counts has."""
+        """R6: commit what every copy that counts has."""
         if self.role not in LEADING:
             return []
         end = self._commit_end()
@@ -103,7 +103,7 @@ class Leader(Follower):
         return [*actions, *self._nominate()]
 
     def _feed(self) -> list[Action]:
-        """More records, for everybody whose window is open."""
+        """More records, for each follower whose window is open."""
         return [action for broker_id in sorted(self.windows) for action in self.more_for(broker_id)]
 
     def more_for(self, broker_id: int) -> list[SendRecords]:

@@ -203,7 +203,7 @@ class Replica(Leader):
         return [ReadRecord()] if seen is None else self.observed(seen, now_ms)
 
     def cas_unknown(self, number: int) -> list[Action]:
-        """Nobody knows whether it was, or will be, carried out: both sets count until the record tells (R7)."""
+        """It is not known whether it was, or will be, carried out: both sets count until the record tells (R7)."""
         return [ReadRecord()] if self.cas is not None and self.cas.number == number else []
 
     def stand_unclean(self, *, reason: str, time_ms: int) -> list[Action]:
@@ -263,7 +263,7 @@ class Replica(Leader):
         return self._hear(envelope, now_ms)
 
     def _overtaken(self, envelope: Envelope) -> list[Action]:
-        """Somebody is in a higher epoch. Who leads it, the record tells; a leader stops at once (R3)."""
+        """A peer is in a higher epoch. Who leads it, the record tells; a leader stops at once (R3)."""
         # No epoch is synced on a peer's word: a broken peer that claims 2^60 would make every later, true epoch a lower
         # one (decision 47).
         if self.role not in LEADING:

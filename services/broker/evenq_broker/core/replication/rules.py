@@ -85,7 +85,7 @@ class Timing:
     suspect_ms: int = 6_000
     """After this time without a change of the record, an in-sync follower stands for election."""
     backoff_ms: int = 500
-    """So much longer for each better one before it."""
+    """How much longer it waits for each better one before it."""
     # Every commit waits for all in sync, so this is also how long a dead follower stalls writes (D11 allows 5 s).
     lag_ms: int = 3_000
     """A follower that is silent or behind for this time leaves the in-sync set."""
@@ -125,7 +125,7 @@ class ReplicationConfig:
     timing: Timing = field(default_factory=Timing)
     # Without it leader and follower took turns: an empty follower copied half as fast (decision 77).
     ahead: int = 4 << 20
-    """As a follower: so much may come ahead of what is written, in the owner's unit of offsets, and one message more.
+    """As a follower: how much may come ahead of what is written, in the owner's unit of offsets, and one message more.
     0: it asks for each message.
     """
     gather: int = 0
@@ -419,7 +419,7 @@ class Rules:
         if own not in record.members:
             return f"copy {own} is no copy of the group, whose copies are {', '.join(map(str, record.members))}"
         if self._may_stand(record):
-            return f"copy {own} has all that is committed, and leads without this as soon as nobody else does"
+            return f"copy {own} has all that is committed, and leads without this as soon as no other copy does"
         if self._is_over(record.epoch):
             return (
                 f"the group record is at epoch {record.epoch}, and copy {own} has acted in epoch "

@@ -58,8 +58,8 @@ def unclean_plan(
     view: ReplicaGroupView, record: GroupRecord | None, order: UncleanOrder | None, *, changed_ms_ago: int,
     quiet_ms: int,
 ) -> UncleanPlan:  # fmt: skip
-    """`view`: of all copies that answer; `record`: as the copy asked knows it, which has changed so long ago; after
-    `quiet_ms` without a change no leader lives. `order` None: no copy was named yet.
+    """`view`: of all copies that answer; `record`: as the copy asked knows it, unchanged for `changed_ms_ago`;
+    after `quiet_ms` without a change no leader lives. `order` None: no copy was named yet.
     """
     answering = [one for one in view.copies if one.state is not CopyState.AWAY]
     candidates = [one for one in answering if not one.may_lead]

@@ -30,7 +30,7 @@ class Window:
     sent: tuple[int, ...]
     """Ends of the messages that it has not written, as far as is known; ascending."""
     ahead: int
-    """So much it takes behind `written`; 0: one message for each time that it asks."""
+    """How much it takes behind `written`; 0: one message for each time that it asks."""
     committed: int = 0
     """What it last heard to be committed."""
     quiet: bool = False

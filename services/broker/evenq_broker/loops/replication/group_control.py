@@ -151,7 +151,7 @@ class ReplicaControl:
             raise PreconditionFailed(f"no unclean election of copy {order.copy}: {refusal}. Nothing was changed")
         reason, deadline_ms = cleaned_reason(order.reason), self._clock.monotonic_ms() + CHANGE_MS
         log.warning(
-            "replica %s: copy %d is told to lead although it may lack acknowledged messages", self._name, order.copy,
+            "replica %s: an operator has copy %d lead, which may lack acknowledged messages", self._name, order.copy,
             extra={"broker": self._name, "epoch": view.epoch, "end": replica.end, "reason": reason},
         )  # fmt: skip
         while (done := self._own_election(view.epoch)) is None:

@@ -32,7 +32,7 @@ PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
 """Before a sender is listened to again whose link was closed for what it sent."""
 FORGIVEN_MS = 120_000
 """After this time without a fault, the next pause is the first one again."""
-NOBODY = -1
+NO_SENDER = -1
 
 
 class LinkRefused(BadRequest):
@@ -45,7 +45,7 @@ class IncomingLink:
     def __init__(self, peer: str, clock: Clock) -> None:
         self.peer = peer
         """`host:port` of the caller."""
-        self.sender = NOBODY
+        self.sender = NO_SENDER
         """Broker id, once the link is opened."""
         self.reason = ""
         """Why it is closed; empty: it is not."""
@@ -57,7 +57,7 @@ class IncomingLink:
     @property
     def opened(self) -> bool:
         """True: its opening was accepted."""
-        return self.sender != NOBODY
+        return self.sender != NO_SENDER
 
     def open(self, sender: int) -> None:
         """Its opening is accepted."""

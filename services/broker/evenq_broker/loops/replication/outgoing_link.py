@@ -78,7 +78,7 @@ class OutgoingLink:
         self._paused_until_ms = 0
         self._lost_ms: int | None = runtime.clock.monotonic_ms()
         """Since when it does not stand; None: it does."""
-        self._told: set[type[Error]] = set()
+        self._logged: set[type[Error]] = set()
         """What is in the log of this outage: each kind of trouble once. A peer that comes back with a wrong certificate
         was unreachable before.
         """
@@ -228,14 +228,14 @@ class OutgoingLink:
             self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
         )  # fmt: skip
         self._lost_ms, self.tries = None, 0
-        self._told.clear()
+        self._logged.clear()
 
     def _lost(self, cause: Error) -> None:
         self.tries += 1
         if self._lost_ms is None:
             self._lost_ms = self._clock.monotonic_ms()
-        if type(cause) not in self._told:
-            self._told.add(type(cause))
+        if type(cause) not in self._logged:
+            self._logged.add(type(cause))
             log.warning(
                 "replication of %s: no link to broker %d at %s: %s",
                 self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),

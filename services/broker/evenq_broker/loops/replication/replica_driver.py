@@ -346,8 +346,9 @@ class ReplicaDriver:
                 if str(error) != self._unwritten:
                     self._unwritten = str(error)
                     log.log(
-                        _level(error), "group record not written: %s", self._unwritten, extra={"broker": self._group}
-                    )
+                        _level(error), "replica %s: the group record was not written: %s", self._group, self._unwritten,
+                        extra={"broker": self._group},
+                    )  # fmt: skip
                 actions = replica.cas_unknown(action.number)
             else:
                 self._unwritten, self.reaches_record = "", True
@@ -370,7 +371,7 @@ class ReplicaDriver:
             seen = await self._coordinator.read()
         except (Error, RecordRefused) as error:
             self.reaches_record = False
-            log.debug("group record not read: %s", error)  # the watch says it once
+            log.debug("replica %s: the group record was not read: %s", self._group, error)  # the watch says it once
             return
         finally:
             self._reading = False
@@ -389,7 +390,10 @@ class ReplicaDriver:
                 self.reaches_record = False
                 if str(error) != said:
                     said = str(error)
-                    log.log(_level(error), "group record cannot be watched: %s", error, extra={"broker": self._group})
+                    log.log(
+                        _level(error), "replica %s: the group record cannot be watched: %s", self._group, error,
+                        extra={"broker": self._group},
+                    )  # fmt: skip
             await self._clock.sleep_ms(WATCH_PAUSE_MS)
 
     def _too_old(self, epoch: int, epoch_seen: int) -> None:
@@ -397,8 +401,8 @@ class ReplicaDriver:
         if now_ms - self._too_old_ms >= TOO_OLD_LOG_MS:
             self._too_old_ms = now_ms
             log.warning(
-                "the group record is at epoch %d, this broker has acted in epoch %d: it is not used. If this lasts, "
-                "the record was lost or put back from a backup", epoch, epoch_seen,
+                "replica %s: the group record is at epoch %d, this broker has acted in epoch %d: it is not used. If "
+                "this lasts, the record was lost or put back from a backup", self._group, epoch, epoch_seen,
                 extra={"broker": self._group},
             )  # fmt: skip
 
