@@ -51,7 +51,7 @@ def client_addresses(settings: BrokerSettings) -> list[ListenAddress]:
 
 
 async def nothing() -> None:
-    """Nobody else uses the ports."""
+    """Nothing else uses the ports."""
 
 
 class BrokerApp:

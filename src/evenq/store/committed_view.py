@@ -224,6 +224,7 @@ class CommittedView:
         messages = piece.messages
         while position < len(data):
             rest = -(start + position) % self._segment_bytes or self._segment_bytes
+            # No record fits into so short a rest of a file, not even padding: it is left zero.
             if rest < HEADER_BYTES:
                 position += rest
                 continue
@@ -272,6 +273,7 @@ class CommittedView:
         span = saved.queues.get(key)
         if span is None:
             return 0
+        # What the snapshot counted is exact up to its place, so the first message behind it has the next number.
         if log_offset >= saved.log_offset:
             return span[1]
         return queue_offset if self._base.log_start else 0
@@ -292,6 +294,8 @@ class CommittedView:
         try:
             return await read()
         except (StoreError, RuntimeError):  # files that went, threads that ended
+            # Whether the view is over is asked first: files that the copy cut or trimmed away are no damage, and no
+            # client hears of any.
             self._check_current()
             raise
 
@@ -306,6 +310,8 @@ def _base_of(disk: Disk) -> _Base:
     saved = snapshot.load(disk, log_start=checkpoint.log_start) or Snapshot(0, b"")
     log_start = max(checkpoint.log_start, saved.log_start)
     spans = {key: _risen(span, saved.queues.get(key)) for key, span in checkpoint.queues.items()}
+    # A checkpoint that names entries which retention deleted, or which never reached the disk, is of no use: the log is
+    # read from its start instead.
     whole = checkpoint.log_offset >= max(1, log_start) and all(
         consume_queue.holds_entries(disk, *key, *span) for key, span in spans.items()
     )

@@ -320,7 +320,7 @@ class RealDisk:
 
 
 class ReadOnlyDisk(RealDisk):
-    """Somebody's folder as tools see it: nothing is made or changed, and a running owner is not disturbed."""
+    """A broker's folder as tools see it: nothing is made or changed, and a running owner is not disturbed."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():

@@ -186,6 +186,7 @@ class AssignmentEngine:
         if unknown:
             return QueryResult(known=False, reason=unknown)
         assignment = self._assignments.open(group, topic)
+        # The first wish counts for all members: shares of two strategies would overlap.
         if question.strategy and not assignment.requested_strategy:
             assignment.requested_strategy = question.strategy
         decision = self._settle(group, topic, now_ms, wall_ms)

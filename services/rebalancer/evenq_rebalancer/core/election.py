@@ -42,7 +42,7 @@ class Record:
     duration_ms: int
     """How long the holder asks others to wait after each sign of life."""
     began_ms: int
-    """When the holder began to lead, ms since the epoch, and bigger than that of everybody before: its epoch."""
+    """When the holder began to lead, ms since the epoch, and bigger than that of every holder before: its epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class Elector:
         return began
 
     def lost_race(self, *, now_ms: int) -> list[Command]:
-        """Somebody else wrote in between: look before the next write."""
+        """Another candidate wrote in between: look before the next write."""
         self._must_read = True
         return [*self.tick(now_ms)]
 

@@ -226,11 +226,11 @@ class RouteTable:
     def _views(self, now_ms: int) -> Iterable[RegisteredBroker]:
         # While no nameserver answers, what they sent last stays, however old: silence of theirs says nothing of the
         # brokers.
-        anybody = any(source.connected for source in self._sources.values())
+        connected = any(source.connected for source in self._sources.values())
         for source in self._sources.values():
-            if source.connected or not anybody or now_ms - source.away_since_ms < self._stale_ms:
+            if source.connected or not connected or now_ms - source.away_since_ms < self._stale_ms:
                 yield from source.views.values()
-                yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not anybody)
+                yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not connected)
 
     def _merge(self, now_ms: int) -> None:
         best: dict[str, RegisteredBroker] = {}

@@ -302,8 +302,6 @@ class PlainSends:
         if queue_id < 0:
             return None
 
-        # MD5, and made anew although the producer sent one: only MD5 is compared by all SDKs, and the broker vouches
-        # for what it has seen itself (decisions 44, 46).
         digest = hexlify(md5(data[body:end], usedforsecurity=False).digest()).upper()
         system = b"".join((data[system_at:body_field], DIGEST_HEAD, digest, self._end))
         head = left_out + data[start:head_end] + data[body_field:end]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 ROUTE_WAIT_MS = 1_000
 WELCOME_WAIT_MS = 30_000
-"""So long a broker without topics waits for a first nameserver. When both are started together, the broker may ask for
+"""How long a broker without topics waits for a first nameserver. When both are started together, the broker may ask for
 the nameserver's name before there is one, and that answer is remembered: 30 s at most by CoreDNS, the name server of
 Kubernetes, and by gRPC's resolver. Longer, a cluster whose nameservers are really away would not start.
 """

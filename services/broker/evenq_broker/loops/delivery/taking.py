@@ -185,7 +185,7 @@ class MessageTaker:
             self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
 
     def give_back(self, batch: Batch) -> None:
-        """Nobody saw these deliveries: the messages are ready again, at once."""
+        """No client saw these deliveries: the messages are ready again, at once."""
         ops: list[Invisible] = []
         for queue, offset, number in batch.held:
             op = self._ledger.progress.give_back(queue, offset, number)
@@ -422,7 +422,7 @@ class MessageTaker:
                 client_id=wish.client_id,
             )
         self._ledger.journal.record(self._delivered_op(queue, messages, wish))
-        self._frame_alike(queue, messages, batch, wish)
+        self._first_frames(queue, messages, batch, wish)
         return messages
 
     def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: ReceiveWish) -> Delivered:
@@ -431,7 +431,7 @@ class MessageTaker:
             queue, offsets, deadline_ms=wish.deadline_ms, client_id=wish.client_id
         )
 
-    def _frame_alike(
+    def _first_frames(
         self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: ReceiveWish
     ) -> None:
         """Frames of first deliveries."""

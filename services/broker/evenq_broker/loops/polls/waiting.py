@@ -20,7 +20,7 @@ __all__ = ["LongPolls"]
 
 
 class LongPolls:
-    """Everybody who waits for messages at this broker."""
+    """The callers that wait for messages at this broker."""
 
     def __init__(self, runtime: Runtime, ledger: Ledger, table: PollTable, cluster_polls: ClusterPolls) -> None:
         self._runtime, self._ledger = runtime, ledger

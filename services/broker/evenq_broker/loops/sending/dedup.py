@@ -191,6 +191,7 @@ class Deduplicator:
             messages = await self._ledger.store.read_at(stored.topic_id, stored.queue_id, [stored.queue_offset])
         except StoreCorrupted:
             return False
+        # The place alone proves nothing: an append that failed gives it back, and the next message of the queue has it.
         return [(one.head, one.system) for one in messages] == [(stored.head, stored.system)]
 
     async def _wait(self, key: Key) -> None:
@@ -228,6 +229,7 @@ class Deduplicator:
         for topic in self._catalog.topics.all():
             if is_system_topic(topic.name):
                 continue
+            # Also queues that the topic has no more: the first try may lie in one.
             for queue_id in range(topic.queues_ever):
                 if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
                     log.info("only %d message ids from before the restart were restored", len(self.recent))

@@ -24,7 +24,7 @@ from evenq_broker.core.staging.staged import StagedAttempt as Staged
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.state.staging_records import STAGING_KINDS, StagedEnded, StagedMoved, StagedPut, StagingOp
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.staging.deciding import Deciding, StagingStats
+from evenq_broker.loops.staging.deciding import BatchCoordinator, StagingStats
 from evenq_broker.loops.staging.name_locks import NameLocks
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -63,7 +63,7 @@ class Staging:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self.table = StagedRows()
         self.stats = StagingStats()
-        self.deciding = Deciding(runtime, catalog, ledger, cluster=cluster, staging=self)
+        self.deciding = BatchCoordinator(runtime, catalog, ledger, cluster=cluster, staging=self)
         self._settings = runtime.settings.staging
         ledger.keeps(dict.fromkeys(STAGING_KINDS, self.apply), self.dump)
         self._writing: dict[tuple[str, int], asyncio.Task[None]] = {}

@@ -25,7 +25,7 @@ from evenq_broker.core.transactions.half_messages import (
     pack_half,
     unpack_half,
 )
-from evenq_broker.core.transactions.table import DecisionStatus, Firing, Half, TransactionOutcome, TransactionTable
+from evenq_broker.core.transactions.table import DecisionStatus, Half, TimerAction, TransactionOutcome, TransactionTable
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
@@ -212,18 +212,18 @@ class Transactions:
             return None
         now_ms = self._runtime.clock.now_ms()
         match self.table.fire(number, timer.log_offset, header, timer.topic_id, now_ms=now_ms):
-            case Firing.END:
+            case TimerAction.END:
                 return None
-            case Firing.DELIVER:
+            case TimerAction.DELIVER:
                 message = _message(timer, topic)
                 self._count_in([message])
                 return message
-            case Firing.GIVE_UP:
+            case TimerAction.GIVE_UP:
                 self._unasked.get(timer.topic_id, {}).pop(number, None)
                 return self._given_up(number, timer, header, topic)
-            case Firing.WAIT:
+            case TimerAction.WAIT:
                 return self._again(number, timer, header, SOON_MS)
-            case Firing.CHECK:
+            case TimerAction.CHECK:
                 wait_ms = self._ask(number, timer, header.client_id, topic)
                 return self._again(number, timer, header, wait_ms)
 

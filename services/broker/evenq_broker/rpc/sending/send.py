@@ -266,8 +266,8 @@ class SendHandler:
         if len(good) == len(ids):
             return OK_STATUS + b"".join(entries)
         bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
-        alike = not good and len({code_of(status) for status in bad}) == 1
-        return field(1, bad[0] if alike else several()) + b"".join(entries)
+        same = not good and len({code_of(status) for status in bad}) == 1
+        return field(1, bad[0] if same else several()) + b"".join(entries)
 
     async def _many_once(
         self, once: Deduplicator, ids: list[bytes], verdicts: list[Append | TimerAppend | bytes], topic: TopicConfig
