@@ -197,6 +197,7 @@ class Broker:
         await self.staging.close()
         if self.deduplicator is not None:
             await self.deduplicator.close()
+        # Last: what the parts above record at their end must still be written.
         await self.ledger.close()
 
     def rpcs(self) -> list[Rpc]:

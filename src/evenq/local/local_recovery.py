@@ -70,6 +70,7 @@ def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, d
 
     def put_position(message: Message, size: int) -> None:
         queue = engine.consume_queue(message.name, message.queue_id)
+        # Retention may have taken its first messages: the first one that is left says where it begins.
         if anew and queue not in begun:
             begun.add(queue)
             queue.start_at(message.offset, message.offset)
@@ -90,6 +91,7 @@ def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, d
     store.mark_unsynced(engine.synced)
     for key, offset in newest.items():
         queue = engine.consume_queue(*key)
+        # Its messages are gone, its numbers are not: none is given twice.
         if queue.end <= offset:
             queue.start_at(offset + 1, offset + 1)
     for queue in engine.consume_queues():

@@ -208,6 +208,7 @@ class Registry:
         before = held.topics if held is not None else {}
         moved = held is None or not entry.same_node(held)
         for topic, counts in entry.topics.items():
+            # A route tells the broker's address and epoch as well: with those, every topic of it changes.
             if moved or before.get(topic) != counts:
                 self._topic_versions[topic] = self.version
             self._by_topic.setdefault(topic, {})[entry.name] = None
@@ -231,6 +232,7 @@ class Registry:
             self._topic_versions[topic] = self.version
         else:
             del self._by_topic[topic]
+            # If it comes back it gets the table's version of then, which is above every one that a client has seen.
             del self._topic_versions[topic]
 
 

@@ -92,6 +92,7 @@ def divided(
     elif inputs.dividing == BROADCASTING:
         names = [ALL_MEMBERS] * len(queues)
     elif ids:
+        # Held queues are left out before a strategy sees them: none, least of all a user's own, has to know of holds.
         free = [queue for queue in queues if queue not in inputs.held] if inputs.held else queues
         if free:
             names = _by_strategy(group, inputs, free, by, owners, weights, shares)

@@ -97,6 +97,7 @@ class AssignmentService:
         stream, outbox = self._streams.open()
         reader = spawn(self._read(stream, requests, context), name=f"reports of {context.peer}")
         reader.add_done_callback(lambda _: outbox.wake())
+        # No await since `open`: no decision is lost between those that stand and those that come.
         for decision in self._engine.decisions():
             outbox.put(decision)
         try:

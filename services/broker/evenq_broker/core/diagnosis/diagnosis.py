@@ -125,7 +125,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
 # ------------------------------------------------------------------------------------------------- owners
 
 
-def _nobody(looks: Looks) -> Iterable[Finding]:
+def _nobody_reads(looks: Looks) -> Iterable[Finding]:
     facts = looks.now
     unread: dict[str, list[QueueAt]] = {}
     for at in facts.queues.values() if not facts.members else ():
@@ -421,7 +421,7 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _missing_brokers,
     _rebalancer_away,
     _strategy,
-    _nobody,
+    _nobody_reads,
     _owners,
     _two_owners,
     _hand_overs,

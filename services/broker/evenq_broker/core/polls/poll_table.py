@@ -221,6 +221,7 @@ class PollTable:
         """Wait for a queue that is another member's now: no message wakes it. None: the table is full."""
         poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id)
         if poll is not None:
+            # The mark by which `held` finds it: no other watch has it.
             poll.push = True
         return poll
 

@@ -54,8 +54,8 @@ _ACCEPTED = {
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
 _IDENTITY, _MD5 = 1, 2
-# MD5, and made anew although the producer sent one: only MD5 is compared by all SDKs, and the broker vouches for what
-# it has seen itself (decisions 44, 46).
+# MD5, which all SDKs were seen to check and none sends; made at the send and here, because the broker vouches only for
+# what it has compared with the body itself (decisions 44, 46).
 DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
 _MD5_DIGITS = 32
 DIGITS_USED = 8  # they tell two bodies of one message id apart
@@ -200,6 +200,7 @@ def _queue_of(system: SentProperties, topic: TopicConfig, kind: int) -> int:
     if system.message_group:
         return lane_of(system.message_group, topic.write_queues)
     queue_id = system.queue_id
+    # The SDKs of Go and Python leave 0 there, whatever they chose: it names no queue (wire contract 3.7).
     return queue_id if 0 < queue_id < topic.write_queues else -1
 
 

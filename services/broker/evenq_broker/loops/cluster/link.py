@@ -124,7 +124,7 @@ class ClusterLink:
             self._catalog.routes.set_own(self.own.now(), self._runtime.clock.monotonic_ms())
             self.routes_changed()
 
-    def routes_told(self) -> None:
+    def routes_received(self) -> None:
         """A nameserver sent its table. If it is the first one, its other brokers get the time to come from now on."""
         if self._unsure_until_ms >= 0 and not self._heard_routes:
             self._unsure_until_ms = self._runtime.clock.monotonic_ms() + self._runtime.settings.route_settle_ms

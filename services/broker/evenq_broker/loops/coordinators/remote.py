@@ -116,6 +116,7 @@ class RemoteCoordinator:
         self._clock = clock
         self._rng = rng
         self._timing = timing or RemoteTiming()
+        # One call at a time: an answer that was overtaken must not reach the mark after a newer one.
         self._busy = asyncio.Lock()
         self._reached = True
 

@@ -199,6 +199,7 @@ class Replay:
             copy.queue_id = self._lite.place(target, _lite_topic(message, target))
         self._ledger.journal.flush()  # what was recorded of the letter before must stand before its mark
         stored = self._ledger.store.append((copy,), state=encode([self._mark(queue, offset)]))
+        # In the turn of the append: a snapshot between the two would tell that the letter still waits.
         self._ledger.progress.finish(queue, offset)
         try:
             await asyncio.shield(stored)

@@ -122,6 +122,8 @@ class ReplicaControl:
                     f"the group record of {self._name} was not written within {CHANGE_MS} ms, and may be later; look "
                     "with `evenq cluster show`, then try again"
                 )
+            # At each look: while another write of the record is under way nothing is proposed, and nothing is kept for
+            # later.
             self._driver.change_copies(change)
             await self._clock.sleep_ms(LOOK_MS)
         log.info(

@@ -138,6 +138,7 @@ class IncomingLinks:
         """A call came in; who it is, its opening tells. Raises LinkRefused."""
         if self._closed:
             raise LinkRefused(self._closed)
+        # Who calls is not known before the opening: whatever reaches the port can hold this many calls and no more.
         if len(self._unopened) >= UNOPENED_MAX:
             raise LinkRefused(f"{UNOPENED_MAX} links wait for their opening, the maximum; try again")
         link = IncomingLink(peer, self._clock)
@@ -165,6 +166,7 @@ class IncomingLinks:
         link.close("the call ended")
         if link in self._unopened:
             self._unopened.remove(link)
+        # Else a newer link of the sender has its place.
         if self._links.get(link.sender) is link:
             del self._links[link.sender]
 
@@ -189,6 +191,7 @@ class IncomingLinks:
         if fault is None:
             fault = self._faults[sender] = _Fault(self._rng)
         elif now_ms < fault.until_ms:
+            # More of what was on its way on the same link: it must not lengthen the pause.
             return fault.until_ms - now_ms
         elif now_ms - fault.at_ms >= FORGIVEN_MS:
             fault.backoff.reset()

@@ -102,6 +102,8 @@ class Staging:
         key = origin.token, origin.sequence
         writing = self._writing.get(key)
         if writing is None:
+            # A retry may come after its batch was settled: staged once more, its rows would wait for a decision that is
+            # over.
             if self.table.block(*key) is not None or origin.token in self._over:
                 return
             size = len(block.system)
@@ -134,11 +136,13 @@ class Staging:
     def _written(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         del self._writing[key]
         if not task.cancelled():
+            # Taken, or the loop would report an error whose callers went away.
             task.exception()
 
     def _must_fit(self, query_id: str, topic: str, size: int) -> None:
         settings, name = self._settings, self._runtime.settings.broker_name
         of_query = self.table.query_bytes(query_id) + size
+        # No retry helps here: only the query's own decision makes room, and it waits for this block.
         if of_query > settings.query_bytes_max:
             raise BadRequest(
                 f"query {query_id} has {self.table.query_bytes(query_id)} bytes staged for topic {topic} at broker "
