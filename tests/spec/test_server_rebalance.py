@@ -16,7 +16,7 @@ from evenq_broker.loops.wire.assignment import DecisionNews
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine, EngineLimits
 from evenq_rebalancer.rpc.assignment import AssignmentService
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.rpc.telling import Telling
+from evenq_rebalancer.rpc.telling import DecisionEncoder
 from evenq_rebalancer.rpc.translation import queue_message, report_of
 
 from evenq.allocation import by_name
@@ -308,7 +308,7 @@ class Rollout(Server):
             self.engine.reported(number, report_of(report), now_ms=0)
         for decision in self.engine.settle(now_ms=0, wall_ms=1_000):
             for kept in self.kept.values():
-                kept.decided(DecisionNews(Telling().bytes_of(decision)))
+                kept.decided(DecisionNews(DecisionEncoder().bytes_of(decision)))
         (decision,) = self.engine.decisions()
         return decision.owner_of()
 

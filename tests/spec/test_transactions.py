@@ -9,7 +9,7 @@ import pytest
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.state.records import decode, encode
 from evenq_broker.core.transactions.half_messages import HalfHeader, TransactionIds, transaction_broker_of
-from evenq_broker.core.transactions.table import DecisionStatus, Firing, TransactionOutcome, TransactionTable
+from evenq_broker.core.transactions.table import DecisionStatus, TimerAction, TransactionOutcome, TransactionTable
 from evenq_broker.loops.clients.streams import Streams
 
 from evenq.errors import BadRequest, InvalidTransactionId, MessageTypeConflict
@@ -108,10 +108,10 @@ def test_4_5_after_fifteen_checks_it_is_given_up_and_those_that_met_nobody_do_no
     made.begin(5, 1, first_ms=0, due_ms=6_000)
     now_ms = 6_000
     for number in range(30):
-        assert made.fire(5, 5 + number, HEADER, 1, now_ms=now_ms) is Firing.CHECK
+        assert made.fire(5, 5 + number, HEADER, 1, now_ms=now_ms) is TimerAction.CHECK
         (made.checked if number % 2 else made.missed)(5)
         now_ms += 30_000
-    assert made.fire(5, 99, HEADER, 1, now_ms=now_ms) is Firing.GIVE_UP
+    assert made.fire(5, 99, HEADER, 1, now_ms=now_ms) is TimerAction.GIVE_UP
     assert made.decide(5, TransactionOutcome.COMMITTED) is DecisionStatus.GIVEN_UP
 
 

@@ -51,7 +51,7 @@ def client_addresses(settings: BrokerSettings) -> list[ListenAddress]:
 
 
 async def nothing() -> None:
-    """Nobody else uses the ports."""
+    """Nothing else uses the ports."""
 
 
 class BrokerApp:
@@ -123,6 +123,8 @@ class BrokerApp:
             running_max=settings.calls_max,
         )
         places = client_addresses(settings)
+        # Behind the opening of the log: until then a replica's forwarder holds connections, which would else be refused
+        # (decision 83).
         self._before_listening()
         servers = await open_grpc_servers(
             rpcs, places, settings.tls, clock=self._clock, options=options, edges=self._edges
@@ -172,6 +174,7 @@ class BrokerApp:
         left_ms = max(deadline_ms - self._clock.monotonic_ms(), min(drain_ms, LAST_CALLS_MS))
         if self._servers is not None:
             await self._servers.stop(left_ms)
+        # Before the log is closed, which may take seconds: connections wait for the next leader meanwhile.
         await self._after_listening()
         await self.broker.close()
         await self._auth.close()

@@ -29,7 +29,7 @@ from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
-from evenq_broker.loops.delivery.ending import Ending
+from evenq_broker.loops.delivery.ending import DeliveryShutdown
 from evenq_broker.loops.diagnosis.watching import watch_heads
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.groups.settings import GroupSettings
@@ -73,7 +73,7 @@ class Broker:
             runtime, catalog, ledger, polls, cluster=self.cluster, membership=self.membership
         )
         self.long_polls = LongPolls(runtime, ledger, polls, self.cluster_polls)
-        self.ending = Ending(runtime, catalog, ledger, clients=self.clients, long_polls=self.long_polls)
+        self.ending = DeliveryShutdown(runtime, catalog, ledger, clients=self.clients, long_polls=self.long_polls)
         self.dead_letter_mover = DeadLetterMover(runtime, catalog, ledger, long_polls=self.long_polls)
         self.transactions = Transactions(runtime, catalog, ledger, cluster=self.cluster, clients=self.clients)
         self.staging = Staging(runtime, catalog, ledger, cluster=self.cluster)
@@ -197,6 +197,7 @@ class Broker:
         await self.staging.close()
         if self.deduplicator is not None:
             await self.deduplicator.close()
+        # Last: what the parts above record at their end must still be written.
         await self.ledger.close()
 
     def rpcs(self) -> list[Rpc]:

@@ -181,7 +181,7 @@ class ReplicatedApp:
         self._log = driver.log = ReplicaLog(
             replica, self._identity, open_copy=self._open_copy, pieces=self._pieces, term=self,
             clock=clock, tell=driver.tell, fetch=self._fetch_snapshot,
-            growth_bytes=settings.store.snapshot_log_bytes, refusal=self._no_reads,
+            growth_bytes=settings.store.snapshot_log_bytes, group=settings.broker_name, refusal=self._no_reads,
             index=CopyIndex(keys_of) if settings.store.message_index else None,
         )  # fmt: skip
         driver.on_change = self._replica_changed

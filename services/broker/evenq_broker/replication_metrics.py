@@ -162,7 +162,7 @@ def _record(reaches_record: Callable[[], bool]) -> Metric:
         unit="",
         labels=(),
         help="0 while the place of the group record (a Lease, a key of etcd) does not answer this copy: the leader "
-        "goes on, and nobody can be elected.",
+        "goes on, and no other copy can be elected.",
         read=lambda: [((), int(reaches_record()))],
     )
 

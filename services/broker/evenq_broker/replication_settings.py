@@ -59,7 +59,7 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         default=False,
         description="While this copy follows, it listens at its ports for clients and passes their connections on to "
         "the same ports of the leader's host in `members`, so a load balancer may choose any copy. A connection "
-        "waits up to 10 s while nobody leads. All copies must have the same ports then.",
+        "waits up to 10 s while no copy leads. All copies must have the same ports then.",
     )
     etcd_user: str = Field(default="", description="User name for etcd; empty = none.")
     etcd_password: Path | None = Field(default=None, description="File with the password for etcd.")

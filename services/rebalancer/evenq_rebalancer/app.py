@@ -24,7 +24,7 @@ from evenq.serving.grpc_servers import GrpcServers, open_grpc_servers, usual_add
 from evenq.serving.metrics import call_metrics, exposition
 from evenq.serving.page import MetricsPage
 from evenq_rebalancer.core.assignment_engine import AssignmentEngine
-from evenq_rebalancer.loops.leading import UNKNOWN, Leading, Lease, identity_of
+from evenq_rebalancer.loops.leading import UNKNOWN, Lease, LeaseCandidate, identity_of
 from evenq_rebalancer.loops.leases import lease_of
 from evenq_rebalancer.loops.topology import TopologyWatch, topology_of
 from evenq_rebalancer.metrics import leading_metrics, metrics
@@ -57,7 +57,7 @@ class Rebalancer:
         self._edges = edges
         self._auth = Auth(settings.auth, clock=clock, plain=settings.port >= 0)
         self._lease = lease_of(settings)
-        self._leading: Leading | None = None
+        self._leading: LeaseCandidate | None = None
         self._topology: TopologyWatch | None = topology_of(settings, clock=clock, changed=self._places_changed)
         self._term = self._new_term(clock.now_ms())
         self._led = False
@@ -162,7 +162,7 @@ class Rebalancer:
         if self._lease is None:
             self._began(self._clock.now_ms())
             return
-        self._leading = Leading(
+        self._leading = LeaseCandidate(
             self._lease,
             identity=identity_of(self.address, self._nonce),
             timing=self.settings.timing(),

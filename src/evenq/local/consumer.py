@@ -156,7 +156,7 @@ class Consumer(Closing):
         return []
 
     def _give_back(self, now: int) -> None:
-        """Somebody came: release finished queues above the own share, so that the others get some."""
+        """Another consumer came: release finished queues above the own share, so that the others get some."""
         group = self._group
         version = group.version
         settled = True

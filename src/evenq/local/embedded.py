@@ -95,6 +95,7 @@ class EmbeddedEngine(Engine):
             now = self.clock.now_ms()
             try:
                 entries = self._write_records(queue, messages, packed, sums, now)
+                # Behind the records: an entry never points to what is not written.
                 self._write_index(queue, queue.next, entries)
                 if self.options.flush is Flush.SYNC:
                     self._sync(queue)
@@ -205,6 +206,7 @@ class EmbeddedEngine(Engine):
             if queue.synced == queue.end:
                 continue
             with queue.lock:
+                # Only this under the lock: puts go on during the syncs, and what they write is the next flush's.
                 end = queue.end
                 records, index = queue.records.take_unsynced(), queue.index.take_unsynced()
             try:

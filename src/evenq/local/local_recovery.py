@@ -21,7 +21,7 @@ from evenq.local.tail import QueueTail
 from evenq.model.names import topic_problem
 from evenq.store.disk import Disk, write_whole
 
-__all__ = ["Recovering", "recover"]
+__all__ = ["RecoverableEngine", "recover"]
 
 CUT_FOLDER: Final = "cut"
 CUT_FILES_MAX: Final = 4
@@ -30,7 +30,7 @@ CUT_BYTES_MAX: Final = 16 << 20
 log = logging.getLogger(__name__)
 
 
-class Recovering(Protocol):
+class RecoverableEngine(Protocol):
     """What recovery needs of the engine that starts: its files and its consume queues."""
 
     disk: Disk
@@ -47,7 +47,7 @@ class Recovering(Protocol):
         """All there are, in order."""
 
 
-def recover(engine: Recovering, known: dict[str, Any]) -> tuple[Walked, dict[QueueTail, int]]:
+def recover(engine: RecoverableEngine, known: dict[str, Any]) -> tuple[Walked, dict[QueueTail, int]]:
     """Bring the engine to the true end of its store: how the walk ended, and the ends of the consume queues that are
     on disk. Raises StoreCorrupted naming file and offset.
     """
@@ -70,6 +70,7 @@ def recover(engine: Recovering, known: dict[str, Any]) -> tuple[Walked, dict[Que
 
     def put_position(message: Message, size: int) -> None:
         queue = engine.consume_queue(message.name, message.queue_id)
+        # Retention may have taken its first messages: the first one that is left says where it begins.
         if anew and queue not in begun:
             begun.add(queue)
             queue.start_at(message.offset, message.offset)
@@ -82,6 +83,7 @@ def recover(engine: Recovering, known: dict[str, Any]) -> tuple[Walked, dict[Que
         queue.add([message], [size])
 
     walked = walk(store, start, put_position)
+    # The refusal before the cut, which could not be undone.
     check_end(store, walked, engine.synced)
     store.check_lengths(min(engine.synced, walked.end), lambda file_end: _least(store, file_end))
     _keep_cut(engine, walked)
@@ -89,6 +91,7 @@ def recover(engine: Recovering, known: dict[str, Any]) -> tuple[Walked, dict[Que
     store.mark_unsynced(engine.synced)
     for key, offset in newest.items():
         queue = engine.consume_queue(*key)
+        # Its messages are gone, its numbers are not: none is given twice.
         if queue.end <= offset:
             queue.start_at(offset + 1, offset + 1)
     for queue in engine.consume_queues():
@@ -109,7 +112,7 @@ def _least(store: Partitions, file_end: int) -> int:
     return file_end - FILLER.size + 1
 
 
-def _folders(engine: Recovering) -> Iterator[tuple[str, int]]:
+def _folders(engine: RecoverableEngine) -> Iterator[tuple[str, int]]:
     """Queues that have a folder."""
     for name in engine.disk.list(FOLDER):
         problem = topic_problem(name)
@@ -120,7 +123,7 @@ def _folders(engine: Recovering) -> Iterator[tuple[str, int]]:
             yield name, int(queue_id)
 
 
-def _adopt(engine: Recovering, newest: dict[tuple[str, int], int]) -> bool:
+def _adopt(engine: RecoverableEngine, newest: dict[tuple[str, int], int]) -> bool:
     """Take the consume queues as they were at the saved place; False if they cannot be that."""
     for key in _folders(engine):
         newest.setdefault(key, -1)
@@ -141,7 +144,7 @@ def _adopt(engine: Recovering, newest: dict[tuple[str, int], int]) -> bool:
     return True
 
 
-def _start_over(engine: Recovering) -> None:
+def _start_over(engine: RecoverableEngine) -> None:
     """Forget all consume queues."""
     for queue in engine.consume_queues():
         for start in queue.positions.starts:
@@ -151,7 +154,7 @@ def _start_over(engine: Recovering) -> None:
     engine.disk.remove(FOLDER)
 
 
-def _keep_cut(engine: Recovering, walked: Walked) -> None:
+def _keep_cut(engine: RecoverableEngine, walked: Walked) -> None:
     """Put aside what is about to be cut, so that nothing is destroyed in silence (LQ-28 Better)."""
     store = engine.store
     size = store.end - walked.end

@@ -85,6 +85,7 @@ class LocalEngine(Engine):
                 self.interrupted(error)
                 raise
         with self._write_lock:
+            # The first that gets here writes for all that wait: one write, and one sync, for many producers.
             if self._written < end:
                 self._write()
 
@@ -160,6 +161,7 @@ class LocalEngine(Engine):
             queues = self.consume_queues() if index else []
             newest: dict[QueueTail, int] = {queue: queue.end for queue in queues}
         try:
+            # The store first: an entry on disk must not point at a message that is not.
             self.store.sync(unsynced)
             self.synced = max(self.synced, target)
             if index:
@@ -189,6 +191,7 @@ class LocalEngine(Engine):
         if not self.store.starts or before <= self.store.starts[0]:
             return
         for queue in self.consume_queues():
+            # Before the files go, so that no read begins in them any more.
             queue.min = queue.first_at(before)
         self.store.remove_before(before)
         for queue in self.consume_queues():

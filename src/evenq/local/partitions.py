@@ -163,6 +163,7 @@ class Partitions:
     def take_unsynced(self) -> tuple[list[int], bool]:
         """What `sync` must do for all that was written so far. Under the writers' lock."""
         taken = (list(self._unsynced), self._unsynced_names)
+        # Before the sync, so that what is written while it runs is the next one's.
         self._unsynced = {}
         self._unsynced_names = False
         return taken

@@ -36,9 +36,9 @@ from evenq.store.writer import WriteBatch
 __all__ = ["Appender"]
 
 GATHER_BYTES = 256 << 10  # a group of this size does not wait for more
-GATHER_MS = 5  # nor does one that has waited for this long: turns of a loop under a crowd are milliseconds
-TAKING_TURNS = 2  # from the call that wakes who takes messages: in the first it takes, in the second it records that
-ANSWER_BYTES = 1 << 20  # senders of this number of bytes are answered in one turn
+GATHER_MS = 5  # nor does one that has waited for this long: under a crowd a turn takes milliseconds (decision 57)
+TAKING_TURNS = 2  # from the call that wakes who takes messages: first it takes, then it records that (decision 76)
+ANSWER_BYTES = 1 << 20  # senders of this number of bytes are answered in one turn (decision 12)
 
 OnGathering = Callable[[list[tuple[int, int, int]]], bool]
 """Gets (topic id, queue id, end) of queues."""
@@ -120,12 +120,14 @@ class Appender:
         state = self._state
         if state.blocked or not entries or self._overloaded():
             self._refuse(entries)
+        # Store times never fall although the clock may (D10): reads by time and retention search by halves.
         state.last_store_ms = store_ms = max(self._now_ms(), state.last_store_ms)
         return self._joined(self._packer.pack(entries, store_ms, state.synced_end), len(entries))
 
     def append_state(self, payload: bytes) -> asyncio.Future[None]:
         """Queue one opaque record. See `MessageStore.append_state`."""
         state = self._state
+        # Neither a full disk nor too many waiting messages refuse state: acks and offsets must go on (D9).
         if state.stopped:
             self._refuse(())
         state.last_store_ms = store_ms = max(self._now_ms(), state.last_store_ms)
@@ -142,6 +144,7 @@ class Appender:
         The plain `append` is not told apart from within, so that it stays as fast as it is.
         """
         log = self._state
+        # Moving timers is what frees space: refused with the messages, a full disk would stay full.
         if moves and log.full is not None and not log.stopped and log.reserve_bytes > 0:
             log.reserve_bytes -= sum(HEADER_BYTES + len(timer.head) + len(timer.system) for timer in timers)
         elif entries or timers or blocks:
@@ -159,6 +162,7 @@ class Appender:
     def _joined(self, batch: WriteBatch, records: int) -> asyncio.Future[None]:
         """A call's records are in the group: see that the writer gets it."""
         self._stats.waiting += records
+        # With copies also while the writer is busy: what joins then may be taken by a parked receive (decision 76).
         if not self._kick_due and (self._busy is None or self._replicated):
             self._kick_due = True
             self._begin_to_gather()
@@ -251,6 +255,7 @@ class Appender:
         state = self._state
         if state.failure is not None or self._left is not None:  # stopped meanwhile, its futures have failed
             return
+        # What is on disk is unknown after any error but a full disk, which was undone durably (`CommitLog._undo`).
         if error is not None and not isinstance(error, StoreFull):
             state.poison(f"writing the commit log at offset {batch.start} failed: {error}")
             return
@@ -267,12 +272,15 @@ class Appender:
     def _await_commit(self, batch: WriteBatch) -> None:
         """It is written: the writer goes on, the owner asks the copies."""
         self.recent.keep(batch)
+        # Commits may stay away for long; the files have the bytes for followers that come later.
         batch.forget_bytes()
         self._uncommitted.append(batch)
         if self._packer.batch is not None and not self._kick_due:
             self._go_on()
         reported_end, self._stats.written_end = self._stats.written_end, batch.end
         self.on_growth()
+        # With a sync for each group the owner heard of it before the sync (`written`), so that copies sync at the same
+        # time.
         if batch.end > reported_end:
             self.on_written(batch.end)
         if self._synchronous:
@@ -284,6 +292,7 @@ class Appender:
         state, stats, groups = self._state, self._stats, self._uncommitted
         if end > stats.written_end:
             raise AssertionError(f"committed up to {end}, but this log is written up to {stats.written_end} only")
+        # What recovery found is committed now too: only from here on may derived files tell of it.
         if not state.certain and end >= stats.log_end:
             state.certain = True
             self._wake_waiters()
@@ -301,9 +310,11 @@ class Appender:
         """It is safe: its messages are consumable, its senders are answered."""
         passing("answer.before")
         touched = batch.touched
+        # Before its senders are answered: who then reads must find its own message.
         for queue, end in touched.items():
             queue.max_offset = end
         self._state.dirty.update(dict.fromkeys(touched))
+        # In the same step as the timers: a snapshot between the two would have the log's end without what it holds.
         self._count(batch)
         for timers, ended in batch.timer_changes:
             self.on_timers(timers, ended)
@@ -373,6 +384,8 @@ class Appender:
         self._last_full = error
         self._announced = 0
         groups = self._packer.take_back(batch, self._uncommitted)
+        # Before the senders hear of it: a retry gets the same places, and must not meet deliveries of the messages
+        # before.
         self.on_taken_back([(one.topic_id, one.queue_id, one.next_offset) for group in groups for one in group.touched])
         for group in groups:
             self._stats.waiting -= group.records

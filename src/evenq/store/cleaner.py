@@ -177,6 +177,7 @@ class Cleaner:
     def _facts(self, end: int, held: list[ConsumeQueue], keepers: list[ConsumeQueue] | None) -> RetentionFacts:
         options, usage = self._options, self._disk.usage()
         starts = [start for start in segment.starts(self._disk, self._segment_bytes) if start < end]
+        # Not the newest file: what was written last is never over its time, and there is no record behind it.
         times = [self._behind_ms(start) for start in starts[:-1]]
         firsts = [(self._first_of(queue), self._retention_ms(queue.topic_id)) for queue in held]
         unneeded = 0 if keepers is None else min([end, *map(self._first_of, keepers)])
@@ -197,6 +198,7 @@ class Cleaner:
         if last_ms is None:
             with self._files.using(segment.path_of(start + self._segment_bytes)) as file:
                 data = file.pread(HEADER_BYTES, 0)
+            # The next file was made and has nothing yet: what is before it was written just now.
             if len(data) < HEADER_BYTES:
                 return self._clock.now_ms()
             last_ms = self._last_ms[start] = HEADER.unpack(data)[STORE_MS]
@@ -235,12 +237,15 @@ class Cleaner:
         if not await self._raise(minima):
             return
         passing("retention.raised")
+        # Before the checkpoint names it: a start whose log begins behind its newest snapshot could not rebuild the
+        # state.
         await self._snapshotter.begin_at(log_start)
         passing("retention.snapshot_saved")
         flusher.log_start = log_start
         await flusher.checkpoint()
         passing("retention.checkpointed")
         for dropped in self.on_drop:
+            # Before the files go, so that no read begins there any more.
             dropped(log_start)
         files = await flusher.blocking(lambda: self._delete(log_start, minima))
         stats = self._state.stats
@@ -288,6 +293,7 @@ class Cleaner:
 
     def _check(self, queue: ConsumeQueue, minimum: int, log_start: int) -> None:
         """Entries carry no checksum, the messages do: the last one that goes must lie in the files that go."""
+        # A wrong entry would raise the minimum past messages that are still kept.
         entries = _filed(queue)
         near = [offset for offset in (minimum - 1, minimum) if queue.min_offset <= offset < queue.filed]
         for message in self._reader.read_at(entries, near):
@@ -335,6 +341,8 @@ class Cleaner:
             return
         minima = await self._look(lambda: self._minima_by_time(looks))
         if minima and await self._raise(minima):
+            # A start that has to rebuild the entries learns the risen minima from the snapshot alone, and they must not
+            # fall (D6).
             await self._snapshotter.begin_at(self._flusher.log_start)
             await self._flusher.blocking(lambda: self._delete_entries(minima))
             log.info("expired messages removed from %d queues", len(minima), extra={"queues": len(minima)})

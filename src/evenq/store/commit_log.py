@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 SPARE: Final = "spare"
 """The next file, with its space set aside. Not in the log's folder, where a file's size says where the log ends."""
+# Without file descriptors nothing was written either, and they come back as disk space does (decision 27).
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_FILES
 """Errors after which the store goes on and tries again later: there is no space, or no file descriptor."""
 
@@ -101,9 +102,13 @@ class CommitLog:
                 file.pwrite(run.parts, run.position)
                 if run.seals:
                     passing("log.filled")
+                    # The zeros of a padding are not written, only the size is set: a full file must have its whole
+                    # size, because the size of the last file says where the log ends (decision 12).
                     file.truncate(self.segment_bytes)
                     self.sync()
                     passing("log.sealed")
+        # After a failed fsync the kernel may call pages clean that never reached the disk: neither a retry nor an undo
+        # could be trusted (D9), so nothing is taken back and the store stops.
         except SyncFailed:
             raise
         except OSError as error:
@@ -111,6 +116,8 @@ class CommitLog:
                 if lost := self._disk.lost():
                     raise OSError(error.errno, f"{lost}: {error}") from error
                 raise
+            # Durably: senders get a definite failure, and a record of it that a crash brings back would be delivered
+            # (D1).
             self._undo(runs)
             # Senders read this, so it names no folder.
             raise StoreFull(f"{shortage(error)}; sends resume by themselves") from error
@@ -140,6 +147,7 @@ class CommitLog:
         is known half a file early. No space is no error: then the next file grows as it is written.
         """
         self._prepared_for = segment_of(log_end, self.segment_bytes)[0]
+        # Never taken over: after a power loss the spare's name and the log's may mean one file (decision 12).
         self._disk.remove(SPARE)  # of an earlier process, which may have been killed while it took it into the log
         try:
             self._disk.preallocate(SPARE, self.segment_bytes)
@@ -181,6 +189,7 @@ class CommitLog:
         if before is not None:  # the flush thread may be syncing it, so it closes it, once no reader can take it
             self._sealed.append(before)
         passing("log.created")
+        # Before the first byte of it can be acknowledged: syncing a file does not sync its name.
         self._disk.sync_folder(FOLDER)
         passing("log.linked")
         return file

@@ -112,10 +112,12 @@ class CommittedView:
         `repairs` makes whole what is damaged. Raises HaNotAvailable if `until` is before what the folder's files tell,
         or over `log_bytes_max` bytes behind them; StoreCorrupted, StoreError.
         """
+        # Before anything is read: what changes from here on makes this a view of another log.
         changes = replays.changes
         jobs = Jobs(threads=1, name="evenq-committed-open", threaded=replays.disk.blocks)
         try:
             base = await jobs.run(lambda: replays.waiting(lambda: _base_of(replays.disk)))
+            # So after a start, until a leader has said what is committed: the files tell of more than the core knows.
             if until < base.known_end:
                 raise HaNotAvailable("this copy does not know yet what is committed; ask another one")
             if until - base.position > log_bytes_max:
@@ -222,6 +224,7 @@ class CommittedView:
         messages = piece.messages
         while position < len(data):
             rest = -(start + position) % self._segment_bytes or self._segment_bytes
+            # No record fits into so short a rest of a file, not even padding: it is left zero.
             if rest < HEADER_BYTES:
                 position += rest
                 continue
@@ -270,6 +273,7 @@ class CommittedView:
         span = saved.queues.get(key)
         if span is None:
             return 0
+        # What the snapshot counted is exact up to its place, so the first message behind it has the next number.
         if log_offset >= saved.log_offset:
             return span[1]
         return queue_offset if self._base.log_start else 0
@@ -290,6 +294,8 @@ class CommittedView:
         try:
             return await read()
         except (StoreError, RuntimeError):  # files that went, threads that ended
+            # Whether the view is over is asked first: files that the copy cut or trimmed away are no damage, and no
+            # client hears of any.
             self._check_current()
             raise
 
@@ -304,6 +310,8 @@ def _base_of(disk: Disk) -> _Base:
     saved = snapshot.load(disk, log_start=checkpoint.log_start) or Snapshot(0, b"")
     log_start = max(checkpoint.log_start, saved.log_start)
     spans = {key: _risen(span, saved.queues.get(key)) for key, span in checkpoint.queues.items()}
+    # A checkpoint that names entries which retention deleted, or which never reached the disk, is of no use: the log is
+    # read from its start instead.
     whole = checkpoint.log_offset >= max(1, log_start) and all(
         consume_queue.holds_entries(disk, *key, *span) for key, span in spans.items()
     )

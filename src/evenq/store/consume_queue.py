@@ -191,6 +191,7 @@ def write_files(disk: Disk, filing: Filing, *, sync: bool = True) -> None:
             continue
         passing("queue.synced")
         if fresh or position == 0:
+            # A file that is synced can still be lost with its name, and so can a folder that was made for it.
             for parent in (folder, folder.rpartition("/")[0], FOLDER):
                 disk.sync_folder(parent)
             passing("queue.linked")
@@ -247,6 +248,7 @@ def check_files(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_o
             size = file.size()
             if size < last + ENTRY_BYTES:
                 return False
+            # Written by a checkpoint that was not finished: the log behind the last one says these entries again.
             if stop == max_offset and size > last + ENTRY_BYTES:
                 file.truncate(last + ENTRY_BYTES)
         finally:

@@ -81,6 +81,7 @@ class _Opening:
         mark = copied_mark.load(disk)
         if mark is not None and mark.resetting:
             log.warning("completing an interrupted replacement of the log, which begins at %d", mark.log_start)
+            # A crash in the middle of a `reset`: the mark was lowered before anything went, so all that is left may go.
             empty_folder(disk)
             mark = replace(mark, resetting=False)
             marks.write(mark, durable=True)
@@ -298,6 +299,7 @@ def empty_folder(disk: Disk) -> None:
     for path in (checkpoint_file.PATH, epoch_file.PATH, consume_queue.FOLDER, index_file.FOLDER, TIMERS):
         disk.remove(path)
     for folder in (snapshot.FOLDER, segment.FOLDER):
+        # Newest first, so that what a crash leaves of the log has no gap.
         for name in reversed(disk.list(folder)):
             disk.remove(f"{folder}/{name}")
     disk.sync_all()

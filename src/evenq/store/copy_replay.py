@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 PIECE_BYTES: Final = 256 << 10
 """Of the log in one step: more would keep the loop from the interpreter, which confirms records to the leader."""
 PAUSE_MS_MIN: Final = 3
-PAUSE_FACTOR: Final = 3
+PAUSE_FACTOR: Final = 3  # a replay takes a quarter of the time: what confirms records to the leader goes first
 
 T = TypeVar("T")
 
@@ -174,6 +174,7 @@ class CopyReplay:
         snapshot.save(disk, replace(self._taken, timers=manifest, log_start=self._log_start))
         self.done = True
         passing("replay.saved")
+        # Last: until the new snapshot is there, a start needs the runs that the one before names.
         runs.remove(disk, sorted(set(runs.numbers(disk)) - named_by_snapshots(disk)))
 
     def _checkpoint(self, recovery: Recovery) -> Checkpoint:

@@ -194,6 +194,7 @@ class RealFile:
         return True
 
     def sync(self) -> None:
+        # Not fsync: the size is synced too where it changed, times of the file are of no use here.
         os.fdatasync(self._descriptor)
 
     def truncate(self, size: int) -> None:
@@ -280,6 +281,8 @@ class RealDisk:
     def lock(self) -> None:
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
+            # A lock of the system ends with its process, however that ends; a pid in a file would have to be judged. It
+            # is there for people.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
@@ -317,7 +320,7 @@ class RealDisk:
 
 
 class ReadOnlyDisk(RealDisk):
-    """Somebody's folder as tools see it: nothing is made or changed, and a running owner is not disturbed."""
+    """A broker's folder as tools see it: nothing is made or changed, and a running owner is not disturbed."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():

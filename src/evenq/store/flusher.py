@@ -156,6 +156,7 @@ class Flusher:
         """Return when everything that is written now, committed or not, is on disk; the log offset behind it. Raises
         StorePoisoned.
         """
+        # Taken before the sync: what is written while it runs may have missed it.
         target = self._state.stats.written_end
         if target > self._state.synced_end:
             await self.blocking(self._sync_log)
@@ -169,9 +170,12 @@ class Flusher:
         async with self._checkpoint_lock:
             self._checkpoint_ms = self._clock.monotonic_ms()
             state = self._state
+            # What recovery found may still be cut off (R4), so no checkpoint may vouch for it, however synced it is.
             if not state.certain:
                 await self.sync()
                 return False
+            # All of one moment, without an await in between: a checkpoint whose place and entries do not agree is
+            # damage to a start.
             queues = list(state.dirty)
             state.dirty.clear()
             filings = [filing for filing in map(ConsumeQueue.filing, queues) if filing is not None]
@@ -179,6 +183,7 @@ class Flusher:
             work = _Work(
                 state.stats.log_end, state.last_store_ms, queues, filings, clean, self.log_start, raised
             )  # fmt: skip
+            # The write syncs the log too; what is written behind this while it runs is not certain.
             written, written_end = False, state.stats.written_end
             try:
                 written = await self.blocking(lambda: self._write(work))
@@ -189,6 +194,7 @@ class Flusher:
                     self.raised = raised | self.raised
             if not written:
                 return False
+            # Only now: retention deletes log files by this, and reads of entries go to the files from here on.
             self.filed_end = work.log_offset
             for filing in filings:
                 self._queues[filing.topic_id, filing.queue_id].filed_up_to(filing.end)
@@ -290,6 +296,7 @@ class Flusher:
 
     async def _watch_folder(self) -> None:
         """Stop the store when its folder is not there any more: what it writes then is in no broker's data."""
+        # Decision 27: a folder that was moved away takes writes as before, and no restart would find them.
         jobs = Jobs(threads=1, name="evenq-store-guard", threaded=True)  # the other one may wait for a slow disk
         try:
             while self._state.failure is None:

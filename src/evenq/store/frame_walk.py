@@ -114,6 +114,8 @@ class FrameWalk:
             elif head + system + HEADER_BYTES != size:
                 fault = self._broken("the record's lengths do not add up to its size")
                 break
+            # Behind the checksum: a damaged byte must not look like a record of a newer program, which is nobody's to
+            # repair.
             if frame_epoch != epoch or version != VERSION or kind not in KINDS:
                 if (fault := self._unusual(version, kind, frame_epoch, epoch, more=more)) is not None:
                     break

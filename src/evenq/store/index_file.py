@@ -184,6 +184,7 @@ def lookup(file: File, header: IndexFile, key: int) -> Iterator[int]:
 def _last_page(pages: _Pages, header: IndexFile, key: int) -> int:
     """The last page whose first hash is not over `key`, or page 0: a guess, then growing steps."""
     low, high = 0, header.page_count - 1
+    # Hashes are spread evenly: the value of one tells about where it stands.
     probe = (key * header.entry_count >> HASH_BITS) // PAGE_ENTRIES
     step = 1
     while low < high:

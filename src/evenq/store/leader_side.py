@@ -135,6 +135,7 @@ class LeaderSide:
             try:
                 write()
             except OSError as error:
+                # Given back and not raised: what is raised on that thread stops the store.
                 if error.errno in FULL or isinstance(error, FileNotFoundError):
                     return error
                 raise

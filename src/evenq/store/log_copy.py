@@ -314,6 +314,7 @@ class LogCopy(CopyRepair):
             return start
         self._allow_changes()
         epochs = self._epochs.grown(walk.epochs, led=led)
+        # Before the records: logs are matched by this table (R4), which may say more than the log has, never less.
         self._file_epochs(epochs)
         try:
             self._log.write(runs_of(data, start, self._segment_bytes))

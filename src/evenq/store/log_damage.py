@@ -141,6 +141,8 @@ class LogScan:
             if HEADER_BYTES <= claimed <= self.end - position:
                 record = read_tolerant(file, claimed, position - self.start)
                 frame = frame_in(self._disk, self._segment_bytes, record, 0, position)
+                # A checked record of this very place only: a message's body may well hold the magic, or a copy of a
+                # record.
                 if frame is not None:
                     return position, frame.epoch
             position += 1
@@ -182,6 +184,7 @@ def fault_of(
         return f"at log offset {walk.position}: {walk.reason}"
     for epoch, log_offset in walk.epochs:
         known = epoch_at(log_offset)
+        # Right checksums are not enough: another copy may have had records there that were never committed.
         if known not in (0, epoch):
             return f"at log offset {log_offset}: a record of epoch {epoch} where epoch {known} wrote"
     first, last = (walk.epochs[0][0], walk.epochs[-1][0]) if walk.epochs else (0, 0)

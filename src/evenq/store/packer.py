@@ -105,6 +105,8 @@ class Packer:
                     queue_id = entry.queue_id
                     queue = self._queues.get((topic_id, queue_id)) or self._new_queue(topic_id, queue_id)
                     stem = queue.stem or self._stem(queue)
+                    # Every record of a call but its last says that more follows: recovery takes a call whole or not at
+                    # all.
                     last_stem = stem if more else queue.last_stem
                     queue_offset = queue.next_offset
                     tail = queue.tail
@@ -130,12 +132,14 @@ class Packer:
                 data += _pack_prefix(size, MAGIC, crc32c(body))
                 data += body
                 tail += _pack_entry(log_end, size, tag_hash)
+                # The caller's object is the message that hot reads give out: there is no copy of it.
                 entry.queue_offset = queue_offset
                 entry.log_offset = log_end
                 entry.store_ms = store_ms
                 queue_offset += 1
                 log_end += size
                 done += 1
+        # Numbers out of range are found by packing them: looking at each field of each message first would cost more.
         except UNPACKABLE as error:
             self._take_back_call(batch, entries, done)
             raise _refusal(error) from error
@@ -166,6 +170,8 @@ class Packer:
 
     def _roll(self, batch: WriteBatch, log_end: int, size: int, store_ms: int, synced_end: int) -> int:
         """Fill the file and go on in the next one; returns its start."""
+        # A record too large for any file is met here at the latest, since it never fits what is left of one: so the hot
+        # path needs no check of its own.
         self.check_size(size)
         batch.runs[-1].seals = True
         rest = self._segment_end - log_end
@@ -237,6 +243,8 @@ class Packer:
         """Place and pack the messages of a block; `starts` gets the offsets that its queues had before. As hot as
         `pack`: a block has thousands.
         """
+        # First, because a block that breaks off in its middle would have to be taken back out of columns, runs and
+        # files.
         self._check_block(block, more=more)
         at = block.start
         for first, last in _runs(block.queue_ids):
@@ -282,6 +290,8 @@ class Packer:
         parts[2::3] = messages
         queue.tail += b"".join(map(_pack_entry, offsets, sizes, tags))
         batch.add(b"".join(parts))
+        # Blocks are read from the page cache (decision 46), and what is in memory must be the end of a queue without a
+        # gap.
         queue.go_on_cold(queue_offset + count)
         batch.touched[queue] = queue.next_offset = queue_offset + count
         self.end = batch.end = log_end
@@ -370,6 +380,7 @@ class Packer:
         self.batch = None
         for group in taken:
             for queue in group.touched:
+                # Groups that are written and wait for their commit keep their places: they are in the log.
                 queue.take_back(ends.get(queue, queue.max_offset))
         self.end = batch.start
         self._segment_end = batch.runs[0].start + self._segment_bytes

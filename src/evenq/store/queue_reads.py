@@ -184,6 +184,8 @@ class QueueReads:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and queue.min_offset > minimum:
                 return None
+            # The process has no file descriptors left: nothing is wrong with the log, so no copy is asked and no damage
+            # counted.
             if error.errno in NO_FILES:
                 raise TooManyRequests(f"this cannot be read now: {shortage(error)}; read again") from error
             where = self._disk.describe(str(error.filename or ""))

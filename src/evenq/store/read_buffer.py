@@ -62,7 +62,7 @@ class ReadBuffer:
             layout = self._layouts[size] = Layout(self.view, size)
         return layout
 
-    def parse_alike(
+    def parse_equal_sizes(
         self, layout: Layout, topic_id: int, queue_id: int, queue_offset: int, places: Sequence[Place],
         messages: list[StoredMessage],
     ) -> bool:  # fmt: skip

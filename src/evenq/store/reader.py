@@ -35,7 +35,7 @@ NOW_MAX: Final = 512  # what the loop thread reads itself takes half a milliseco
 NOW_BYTES: Final = 640 << 10
 NOW_AT_MAX: Final = 64
 BLOCK_NOW_BYTES: Final = 4 << 20  # of a block, with what lies between its frames: a millisecond as well
-ALIKE_MIN: Final = 4  # fewer are not worth a look
+EQUAL_SIZES_MIN: Final = 4  # fewer are not worth a look
 ROOM_BYTES: Final = 2_560 << 10  # a block of two mebibytes with its headers
 ROOMS_MAX: Final = 8
 GAP_MAX: Final = 8 << 10  # what copying costs as much as a call
@@ -360,7 +360,7 @@ class LogReader:
         return entry_bytes + tail if entry_bytes else tail
 
     def _read_each(self, path: str, places: Sequence[int], rooms: Sequence[Room], *, wait: bool) -> bool:
-        """False if the file has not so much. Raises _NotNow."""
+        """False if the file is too short. Raises _NotNow."""
         if wait:
             with self._files.using(path) as file:
                 return file.pread_each(places, rooms)
@@ -399,16 +399,16 @@ class LogReader:
         first = len(messages)
         log_offset, size, _ = places[first]
         start, _ = segment_of(log_offset, self.segment_bytes)
-        alike = self._alike(places, first, start + self.segment_bytes) if isinstance(offsets, range) else []
-        if alike:
+        equal = self._equal_sizes(places, first, start + self.segment_bytes) if isinstance(offsets, range) else []
+        if equal:
             layout = buffer.layout(size)
-            if alike[-1][0] - log_offset == (len(alike) - 1) * size:  # one behind the other
-                positions, rooms = [log_offset - start], [(buffer.view[: len(alike) * size],)]
+            if equal[-1][0] - log_offset == (len(equal) - 1) * size:  # one behind the other
+                positions, rooms = [log_offset - start], [(buffer.view[: len(equal) * size],)]
             else:
-                positions, rooms = [position - start for position, _, _ in alike], layout.rooms[: len(alike)]
+                positions, rooms = [position - start for position, _, _ in equal], layout.rooms[: len(equal)]
             whole = self._read_each(path_of(start), positions, rooms, wait=wait)
             queue = entries.topic_id, entries.queue_id
-            if whole and buffer.parse_alike(layout, *queue, offsets[first], alike, messages):
+            if whole and buffer.parse_equal_sizes(layout, *queue, offsets[first], equal, messages):
                 return
         else:
             pieces, starts, used = self._pieces(places, first, start)
@@ -430,21 +430,21 @@ class LogReader:
             raise _NotNow  # the pool tells what is wrong
         self._missing(entries, offsets[len(messages)], places[len(messages)])
 
-    def _alike(self, places: list[Place], first: int, limit: int) -> list[Place]:
+    def _equal_sizes(self, places: list[Place], first: int, limit: int) -> list[Place]:
         """The next ones if they have one size, lie in one file, and either one behind the other or far apart."""
         log_offset, size, _ = places[first]
-        if not HEADER_BYTES <= size <= BUFFER_BYTES // ALIKE_MIN:
+        if not HEADER_BYTES <= size <= BUFFER_BYTES // EQUAL_SIZES_MIN:
             return []
-        alike = places[first : first + BUFFER_BYTES // size]
-        count, last = len(alike), alike[-1][0]
-        if count < ALIKE_MIN or last > limit - size or [one for _, one, _ in alike].count(size) < count:
+        equal = places[first : first + BUFFER_BYTES // size]
+        count, last = len(equal), equal[-1][0]
+        if count < EQUAL_SIZES_MIN or last > limit - size or [one for _, one, _ in equal].count(size) < count:
             return []
         apart = last - log_offset
         if apart > count * (size + GAP_MAX):
-            return alike
+            return equal
         offsets = range(log_offset, log_offset + count * size, size)
-        regular = apart == offsets[-1] - log_offset and [position for position, _, _ in alike] == [*offsets]
-        return alike if regular else []
+        regular = apart == offsets[-1] - log_offset and [position for position, _, _ in equal] == [*offsets]
+        return equal if regular else []
 
     def _pieces(self, places: list[Place], first: int, start: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """What to read in one go: pieces of the file at `start`, where in them the frames begin, and their size. One

@@ -31,6 +31,7 @@ class RecentGroups:
 
     def keep(self, batch: WriteBatch) -> None:
         """A group was written. Only what is one piece of one file is kept: there, log offsets count bytes."""
+        # A group is kept when it was written, and comes once more when it was synced.
         if batch.end == self._end:
             return
         runs, size = batch.runs, batch.bytes

@@ -40,6 +40,8 @@ __all__ = ["Recovery"]
 log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 4 << 20
+# A start after the loss of all queue files reads the whole log, and its entries (20 bytes each) must not fill the
+# memory.
 FILING_ENTRIES: Final = 500_000  # rebuilt entries kept in memory before they go to files
 
 State = tuple[int, bytes]
@@ -61,6 +63,7 @@ class Recovery:
         self._segment_bytes = segment_bytes
         self.checkpoint = checkpoint or Checkpoint()
         self._saved = saved or Snapshot(0, b"")
+        # Retention writes both, one after the other: after a crash in between, one of them is behind.
         self.log_start = max(self.checkpoint.log_start, self._saved.log_start)
         segment.drop_before(disk, self.log_start)  # a crash may have stopped the deletion in its middle
         self._starts = segment.starts(disk, segment_bytes)
@@ -93,6 +96,7 @@ class Recovery:
         position = min(self._entries_from, max(states_from, self.log_start))
         if self.timers is not None:
             position = min(position, self.timers.start)
+        # Before anything is read: a log that ends below what the checkpoint vouches for has lost acknowledged records.
         if position > self._end_of_files():
             self._lost(self._end_of_files())
         self.log_end = position  # stays so if the last file is full to its last byte
@@ -109,6 +113,8 @@ class Recovery:
             if ended:
                 break
         if self._group:
+            # The last record of the call is not there, so nobody was told that it was taken: all of it goes (all or
+            # nothing).
             first = self._group[0]
             self.log_end = first.log_offset if isinstance(first, Frame) else first[10]
             self._group.clear()
@@ -131,6 +137,8 @@ class Recovery:
     def _open_queues(self) -> None:
         """Take what the checkpoint vouches for; if a file lacks anything, rebuild all of them from the log."""
         known = {key: self._risen(key, span) for key, span in self.checkpoint.queues.items()}
+        # 1: a checkpoint that vouches for nothing, as a new folder has, must not pass for one that vouches for empty
+        # queues.
         whole = self.checkpoint.log_offset >= max(1, self.log_start) and all(
             consume_queue.check_files(self._disk, *key, *span) for key, span in known.items()
         )
@@ -145,6 +153,8 @@ class Recovery:
                     "rebuilding the consume queues from the log, from offset %d on", self.log_start,
                     extra={"log_start": self.log_start},
                 )  # fmt: skip
+            # All or none: entries are written for all queues in one step, so a file that lacks some makes its
+            # neighbours suspect.
             self._disk.remove(consume_queue.FOLDER)
             passing("recovery.rebuilding")
             self._disk.make_folder(consume_queue.FOLDER)
@@ -157,6 +167,8 @@ class Recovery:
     def _first_of(self, key: tuple[int, int], queue_offset: int, log_offset: int) -> int:
         """Offset that a queue's first message must have: what was before it is gone, or there was nothing."""
         span = self._saved.queues.get(key)
+        # Before `_saved` the log may begin in the middle of a queue; without a trimmed log, and behind `_saved`, the
+        # number that is due is known, and any other is damage (D5).
         if span is None:
             return 0
         if log_offset >= self._saved.log_offset:
@@ -172,6 +184,8 @@ class Recovery:
             queue.min_offset = min(max(queue.min_offset, low), queue.max_offset)
 
     def _remove_unknown_queues(self) -> None:
+        # Queues that are newer than the checkpoint: the log behind it has their messages, and old files would be
+        # appended to.
         for topic in self._disk.list(consume_queue.FOLDER):
             for queue in self._disk.list(f"{consume_queue.FOLDER}/{topic}"):
                 if not (topic.isdecimal() and queue.isdecimal() and (int(topic), int(queue)) in self.queues):
@@ -238,6 +252,7 @@ class Recovery:
         self._group.append(member)
         if flags & FLAG_MORE:
             return
+        # Only now: applying a part of a call would show its records although the rest is cut.
         for one in self._group:
             if isinstance(one, Frame):
                 self._apply(one, states)
@@ -308,6 +323,7 @@ class Recovery:
     def _check_end(self) -> None:
         """Everything is taken up to `log_end`: is what lies behind it a torn tail, or damage?"""
         end = self.log_end
+        # The refusal first: a cut could not be undone, and what is missing may still be on another copy or in a backup.
         if self._vouched_end() > end:
             self._lost(end)
         if self._end_of_files() > end:
@@ -317,6 +333,7 @@ class Recovery:
 
     def _cut_tail(self, end: int) -> None:
         behind = self._end_of_files() - end
+        # After a clean close every byte was synced: what does not fit was changed since, by hand or by the disk.
         if self.checkpoint.clean and self.checkpoint.log_offset == end:
             self._damaged(end, "the store was closed in order, so nothing could be torn there")
         for frame in log_tail.frames_behind(self._disk, self._segment_bytes, self._starts, end):

@@ -74,6 +74,7 @@ def plan(facts: RetentionFacts) -> RetentionPlan | None:
     """Which files go; None if none does."""
     reasons: list[str] = []
     forced = _forced(facts)
+    # From the oldest to the first that stays: a log has no gap in its middle.
     for segment in facts.segments[:-1]:
         end = segment.start + facts.segment_bytes
         if facts.keep_from is not None and end > facts.keep_from:

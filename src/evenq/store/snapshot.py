@@ -96,6 +96,7 @@ def save(disk: Disk, snapshot: Snapshot) -> None:
         crc = crc32c(section, crc)
     head = head[: CRC_END - 4] + crc.to_bytes(4, "big") + head[CRC_END:]
     write_whole(disk, path_at(snapshot.log_offset), b"".join((head, *sections)))
+    # Behind the rename of the new one: at any moment two whole ones are there.
     for name in [name for name in disk.list(FOLDER) if name.endswith(".new")] + _names(disk)[:-KEPT]:
         passing("snapshot.removing")
         disk.remove(f"{FOLDER}/{name}")

@@ -151,6 +151,7 @@ class Snapshotter:
         """Have a snapshot on disk that needs nothing before `log_start` and says that the log begins there, with the
         queues' minima of now. The newest one is amended if it reaches that far. Raises StoreFull, StorePoisoned.
         """
+        # Also if none is taken now: the next one, whoever asks for it, must name the new beginning.
         self._log_start = log_start
         if self.newest < log_start or not self.newest:
             if self.automatic:
@@ -190,6 +191,8 @@ class Snapshotter:
 
         async def write() -> None:
             passing("snapshot.begun")
+            # The payload may hold effects of records that only have a place: written before they are safe, a crash
+            # would bring back a state without its log.
             await self._settled()
             if state.taken_back != taken_back:  # while this waited for its turn: the payload may tell of what is gone
                 raise StoreFull("no snapshot now: the disk was full, and what it could not keep was taken back")

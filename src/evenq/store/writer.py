@@ -152,6 +152,7 @@ class Writer:
         def write() -> None:
             self._log.write(batch.runs)
             passing("group.written")
+            # Before the sync: followers write and sync at the same time as this disk does.
             if self._written is not None:
                 self._on_loop(self._written, batch)
 

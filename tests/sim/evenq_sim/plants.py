@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenq_broker.core.groups.fencing import Fencing
+from evenq_broker.core.groups.fencing import QueueFence
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.loops.groups.sessions import Sessions
 
@@ -55,7 +55,7 @@ def _no_fence() -> list[tuple[Any, str, Any]]:
     def never(*_: Any, **__: Any) -> bool:
         return False
 
-    return [(Fencing, "refusal", nothing), (LockTable, "stale", never)]
+    return [(QueueFence, "refusal", nothing), (LockTable, "stale", never)]
 
 
 async def _own_id_first(self: AssignmentSource, topic: str) -> list[MessageQueue] | None:

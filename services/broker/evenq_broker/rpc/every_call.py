@@ -25,10 +25,10 @@ from evenq_broker.rpc.delivery.receive import ReceiveHandler
 from evenq_broker.rpc.delivery.settle import Acknowledger
 from evenq_broker.rpc.diagnosis import diagnosis, queries, tracing
 from evenq_broker.rpc.groups import groups, offsets
-from evenq_broker.rpc.lite.lite import LiteSyncing
+from evenq_broker.rpc.lite.lite import LiteSubscriptionHandler
 from evenq_broker.rpc.polls import peers
 from evenq_broker.rpc.resizing import resizing
-from evenq_broker.rpc.sending.recall import Recalling
+from evenq_broker.rpc.sending.recall import RecallHandler
 from evenq_broker.rpc.sending.send import SendHandler
 from evenq_broker.rpc.staging import staging
 from evenq_broker.rpc.transactions import transactions
@@ -92,8 +92,10 @@ def _messaging(parts: Parts, sending: SendHandler) -> list[Rpc]:
         transactions=transactions.EndTransactionHandler(
             runtime, catalog, ledger, cluster=parts.cluster, transactions=parts.transactions
         ),
-        recalling=Recalling(runtime, catalog, ledger, cluster=parts.cluster),
-        lite_syncing=LiteSyncing(runtime, catalog, cluster=parts.cluster, clients=parts.clients, lite=parts.lite),
+        recall_handler=RecallHandler(runtime, catalog, ledger, cluster=parts.cluster),
+        lite_subscription_handler=LiteSubscriptionHandler(
+            runtime, catalog, cluster=parts.cluster, clients=parts.clients, lite=parts.lite
+        ),
     )
 
 

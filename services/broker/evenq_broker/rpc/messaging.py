@@ -13,8 +13,8 @@ from evenq_broker.rpc.clients.heartbeat import Clients
 from evenq_broker.rpc.delivery.pulling import PullHandler
 from evenq_broker.rpc.delivery.receive import ReceiveHandler
 from evenq_broker.rpc.delivery.settle import Acknowledger
-from evenq_broker.rpc.lite.lite import LiteSyncing
-from evenq_broker.rpc.sending.recall import Recalling
+from evenq_broker.rpc.lite.lite import LiteSubscriptionHandler
+from evenq_broker.rpc.sending.recall import RecallHandler
 from evenq_broker.rpc.sending.send import SendHandler
 from evenq_broker.rpc.transactions.transactions import EndTransactionHandler
 
@@ -29,8 +29,8 @@ def rpcs(
     pulling: PullHandler,
     heartbeats: Clients,
     transactions: EndTransactionHandler,
-    recalling: Recalling,
-    lite_syncing: LiteSyncing,
+    recall_handler: RecallHandler,
+    lite_subscription_handler: LiteSubscriptionHandler,
 ) -> list[Rpc]:
     """All calls of this module."""
     s = service_pb2
@@ -48,8 +48,8 @@ def rpcs(
         ("GetOffset", pulling.get_offset, s.GetOffsetResponse),
         ("QueryOffset", pulling.query_offset, s.QueryOffsetResponse),
         ("EndTransaction", transactions.end, s.EndTransactionResponse),
-        ("RecallMessage", recalling.recall, s.RecallMessageResponse),
-        ("SyncLiteSubscription", lite_syncing.sync, s.SyncLiteSubscriptionResponse),
+        ("RecallMessage", recall_handler.recall, s.RecallMessageResponse),
+        ("SyncLiteSubscription", lite_subscription_handler.sync, s.SyncLiteSubscriptionResponse),
     ]
     return [
         replace(rpc(MESSAGING + "SendMessage", sending.send, s.SendMessageResponse), plain=sending.plain),

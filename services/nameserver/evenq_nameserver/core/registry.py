@@ -145,6 +145,7 @@ class Registry:
             )
         if held is not None and held.incarnation != entry.incarnation:
             self._refuse_twin(held, entry)
+        # Also one that was overtaken on its way is a sign of life.
         self._seen_ms[entry.name] = now_ms
         if held is not None and held.incarnation == entry.incarnation and _overtaken(entry, held):
             return None
@@ -188,6 +189,7 @@ class Registry:
         assert all(0 < version <= self.version for version in self._topic_versions.values())
 
     def _refuse_twin(self, held: BrokerEntry, entry: BrokerEntry) -> None:
+        # The epoch first: a deposed leader whose process started later must not take the name back (R14).
         if (entry.epoch, entry.start_ms) > (held.epoch, held.start_ms):
             return
         holder = f"{held.addresses[0].target}, incarnation {held.incarnation}"
@@ -206,6 +208,7 @@ class Registry:
         before = held.topics if held is not None else {}
         moved = held is None or not entry.same_node(held)
         for topic, counts in entry.topics.items():
+            # A route tells the broker's address and epoch as well: with those, every topic of it changes.
             if moved or before.get(topic) != counts:
                 self._topic_versions[topic] = self.version
             self._by_topic.setdefault(topic, {})[entry.name] = None
@@ -229,6 +232,7 @@ class Registry:
             self._topic_versions[topic] = self.version
         else:
             del self._by_topic[topic]
+            # If it comes back it gets the table's version of then, which is above every one that a client has seen.
             del self._topic_versions[topic]
 
 

@@ -1,4 +1,4 @@
-"""The service `evenq.v1.Registry`: brokers register, everybody asks for routes or watches them.
+"""The service `evenq.v1.Registry`: brokers register, brokers and tools ask for routes or watch them.
 
 Handlers decode, let `core` decide and tell the watchers. A watch begins with a snapshot taken in the same turn of the
 loop in which it joins, so no change falls between the two.
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 OK = definition_pb2.Status(code=definition_pb2.OK)
 TOPICS_ASKED_MAX = 10_000
-TELL_AGAIN_MS = 60_000
+LOG_AGAIN_MS = 60_000
 
 
 class RegistryService:
@@ -51,7 +51,7 @@ class RegistryService:
         self._news = asyncio.Event()
         self._closing = False
         self._allowed = settings.allowed_brokers()
-        self._refusal_told_ms = clock.monotonic_ms() - TELL_AGAIN_MS
+        self._refusal_logged_ms = clock.monotonic_ms() - LOG_AGAIN_MS
         self._settled_ms = clock.monotonic_ms() + settings.expiry_ms
 
     @property
@@ -166,8 +166,8 @@ class RegistryService:
             "add the address or network to it (--register-from), or switch auth on"
         )
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._refusal_told_ms >= TELL_AGAIN_MS:  # who tries again and again fills no disk
-            self._refusal_told_ms = now_ms
+        if now_ms - self._refusal_logged_ms >= LOG_AGAIN_MS:  # who tries again and again fills no disk
+            self._refusal_logged_ms = now_ms
             log.warning("a broker's call was refused: %s", error.message, extra={"peer": context.peer})
         raise error
 

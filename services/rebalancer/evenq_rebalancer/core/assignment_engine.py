@@ -186,6 +186,7 @@ class AssignmentEngine:
         if unknown:
             return QueryResult(known=False, reason=unknown)
         assignment = self._assignments.open(group, topic)
+        # The first wish counts for all members: shares of two strategies would overlap.
         if question.strategy and not assignment.requested_strategy:
             assignment.requested_strategy = question.strategy
         decision = self._settle(group, topic, now_ms, wall_ms)
@@ -315,6 +316,7 @@ class AssignmentEngine:
         members = member_history.members.values()
         subscribed = dict.fromkeys(topic for member in members for topic in member.topics)
         for topic in subscribed:
+            # No error here, where no caller waits for one: a member that asks for the topic gets it.
             if not self._assignments.full:
                 self._assignments.open(group, topic)
         if members and all(member.topics for member in members):
@@ -344,6 +346,7 @@ class AssignmentEngine:
             place_of=self.facts.place,
             now_ms=now_ms,
             wall_ms=wall_ms,
+            # At first sight only: from then on this leader knows better than reports of the time before it.
             inherited=NOTHING_INHERITED if member_history.version else self.facts.inherited(group),
         )
         for topic, held in changes.resumed.items():
@@ -405,6 +408,7 @@ class AssignmentEngine:
             assignment.requested_strategy,
             assignment.touched,
         )
+        # Versions and not facts are compared: each question of each member comes here.
         if seen == assignment.seen:
             return assignment.decision
         if not seen[0] or not seen[1]:
@@ -425,6 +429,7 @@ class AssignmentEngine:
         if assignment.problem and assignment.problem != problem:
             self._problems[group, topic] = assignment.problem
         if decision is not None:
+            # Only for what tells somebody something new: by a new number all members compare, and lock again.
             self._counter += 1
             assignment.moves_total += decision.moves
             if decision.inputs.balance.moves_max and decision.moves:

@@ -88,6 +88,7 @@ class Decider:
             decision = self._divide(group, topic, assignment, inputs, generation, wall_ms)
         except BadRequest as error:
             problem = f"{inputs.dividing} cannot decide: {error}"
+            # CONFIG is each member's own list; another strategy in its place would give queues that no list names.
             if _stands(before, inputs) or inputs.strategy == "CONFIG":
                 assignment.problem = problem
                 return None
@@ -97,6 +98,7 @@ class Decider:
         assignment.problem = problem
         if before is not None and assignment.eager and not self._worth(group, before, decision):
             return None
+        # It keeps its generation: with a new one every member would compare and lock its queues again, for nothing.
         if before is not None and decision.says_as(before):
             assignment.decision = before.over(decision.inputs)
             return None
@@ -124,6 +126,7 @@ class Decider:
         standing = assignment.owner_of()
         if assignment.decision is not None and assignment.decision.inputs.one_owner and not assignment.decision.unowned:
             return standing
+        # What this leader decided counts before what brokers report, which may be from the time before.
         return {**self._facts.holders(group, topic), **standing}
 
     def _worth(self, group: str, before: Decision, then: Decision) -> bool:

@@ -42,7 +42,7 @@ class Record:
     duration_ms: int
     """How long the holder asks others to wait after each sign of life."""
     began_ms: int
-    """When the holder began to lead, ms since the epoch, and bigger than that of everybody before: its epoch."""
+    """When the holder began to lead, ms since the epoch, and bigger than that of every holder before: its epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +136,7 @@ class Elector:
         ended: list[Command] = [*self.tick(now_ms)]
         self._must_read = False
         if seen is not None and (self._seen is None or seen.version != self._seen.version):
+            # What counts is when this clock saw the lease change; times in the lease are those of another one.
             self._seen, self._seen_ms = seen, now_ms
         if self._resigned:
             return ended
@@ -146,6 +147,7 @@ class Elector:
             return [*ended, self._write(self._epoch, seen.version, now_ms)]
         ended += self._end(f"the lease is {record.holder}'s" if record.holder else "the lease is free")
         if record.holder in {"", self.identity} or self._is_over(seen, now_ms):
+            # Above the last epoch also where this wall clock is behind: brokers follow no older generation.
             return [*ended, self._write(max(wall_ms, record.began_ms + 1), seen.version, now_ms)]
         return ended
 
@@ -162,7 +164,7 @@ class Elector:
         return began
 
     def lost_race(self, *, now_ms: int) -> list[Command]:
-        """Somebody else wrote in between: look before the next write."""
+        """Another candidate wrote in between: look before the next write."""
         self._must_read = True
         return [*self.tick(now_ms)]
 

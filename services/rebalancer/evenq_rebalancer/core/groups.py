@@ -114,6 +114,8 @@ class MergedFacts:
                 )
             self._brokers[broker_name] = _Broker(stream)
         else:
+            # Its facts go on counting until the new stream's first report, which is whole: a short break moves no
+            # queue.
             broker.stream, broker.reported, broker.gone_at_ms = stream, False, None
 
     def reported(self, stream: int, report: BrokerReport) -> None:
@@ -213,20 +215,20 @@ class MergedFacts:
 
     def strategy(self, group: str) -> str:
         """The group's own strategy: of the first broker by name that tells one. All brokers should tell the same."""
-        return next((fact.strategy for fact in self._told_of(group) if fact.strategy), "")
+        return next((fact.strategy for fact in self._facts_of(group) if fact.strategy), "")
 
     def ordered(self, group: str) -> bool:
         """True if any broker says that the group is ordered."""
-        return any(fact.ordered for fact in self._told_of(group))
+        return any(fact.ordered for fact in self._facts_of(group))
 
     def mode(self, group: str, topic: str) -> RequestModeSetting | None:
         """The request mode that a leader before had, as brokers received it last; None: none."""
-        modes = [mode for fact in self._told_of(group) for mode in fact.modes if mode.topic == topic]
+        modes = [mode for fact in self._facts_of(group) for mode in fact.modes if mode.topic == topic]
         return max(modes, key=lambda mode: mode.generation).setting if modes else None
 
     def balance(self, group: str) -> BalancePolicy:
         """The group's policy: of the first broker by name that tells another than the default."""
-        policies = (fact.balance for fact in self._told_of(group))
+        policies = (fact.balance for fact in self._facts_of(group))
         return next((balance for balance in policies if balance != EVEN_BALANCE), EVEN_BALANCE)
 
     def members(self, group: str) -> tuple[MemberFact, ...]:
@@ -236,7 +238,7 @@ class MergedFacts:
         if known is not None and known[0] == version:
             return known[1]
         seen: dict[str, MemberFact] = {}
-        for fact in self._told_of(group):
+        for fact in self._facts_of(group):
             for member in fact.members:
                 first = seen.get(member.client_id)
                 seen[member.client_id] = member if first is None or first is member else _merged(first, member)
@@ -327,7 +329,7 @@ class MergedFacts:
 
     # --- inside
 
-    def _told_of(self, group: str) -> list[GroupFact]:
+    def _facts_of(self, group: str) -> list[GroupFact]:
         brokers = self._brokers
         return [brokers[name].groups[group] for name in sorted(brokers) if group in brokers[name].groups]
 
@@ -375,6 +377,7 @@ class MergedFacts:
         self._version += 1
         self._changed_groups[group] = None
         self._group_versions[group] = self._version
+        # After the new version, so that a group that comes back has a bigger one than any that a reader compared.
         if not any(group in broker.groups for broker in self._brokers.values()):
             del self._group_versions[group]
             self._members.pop(group, None)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evenq.model import Generation, MessageQueue
-from evenq_rebalancer.core.sharing import EVERYBODY, Division
+from evenq_rebalancer.core.sharing import ALL_MEMBERS, Division
 
 __all__ = ["OwnershipHistory", "Stamp", "history_after"]
 
@@ -91,4 +91,4 @@ def _same_queues(
 
 def _moved(owner: str, previous: str) -> bool:
     """True if one member gave the queue to another."""
-    return owner != previous and not {owner, previous} & {"", EVERYBODY}
+    return owner != previous and not {owner, previous} & {"", ALL_MEMBERS}

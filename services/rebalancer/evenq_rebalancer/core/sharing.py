@@ -22,9 +22,9 @@ from evenq.model import MessageModel, MessageQueue
 from evenq.model.balance import Weight
 from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
 
-__all__ = ["EVERYBODY", "Division", "Owners", "StrategyByName", "divided", "named", "no_owners"]
+__all__ = ["ALL_MEMBERS", "Division", "Owners", "StrategyByName", "divided", "named", "no_owners"]
 
-EVERYBODY = "*"
+ALL_MEMBERS = "*"
 """The owner of a queue that all members share."""
 ALL_QUEUES = -1
 EQUAL_WEIGHTS: Mapping[MessageQueue, float] = MappingProxyType({})
@@ -88,10 +88,11 @@ def divided(
         if inputs.clustering:
             rows = list(dict.fromkeys(MessageQueue(queue.topic, queue.broker_name, ALL_QUEUES) for queue in queues))
             shares |= dict.fromkeys(inputs.clustering, tuple(rows))
-            names = [EVERYBODY] * len(rows)
+            names = [ALL_MEMBERS] * len(rows)
     elif inputs.dividing == BROADCASTING:
-        names = [EVERYBODY] * len(queues)
+        names = [ALL_MEMBERS] * len(queues)
     elif ids:
+        # Held queues are left out before a strategy sees them: none, least of all a user's own, has to know of holds.
         free = [queue for queue in queues if queue not in inputs.held] if inputs.held else queues
         if free:
             names = _by_strategy(group, inputs, free, by, owners, weights, shares)

@@ -94,10 +94,10 @@ class Topology:
         for uid in [uid for uid in self._pods if uid not in listed]:
             changed |= self.pod_gone(uid, now_ms)
         for pod in listed.values():
-            changed |= self.pod_told(pod, now_ms)
+            changed |= self.pod_seen(pod, now_ms)
         return frozenset(changed)
 
-    def pod_told(self, pod: Pod, now_ms: int) -> frozenset[str]:
+    def pod_seen(self, pod: Pod, now_ms: int) -> frozenset[str]:
         """A pod is new, or something about it is."""
         known = self._pods.get(pod.uid)
         if known == pod:
@@ -129,10 +129,10 @@ class Topology:
         for name in [name for name in self._nodes if name not in zones]:
             changed |= self.node_gone(name)
         for name, zone in zones.items():
-            changed |= self.node_told(name, zone)
+            changed |= self.node_seen(name, zone)
         return frozenset(changed)
 
-    def node_told(self, name: str, zone: str) -> frozenset[str]:
+    def node_seen(self, name: str, zone: str) -> frozenset[str]:
         """A node is new, or its labels are."""
         if not name or self._nodes.get(name) == zone:
             return frozenset()

@@ -46,6 +46,7 @@ class FileLease:
     def _write(self, record: Record, version: str) -> str | None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            # A file beside it: the lease itself is replaced, and a lock would stay with the file that was there before.
             with self._lock.open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 before = self._text()

@@ -16,7 +16,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq_rebalancer.core.election import Begin, Command, Elector, End, LeaseTiming, Read, Record, SeenRecord, Write
 
-__all__ = ["UNKNOWN", "Leading", "Lease", "identity_of"]
+__all__ = ["UNKNOWN", "Lease", "LeaseCandidate", "identity_of"]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def identity_of(address: str, nonce: str) -> str:
     return f"{address}{_SEPARATOR}{nonce}"
 
 
-class Leading:
+class LeaseCandidate:
     """One candidate at work."""
 
     def __init__(

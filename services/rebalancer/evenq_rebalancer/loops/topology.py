@@ -129,13 +129,13 @@ class TopologyWatch:
         if kind == "nodes":
             name, zone = node_of(entry)
             gone = change == "DELETED"
-            changed = self._topology.node_gone(name) if gone else self._topology.node_told(name, zone)
+            changed = self._topology.node_gone(name) if gone else self._topology.node_seen(name, zone)
         else:
             pod = pod_of(entry)
             if pod is None or change == "DELETED":
                 changed = self._topology.pod_gone(str((entry.get("metadata") or {}).get("uid") or ""), now_ms)
             else:
-                changed = self._topology.pod_told(pod, now_ms)
+                changed = self._topology.pod_seen(pod, now_ms)
         self._tell(changed, now_ms)
 
     def _tell(self, changed: frozenset[str], now_ms: int) -> None:

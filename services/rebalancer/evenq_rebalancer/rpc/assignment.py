@@ -21,7 +21,7 @@ from evenq_rebalancer.core.assignment_engine import AssignmentEngine
 from evenq_rebalancer.rpc import translation as to
 from evenq_rebalancer.rpc.leader_gate import BEAT
 from evenq_rebalancer.rpc.streams import ReportStreams
-from evenq_rebalancer.rpc.telling import Telling
+from evenq_rebalancer.rpc.telling import DecisionEncoder
 
 __all__ = ["AssignmentService"]
 
@@ -40,7 +40,7 @@ class AssignmentService:
         self._streams = streams
         self._clock = clock
         self._poke = poke
-        self._telling = Telling()
+        self._telling = DecisionEncoder()
 
     def rpcs(self) -> list[Rpc]:
         """All calls, for the server."""
@@ -97,6 +97,7 @@ class AssignmentService:
         stream, outbox = self._streams.open()
         reader = spawn(self._read(stream, requests, context), name=f"reports of {context.peer}")
         reader.add_done_callback(lambda _: outbox.wake())
+        # No await since `open`: no decision is lost between those that stand and those that come.
         for decision in self._engine.decisions():
             outbox.put(decision)
         try:

@@ -55,6 +55,7 @@ class LeaderGate:
                 yield BEAT
                 async for decision in cast("Bidi", term[method].handler)(requests, context):
                     yield decision
+                # The broker ended it; else the term did, and the broker must hear who leads now.
                 if self._term() is term:
                     return
             yield assignment_pb2.Decision(leader=self._leader()).SerializeToString()

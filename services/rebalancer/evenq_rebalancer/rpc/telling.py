@@ -15,14 +15,14 @@ from evenq_rebalancer.core.decisions import Decision
 from evenq_rebalancer.core.holds import Hold
 from evenq_rebalancer.rpc import translation as to
 
-__all__ = ["Telling"]
+__all__ = ["DecisionEncoder"]
 
-QUEUES_TOLD_MAX = 20_000
+SHARED_QUEUES_MAX = 20_000
 """A decision over more queues is sent without shares: about 60 KB in one message are enough."""
 KEPT_MAX = 1_000
 
 
-class Telling:
+class DecisionEncoder:
     """Decisions as bytes, the newest kept."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ def _message(decision: Decision) -> assignment_pb2.Decision:
         group=decision.group, topic=decision.topic, generation=to.generation_message(decision.generation)
     )
     inputs = decision.inputs
-    if inputs.held and inputs.one_owner and len(inputs.held) <= QUEUES_TOLD_MAX:
+    if inputs.held and inputs.one_owner and len(inputs.held) <= SHARED_QUEUES_MAX:
         message.held.extend(_held(inputs.held))
     if inputs.mode is not None:
         message.set_mode.CopyFrom(to.topic_mode_message(decision.topic, inputs.mode, decision.generation))
-    if inputs.one_owner and len(inputs.queues) <= QUEUES_TOLD_MAX:
+    if inputs.one_owner and len(inputs.queues) <= SHARED_QUEUES_MAX:
         message.shares.SetInParent()
         for client_id in inputs.clustering:
             member = message.shares.members.add(client_id=client_id)

@@ -101,6 +101,7 @@ class BackupRun:
         sizes = self._sizes()
         whole: list[SavedPiece] = []
         for piece in left:
+            # A log counts only without a gap: what lies behind the first piece that is not whole is copied again.
             if sizes.get(piece) != piece.end - piece.start:
                 break
             whole.append(piece)
@@ -215,6 +216,8 @@ class BackupRun:
         snapshot_copy.parsed(bytes(self._snapshot), origin=f"the snapshot of broker {self.broker_name}")
         manifest = self._manifest(keep)
         path = f"snapshot/{self._number:08d}-{self._snapshot_offset:020d}"
+        # The manifest after all that it names, and before anything is removed: a run that is cut off anywhere leaves a
+        # backup that can be restored.
         write_small(self._target, f"{self.broker_name}/{path}", bytes(self._snapshot))
         write_small(self._target, f"{self.broker_name}/{manifest_path(manifest.number)}", pack(manifest))
         self._target.remove(f"{self.broker_name}/{PARTIAL}")
@@ -231,6 +234,7 @@ class BackupRun:
             copied_bytes=self.copied_bytes,
         )  # fmt: skip
         points = ((*self.before.points, point) if self.before is not None else (point,))[-keep:]
+        # With `keep` 0 the slice above is all of them.
         needed = min(point.log_start for point in points) if keep else 0
         pieces = tuple(piece for piece in (*self._pieces, *self._new) if piece.end > needed)
         return BackupManifest(

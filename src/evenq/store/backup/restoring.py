@@ -148,6 +148,8 @@ def restore(target: BackupTarget, plan: RestorePlan, folder: Path, on_progress: 
                 log_start=point.log_start,
             )  # fmt: skip
         disk.sync_folder(FOLDER)
+        # Last: a folder with a log and without an identity is refused at a start, so a restore that was cut off is
+        # never taken for a whole one.
         lock.write(
             disk,
             lock.new(manifest.broker_name, segment_bytes=manifest.segment_bytes, epoch_floor=plan.epoch_floor),

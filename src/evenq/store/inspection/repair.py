@@ -198,6 +198,7 @@ def _move(disk: Disk, path: str, into: str) -> None:
     parent = path.rpartition("/")[0]
     disk.make_folder(f"{into}/{parent}" if parent else into)
     disk.rename(path, f"{into}/{path}")
+    # The new name first: a crash in between may leave the file under both names, and never under none.
     disk.sync_folder(f"{into}/{parent}" if parent else into)
     disk.sync_folder(parent)
 

@@ -266,6 +266,7 @@ class TimerKeeper:
         watch = pending.watch()
         try:
             near = {timer_id: pending.in_memory(timer_id) for timer_id in timer_ids}
+            # Held before the first await: what fires while files are looked through must not be one of these.
             held = pending.hold([key for key in near.values() if key is not None], watch)
             far = [timer_id for timer_id, key in near.items() if key is None]
             if not far or not pending.used_runs():
@@ -383,6 +384,7 @@ class TimerKeeper:
 
     async def _remove(self) -> None:
         named = set().union(*(entry.runs for entry in self._frozen))
+        # A snapshot that is being written names them soon: removed now, a start from it would miss timers.
         candidates = self._unneeded - named
 
         def work() -> set[int]:

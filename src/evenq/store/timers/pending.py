@@ -72,6 +72,7 @@ class PendingTimers:
             return
         if any(table.end(timer_id) for table in self._tables()):
             return
+        # Below the floor runs hold dead entries only: noting their ends would keep them in memory until a merge.
         if self._runs and timer_id >= self._floor:
             self._ended.add(timer_id)
 
@@ -310,6 +311,7 @@ class PendingTimers:
         self._ended.update(manifest.ended)
         for key in manifest.keys:
             timer_id = id_of(key)
+            # A run still has a dead entry of it: written to a run once more, it would be taken for ended with that.
             table = self._returned if timer_id in self._ended else self._table
             table.put(timer_id, key)
         if len(self._table.live) >= self._table_max:

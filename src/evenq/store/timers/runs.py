@@ -99,6 +99,7 @@ class RunWriter:
         lowest_id = int.from_bytes(self._lowest, "big")
         rest = HEADER.pack(MAGIC, 0, VERSION, self._count, lowest_id)[CRC_END:]
         head = HEADER.pack(MAGIC, crc32c(rest), VERSION, self._count, lowest_id)
+        # The header last: without it, a run that a crash cut off fails its check at the first look.
         self._file.pwrite([head], 0)
         self._file.sync()
         self._file.close()
@@ -117,6 +118,7 @@ class RunWriter:
             self._firsts.append(block[0])
             data = b"".join(block)
             count = len(block).to_bytes(4, "big")
+            # The count is covered as well: a damaged one would otherwise pass for a shorter block.
             parts.append(BLOCK.pack(crc32c(data, crc32c(count)), len(block)) + data)
         if parts:
             self._file.pwrite(parts, self._end)

@@ -25,9 +25,9 @@ def filled(frames):
     return buffer, [(number * SIZE, SIZE, -7) for number in range(len(frames))]
 
 
-def alike(buffer, places):
+def equal_sizes(buffer, places):
     found = []
-    return buffer.parse_alike(buffer.layout(SIZE), 1, 2, 0, places, found), found
+    return buffer.parse_equal_sizes(buffer.layout(SIZE), 1, 2, 0, places, found), found
 
 
 def facts(messages):
@@ -43,7 +43,7 @@ def test_both_ways_find_the_same():
     slow = []
     assert buffer.parse(buffer.view, 1, 2, range(9), places, range(0, 9 * SIZE, SIZE), slow)
     assert buffer._size == SIZE, "the next ones go the quick way"
-    whole, quick = alike(buffer, places)
+    whole, quick = equal_sizes(buffer, places)
     assert whole
     assert facts(quick) == facts(slow)
     assert [one.head for one in quick] == [bytes([number]) * 10 for number in range(9)]
@@ -52,7 +52,7 @@ def test_both_ways_find_the_same():
 def test_other_lengths_in_frames_of_the_same_size_are_found_too():
     buffer, places = filled([frame(0), frame(1), frame(2, head=11, system=2), frame(3)])
     for _ in range(3):
-        whole, found = alike(buffer, places)
+        whole, found = equal_sizes(buffer, places)
         assert whole
         assert [(len(one.head), len(one.system)) for one in found] == [(10, 3), (10, 3), (11, 2), (10, 3)]
 
@@ -63,19 +63,19 @@ def test_other_lengths_in_frames_of_the_same_size_are_found_too():
 def test_anything_else_ends_it_there(wrong):
     buffer, places = filled([frame(0), frame(1), wrong, frame(3)])
     for _ in range(2):
-        whole, found = alike(buffer, places)
+        whole, found = equal_sizes(buffer, places)
         assert not whole
         assert [one.queue_offset for one in found] == [0, 1]
 
 
 def test_each_bit_of_a_frame_counts():
     buffer, places = filled([frame(0), frame(1)])
-    assert alike(buffer, places)[0]
+    assert equal_sizes(buffer, places)[0]
     for bit in range(SIZE * 8):
         buffer.view[SIZE + bit // 8] ^= 1 << bit % 8
-        assert not alike(buffer, places)[0], bit
+        assert not equal_sizes(buffer, places)[0], bit
         buffer.view[SIZE + bit // 8] ^= 1 << bit % 8
-    assert alike(buffer, places)[0]
+    assert equal_sizes(buffer, places)[0]
 
 
 def test_what_is_kept_is_bounded():

@@ -7,7 +7,7 @@ from evenq_rebalancer.core.decisions import decide
 from evenq_rebalancer.core.inputs import ALL_BROKERS, BROADCASTING, Inputs
 from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.reports import MemberFact
-from evenq_rebalancer.core.sharing import EVERYBODY, divided, named
+from evenq_rebalancer.core.sharing import ALL_MEMBERS, divided, named
 
 from evenq.errors import BadRequest
 from evenq.model import Generation, MessageModel, MessageQueue
@@ -77,7 +77,7 @@ def test_broadcasting_members_get_all_queues_and_the_others_share_them() -> None
     assert share("g", mixed, by) == {"a": queues(4)[:2], "b": queues(4)[2:], "x": queues(4)}
     everybody = decided(inputs(4, "x", "y", model=MessageModel.BROADCASTING))
     assert everybody.strategy == BROADCASTING
-    assert [holding.owner for holding in everybody.holdings] == [EVERYBODY] * 4
+    assert [holding.owner for holding in everybody.holdings] == [ALL_MEMBERS] * 4
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_zones_follow_the_node_of_the_pod_and_each_event_names_the_addresses_tha
     assert node_of({"metadata": {"name": "n1", "labels": {ZONE_LABEL: "b"}}}) == ("n1", "b")
     assert topology.pods_listed([Pod(uid="1", addresses=("x",), node="n1", place="p")], 0) == {"x"}
     assert topology.zone_of("x") == ""
-    assert topology.node_told("n1", "b") == {"x"}
-    assert topology.node_told("n1", "b") == frozenset()
+    assert topology.node_seen("n1", "b") == {"x"}
+    assert topology.node_seen("n1", "b") == frozenset()
     assert topology.zone_of("x") == "b"
     assert topology.zone_of("y") == ""
     assert topology.place_of("x") == MemberPlace("p", leaving=False)
@@ -68,8 +68,8 @@ def test_zones_follow_the_node_of_the_pod_and_each_event_names_the_addresses_tha
 
 def test_a_pod_that_is_gone_is_remembered_for_a_while_as_leaving_unless_another_gets_its_address() -> None:
     topology = Topology(gone_ms=1_000)
-    topology.node_told("n1", "b")
-    topology.pod_told(Pod(uid="1", addresses=("x",), node="n1", place="p"), 0)
+    topology.node_seen("n1", "b")
+    topology.pod_seen(Pod(uid="1", addresses=("x",), node="n1", place="p"), 0)
     assert topology.pod_gone("1", 100) == {"x"}
     assert topology.place_of("x") == MemberPlace("p", leaving=True)
     assert topology.zone_of("x") == "b"
@@ -77,9 +77,9 @@ def test_a_pod_that_is_gone_is_remembered_for_a_while_as_leaving_unless_another_
     assert topology.place_of("x") is not None
     topology.tick(1_100)
     assert topology.place_of("x") is None
-    topology.pod_told(Pod(uid="2", addresses=("x",), place="q"), 2_000)
+    topology.pod_seen(Pod(uid="2", addresses=("x",), place="q"), 2_000)
     topology.pod_gone("2", 2_000)
-    topology.pod_told(Pod(uid="3", addresses=("x",), place="r"), 2_100)
+    topology.pod_seen(Pod(uid="3", addresses=("x",), place="r"), 2_100)
     topology.tick(9_000)
     assert topology.place_of("x") == MemberPlace("r", leaving=False)
     topology.check()
@@ -88,8 +88,8 @@ def test_a_pod_that_is_gone_is_remembered_for_a_while_as_leaving_unless_another_
 def test_pods_and_nodes_are_bounded() -> None:
     topology = Topology(pods_max=2, nodes_max=1)
     for number in range(5):
-        topology.pod_told(Pod(uid=str(number), addresses=(f"a{number}",)), 0)
-        topology.node_told(f"n{number}", "z")
+        topology.pod_seen(Pod(uid=str(number), addresses=(f"a{number}",)), 0)
+        topology.node_seen(f"n{number}", "z")
     assert len(topology) == 2
     assert topology.left_out == 7
     topology.check()
@@ -109,7 +109,7 @@ def test_whatever_is_told_the_invariants_hold(events) -> None:
         pod = Pod(uid=str(uid), addresses=(f"a{address}",), place="p", leaving=leaving)
         match what:
             case "told":
-                topology.pod_told(pod, now_ms)
+                topology.pod_seen(pod, now_ms)
             case "gone":
                 topology.pod_gone(str(uid), now_ms)
             case "list":

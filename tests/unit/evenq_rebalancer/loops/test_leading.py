@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from evenq_rebalancer.core.election import LeaseTiming, Record, SeenRecord
-from evenq_rebalancer.loops.leading import UNKNOWN, Leading, identity_of
+from evenq_rebalancer.loops.leading import UNKNOWN, LeaseCandidate, identity_of
 
 from evenq.errors import ConnectionFailed
 from evenq.runtime.clock import FakeClock
@@ -46,8 +46,8 @@ class Stage:
         self.story: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    def candidate(self, name: str) -> Leading:
-        leading = Leading(
+    def candidate(self, name: str) -> LeaseCandidate:
+        leading = LeaseCandidate(
             self.lease,
             identity=identity_of(f"{name}:1", "n"),
             timing=LeaseTiming(duration_ms=6_000, renew_ms=4_000, retry_ms=1_000),

@@ -10,7 +10,7 @@ from evenq_rebalancer.core.modes import RequestMode, RequestModeSetting
 from evenq_rebalancer.core.reports import MemberFact
 from evenq_rebalancer.core.sharing import named
 from evenq_rebalancer.rpc import telling
-from evenq_rebalancer.rpc.telling import Telling
+from evenq_rebalancer.rpc.telling import DecisionEncoder
 
 from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.wire.stubs.evenq.v1 import assignment_pb2
@@ -34,7 +34,7 @@ def decided(*ids: str, queues: int = 4, strategy: str = "AVG", mode=None, broadc
 
 
 def sent(decision) -> assignment_pb2.Decision:
-    return assignment_pb2.Decision.FromString(Telling().bytes_of(decision))
+    return assignment_pb2.Decision.FromString(DecisionEncoder().bytes_of(decision))
 
 
 def shares(message) -> dict[str, list[tuple[str, list[int]]]]:
@@ -68,14 +68,14 @@ def test_without_one_owner_each_members_must_ask(decision) -> None:
 
 
 def test_too_many_queues_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "QUEUES_TOLD_MAX", 3)
+    monkeypatch.setattr(telling, "SHARED_QUEUES_MAX", 3)
     assert not sent(decided("a", queues=4)).HasField("shares")
     assert sent(decided("a", queues=2)).HasField("shares")
 
 
 def test_the_bytes_are_made_once_for_all_streams_and_anew_for_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(telling, "KEPT_MAX", 1)
-    one, decision, after = Telling(), decided("a"), decided("a", "b")
+    one, decision, after = DecisionEncoder(), decided("a"), decided("a", "b")
     assert one.bytes_of(decision) is one.bytes_of(decision)
     assert one.bytes_of(after) != one.bytes_of(decision)
 
@@ -94,5 +94,5 @@ def test_what_waits_for_successors_is_told_by_place_and_broker(monkeypatch: pyte
     ]
     assert shares(message) == {"a": [("b2", [0])]}
     assert not sent(decided("a", strategy="", held=held)).held, "all members read all queues"
-    monkeypatch.setattr(telling, "QUEUES_TOLD_MAX", 2)
+    monkeypatch.setattr(telling, "SHARED_QUEUES_MAX", 2)
     assert not sent(decided("a", queues=4, held=held)).held

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["NOBODY", "LeaderSearch"]
+__all__ = ["NO_LEADER", "LeaderSearch"]
 
 HOPS_MAX = 3
-NOBODY = "?"
+NO_LEADER = "?"
 """What a rebalancer answers that knows no leader."""
 
 
@@ -35,7 +35,7 @@ class LeaderSearch:
 
     def redirected(self, leader: str) -> bool:
         """The target does not lead and named `leader`; True: go there at once, False: wait a little first."""
-        if leader in {"", NOBODY, self.target}:
+        if leader in {"", NO_LEADER, self.target}:
             self._next()
             return False
         self._named = leader

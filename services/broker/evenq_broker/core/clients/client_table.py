@@ -66,7 +66,7 @@ class ClientTable:
         return client
 
     def all(self) -> list[tuple[str, Client]]:
-        """Everybody with their ids, the one silent for longest first."""
+        """All clients with their ids, the one silent for longest first."""
         return list(self._clients.items())
 
     def forget(self, client_id: str) -> Client | None:

@@ -125,6 +125,7 @@ class RouteTable:
         kept: dict[str, tuple[RegisteredBroker, int]] = {}
         if settling or source.identity not in {"", identity}:
             kept.update(source.carried)  # also what it knew before the start before
+            # A nameserver that started anew has an empty table until brokers have registered with it.
             kept.update({name: (view, now_ms + self._stale_ms) for name, view in source.views.items()})
         source.carried = {name: one for name, one in kept.items() if name not in views}
         source.identity, source.connected, source.settling, source.views = identity, True, settling, views
@@ -223,11 +224,13 @@ class RouteTable:
                 del other.views[name]
 
     def _views(self, now_ms: int) -> Iterable[RegisteredBroker]:
-        anybody = any(source.connected for source in self._sources.values())
+        # While no nameserver answers, what they sent last stays, however old: silence of theirs says nothing of the
+        # brokers.
+        connected = any(source.connected for source in self._sources.values())
         for source in self._sources.values():
-            if source.connected or not anybody or now_ms - source.away_since_ms < self._stale_ms:
+            if source.connected or not connected or now_ms - source.away_since_ms < self._stale_ms:
                 yield from source.views.values()
-                yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not anybody)
+                yield from (view for view, until_ms in source.carried.values() if now_ms < until_ms or not connected)
 
     def _merge(self, now_ms: int) -> None:
         best: dict[str, RegisteredBroker] = {}
@@ -236,10 +239,13 @@ class RouteTable:
             if known is None or view.rank > known.rank:
                 best[view.name] = view
         if self._own is not None:
+            # Behind all others: what nameservers have of this broker is older than what it knows itself.
             best[self._own.name] = self._own
         if best != self._merged:
             self._note_changes(best)
             self._left.update({name: (view, now_ms) for name, view in self._merged.items() if name not in best})
+            # A broker leaves the routes before it closes, and the last commits of its clients may come through others
+            # (decision 31).
             self._left = dict([left for left in self._left.items() if left[0] not in best][-LEFT_MAX:])
             self._merged = best
             self.version += 1

@@ -45,6 +45,7 @@ class Attempts:
         attempts = self._attempts
         known = attempts.get((client_id, attempt_id))
         if known is not None:
+            # Counted from the first answer, or a client that repeats the id for ever would hold the batch for as long.
             attempt = attempt._replace(since_ms=known.since_ms)
         attempts[client_id, attempt_id] = attempt
         over_ms = attempt.since_ms - self.keep_ms

@@ -42,6 +42,8 @@ def presume(queue: QueueProgress, end: int) -> Counted | None:
     """The holder vanished: what it was given and did not commit counts as delivered once. `end`: of the queue. Gives
     what to record; None: it had nothing in hand, or that was known.
     """
+    # Too many is safe, too few is not: a message that kills its process and was not counted would come for ever
+    # (decision 22).
     until = queue.committed + PRESUMED_MAX if queue.handed == UNKNOWN else queue.handed
     queue.handed = queue.committed
     return count(queue, {}, given_until=min(until, end))

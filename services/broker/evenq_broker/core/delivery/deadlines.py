@@ -52,6 +52,8 @@ class DeliveryDeadlines:
             if queue is None:
                 continue
             if queue.timer[1] is offsets:
+                # Later deliveries of the same ms must make a new entry: a list that is out of the heap would never end
+                # them.
                 queue.timer = (-1, [])
             yield queue, deadline_ms, offsets
 

@@ -88,6 +88,7 @@ def _tag_filter(expression: str) -> MessageFilter:
     if tags is None:
         return EVERYTHING
     prefixes = tag_prefixes(tags)
+    # The tag is the first field of the stored system properties (`core.state.frames`), so no message is decoded for it.
     return MessageFilter(frozenset(map(tag_hash, tags)), lambda message: message.system.startswith(prefixes))
 
 

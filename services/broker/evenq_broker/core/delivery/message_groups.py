@@ -66,6 +66,7 @@ def admit(
             out.append(message)
             lanes.append(lane)
         else:
+            # A number below every delivery's: no handle can name a message that was never given out.
             entry = queue.pending[offset] = Pending(queue.first - 1, 0, BLOCKED, "")
             entry.lane = lane
             waiting.append(offset)
@@ -89,6 +90,7 @@ def rebuild(
         entry.lane = message_group_of(message.system)
         lane = queue.lanes.setdefault(entry.lane, deque())
         lane.append(message.queue_offset)
+        # Only what waits is held back: a later message that a client has in hand already cannot be taken from it.
         if len(lane) > 1 and entry.deadline_ms == READY:
             entry.deadline_ms = BLOCKED
         elif len(lane) == 1 and entry.deadline_ms == BLOCKED:

@@ -123,6 +123,7 @@ class Progress:
             self._begin(group_id, topic_id, queue_id, offset)
             return True
         if allow_backward:
+            # Only a message group that has one out here holds messages back in other queues.
             free = [lane for lane, held in queue.lanes.items() if queue.pending[held[0]].deadline_ms != BLOCKED]
             changed = queue.reset(offset)
             for lane in free if changed else ():
@@ -378,6 +379,7 @@ class Progress:
             if offset < queue.committed or (entry is not None and entry.number > number):
                 continue
             entry = queue.pending[offset] = Pending(number, attempt, READY, op.client_id)
+            # The journal does not count resets; a delivery's number tells how many were before it.
             queue.first = max(queue.first, (number - 1) // NUMBERS * NUMBERS + 1)
             replayed.append(offset)
             self._replay_deadline(queue, offset, entry, op.deadline_ms)
@@ -402,6 +404,7 @@ class Progress:
             yield Committed(*key, queue.committed, reset=True)
             together: dict[tuple[int, str], list[int]] = {}
             for offset, entry in queue.pending.items():
+                # Blocked ones as ready: `message_groups.rebuild` blocks them again after a start.
                 together.setdefault((max(entry.deadline_ms, READY), entry.client_id), []).append(offset)
             for (deadline_ms, client_id), offsets in together.items():
                 for at in range(0, len(offsets), _CHUNK):

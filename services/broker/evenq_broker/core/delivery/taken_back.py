@@ -1,7 +1,7 @@
 """What becomes of deliveries whose messages a full disk did not keep.
 
-A leader of copies lets messages be taken before they are written (`loops.delivery.ahead`). Nobody was told of such a
-delivery, so it is undone where it stands: in the groups' progress, and in operations that the journal holds to write
+A leader of copies lets messages be taken before they are written (`loops.delivery.taking`). No client has heard of such
+a delivery, so it is undone where it stands: in the groups' progress, and in operations that the journal holds to write
 them later. Otherwise the next message at that offset would pass for a finished one. Called by `loops.state.ledger`;
 pure.
 """

@@ -125,7 +125,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
 # ------------------------------------------------------------------------------------------------- owners
 
 
-def _nobody(looks: Looks) -> Iterable[Finding]:
+def _nobody_reads(looks: Looks) -> Iterable[Finding]:
     facts = looks.now
     unread: dict[str, list[QueueAt]] = {}
     for at in facts.queues.values() if not facts.members else ():
@@ -254,10 +254,10 @@ def _hand_overs(looks: Looks) -> Iterable[Finding]:
 def _subscriptions(looks: Looks) -> Iterable[Finding]:
     facts = looks.now
     members = [view.member for views in facts.members.values() for view in views[-1:]]
-    alike = [one for one in members if one.subscriptions and one.model is MessageModel.CLUSTERING]
+    subscribers = [one for one in members if one.subscriptions and one.model is MessageModel.CLUSTERING]
     command = f"evenq group show {facts.group}"
     fix = "give all members the same topics and filters, or other groups to those that want others; this shows who"
-    for topic, filters in different_filters(wanted_of(alike)).items():
+    for topic, filters in different_filters(wanted_of(subscribers)).items():
         differences = "; ".join(f"{names(ids)} by {one.type} {one.expression!r}" for one, ids in filters.items())
         yield Finding(
             kind=FindingKind.DIFFERENT_SUBSCRIPTIONS,
@@ -421,7 +421,7 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _missing_brokers,
     _rebalancer_away,
     _strategy,
-    _nobody,
+    _nobody_reads,
     _owners,
     _two_owners,
     _hand_overs,

@@ -14,7 +14,7 @@ from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue, Q
 from evenq_broker.core.groups.members import Member, Protocol
 
 __all__ = [
-    "EVERYBODY",
+    "ALL_MEMBERS",
     "AssignedQueues",
     "BrokerPart",
     "Decided",
@@ -25,7 +25,7 @@ __all__ = [
     "QueueAt",
 ]
 
-EVERYBODY = "*"
+ALL_MEMBERS = "*"
 """Owner of a queue that all members read by competition."""
 
 
@@ -111,7 +111,7 @@ class BrokerPart:
     revised_ms: int = 0
     """When an operator asked for a change of the settings last, ms since the epoch (`GroupConfig`)."""
     duplicates: int = 0
-    """So often a second living client came with an id that was taken, since the broker started."""
+    """How often a second living client came with an id that was taken, since the broker started."""
     lost: tuple[LostBroker, ...] = ()
     """Brokers that are not there, as far as it knows."""
     retries_waiting: int = 0
@@ -199,7 +199,7 @@ class GroupFacts:
         """Queues that the rebalancer shares one by one: each has one owner, or none."""
         if self.decided is None:
             return {}
-        shared = {one.queue.topic for one in self.decided.queues if one.owner == EVERYBODY}
+        shared = {one.queue.topic for one in self.decided.queues if one.owner == ALL_MEMBERS}
         owners: dict[MessageQueue, list[GivenQueue]] = {}
         for one in self.decided.queues:
             if one.queue.topic not in shared and one.queue.queue_id >= 0:

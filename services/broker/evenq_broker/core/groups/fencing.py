@@ -15,12 +15,12 @@ from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.core.groups.members import Member, MemberTable, Protocol
 
-__all__ = ["Fencing"]
+__all__ = ["QueueFence"]
 
 OWNERS_MAX = 20_000
 
 
-class Fencing:
+class QueueFence:
     """Who may do what, by the lock and member tables, and by a memory of who was a member."""
 
     def __init__(self, locks: LockTable, members: MemberTable, *, owners_max: int = OWNERS_MAX) -> None:

@@ -153,6 +153,7 @@ class LockTable:
         if client_id:
             self._give(group, queue, lock, client_id, generation)
         lock.generation = max(lock.generation, generation)
+        # It stands in the journal already.
         self._moved.clear()
 
     def acquire(self, group: str, client_id: str, queue: MessageQueue, generation: Generation = NO_GENERATION) -> bool:
@@ -265,6 +266,8 @@ class LockTable:
             self._moved[group, queue] = None
             self._changed(group, client_id)
         lock.holder = client_id
+        # Also when an older decision gets a free queue: what was given under a newer one must stay refused to it
+        # (OC-18).
         lock.generation = max(lock.generation, generation)
         held = self._held.setdefault((group, client_id), {})
         if queue not in held:

@@ -115,7 +115,7 @@ class LiteSubscriptions:
         known.synced_ms = now_ms
         for name in before:
             if name not in after:
-                self._unwant(who, name)
+                self._unsubscribe(who, name)
         for name in added:
             self._subscribers.setdefault((who.parent, name), {})[who] = None
         self._count += len(after) - len(before)
@@ -131,8 +131,8 @@ class LiteSubscriptions:
         """Who wants this lite topic."""
         return list(self._subscribers.get((parent, name), ()))
 
-    def wanted(self, parent: str, name: str, *, group: str = "", besides: Subscriber | None = None) -> bool:
-        """True if anybody, or anybody of this group, wants it; `besides`: this one does not count."""
+    def is_subscribed(self, parent: str, name: str, *, group: str = "", besides: Subscriber | None = None) -> bool:
+        """True if a client, or a client of this group, wants it; `besides`: this one does not count."""
         return any(who != besides and group in {"", who.group} for who in self._subscribers.get((parent, name), ()))
 
     def newest(self, names_max: int) -> Iterator[tuple[Subscriber, list[str], int]]:
@@ -177,6 +177,7 @@ class LiteSubscriptions:
         return ended
 
     def _must_fit(self, who: Subscriber, before: int, after: int) -> None:
+        # Who is above a limit that was lowered keeps what it has, and may only shrink.
         if after > max(self.each_max, before):
             raise LiteSubscriptionQuotaExceeded(
                 f"client {who.client_id} asks for {after} lite topics of {who.parent}, the limit is "
@@ -197,19 +198,19 @@ class LiteSubscriptions:
                 del self._of_client[who.client_id]
             self._count -= len(known.names)
             for name in known.names:
-                self._unwant(who, name)
+                self._unsubscribe(who, name)
 
-    def _unwant(self, who: Subscriber, name: str) -> None:
-        wanting = self._subscribers[who.parent, name]
-        del wanting[who]
-        if not wanting:
+    def _unsubscribe(self, who: Subscriber, name: str) -> None:
+        subscribers = self._subscribers[who.parent, name]
+        del subscribers[who]
+        if not subscribers:
             del self._subscribers[who.parent, name]
 
     def check(self) -> None:
         """Recompute every invariant; for tests."""
         pairs = {(who, name) for who, known in self._sets.items() for name in known.names}
-        assert pairs == {(who, key[1]) for key, wanting in self._subscribers.items() for who in wanting}
-        assert all(who.parent == key[0] for key, wanting in self._subscribers.items() for who in wanting)
+        assert pairs == {(who, key[1]) for key, subscribers in self._subscribers.items() for who in subscribers}
+        assert all(who.parent == key[0] for key, subscribers in self._subscribers.items() for who in subscribers)
         assert self._count == len(pairs)
         assert all(self._of_client.values())
         assert {who for theirs in self._of_client.values() for who in theirs} == set(self._sets)

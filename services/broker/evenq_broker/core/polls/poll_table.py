@@ -221,6 +221,7 @@ class PollTable:
         """Wait for a queue that is another member's now: no message wakes it. None: the table is full."""
         poll = self.watch([(topic_id, queue_id, _NEVER)], deadline_ms=deadline_ms, client_id=client_id)
         if poll is not None:
+            # The mark by which `held` finds it: no other watch has it.
             poll.push = True
         return poll
 
@@ -265,6 +266,7 @@ class PollTable:
         if self._parked >= self.polls_max:
             return None
         self._sequence += 1
+        # The sequence keeps the heap from comparing polls, and ends those of one ms in the order in which they came.
         heapq.heappush(self._deadlines, (poll.deadline_ms, self._sequence, poll))
         if poll.client_id:
             self._by_client.setdefault(poll.client_id, set()).add(poll)
@@ -302,6 +304,8 @@ class PollTable:
                 self._watches[queue].remove(poll)
                 if not self._watches[queue]:
                     del self._watches[queue]
+        # A heap gives up its first entry only; those of polls that were woken early go together, at a cost of O(1) a
+        # poll.
         if self._stale > 2 * self._parked + 1024:
             self._deadlines = [entry for entry in self._deadlines if entry[2].parked]
             heapq.heapify(self._deadlines)

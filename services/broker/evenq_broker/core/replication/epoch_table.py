@@ -59,6 +59,8 @@ class EpochTable:
         """Retention removed all below `start`: what is left begins there, in the epoch that wrote it."""
         older = [entry for entry in self.entries if entry.offset <= start]
         newer = tuple(entry for entry in self.entries if entry.offset > start)
+        # The epoch that wrote the first record left keeps an entry, moved up: without it logs that differ only there
+        # would seem to share nothing and be copied anew.
         return EpochTable(start, (EpochStart(older[-1].epoch, start), *newer) if older else newer)
 
     def epoch_at(self, offset: int) -> int:
@@ -81,6 +83,7 @@ class EpochTable:
             if entry.epoch <= epoch or entry.offset <= offset:
                 return f"epoch {entry.epoch} at {entry.offset} follows epoch {epoch} at {offset}"
             epoch, offset = entry
+        # One past the start: a log that retention left without a record keeps the entry of its last epoch (`begun`).
         if not 0 <= self.start <= end or offset >= max(end, self.start + 1):
             return f"a log from {self.start} to {end} with an epoch that begins at {offset}"
         return ""

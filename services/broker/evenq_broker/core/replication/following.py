@@ -49,6 +49,8 @@ class Follower(Rules):
             actions.append(HandedOver(record.leader, record.epoch))
         if self.role in LEADING:
             actions.append(StopServing(f"epoch {record.epoch} began, led by broker {record.leader}"))
+        # Moved before the epoch is on disk, so that nothing of a lower one is done meanwhile; acting in it waits for
+        # the disk (R3).
         self._move(Role.ELECTED if self._is_own_attempt(record) else Role.FENCED)
         self.persisting = record.epoch
         self.windows = {}
@@ -76,6 +78,7 @@ class Follower(Rules):
         return [Send(record.leader, self._envelope(EpochsRequest(self.request)))]
 
     def _on_epochs(self, reply: EpochsReply) -> list[Action]:
+        # Numbers begin anew with each process, so the number alone does not tell a reply to an earlier start.
         if self.request <= 0 or reply.number != self.request or reply.session != self.session:
             return []
         if self.role is not Role.TRUNCATING:
@@ -84,9 +87,12 @@ class Follower(Rules):
             return []
         if self._stands_unclean():  # it may be elected already, for what its log has now
             return []
+        # Until the writer is done no other reply may make a second cut: it would be worked out from a log that is
+        # shorter by then.
         self.request = CUT_UNDER_WAY
         cut = self._cut_end(reply.table, reply.end)
         unclean = self._unclean_since(self.table.last_epoch)
+        # Before the cut, not after it: what is committed must still be there when its loss is noticed (I1).
         self._compare_committed(reply.table.start if cut is None else cut)
         if cut is None:
             return [Reset(reply.table.start, unclean)]
@@ -115,6 +121,7 @@ class Follower(Rules):
 
     def _matched(self) -> list[Action]:
         self.request = 0
+        # A higher epoch came while the writer cut: its leader's log is another one, and is matched anew.
         if self.role is not Role.TRUNCATING:
             return []
         self._move(Role.FETCHING)
@@ -145,6 +152,7 @@ class Follower(Rules):
             return self._miss(received) if records.start > received else []  # or it is a repeat
         if records.previous_epoch != self._last_epoch(records):
             return self._match_again()
+        # Only here the records fit the own log, so this is the leader of the epoch and it counts this copy as it is.
         self.rank = records.rank
         is_busy = self.writing is not None
         if is_empty:
@@ -155,6 +163,8 @@ class Follower(Rules):
         if not is_busy:
             self.writing = records
             return [AppendRecords(records)]
+        # What does not fit is dropped without a word: it is missed by the next records, or by the repeat, and sent
+        # again (R21).
         if received - self.end < self.config.ahead and len(self.queued) < QUEUED_MAX:
             self.queued = (*self.queued, records)
         return []
@@ -180,6 +190,8 @@ class Follower(Rules):
         return records.previous_epoch if self.end else 0
 
     def _learn_committed(self, committed: int) -> list[Action]:
+        # The leader may have committed more than has come: only what this log has, matched with the leader's, is known
+        # to it.
         end = min(committed, self.end)
         if end <= self.hw:
             return []
@@ -196,9 +208,13 @@ class Follower(Rules):
         if records is None or not records.start < end <= records.end or records.start != self.end:
             raise InvariantBroken(f"the writer copied to {end}, asked for {records}, and the log ended at {self.end}")
         table = self.table
+        # A log that was begun at the leader's snapshot has no record before this one; its epoch is the leader's word,
+        # and is needed when the log is matched next (R4).
         if not table.entries and records.previous_epoch:
             table = table.appended(records.previous_epoch, records.start)
         for entry in records.epochs:
+            # Only whole records were written, perhaps not all: an epoch whose first record is missing is not in this
+            # log.
             if entry.offset < end:
                 table = table.appended(entry.epoch, entry.offset)
         self.table = table
@@ -207,12 +223,15 @@ class Follower(Rules):
             self.durable = end
         if self.role is not Role.FETCHING:
             return []
+        # `end` may be below `records.committed`; see there.
         learned = self._learn_committed(records.committed)
         if not self.queued or end < records.end:
             self._forget_queued()
             return [*learned, *self._report(wants=True, again=end < records.end)]
         self.writing, *rest = self.queued
         self.queued = tuple(rest)
+        # Each report is a message and a commit round of the leader, so in between only what moves a commit or opens a
+        # window.
         due = synced or end - self.reported >= self.config.ahead // REPORTS
         return [*learned, *(self._report(wants=False) if due else []), AppendRecords(self.writing)]
 

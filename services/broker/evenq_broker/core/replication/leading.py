@@ -52,6 +52,8 @@ class Leader(Follower):
         if not self._may_stand(seen.record) or self._is_over(seen.record.epoch):
             return []
         proposed = seen.record.elected(self.config.broker_id)
+        # Before the answer: the write may have happened although none comes, and only an own attempt may lead then
+        # (R2).
         self.attempted = proposed.epoch
         return self._set(proposed)
 
@@ -62,6 +64,8 @@ class Leader(Follower):
 
     def _begin(self) -> list[Action]:
         """The own epoch is synced: the first record of it is what everything else waits for."""
+        # What was confirmed in an earlier epoch may have been cut since, so everything counts from this epoch on (R5,
+        # R8).
         self.acks, self.heard, self.caught_up, self.windows = {}, {}, {}, {}
         self.silent = frozenset()
         self.epoch_start_end = self.drain_since_ms = self.successor = NOTHING
@@ -71,6 +75,7 @@ class Leader(Follower):
     def _appended(self, epoch: int, end: int) -> list[Action]:
         if end <= self.end:
             raise InvariantBroken(f"the writer appended to {end} a log that ended at {self.end}")
+        # Two starts of one process that lead the same epoch write other bytes at one offset (I4).
         if self.role is Role.ELECTED and epoch == self.max_epoch == self.table.last_epoch:
             raise InvariantBroken(f"R2: epoch {epoch} begins, but the log has records of it already")
         self.table = self.table.appended(epoch, self.end)
@@ -83,13 +88,14 @@ class Leader(Follower):
         return [*self._advance(), *self._feed()]
 
     def _advance(self) -> list[Action]:
-        """R6: commit what everybody who counts has."""
+        """R6: commit what every copy that counts has."""
         if self.role not in LEADING:
             return []
         end = self._commit_end()
         if end == self.hw:
             return []
         self._raise_hw(end)
+        # The commit before Serve: who begins to serve must know of it already.
         actions: list[Action] = [CommitAdvanced(end)]
         if self.role is Role.STARTING and end >= self.epoch_start_end:
             self._move(Role.READY)
@@ -97,7 +103,7 @@ class Leader(Follower):
         return [*actions, *self._nominate()]
 
     def _feed(self) -> list[Action]:
-        """More records, for everybody whose window is open."""
+        """More records, for each follower whose window is open."""
         return [action for broker_id in sorted(self.windows) for action in self.more_for(broker_id)]
 
     def more_for(self, broker_id: int) -> list[SendRecords]:
@@ -146,6 +152,7 @@ class Leader(Follower):
             self.windows = {**self.windows, action.to: window.with_sent(end, self.hw)}
         elif end > action.start:
             return None
+        # Read now, not when the read of the file began: the log may have been trimmed meanwhile.
         table, start = self.table, action.start
         previous = table.epoch_at(start - 1) if start > table.start else 0
         rank = self._rank_of(action.to)
@@ -167,6 +174,8 @@ class Leader(Follower):
             return []
         sender = envelope.sender
         received = progress.end + progress.queued
+        # A forged or mixed-up end would make commits lie: RocketMQ took a follower's position from whoever connected
+        # (its #3015).
         if received > self.end:
             return [ClosePeer(sender, f"its log ends at {received}, that of its leader at {self.end}")]
         self._confirm(Pair(sender, envelope.store_id), progress.confirmed)
@@ -179,9 +188,13 @@ class Leader(Follower):
     def _confirm(self, pair: Pair, confirmed: int) -> None:
         before = self.acks.get(pair)
         if before is not None:
+            # A late message says less. Nothing that a pair confirmed in this epoch goes away: only a higher epoch cuts,
+            # and a disk that lost it is another pair (R10).
             if confirmed > before:
                 self.acks = {**self.acks, pair: confirmed}
             return
+        # A copy whose store is made anew at each start would fill the table; pairs that decide a commit are never
+        # dropped.
         counting = self._commit_pairs()
         others = [known for known in self.acks if known.broker_id == pair.broker_id and known not in counting]
         drop = others[0] if len(others) >= STORES_PER_BROKER else None
@@ -201,6 +214,7 @@ class Leader(Follower):
             return []
         if not all(self._is_of_group(pair.broker_id) for pair in isr):
             return []
+        # Below the minimum, as a founder's first set is, it may only grow.
         if not self._meets_floor(len(isr)) and len(isr) <= len(view):
             return []
         return self._set(record.with_isr(isr))
@@ -214,6 +228,8 @@ class Leader(Follower):
         come = [pair for pair in sorted(self.acks) if pair not in view and pair not in silent]
         wishes = []
         for pair in come:
+            # The old disk of this broker never confirms again, so nothing commits before it is swapped: this wish comes
+            # first.
             kept = tuple(one for one in view if one.broker_id != pair.broker_id)
             if len(kept) < len(view):
                 wishes.append(tuple(sorted((*kept, pair))))
@@ -255,6 +271,8 @@ class Leader(Follower):
         for pair in (*self._view(), *self.acks):
             mark = self.caught_up.get(pair)
             if mark is None or self._end_of(pair) >= mark[0]:
+                # Held against where the log ended at an earlier look, not where it ends now: under load no follower has
+                # the newest record.
                 mark = (self.end, now_ms)
             marks[pair] = mark
             heard_ms = now_ms if pair == self.own_pair else heard.setdefault(pair.broker_id, now_ms)
@@ -267,9 +285,11 @@ class Leader(Follower):
         timing = self.config.timing
         self._pass_time(now_ms)
         if self.role in LEADING and broker_id != self.config.broker_id:
+            # A hint, no rule: dropping it needs the record, and a copy that was only cut off is admitted again by R8.
             self.heard = {**self.heard, broker_id: now_ms - timing.lag_ms - 1}
             return self._upkeep(now_ms) if self.cas is None else []
         if self.role in STANDING and broker_id == self.leader_id():
+            # One renewal may still be on its way; a leader that lives and lost only this link renews within it.
             patience_ms = min(timing.suspect_ms, timing.renew_ms + timing.renew_ms // 2)
             self.sign_ms = min(self._lived_ms(), now_ms - timing.suspect_ms + patience_ms)
             self.leader_ms, self.lost_ms = NEVER, now_ms
@@ -321,6 +341,7 @@ class Leader(Follower):
         others = [pair for pair in self._view() if pair != self.own_pair]
         if not others:
             return [HandedOver(NO_LEADER, self.max_epoch)]
+        # All of them, not the nominee alone: any in-sync copy may win the election that follows (R1).
         if any(self._end_of(pair) < self.end for pair in self._view()):
             return []
         waiting = [pair for pair in others if pair.broker_id not in self.nominated and self._may_succeed(pair)]
@@ -335,11 +356,14 @@ class Leader(Follower):
 
     def _drain_tick(self, now_ms: int) -> list[Action]:
         if now_ms - self.drain_since_ms >= self.drain_ms:
+            # The owner decides what to do with a drain that nobody took over; it is told once in `drain_ms`, not with
+            # each tick.
             self.drain_since_ms = now_ms
             return [HandedOver(NO_LEADER, self.max_epoch)]
         nominated_before = len(self.nominated)
         if nominated_before and nominated_before >= sum(
             1 for pair in self._view() if pair != self.own_pair and self._may_succeed(pair)
         ):
+            # Each was nominated once and none took over: messages may have been lost, begin with the best again.
             self.nominated = frozenset()
         return self._nominate_next()

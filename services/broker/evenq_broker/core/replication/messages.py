@@ -26,7 +26,7 @@ __all__ = [
     "fault_of",
 ]
 
-EPOCH_LEAP_MAX = 1_000_000  # so far may a claim be ahead of what is known; more is nonsense, not an epoch
+EPOCH_LEAP_MAX = 1_000_000  # a claim further ahead of what is known is nonsense, not an epoch (decision 47)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class FollowerProgress:
     wants: bool
     """True: send records from `end` on, now or when there are some. Only who knows no `ahead` looks at it."""
     ahead: int = 0
-    """So much may be sent behind `end` without being asked for; 0: one message for each time that I want more."""
+    """How much may be sent behind `end` without being asked for; 0: one message for each time that I want more."""
     queued: int = 0
-    """So much behind `end` has come and is not written yet."""
+    """How much behind `end` has come and is not written yet."""
     again: bool = False
     """True: what was sent behind `end` + `queued` has not come, send it again."""
 
@@ -116,6 +116,8 @@ def fault_of(envelope: Envelope, *, cluster: str, own_id: int, epoch: int, recor
     """Why a message must not be looked at, in a sentence; empty: it may be."""
     if envelope.cluster != cluster:
         return f"a message of cluster {envelope.cluster!r} in cluster {cluster!r}"
+    # The newest record decides who is a member, not the sender's epoch: a removed copy does not know yet that it was
+    # (R17).
     if envelope.sender == own_id or envelope.sender not in record.members:
         members = ", ".join(map(str, record.members))
         return f"broker {envelope.sender} is no other member of the group, whose copies are {members}"

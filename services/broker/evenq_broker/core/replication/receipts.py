@@ -45,6 +45,8 @@ class CommitWaits:
         """Wait for `end`, appended in `epoch`. Gives what to answer at once: a ticket of another epoch is unknown.
         Raises TooManyRequests when too many wait; ask before appending (`room`).
         """
+        # Its record was written under a leadership that is over: whether the next leader has it is not known here, so
+        # neither OK nor a definite failure would be true.
         if epoch != self._epoch:
             return Waited((ticket,), committed=False)
         if len(self._ends) >= self._max:

@@ -209,6 +209,7 @@ def _rare_fields(record: GroupRecord, addresses: dict[str, str]) -> dict[str, ob
         }
         for one in record.unclean
     ]
+    # Not even as empty fields: a group that never used them can go back to a release before (decisions 65, 79).
     return ({"addresses": addresses} if addresses else {}) | ({"unclean": unclean} if unclean else {})
 
 
@@ -278,6 +279,7 @@ def _address(value: object) -> str:
 
 def _number(fields: Mapping[object, object], name: str, least: int) -> int:
     value = fields.get(name)
+    # A JSON `true` is an int for Python.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < NUMBER_MAX:
         raise RecordRefused(f"{name} is {value!r}: it must be a whole number from {least}")
     return value
@@ -301,10 +303,13 @@ def _check(record: GroupRecord) -> None:
     brokers = [pair.broker_id for pair in record.isr]
     if not members or len(members) != len(record.members):
         raise RecordRefused(f"members {list(record.members)}: each broker id once, and at least one")
+    # An empty in-sync set would say that no copy has the committed records: no rule could ever elect one again (R1,
+    # R2).
     if not brokers or len(set(brokers)) != len(brokers) or not members.issuperset(brokers):
         raise RecordRefused(f"isr of {brokers}: it needs at least one broker, each once, all of them members")
     if not members.issuperset(one.broker_id for one in record.addresses):
         raise RecordRefused(f"addresses of {[one.broker_id for one in record.addresses]}: all must be members")
+    # Refused here, in the one place that every write passes: such a group could never commit again.
     if record.min_isr > len(members):
         raise RecordRefused(f"min_isr is {record.min_isr}, more than the {len(members)} members")
     if record.leader != NO_LEADER and record.leader not in brokers:

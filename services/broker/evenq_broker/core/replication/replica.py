@@ -54,6 +54,7 @@ class Replica(Leader):
         return self._guarded(self._wake)
 
     def _wake(self) -> list[Action]:
+        # Not FETCHING: nothing may be taken from a leader before the logs are matched in its epoch (R4).
         self._move(Role.TRUNCATING)
         return [ReadRecord()]
 
@@ -106,6 +107,8 @@ class Replica(Leader):
         if end <= self.durable:
             return []
         self.durable = end
+        # Not `wants`: what was written already asked for more, and a second question would bring the same records
+        # twice.
         return self._advance() if self.role in LEADING else self._report(wants=False)
 
     def trimmed(self, start: int) -> list[Action]:
@@ -130,6 +133,7 @@ class Replica(Leader):
 
     def _observed(self, seen: Seen, now_ms: int) -> list[Action]:
         record = seen.record
+        # Before anything is taken from the record: not even its epoch may be synced into a folder of another history.
         if self._is_of_others(record):
             raise InvariantBroken(
                 f"R19: the log is of a broker that was alone, and a group is there already: {record}; a copy of it "
@@ -137,6 +141,7 @@ class Replica(Leader):
             )
         if self._is_over(record.epoch):
             return [RecordTooOld(record.epoch, max(self.max_epoch, self.persisting))]
+        # A watch and a read may overtake each other; the version, which every write raises, says which is older.
         if self.seen is not None and record.version <= self.seen.record.version:
             if record.version == self.seen.record.version:
                 self._read_again(now_ms)
@@ -166,6 +171,7 @@ class Replica(Leader):
         if not config.founds or self.seen is not None or self.cas is not None or self.role in ASLEEP:
             return []
         if self._is_restored():
+            # The record names this copy as leader at once, and only an own attempt may lead (R2).
             self.attempted = config.restored_epoch + 1
             return self._set(
                 restored_record(
@@ -187,6 +193,8 @@ class Replica(Leader):
 
     def cas_done(self, number: int, seen: Seen, now_ms: int) -> list[Action]:
         """The compare-and-set was carried out; `seen` is what it wrote."""
+        # The number would tell whose answer this is; the record tells what happened, also after a repeat or a restart
+        # (R7).
         del number
         return self.observed(seen, now_ms)
 
@@ -198,7 +206,7 @@ class Replica(Leader):
         return [ReadRecord()] if seen is None else self.observed(seen, now_ms)
 
     def cas_unknown(self, number: int) -> list[Action]:
-        """Nobody knows whether it was, or will be, carried out: both sets count until the record tells (R7)."""
+        """It is not known whether it was, or will be, carried out: both sets count until the record tells (R7)."""
         return [ReadRecord()] if self.cas is not None and self.cas.number == number else []
 
     def stand_unclean(self, *, reason: str, time_ms: int) -> list[Action]:
@@ -221,6 +229,8 @@ class Replica(Leader):
             lost=record.isr,
             reason=reason,
         )
+        # Before the write is on its way: it may be carried out although no answer comes, and must then be known as this
+        # start's.
         self.attempted = election.epoch
         return self._set(record.elected_unclean(election, self._unclean_set(record)))
 
@@ -247,6 +257,7 @@ class Replica(Leader):
         if fault:
             return [ClosePeer(envelope.sender, fault)]
         if self._is_over(envelope.epoch):
+            # A refusal is never answered by a refusal, or two copies that are both behind would go on for ever.
             return [] if isinstance(envelope.body, Refusal) else [Send(envelope.sender, self._envelope(Refusal()))]
         if envelope.epoch > known:
             return self._overtaken(envelope)
@@ -255,9 +266,12 @@ class Replica(Leader):
         return self._hear(envelope, now_ms)
 
     def _overtaken(self, envelope: Envelope) -> list[Action]:
-        """Somebody is in a higher epoch. Who leads it, the record tells; a leader stops at once (R3)."""
+        """A peer is in a higher epoch. Who leads it, the record tells; a leader stops at once (R3)."""
+        # No epoch is synced on a peer's word: a broken peer that claims 2^60 would make every later, true epoch a lower
+        # one (decision 47).
         if self.role not in LEADING:
             return [ReadRecord()]
+        # To a leader that drains, a higher epoch is what it waited for, and it comes before StopServing ends its calls.
         handed = [HandedOver(envelope.sender, envelope.epoch)] if self.role is Role.DRAINING else []
         self._move(Role.FENCED)
         return [*handed, StopServing(f"broker {envelope.sender} is in epoch {envelope.epoch}"), ReadRecord()]
@@ -292,6 +306,7 @@ class Replica(Leader):
             actions += self._repeat()
         elif self.role in LEADING:
             actions += self._say_committed(repeat=False)
+        # One change of the record at a time, renewals too: two that are unknown would make three sets count (R7).
         if self.cas is None:
             actions += self._lead_on(now_ms) if self.role in LEADING else self._stand_by(now_ms)
         if again and self.role is Role.DRAINING:
@@ -299,9 +314,13 @@ class Replica(Leader):
         return actions
 
     def _repeat(self) -> list[Action]:
+        # The same proposal with the same token: carried out twice it is refused the second time, and the read tells
+        # which.
         actions: list[Action] = [] if self.cas is None else [self.cas, ReadRecord()]
         match self.role:
             case Role.FETCHING:
+                # While the writer works, its end makes the next report; asking now would bring what is on its way
+                # already.
                 idle = self.writing is None
                 actions += [ReadRecord(), *self._report(wants=idle, again=idle)]
             case Role.TRUNCATING:
@@ -319,6 +338,7 @@ class Replica(Leader):
         changes = self._upkeep(now_ms)
         if changes or record is None:
             return changes
+        # A leader that drains does not renew: its write would change the token under the nominee's compare-and-set.
         due = now_ms - self.changed_ms >= self.config.timing.renew_ms and self.role is not Role.DRAINING
         return self._set(record.renewed()) if due and self._is_heard(now_ms) else []
 
@@ -329,6 +349,7 @@ class Replica(Leader):
         if now_ms - self.read_ms > timing.blind_ms or self.read_ms < self.lost_ms:
             return []  # what is proposed now may be carried out when the record is back, before its leader renews it
         own = record.leader == self.config.broker_id  # of an earlier start: no copy leads (R2)
+        # Any winner is safe (R1). The one with the longest log first, so that less is cut and fewer stand at once.
         quiet_ms = 0 if own else timing.suspect_ms + self.rank * timing.backoff_ms
         return self.stand() if now_ms - self._lived_ms() >= quiet_ms else []
 

@@ -40,6 +40,7 @@ class RouteEpochs:
             if len(self._newest) >= self._max:
                 return False
         elif route.epoch < known.epoch or (route.epoch == known.epoch and route.leader != known.leader):
+            # One epoch has one leader (I7): a second one of the same number is a mistake or a lie, and the first stays.
             return False
         self._newest[broker_name] = route
         return True

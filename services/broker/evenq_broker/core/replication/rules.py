@@ -82,12 +82,15 @@ class Mode(StrEnum):
 class Timing:
     """Times, ms of each process's own monotonic clock. They decide when to try, never what is safe."""
 
+    # Together they bound a failover: 6 s of silence, up to 2 s to elect, cut and swap one copy, so that D11's 10 s are
+    # kept.
     renew_ms: int = 2_000
     """Between two signs of life of a leader."""
     suspect_ms: int = 6_000
     """After this time without a sign of life of the leader, an in-sync follower stands for election."""
     backoff_ms: int = 500
-    """So much longer for each better one before it."""
+    """How much longer it waits for each better one before it."""
+    # Every commit waits for all in sync, so this is also how long a dead follower stalls writes (D11 allows 5 s).
     lag_ms: int = 3_000
     """A follower that is silent or behind for this time leaves the in-sync set."""
     retry_ms: int = 500
@@ -136,8 +139,9 @@ class ReplicationConfig:
     """
     mode: Mode = Mode.REPL_SYNC
     timing: Timing = field(default_factory=Timing)
+    # Without it leader and follower took turns: an empty follower copied half as fast (decision 77).
     ahead: int = 4 << 20
-    """As a follower: so much may come ahead of what is written, in the owner's unit of offsets, and one message more.
+    """As a follower: how much may come ahead of what is written, in the owner's unit of offsets, and one message more.
     0: it asks for each message.
     """
     gather: int = 0
@@ -328,13 +332,19 @@ class Rules:
 
     def _commit_end(self) -> int:
         """R6: never lower than before, nothing on too few copies (R9)."""
+        # The set that the record names, not one that is proposed: below the minimum nothing commits before the larger
+        # set is known to be written.
         if not self._meets_floor(len(self._view())):
             return self.hw
+        # The leader is one of the pairs and gets no exception: what only followers have synced is lost to it if its
+        # machine loses power, and a new start of it may be elected. Never lower: at the begin of an
+        # epoch the other pairs have confirmed nothing yet (I5).
         return max(self.hw, min(self._end_of(pair) for pair in self._commit_pairs()))
 
     def _is_admissible(self, pair: Pair) -> bool:
         """R8: may become in sync: confirmed all that is committed, and the begin of this epoch, in this epoch."""
         confirmed = self.acks.get(pair, NOTHING)
+        # What was confirmed in earlier epochs is not in `acks`: it may have been cut since.
         return confirmed >= self.hw and self._reached_epoch(confirmed)
 
     def _reached_epoch(self, confirmed: int) -> bool:
@@ -440,12 +450,13 @@ class Rules:
         if own not in record.members:
             return f"copy {own} is no copy of the group, whose copies are {', '.join(map(str, record.members))}"
         if self._may_stand(record):
-            return f"copy {own} has all that is committed, and leads without this as soon as nobody else does"
+            return f"copy {own} has all that is committed, and leads without this as soon as no other copy does"
         if self._is_over(record.epoch):
             return (
                 f"the group record is at epoch {record.epoch}, and copy {own} has acted in epoch "
                 f"{max(self.max_epoch, self.persisting)}: the record was lost or put back from a backup"
             )
+        # While the writer cuts (a request below 0), nobody can say how much of the log is left to vouch for.
         if self.role not in STANDING or self.persisting or self.request < 0:
             return f"copy {own} is busy ({self.role}); try again"
         if self.writing is not None or self.durable < self.end:
@@ -465,6 +476,7 @@ class Rules:
     def _move(self, role: Role) -> None:
         if role is not self.role and role not in MOVES[self.role]:
             raise InvariantBroken(f"a replica cannot go from {self.role} to {role} (epoch {self.max_epoch})")
+        # The next leader's log may part from this one before them, and nothing of them is in the log yet (decision 77).
         if role is not Role.FETCHING:
             self._forget_queued()
         self.role = role

@@ -23,6 +23,7 @@ __all__ = [
     "name_fault",
 ]
 
+# Not the queues' files: they hold 20 bytes a message and are made again from the log (decision 60).
 SNAPSHOT_FOLDERS = ("snapshot", "timers")
 FILES_MAX = 10_000
 FILE_BYTES_MAX = 1 << 44

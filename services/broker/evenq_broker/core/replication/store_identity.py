@@ -31,4 +31,6 @@ def keeps_identity(mode: Mode, stop: LastStop | None, *, boot_id: str) -> bool:
     """True if the store is still the one that confirmed its records. `stop` None: the store was just formatted."""
     if stop is None:
         return False
+    # The same boot of the kernel keeps the page cache over a kill -9. An unknown boot id counts as another one: the
+    # name may be given up for nothing, which costs a copy, but never kept wrongly, which costs acknowledged messages.
     return mode is Mode.REPL_SYNC or stop.clean or not stop.acted or (stop.boot_id == boot_id and bool(boot_id))

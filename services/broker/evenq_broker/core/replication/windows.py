@@ -30,7 +30,7 @@ class Window:
     sent: tuple[int, ...]
     """Ends of the messages that it has not written, as far as is known; ascending."""
     ahead: int
-    """So much it takes behind `written`; 0: one message for each time that it asks."""
+    """How much it takes behind `written`; 0: one message for each time that it asks."""
     committed: int = 0
     """What it last heard to be committed."""
     quiet: bool = False
@@ -62,6 +62,7 @@ def reported(window: Window | None, progress: FollowerProgress) -> Window | None
     if not progress.ahead:
         return Window(end, (), 0, committed) if progress.wants else window
     if window is None or progress.again or received > window.start:
+        # What the follower says wins over what was sent: all that is on its way to it may be lost.
         return Window(end, (received,) if received > end else (), progress.ahead, committed)
     written = max(end, window.written)  # a report that comes late says less
     sent = tuple(sent for sent in window.sent if sent > written)

@@ -122,6 +122,7 @@ class PlainSends:
         self._here = ("", broker_name)
         self._body_bytes_max = limits.body_bytes_max
         self._end = NORMAL_END + limits.store_host_field
+        # Producers repeat their properties (decision 44); bounded, because an attacker does not.
         self._known_properties = lru_cache(_REMEMBERED)(self._are_properties)
 
     def read(self, request: bytes) -> PlainSend | None:

@@ -18,7 +18,7 @@ from evenq.errors import InvalidTransition, TooManyRequests
 from evenq_broker.core.state.records import HalfPut, HalvesEnded
 from evenq_broker.core.transactions.half_messages import HalfHeader
 
-__all__ = ["DecisionStatus", "Firing", "Half", "TransactionOutcome", "TransactionTable"]
+__all__ = ["DecisionStatus", "Half", "TimerAction", "TransactionOutcome", "TransactionTable"]
 
 ZOMBIE_MS = 3_600_000
 """An open one whose timer is this late has none: the crash of its birth took it."""
@@ -43,7 +43,7 @@ class DecisionStatus(Enum):
     """What a decision meets."""
 
     FIRST = auto()
-    """Nobody decided before: carry it out."""
+    """It was not decided before: carry it out."""
     SAME = auto()
     OTHER = auto()
     """It was decided otherwise; that stays."""
@@ -52,13 +52,13 @@ class DecisionStatus(Enum):
     """Decided, and not remembered how."""
 
 
-class Firing(Enum):
+class TimerAction(Enum):
     """What to do with a timer that is due."""
 
     END = auto()
     CHECK = auto()
     WAIT = auto()
-    """Somebody decides just now: append it again, and look later."""
+    """It is being decided: append it again, and look later."""
     DELIVER = auto()
     GIVE_UP = auto()
 
@@ -153,6 +153,7 @@ class TransactionTable:
             half.deciding = True
             return DecisionStatus.FIRST
         known = self._decided.get(number)
+        # Only decided ones are ever forgotten, so this one had ended, one way or the other (decision 15).
         if known is None:
             return DecisionStatus.LONG_AGO
         if known is TransactionOutcome.GIVEN_UP:
@@ -179,25 +180,29 @@ class TransactionTable:
 
     # ------------------------------------------------------------------------------------------------ time
 
-    def fire(self, number: int, timer_id: int, header: HalfHeader, topic_id: int, *, now_ms: int) -> Firing:
+    def fire(self, number: int, timer_id: int, header: HalfHeader, topic_id: int, *, now_ms: int) -> TimerAction:
         """Its timer is due. One that is not known was cut off at its birth: it is open from now on. The same timer may
         come again, if the store could not take what it was to become.
         """
         known = self._decided.get(number)
         if known is not None:
-            leftovers = {TransactionOutcome.TO_COMMIT: Firing.DELIVER, TransactionOutcome.GIVEN_UP: Firing.GIVE_UP}
-            return leftovers.get(known, Firing.END)
+            leftovers = {
+                TransactionOutcome.TO_COMMIT: TimerAction.DELIVER,
+                TransactionOutcome.GIVEN_UP: TimerAction.GIVE_UP,
+            }
+            return leftovers.get(known, TimerAction.END)
         half = self._open.get(number)
         if half is None:
             half = self.begin(number, topic_id, first_ms=header.first_ms, due_ms=now_ms)
             half.checks, half.missed = header.checks, header.missed
+        # It fired, so the log has it; the one before is not needed as the frame to fall back to.
         half.timer_id, half.previous_id = timer_id, -1
         if half.deciding:
-            return Firing.WAIT
+            return TimerAction.WAIT
         if half.checks >= self.checks_max or now_ms - half.first_ms >= self.age_max_ms:
             self.settle(number, TransactionOutcome.GIVEN_UP)
-            return Firing.GIVE_UP
-        return Firing.CHECK
+            return TimerAction.GIVE_UP
+        return TimerAction.CHECK
 
     def checked(self, number: int) -> None:
         """A producer was asked."""
@@ -209,6 +214,8 @@ class TransactionTable:
         """There was no producer to ask; that counts as no check."""
         half = self._open.get(number)
         if half is not None:
+            # No transaction is given up only because all producers of a deployment were down
+            # (docs/guides/transactions.md).
             half.missed += 1
 
     def renewed(self, number: int, timer_id: int, due_ms: int) -> None:
@@ -251,6 +258,8 @@ class TransactionTable:
     def _remember(self, number: int, outcome: TransactionOutcome) -> None:
         self._decided.pop(number, None)
         self._decided[number] = outcome
+        # Only decided ones are forgotten, so a late decision about one that is not known can be answered OK (decision
+        # 15).
         while len(self._decided) > self.decisions_max:
             del self._decided[next(iter(self._decided))]
 

@@ -64,7 +64,7 @@ class RebalancerLink:
         self._leader = ""
         """`host:port` of the rebalancer that took our reports; empty while none does."""
         self._heard_ms = 0
-        self._asked_again_ms = 0
+        self._ask_again_ms = 0
         self._away_since_ms: int | None = None
         self._warned = False
         self._ever_led = False
@@ -105,14 +105,14 @@ class RebalancerLink:
 
     async def query(self, group: str, topic: str, client_id: str) -> Answer | None:
         """Ask for one member's queues; None if none leads or the leader does not know the group or topic."""
-        if not self._leader or self._runtime.clock.monotonic_ms() < self._asked_again_ms:
+        if not self._leader or self._runtime.clock.monotonic_ms() < self._ask_again_ms:
             return None
         request = ask_assignment(group, topic, client_id)
         try:
             return assignment_of(await self.forward("/evenq.v1.Assignment/Query", request, QUERY_TIMEOUT_MS))
         except Error as error:
             log.debug("group %s: the rebalancer gave no assignment of topic %s: %s", group, topic, error.message)
-            self._asked_again_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS
+            self._ask_again_ms = self._runtime.clock.monotonic_ms() + PAUSE_MS
             return None
 
     async def forward(self, method: str, request: bytes, timeout_ms: int) -> bytes:
@@ -165,6 +165,7 @@ class RebalancerLink:
                     self._facts.decided(decision)
                     self.on_decision(decision.group, decision.topic, decision.generation, decision.shares())
         finally:
+            # gRPC may still ask the generator of the reports for more: by the number it sees that its stream is over.
             self._turn += 1
             close = getattr(stream, "aclose", None)  # an iterator has none, every generator has
             if close is not None:
@@ -176,7 +177,7 @@ class RebalancerLink:
         self._search.found()
         self._leader, self._ever_led = leader, True
         self.found_ms = self._runtime.clock.now_ms()
-        self._asked_again_ms, self._away_since_ms, self._warned = 0, None, False
+        self._ask_again_ms, self._away_since_ms, self._warned = 0, None, False
 
     def _lost(self) -> None:
         self._leader = ""
@@ -193,11 +194,11 @@ class RebalancerLink:
             return
         yield self._facts.everything(clock.monotonic_ms())
         while True:
-            told_ms = clock.monotonic_ms()
-            timeout_ms = max(DEBOUNCE_MS, self._facts.next_ms() - told_ms)
+            reported_ms = clock.monotonic_ms()
+            timeout_ms = max(DEBOUNCE_MS, self._facts.next_ms() - reported_ms)
             await self._changes.wait(seen, clock=clock, timeout_ms=timeout_ms)
             # Changes of a few milliseconds travel together, those of a large group of some more.
-            await clock.sleep_ms(max(DEBOUNCE_MS, told_ms + self._facts.silence_ms - clock.monotonic_ms()))
+            await clock.sleep_ms(max(DEBOUNCE_MS, reported_ms + self._facts.silence_ms - clock.monotonic_ms()))
             if turn != self._turn:
                 return  # a stream that is over must not take away what the present one has to tell
             seen = self._changes.count

@@ -75,16 +75,16 @@ class BrokerReports:
         self._topics: dict[str, None] = {}
         self._unencoded: dict[str, None] = {}
         """Groups whose holders are still to be encoded for the first report."""
-        self._untold: dict[str, None] = {}
+        self._held_unsent: dict[str, None] = {}
         """Groups whose holders found no room in the first report."""
         self._modes: dict[str, dict[str, TopicMode]] = {}
         """Request modes by group and topic, as decisions said."""
         self._holds = ReportedHolds()
         self._look_at_all = True
-        self._told_groups: dict[str, int] = {}
+        self._reported_groups: dict[str, int] = {}
         """Name to the hash of what was reported."""
-        self._told_topics: dict[str, int] = {}
-        self._told_lags: dict[str, int] = {}
+        self._reported_topics: dict[str, int] = {}
+        self._reported_lags: dict[str, int] = {}
         self._parts: dict[str, dict[str, _MemberShare]] = {}
         """Group to client id to its part."""
         self._lags_due_ms = 0
@@ -98,7 +98,7 @@ class BrokerReports:
         """Keep the request mode in a decision, and what waits by it: they are reported to the next leader, whose memory
         is empty.
         """
-        if decision.group not in self._told_groups:
+        if decision.group not in self._reported_groups:
             return
         self._holds.decided(decision)
         mode = decision.mode
@@ -119,7 +119,7 @@ class BrokerReports:
 
     def next_ms(self) -> int:
         """When to look again though nothing woke us."""
-        return 0 if self._untold else self._lags_due_ms
+        return 0 if self._held_unsent else self._lags_due_ms
 
     def prepare(self) -> None:
         """A stream is about to open: `encode_some` until it says that all is done, then `everything`."""
@@ -137,10 +137,10 @@ class BrokerReports:
 
     def everything(self, now_ms: int) -> bytes:
         """The first report of a stream."""
-        self._told_groups.clear()
-        self._told_topics.clear()
-        self._told_lags.clear()
-        self._untold.clear()
+        self._reported_groups.clear()
+        self._reported_topics.clear()
+        self._reported_lags.clear()
+        self._held_unsent.clear()
         self._look_at_all = True
         return self._report(now_ms, full=True)
 
@@ -151,10 +151,10 @@ class BrokerReports:
     # --- inside
 
     def _report(self, now_ms: int, *, full: bool) -> bytes:
-        groups, topics = list(self._groups | self._untold), list(self._topics)
+        groups, topics = list(self._groups | self._held_unsent), list(self._topics)
         if self._look_at_all:
-            groups = sorted({*groups, *self._group_names(), *self._told_groups})
-            topics = sorted({*topics, *(topic.name for topic in self._catalog.topics.all()), *self._told_topics})
+            groups = sorted({*groups, *self._group_names(), *self._reported_groups})
+            topics = sorted({*topics, *(topic.name for topic in self._catalog.topics.all()), *self._reported_topics})
         self._groups, self._topics, self._look_at_all, self._rows = {}, {}, False, 0
         settings = self._runtime.settings
         live = {settings.broker_name, *(view.name for view in self._catalog.routes.brokers())} if full else ()
@@ -173,21 +173,21 @@ class BrokerReports:
     def _topic(self, name: str, head: ReportHead) -> None:
         topic = self._catalog.topics.get(name)
         if topic is None:
-            if self._told_topics.pop(name, None) is not None:
+            if self._reported_topics.pop(name, None) is not None:
                 head.topic_gone(name)
             return
         counts = counts_of(self._runtime.settings.broker_name, topic)
-        self._told_topics[name] = head.topic(name, counts, self._told_topics.get(name))
+        self._reported_topics[name] = head.topic(name, counts, self._reported_topics.get(name))
 
     def _group(self, name: str, head: ReportHead, *, full: bool) -> bytes:
         config, members = self._catalog.groups.get(name), self._membership.members.members(name)
-        with_held = full or name in self._untold
-        self._untold.pop(name, None)
+        with_held = full or name in self._held_unsent
+        self._held_unsent.pop(name, None)
         if config is None and not members:
             self._parts.pop(name, None)
             self._modes.pop(name, None)
             self._holds.forget(name)
-            if self._told_groups.pop(name, None) is not None:
+            if self._reported_groups.pop(name, None) is not None:
                 head.group_gone(name)
             return b""
         parts = self._parts_of(name, members)
@@ -195,10 +195,11 @@ class BrokerReports:
             (group_head(name, config, self._modes.get(name, {}).values()), *(part.encoded for part in parts))
         )
         self._rows += len(parts)
+        # All that is asked is whether it changed: the messages of ten thousand groups need not be kept for that.
         digest = hash(group)
-        if self._told_groups.get(name) == digest and not with_held:
+        if self._reported_groups.get(name) == digest and not with_held:
             return b""
-        self._told_groups[name] = digest
+        self._reported_groups[name] = digest
         return group_field(group + (self._held_of(name, parts) if with_held else b""))
 
     def _held_of(self, group: str, parts: Sequence[_MemberShare]) -> bytes:
@@ -206,8 +207,9 @@ class BrokerReports:
         rows = sum(part.rows for part in parts) + sum(
             1 + len(topic_holds.encoded) // ROW_BYTES for topic_holds in holds
         )
+        # The first group always goes, however big: else it would wait for ever.
         if self._rows and self._rows + rows > ROWS_MAX:
-            self._untold[group] = None
+            self._held_unsent[group] = None
             return b""
         self._rows += rows
         return b"".join((*(part.held for part in parts), *map(holds_field, holds)))
@@ -267,8 +269,8 @@ class BrokerReports:
         parts = []
         for name, rows_of_group in lags.items():
             encoded = lag_field(name, rows_of_group)
-            if self._told_lags.get(name) != hash(encoded):
-                self._told_lags[name] = hash(encoded)
+            if self._reported_lags.get(name) != hash(encoded):
+                self._reported_lags[name] = hash(encoded)
                 parts.append(encoded)
         return parts
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 ROUTE_WAIT_MS = 1_000
 WELCOME_WAIT_MS = 30_000
-"""So long a broker without topics waits for a first nameserver. When both are started together, the broker may ask for
+"""How long a broker without topics waits for a first nameserver. When both are started together, the broker may ask for
 the nameserver's name before there is one, and that answer is remembered: 30 s at most by CoreDNS, the name server of
 Kubernetes, and by gRPC's resolver. Longer, a cluster whose nameservers are really away would not start.
 """
@@ -124,7 +124,7 @@ class ClusterLink:
             self._catalog.routes.set_own(self.own.now(), self._runtime.clock.monotonic_ms())
             self.routes_changed()
 
-    def routes_told(self) -> None:
+    def routes_received(self) -> None:
         """A nameserver sent its table. If it is the first one, its other brokers get the time to come from now on."""
         if self._unsure_until_ms >= 0 and not self._heard_routes:
             self._unsure_until_ms = self._runtime.clock.monotonic_ms() + self._runtime.settings.route_settle_ms

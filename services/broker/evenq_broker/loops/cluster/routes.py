@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class RouteListener(Protocol):
     """Listeners of what a watch hears."""
 
-    def routes_told(self) -> None: ...
+    def routes_received(self) -> None: ...
     def register_now(self) -> None: ...
     def routes_changed(self) -> None: ...
 
@@ -75,7 +75,7 @@ class RouteWatch:
         now_ms = self._runtime.clock.monotonic_ms()
         if news.snapshot:
             self._routes.snapshot(self._address, news.nameserver, news.brokers, now_ms, settling=news.settling)
-            self._listener.routes_told()
+            self._listener.routes_received()
             if all(view.name != self._runtime.settings.broker_name for view in news.brokers):
                 self._listener.register_now()  # it restarted, or dropped us: others wait for our word there
         else:

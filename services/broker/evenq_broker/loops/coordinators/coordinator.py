@@ -21,7 +21,7 @@ BYTES_MAX = 16_384
 
 
 class CoordinatorUnknown(Error):
-    """Nobody knows what is in the group record, or whether a compare-and-set was carried out. Read it again."""
+    """It is not known what is in the group record, or whether a compare-and-set was carried out. Read it again."""
 
     code, retryable = InternalError.code, True
     is_logged = False

@@ -112,7 +112,7 @@ class EtcdStore:
     async def read(self) -> Look:
         """See RecordStore."""
         read = read_of(await self._call(RANGE, read_key(self._key)), self._name)
-        return Look(None if read.found is None else self._stored(read.found), str(read.revision))
+        return Look(None if read.key_value is None else self._stored(read.key_value), str(read.revision))
 
     async def write(self, record: GroupRecord, text: str, token: str) -> str | None:  # noqa: ARG002 - text has it all
         """See RecordStore."""

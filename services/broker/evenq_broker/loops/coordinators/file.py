@@ -106,6 +106,7 @@ class FileCoordinator:
     @contextmanager
     def _locked(self) -> Iterator[bool]:
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
+        # A file beside it: the record itself is replaced, and a lock would stay with the file that was there before.
         with self._lock_path.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

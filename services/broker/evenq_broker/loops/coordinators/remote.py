@@ -116,6 +116,7 @@ class RemoteCoordinator:
         self._clock = clock
         self._rng = rng
         self._timing = timing or RemoteTiming()
+        # One call at a time: an answer that was overtaken must not reach the mark after a newer one.
         self._busy = asyncio.Lock()
         self._reached = True
 
@@ -216,6 +217,7 @@ class RemoteCoordinator:
                 raise
 
         fresh = await self._tried(once)
+        # The token may be another one because of the own first try, whose answer was lost.
         if fresh is None and unsure:
             fresh = await self._token_of(write)
         if fresh is None:

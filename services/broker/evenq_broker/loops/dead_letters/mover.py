@@ -60,6 +60,7 @@ class DeadLetterMover:
         position = (queue.group_id, queue.topic_id, queue.queue_id, offset)
         if position in self._waiting:
             return
+        # A late ack would else be answered OK for a message that becomes a dead letter all the same.
         entry.number += 1
         self._waiting[position] = queue
         if not self._running:

@@ -29,7 +29,7 @@ __all__ = ["Count", "Replay", "group_known", "groups_with_letters", "replay_prog
 
 _CHUNK = 64
 _NOTED_CHUNK = 10_000
-_TELL_MS = 250
+_REPORT_MS = 250
 
 
 @dataclass(slots=True)
@@ -100,8 +100,8 @@ class Replay:
         offsets = sorted(queue.pending)
         self.count.total = len(offsets)
         clock = self._runtime.clock
-        told_ms = clock.monotonic_ms()
-        next_ms = float(told_ms)
+        reported_ms = clock.monotonic_ms()
+        next_ms = float(reported_ms)
         step = _CHUNK if not self._per_second else max(1, min(_CHUNK, int(self._per_second / 10)))
         for at in range(0, len(offsets), step):
             left = self._max - self.count.replayed if self._max else step
@@ -111,8 +111,8 @@ class Replay:
             if self._per_second:
                 next_ms += sent * 1_000 / self._per_second
                 await clock.sleep_ms(max(0.0, next_ms - clock.monotonic_ms()))
-            if clock.monotonic_ms() - told_ms >= _TELL_MS:
-                told_ms = clock.monotonic_ms()
+            if clock.monotonic_ms() - reported_ms >= _REPORT_MS:
+                reported_ms = clock.monotonic_ms()
                 yield self.count
         yield self.count
 
@@ -199,6 +199,7 @@ class Replay:
             copy.queue_id = self._lite.place(target, _lite_topic(message, target))
         self._ledger.journal.flush()  # what was recorded of the letter before must stand before its mark
         stored = self._ledger.store.append((copy,), state=encode([self._mark(queue, offset)]))
+        # In the turn of the append: a snapshot between the two would tell that the letter still waits.
         self._ledger.progress.finish(queue, offset)
         try:
             await asyncio.shield(stored)

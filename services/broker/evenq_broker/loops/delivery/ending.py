@@ -17,7 +17,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Ending", "hold"]
+__all__ = ["DeliveryShutdown", "hold"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ PUSH_TYPES = frozenset({2, 5})
 """Numbers of the v2 `ClientType`s whose life holds what they have."""
 
 
-class Ending:
+class DeliveryShutdown:
     """One broker's end."""
 
     def __init__(

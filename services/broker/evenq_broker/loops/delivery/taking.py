@@ -100,6 +100,7 @@ class MessageTaker:
                     break
                 await self._runtime.clock.sleep_ms(0)
                 self._must_exist(wish)
+        # Also when the call is cancelled: a client that hung up must not hold messages until their invisible time ends.
         except BaseException:
             self.give_back(batch)
             raise
@@ -139,6 +140,7 @@ class MessageTaker:
         batch.held.extend(
             (queue, offset, number)
             for queue, offset, number in held
+            # The group or the topic may have been deleted and made anew since; its offsets name other messages then.
             if progress.queue(queue.group_id, queue.topic_id, queue.queue_id) is queue
             and progress.hold_on(queue, offset, number, now_ms=now_ms, deadline_ms=wish.deadline_ms)
         )
@@ -183,7 +185,7 @@ class MessageTaker:
             self._frame(queue, message, batch, wish, number=entry.number, attempt=entry.attempt)
 
     def give_back(self, batch: Batch) -> None:
-        """Nobody saw these deliveries: the messages are ready again, at once."""
+        """No client saw these deliveries: the messages are ready again, at once."""
         ops: list[Invisible] = []
         for queue, offset, number in batch.held:
             op = self._ledger.progress.give_back(queue, offset, number)
@@ -305,12 +307,14 @@ class MessageTaker:
         if not again:
             return
         for offset in again:
+            # Before the read, which may fail or be cancelled: only what stands here is given back then.
             batch.held.append((queue, offset, queue.pending[offset].number))
         stored = await self._ledger.store.read_at(queue.topic_id, queue.queue_id, again)
         present = {message.queue_offset for message in stored}
         gone = [offset for offset in again if offset not in present]
         for offset in gone:  # fallen out of retention
             self._ledger.progress.finish(queue, offset)
+        # An older handle may have acknowledged some while the disk was read.
         live = [message for message in stored if message.queue_offset in queue.pending]
         ops: list[Op] = [Acked(queue.group_id, queue.topic_id, queue.queue_id, offset) for offset in gone]
         self._ledger.journal.record(*ops, self._delivered_op(queue, live, wish))
@@ -344,6 +348,7 @@ class MessageTaker:
         )
         before = queue.next
         if read is None:
+            # One read of a queue for a group at a time: two would find and deliver the same messages.
             queue.reading = True
             try:
                 read = await self._ledger.store.read(
@@ -357,6 +362,7 @@ class MessageTaker:
             finally:
                 queue.reading = False
                 self._long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
+            # A reset or a commit moved the group meanwhile; what was read may lie before it.
             if queue.next != before:
                 wish.behind.append(queue)
                 return
@@ -392,12 +398,15 @@ class MessageTaker:
         self, queue: QueueProgress, read: ReadResult, wish: ReceiveWish, batch: Batch, most: int
     ) -> list[StoredMessage]:
         """Deliver fresh messages that were read from `queue.next`, and record that; those that go out now."""
+        # No await from here to the record: what is delivered and what the journal says must be of one turn.
         messages, before = read.messages, queue.next
         if wish.ordered:
             messages, waiting = admit(
                 self._ledger.progress, queue, messages, read.next_offset, most, wish.deadline_ms, wish.client_id,
                 message_group_of=message_group_of,
             )  # fmt: skip
+            # They are recorded as ready, because lanes are not in the journal: `rebuild` blocks them again after a
+            # restart.
             if waiting:
                 self._ledger.journal.record(
                     self._ledger.progress.delivered_op(
@@ -413,7 +422,7 @@ class MessageTaker:
                 client_id=wish.client_id,
             )
         self._ledger.journal.record(self._delivered_op(queue, messages, wish))
-        self._frame_alike(queue, messages, batch, wish)
+        self._first_frames(queue, messages, batch, wish)
         return messages
 
     def _delivered_op(self, queue: QueueProgress, messages: list[StoredMessage], wish: ReceiveWish) -> Delivered:
@@ -422,7 +431,7 @@ class MessageTaker:
             queue, offsets, deadline_ms=wish.deadline_ms, client_id=wish.client_id
         )
 
-    def _frame_alike(
+    def _first_frames(
         self, queue: QueueProgress, messages: list[StoredMessage], batch: Batch, wish: ReceiveWish
     ) -> None:
         """Frames of first deliveries."""

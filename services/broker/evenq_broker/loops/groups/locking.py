@@ -17,7 +17,7 @@ from itertools import starmap
 
 from evenq.errors import ConnectionFailed, PreconditionFailed
 from evenq.model import NO_GENERATION, Generation, MessageQueue
-from evenq_broker.core.groups.fencing import Fencing
+from evenq_broker.core.groups.fencing import QueueFence
 from evenq_broker.core.groups.locks import Grant
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.state.records import Locked
@@ -29,7 +29,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.state.signals import Signal, done_within
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Locking", "lock_op"]
+__all__ = ["QueueLocks", "lock_op"]
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ WAITER_GAP_MS = 5_000
 CLEARING_STEP_MS = 20
 
 
-class Locking:
+class QueueLocks:
     """The queue locks of one broker."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Locking:
         self._membership, self._long_polls = membership, long_polls
         self._session_of = session_of
         self._tickets: dict[int, asyncio.Future[bool]] = {}
-        self.fencing = Fencing(membership.locks, membership.members)
+        self.fencing = QueueFence(membership.locks, membership.members)
         self.leaving = False
         """True: the broker is closing and gives nothing out any more."""
         self._freed = Signal()
@@ -90,10 +90,13 @@ class Locking:
         self.must_stay()
         self.must_be_member(group, client_id)
         locks = self._membership.locks
+        # All of them before any is taken: a request under an older generation changes nothing.
         for queue in queues:
             self.must_not_be_stale(group, client_id, queue, generation)
         before = own = [queue for queue in queues if locks.holder(group, queue) == client_id]
         if anew:
+            # What the killed process had in hand died with it, and must be delivered again, also to the member under
+            # its id.
             deliveries.vanished(self._catalog, self._ledger, group, own)
             own = []
         granted = [locks.acquire(group, client_id, queue, generation) for queue in queues]
@@ -106,6 +109,8 @@ class Locking:
         for queue in queues:
             if queue not in own and locks.holder(group, queue) == client_id:
                 deliveries.let_go(self._catalog, self._ledger, group, queue)
+        # The lock is recorded before the wait for other clients' deliveries: a restart in that wait must not give the
+        # queue to another.
         await self._safe()
         while [queue for queue in queues if self._is_in_hand(group, client_id, queue)]:
             left_ms = deadline_ms - self._runtime.clock.monotonic_ms()
@@ -247,6 +252,8 @@ class Locking:
     def drop(self, group: str, client_id: str) -> None:
         """The member is gone: everything it held passes on at once, and it may not read on as if it were a stranger."""
         held = self._membership.locks.held(group, client_id)
+        # Before the locks go: a later read or commit of this member is refused as a late owner's, where a client that
+        # never held a queue may read.
         if held:
             self.fencing.owned(group, client_id)
             deliveries.vanished(self._catalog, self._ledger, group, held)

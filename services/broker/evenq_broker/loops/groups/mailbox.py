@@ -112,6 +112,7 @@ class Session:
             return
         newest, known_share = self._assignments.get(topic, (generation, share))
         if share is not None and generation < newest:
+            # An older decision came late: it must not take the newer one's place.
             share = known_share
         elif share is not None and generation == newest and known_share is None:
             share = None

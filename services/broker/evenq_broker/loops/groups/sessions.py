@@ -22,7 +22,7 @@ from evenq_broker.core.groups.resets import Fences, ResetFence
 from evenq_broker.loops.assignment.grants import Grants
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.clients.connected import ConnectedClients
-from evenq_broker.loops.groups.locking import Locking
+from evenq_broker.loops.groups.locking import QueueLocks
 from evenq_broker.loops.groups.mailbox import Session
 from evenq_broker.loops.groups.subscriptions import SubscriptionReports
 from evenq_broker.loops.polls.waiting import LongPolls
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 SWEEP_MS = 250
 LATE_NAMES = 1_024  # members in the lists that one sweep sends to a group which need not hear them soon
 LATE_PARTS = 40  # sweeps over which the largest groups hear them: 10 s, before anybody could divide by them
-NOBODYS: Mapping[str, Share] = MappingProxyType({})
+NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
 
@@ -62,7 +62,7 @@ class Sessions:
         self._membership, self._clients, self._long_polls = membership, clients, long_polls
         self._grants, self._rebalancer = grants, rebalancer
         self._sessions: dict[str, dict[str, Session]] = {}
-        self.locking = Locking(
+        self.locking = QueueLocks(
             runtime,
             catalog,
             ledger,
@@ -125,6 +125,8 @@ class Sessions:
 
     def broken(self, session: Session) -> None:
         """The stream ended without a goodbye: the member has the grace to come back."""
+        # The member may have a newer stream already: the end of the old one, which is often seen late, says nothing of
+        # it.
         if session.ended or self._sessions.get(session.group, {}).get(session.client_id) is not session:
             return
         session.end()
@@ -165,7 +167,7 @@ class Sessions:
         group: str,
         topic: str,
         generation: Generation = NO_GENERATION,
-        shares: Mapping[str, Share] = NOBODYS,
+        shares: Mapping[str, Share] = NO_SHARES,
     ) -> None:
         """A decision about (group, topic) came, or its route changed: tell the group's sessions, each its share."""
         self._grants.changed(group, topic)
@@ -209,6 +211,7 @@ class Sessions:
         if not group or not context.client_id or client_type not in CLIENT_TYPES_OF_GROUPS:
             return
         known = self._membership.members.get(group, context.client_id)
+        # Its session says whether it lives, and what it subscribes.
         if known is not None and known.protocol is Protocol.EVENQ:
             return
         if subscriptions is None and known is not None:
@@ -315,6 +318,7 @@ class Sessions:
 
     def _lost_v2(self, now_ms: int) -> None:
         for client_id in self._membership.members.lost_v2(now_ms):
+            # It waits for our answer to a receive: its silence is no sign that it is gone.
             if self._long_polls.table.waits(client_id):
                 self._membership.members.touch(client_id, now_ms)
             else:

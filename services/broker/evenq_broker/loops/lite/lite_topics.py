@@ -201,7 +201,7 @@ class Lites:
         added, changed = self.subscriptions.sync(who, action, names, self._runtime.now_ms())
         if start is not None and (start.moves or start.value != LAST):
             for name in added:
-                if not self.subscriptions.wanted(who.parent, name, group=who.group, besides=who):
+                if not self.subscriptions.is_subscribed(who.parent, name, group=who.group, besides=who):
                     await self._move(who, name, start)
         if changed:
             self._refresh([who])
@@ -247,6 +247,8 @@ class Lites:
             return  # it begins with its first message
         offset = within(await self._offset(lite, start), *self._range(lite))[0]
         queue_key = (group.group_id, parent.topic_id, lite.queue_id)
+        # The search for the offset may have waited for the disk: the lite topic may have ended, and another one have
+        # its name.
         if self.topics.get(parent.topic_id, name) is lite and self._ledger.progress.commit(
             *queue_key, offset, allow_backward=True
         ):
@@ -314,7 +316,7 @@ class Lites:
         self._refresh(self.subscriptions.expire(now_ms))
         for lite in self.topics.all():
             parent = self._catalog.topics.by_id(lite.topic_id)
-            if parent is None or self.subscriptions.wanted(parent.name, lite.name):
+            if parent is None or self.subscriptions.is_subscribed(parent.name, lite.name):
                 lite.used_ms = now_ms
             elif lite.used_ms + self._runtime.settings.lite_topic_idle_ms <= now_ms:
                 self.topics.closed(lite.topic_id, lite.queue_id)

@@ -329,6 +329,7 @@ class ClusterPolls:
     def left(self, listener: PeerListener) -> None:
         """A line ended, with all that was sent on it."""
         listener.close()
+        # Else a newer line of that peer took its place, and has told all of its polls again.
         if self._listeners.get(listener.peer) is listener:
             del self._listeners[listener.peer]
             self.waiters.drop(listener.peer)
@@ -376,6 +377,7 @@ class ClusterPolls:
             peers = {view.name: view for view in self._cluster.peers.all()}
             for name, line in list(self._lines.items()):
                 view = peers.get(name)
+                # A peer that was started again, or moved, knows nothing of what the old line told it.
                 if view is None or (view.incarnation, self._cluster.peers.address_of(view)) != (
                     line.incarnation,
                     line.address,

@@ -20,7 +20,7 @@ __all__ = ["LongPolls"]
 
 
 class LongPolls:
-    """Everybody who waits for messages at this broker."""
+    """The callers that wait for messages at this broker."""
 
     def __init__(self, runtime: Runtime, ledger: Ledger, table: PollTable, cluster_polls: ClusterPolls) -> None:
         self._runtime, self._ledger = runtime, ledger
@@ -225,6 +225,7 @@ class LongPolls:
             elif poll.source:
                 self._wide.not_taken(poll.group_id, poll.topic_id, push=poll.push, source=poll.source)
             elif poll.woken and poll.group_id:
+                # What woke it is still there, and nothing else would wake another poll for it.
                 for _, queue_id in poll.known or {(0, 0): 0}:
                     self.ready(poll.group_id, poll.topic_id, queue_id)
             raise

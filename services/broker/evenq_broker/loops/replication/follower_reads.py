@@ -28,9 +28,9 @@ __all__ = ["FollowerReads", "FollowerView"]
 log = logging.getLogger(__name__)
 
 LOG_BYTES_MIN = 1 << 30
-"""At least so much of the log may lie behind the last replay: its entries are read and kept in memory for readers."""
+"""How much of the log may lie behind the last replay, at least: its entries are read and kept in memory for readers."""
 IDLE_MS = 60_000
-"""So long after the last read the view is closed."""
+"""After this time without a read the view is closed."""
 TICK_MS = 1_000
 LOOK_MS = 250
 """A reader that waits looks at least this often, ms: not every step of the committed end is announced."""
@@ -49,12 +49,14 @@ class FollowerReads:
 
     def __init__(
         self, replica: Replica, *, copy: Callable[[], LogCopy | None], refusal: Callable[[], str], clock: Clock,
-        growth_bytes: int,
+        growth_bytes: int, group: str,
     ) -> None:  # fmt: skip
         """`copy`: the log's copy, None while the broker leads. `refusal`: why nothing is shown now; empty: nothing
-        hinders. `growth_bytes`: after so much more log a leader takes a snapshot.
+        hinders. `growth_bytes`: growth of the log after which a leader takes a snapshot. `group`: the broker's name,
+        for log lines.
         """
         self._replica, self._copy, self._refusal, self._clock = replica, copy, refusal, clock
+        self._group = group
         self._log_bytes_max = max(LOG_BYTES_MIN, 4 * growth_bytes)
         self.messages_out = 0
         """Given to readers so far."""
@@ -79,6 +81,7 @@ class FollowerReads:
         view = self._current()
         if view is None:
             async with self._opening:
+                # Asked anew behind the lock: another reader may have opened it, and more may be committed.
                 view = self._current() or await self._open(self._committed_end())
         if view.log.end < until:
             await view.log.advance(until)
@@ -112,7 +115,7 @@ class FollowerReads:
                 try:
                     await view.log.let_filed_go()
                 except Error as error:
-                    log.info("readers of this copy begin anew: %s", error.message)
+                    log.info("replica %s: readers of this copy begin anew: %s", self._group, error.message)
                     self.close()
 
     def close(self) -> None:
@@ -140,6 +143,7 @@ class FollowerReads:
             copy.replays, until=until, log_bytes_max=self._log_bytes_max, on_snapshot=names.apply, on_state=names.apply,
             wanted=names_something, repairs=self.repairs,
         )  # fmt: skip
+        # The folder changed its owner while the view was opened.
         if self._copy() is not copy:
             shown.close()
             raise HaNotAvailable("this copy begins to lead; ask another one")

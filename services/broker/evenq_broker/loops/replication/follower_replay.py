@@ -43,14 +43,16 @@ class FollowerReplay:
 
     def __init__(
         self, replica: Replica, *, copy: Callable[[], LogCopy | None], fetch: FetchSnapshot,
-        trim: Callable[[int], None], clock: Clock, growth_bytes: int, index: CopyIndex | None = None,
+        trim: Callable[[int], None], clock: Clock, growth_bytes: int, group: str, index: CopyIndex | None = None,
     ) -> None:  # fmt: skip
         """`copy`: the log's copy, None while the broker leads. `trim`: let the log before an offset go. `growth_bytes`:
-        after so much more log the leader takes a snapshot. `index`: builds the message index; None: there is none.
+        growth of the log after which a leader takes a snapshot. `group`: the broker's name, for log lines. `index`:
+        builds the message index; None: there is none.
         """
+        self._group = group
         self._replica, self._copy, self._fetch, self._trim = replica, copy, fetch, trim
         self._clock, self._growth_bytes, self._index = clock, growth_bytes, index
-        self._asked_ms = clock.monotonic_ms() - REST_MS
+        self._fetched_ms = clock.monotonic_ms() - REST_MS
         self._damaged: LogCopy | None = None
         """Its damage was logged."""
         self._damaged_ms = self._seen = 0
@@ -71,11 +73,12 @@ class FollowerReplay:
         while True:
             await self._clock.sleep_ms(LOOK_MS)
             copy = self._copy()
+            # Until the logs are matched the end of this one may still be cut.
             if copy is None or self._replica.role is not Role.FETCHING:
                 continue
-            rested = self._clock.monotonic_ms() - self._asked_ms >= REST_MS
+            rested = self._clock.monotonic_ms() - self._fetched_ms >= REST_MS
             if rested or self.lag >= self._growth_bytes:
-                self._asked_ms = self._clock.monotonic_ms()
+                self._fetched_ms = self._clock.monotonic_ms()
                 await self._look(copy)
             if self._index is not None and not self._is_indexed and copy is self._copy():
                 self._is_indexed = await self._index.follow(copy)
@@ -93,7 +96,7 @@ class FollowerReplay:
         except Error as error:
             if copy.failure is not None:
                 raise
-            log.warning("the leader's snapshot is not taken over now: %s", error.message)
+            log.warning("replica %s: the leader's snapshot is not taken over now: %s", self._group, error.message)
         else:
             if self._replica.table.start < known.log_start <= copy.replayed_end:
                 self._trim(known.log_start)
@@ -103,14 +106,17 @@ class FollowerReplay:
         repairs = self.repairs
         try:
             if repairs is not None and await repairs.repair(error, seen):
-                self._asked_ms = self._clock.monotonic_ms() - REST_MS
+                self._fetched_ms = self._clock.monotonic_ms() - REST_MS
                 return
         except StoreCorrupted as failure:
             error = failure
         before, self._damaged = self._damaged, copy
         self._damaged_ms, self._seen = self._clock.monotonic_ms(), 0 if repairs is None else repairs.version
         if copy is not before:
-            log.error("this copy cannot get ready to lead, a failover to it would be slow or fail: %s", error.message)
+            log.error(
+                "replica %s: this copy cannot get ready to lead, a failover to it would be slow or fail: %s",
+                self._group, error.message,
+            )  # fmt: skip
 
     def _is_damaged(self, copy: LogCopy) -> bool:
         """It was not long ago, and nothing was repaired since. A replay reads much before it meets damage again."""
@@ -122,5 +128,7 @@ class FollowerReplay:
         begun_ms = self._clock.monotonic_ms()
         if await copy.replay(known.data, committed=self._replica.hw, origin=known.origin):
             spent_ms = self._clock.monotonic_ms() - begun_ms
-            log.info("the copied log is replayed up to %d, in %d ms", known.log_offset, spent_ms)
+            log.info(
+                "replica %s: the copied log is replayed up to %d, in %d ms", self._group, known.log_offset, spent_ms
+            )
             self._is_indexed = False

@@ -122,6 +122,8 @@ class ReplicaControl:
                     f"the group record of {self._name} was not written within {CHANGE_MS} ms, and may be later; look "
                     "with `evenq cluster show`, then try again"
                 )
+            # At each look: while another write of the record is under way nothing is proposed, and nothing is kept for
+            # later.
             self._driver.change_copies(change)
             await self._clock.sleep_ms(LOOK_MS)
         log.info(
@@ -151,7 +153,7 @@ class ReplicaControl:
             raise PreconditionFailed(f"no unclean election of copy {order.copy}: {refusal}. Nothing was changed")
         reason, deadline_ms = cleaned_reason(order.reason), self._clock.monotonic_ms() + CHANGE_MS
         log.warning(
-            "replica %s: copy %d is told to lead although it may lack acknowledged messages", self._name, order.copy,
+            "replica %s: an operator has copy %d lead, which may lack acknowledged messages", self._name, order.copy,
             extra={"broker": self._name, "epoch": view.epoch, "end": replica.end, "reason": reason},
         )  # fmt: skip
         while (done := self._own_election(view.epoch)) is None:

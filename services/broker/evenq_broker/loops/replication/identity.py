@@ -69,10 +69,13 @@ class ReplicaIdentity:
         stop = None
         if known is not None:
             stop = LastStop(clean=known.clean, boot_id=known.boot_id, acted=known.epoch > restored_epoch)
+        # The epoch stays although the store gets another id: what was promised in it (R3) does not depend on the
+        # records.
         if known is None or not keeps_identity(mode, stop, boot_id=boot_id):
             epoch = restored_epoch if known is None else known.epoch
             known = _Fields(cluster, broker_id, (new_store_id or _new_store_id)(), epoch, boot_id, clean=False)
         identity = cls(disk, replace(known, boot_id=boot_id, clean=False), is_new=is_new)
+        # Before the first record: until `mark_clean`, a start finds that the last stop was not clean.
         identity._write()
         return identity
 
@@ -117,6 +120,8 @@ class ReplicaIdentity:
             file.sync()
         finally:
             file.close()
+        # A file that is half written would leave the folder without its epoch, and the copy could act in an older one
+        # (R3).
         self._disk.rename(f"{FILE}.new", FILE)
         self._disk.sync_folder("")
 

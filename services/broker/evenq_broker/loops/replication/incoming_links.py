@@ -32,7 +32,7 @@ PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
 """Before a sender is listened to again whose link was closed for what it sent."""
 FORGIVEN_MS = 120_000
 """After this time without a fault, the next pause is the first one again."""
-NOBODY = -1
+NO_SENDER = -1
 
 
 class LinkRefused(BadRequest):
@@ -45,7 +45,7 @@ class IncomingLink:
     def __init__(self, peer: str, clock: Clock) -> None:
         self.peer = peer
         """`host:port` of the caller."""
-        self.sender = NOBODY
+        self.sender = NO_SENDER
         """Broker id, once the link is opened."""
         self.reason = ""
         """Why it is closed; empty: it is not."""
@@ -57,7 +57,7 @@ class IncomingLink:
     @property
     def opened(self) -> bool:
         """True: its opening was accepted."""
-        return self.sender != NOBODY
+        return self.sender != NO_SENDER
 
     def open(self, sender: int) -> None:
         """Its opening is accepted."""
@@ -138,6 +138,7 @@ class IncomingLinks:
         """A call came in; who it is, its opening tells. Raises LinkRefused."""
         if self._closed:
             raise LinkRefused(self._closed)
+        # Who calls is not known before the opening: whatever reaches the port can hold this many calls and no more.
         if len(self._unopened) >= UNOPENED_MAX:
             raise LinkRefused(f"{UNOPENED_MAX} links wait for their opening, the maximum; try again")
         link = IncomingLink(peer, self._clock)
@@ -154,6 +155,7 @@ class IncomingLinks:
             raise LinkRefused(refusal)
         older = self._links.get(sender)
         if older is not None:
+            # The newer one wins: the older one's process may be gone, and its network has not said so.
             older.close(f"a newer link of broker {sender}, from {link.peer}, took its place")
         self._links[sender] = link
         link.open(sender)
@@ -164,6 +166,7 @@ class IncomingLinks:
         link.close("the call ended")
         if link in self._unopened:
             self._unopened.remove(link)
+        # Else a newer link of the sender has its place.
         if self._links.get(link.sender) is link:
             del self._links[link.sender]
 
@@ -188,6 +191,7 @@ class IncomingLinks:
         if fault is None:
             fault = self._faults[sender] = _Fault(self._rng)
         elif now_ms < fault.until_ms:
+            # More of what was on its way on the same link: it must not lengthen the pause.
             return fault.until_ms - now_ms
         elif now_ms - fault.at_ms >= FORGIVEN_MS:
             fault.backoff.reset()

@@ -78,7 +78,7 @@ class OutgoingLink:
         self._paused_until_ms = 0
         self._lost_ms: int | None = runtime.clock.monotonic_ms()
         """Since when it does not stand; None: it does."""
-        self._told: set[type[Error]] = set()
+        self._logged: set[type[Error]] = set()
         """What is in the log of this outage: each kind of trouble once. A peer that comes back with a wrong certificate
         was unreachable before.
         """
@@ -92,6 +92,7 @@ class OutgoingLink:
         """Send soon; False: it was dropped for want of room, or, if it holds records, of a link. Never waits. Raises
         MalformedMessage for a message that cannot be sent.
         """
+        # Records are read anew when the follower is back; kept for a peer that is away they would only fill the memory.
         if not self.connected and isinstance(envelope.body, Records):
             self.outbox.dropped += 1
             return False
@@ -130,6 +131,8 @@ class OutgoingLink:
                 seen = self._interrupt.count
                 if self._clock.monotonic_ms() - attempt.begun_ms >= STOOD_MS:
                     backoff.reset()
+            # A pod that comes back has another IP, so the name is looked up anew; a peer that closed the link lives
+            # where it was.
             if not isinstance(cause, LinkClosed):
                 await self._renew()
             await self._interrupt.wait(seen, clock=self._clock, timeout_ms=backoff.next_ms())
@@ -225,14 +228,14 @@ class OutgoingLink:
             self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
         )  # fmt: skip
         self._lost_ms, self.tries = None, 0
-        self._told.clear()
+        self._logged.clear()
 
     def _lost(self, cause: Error) -> None:
         self.tries += 1
         if self._lost_ms is None:
             self._lost_ms = self._clock.monotonic_ms()
-        if type(cause) not in self._told:
-            self._told.add(type(cause))
+        if type(cause) not in self._logged:
+            self._logged.add(type(cause))
             log.warning(
                 "replication of %s: no link to broker %d at %s: %s",
                 self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),

@@ -110,6 +110,7 @@ class PeerLinks:
             self._links[peer] = self._link(peer, wanted[peer])
             if self._started and not self._closed:
                 self._run(peer)
+        # Named again if it is still so: the log says each once for one set of members.
         self._strangers.clear()
         self._gone = (self._gone | (self.incoming.members - members.keys())) - members.keys()
         self.incoming.set_members(members)

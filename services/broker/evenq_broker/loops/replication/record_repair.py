@@ -50,7 +50,7 @@ WAITING_MAX = 16
 PART_BYTES_MAX = RECORDS_BYTES_MAX
 PARTS_MAX = 1_000
 """Of one walk through a file."""
-FAILURES_TOLD = 3
+FAILURES_NAMED = 3
 BROKEN = "what was written there came back as other bytes: the disk is broken"
 
 Ask = Callable[[int, WantedRecords], Awaitable[bytes]]
@@ -82,7 +82,7 @@ class _FileLook:
     def failure_at(self, log_offset: int) -> str:
         """Why what is damaged there, or else anywhere in the file, was not repaired; empty: nothing of it was."""
         here = [reason for part, reason in self.failures if part.start <= log_offset < part.end]
-        return "; ".join((here or [reason for _, reason in self.failures])[:FAILURES_TOLD])
+        return "; ".join((here or [reason for _, reason in self.failures])[:FAILURES_NAMED])
 
 
 class RecordRepair:
@@ -114,6 +114,7 @@ class RecordRepair:
 
     async def repair(self, error: StoreCorrupted, seen: int) -> bool:
         """See Repairs."""
+        # Repaired since the read began, perhaps at this very place: reading again is cheaper than a walk.
         if self.version != seen:
             return True
         log_offset = error.log_offset
@@ -133,6 +134,7 @@ class RecordRepair:
         now_ms = self._clock.monotonic_ms()
         self._walks = {one: walk for one, walk in self._walks.items() if now_ms - walk.ended_ms < walk.rest_ms}
         walk = self._walks.get(start)
+        # A walk that repaired something is not remembered: who comes later met other damage than it did.
         if walk is not None and not walk.repaired:
             return walk
         task = self._under_way.get(start)
@@ -166,7 +168,10 @@ class RecordRepair:
             except StorePoisoned:
                 raise
             except (Error, OSError) as error:
-                log.warning("the log file at %d is not repaired: %s", start, error, extra={"log_offset": start})
+                log.warning(
+                    "replica %s: the log file at %d is not repaired: %s", self._group, start, error,
+                    extra={"broker": self._group, "log_offset": start},
+                )  # fmt: skip
             finally:
                 walk.ended_ms = self._clock.monotonic_ms()
                 self._walks[start] = walk
@@ -183,7 +188,7 @@ class RecordRepair:
             else:
                 failure = await self._mended(part, self._known().table, self._write)
             if failure:
-                self._tell_failure(part, failure)
+                self._log_failure(part, failure)
                 walk.failures.append((part, failure))
                 scan.pass_over(part)
             else:
@@ -221,25 +226,27 @@ class RecordRepair:
             except Error as error:
                 return error.message
             count = log_damage.count_records(data, part.start, segment_bytes=self._segment_bytes)
+            # With each part and not at the walk's end: who waits for this part need not wait for the file.
             self.version += 1
             self.records_repaired += count
-            self._tell_repair(part, copy, count, len(data))
+            self._log_repair(part, copy, count, len(data))
             return ""
         return "; ".join(reasons) or "there is no other copy to ask"
 
-    def _tell_repair(self, part: DamagedPart, copy: int, count: int, size: int) -> None:
+    def _log_repair(self, part: DamagedPart, copy: int, count: int, size: int) -> None:
         log.warning(
-            "%s was damaged from byte %d on (log offset %d, %d bytes: %s); repaired from copy %d. A disk that returns "
-            "wrong data goes on doing so: look after it",
-            *self._place(part), part.start, size, part.reason, copy,
+            "replica %s: %s was damaged from byte %d on (log offset %d, %d bytes: %s); repaired from copy %d. A disk "
+            "that returns wrong data goes on doing so: look after it",
+            self._group, *self._place(part), part.start, size, part.reason, copy,
             extra={"broker": self._group, "log_offset": part.start, "bytes": size, "records": count, "copy": copy},
         )  # fmt: skip
 
-    def _tell_failure(self, part: DamagedPart, failure: str) -> None:
+    def _log_failure(self, part: DamagedPart, failure: str) -> None:
         self.parts_failed += 1
         log.error(
-            "%s is damaged from byte %d on (log offset %d, %d bytes: %s), and no other copy could replace it: %s",
-            *self._place(part), part.start, part.size, part.reason, failure,
+            "replica %s: %s is damaged from byte %d on (log offset %d, %d bytes: %s), and no other copy could replace "
+            "it: %s",
+            self._group, *self._place(part), part.start, part.size, part.reason, failure,
             extra={"broker": self._group, "log_offset": part.start, "bytes": part.size},
         )  # fmt: skip
 
@@ -290,7 +297,7 @@ class RecordRepair:
                     scan.again(part)
                     continue
                 failure = failure or BROKEN
-                self._tell_failure(part, failure)
+                self._log_failure(part, failure)
                 if part.end > log_offset:
                     return failure
                 scan.pass_over(part)

@@ -149,6 +149,7 @@ class ReplicaDriver:
 
     def tell(self, actions: list[Action]) -> None:
         """Carry out what an event of the replica asked for."""
+        # First, so that a message to a copy that was just added finds a link.
         if self.replica.record is not self._record:
             self._look_at_copies()
         for action in actions:
@@ -308,6 +309,7 @@ class ReplicaDriver:
                 start, end = more[0].start, more[0].end
                 data = b"" if start == end else await self.log.read(start, end, PIECE_BYTES)
                 self._send_read(more[0], data)
+                # What was written while the file was read leaves with this task, without another turn of the loop.
                 more = self.replica.more_for(to) if data else []
         except Error as error:  # it is asked for again
             log.warning(
@@ -337,13 +339,16 @@ class ReplicaDriver:
                 passing("replica.record_proposed")
                 seen = await self._coordinator.compare_and_set(action.expected, action.proposed)
                 passing("replica.record_set")
+            # Of no error of this call it is known that nothing was written: both sets count until the record is read
+            # (R7).
             except (Error, RecordRefused) as error:
                 self.reaches_record = False
                 if str(error) != self._unwritten:
                     self._unwritten = str(error)
                     log.log(
-                        _level(error), "group record not written: %s", self._unwritten, extra={"broker": self._group}
-                    )
+                        _level(error), "replica %s: the group record was not written: %s", self._group, self._unwritten,
+                        extra={"broker": self._group},
+                    )  # fmt: skip
                 actions = replica.cas_unknown(action.number)
             else:
                 self._unwritten, self.reaches_record = "", True
@@ -366,7 +371,7 @@ class ReplicaDriver:
             seen = await self._coordinator.read()
         except (Error, RecordRefused) as error:
             self.reaches_record = False
-            log.debug("group record not read: %s", error)  # the watch says it once
+            log.debug("replica %s: the group record was not read: %s", self._group, error)  # the watch says it once
             return
         finally:
             self._reading = False
@@ -385,7 +390,10 @@ class ReplicaDriver:
                 self.reaches_record = False
                 if str(error) != said:
                     said = str(error)
-                    log.log(_level(error), "group record cannot be watched: %s", error, extra={"broker": self._group})
+                    log.log(
+                        _level(error), "replica %s: the group record cannot be watched: %s", self._group, error,
+                        extra={"broker": self._group},
+                    )  # fmt: skip
             await self._clock.sleep_ms(WATCH_PAUSE_MS)
 
     def _too_old(self, epoch: int, epoch_seen: int) -> None:
@@ -393,8 +401,8 @@ class ReplicaDriver:
         if now_ms - self._too_old_ms >= TOO_OLD_LOG_MS:
             self._too_old_ms = now_ms
             log.warning(
-                "the group record is at epoch %d, this broker has acted in epoch %d: it is not used. If this lasts, "
-                "the record was lost or put back from a backup", epoch, epoch_seen,
+                "replica %s: the group record is at epoch %d, this broker has acted in epoch %d: it is not used. If "
+                "this lasts, the record was lost or put back from a backup", self._group, epoch, epoch_seen,
                 extra={"broker": self._group},
             )  # fmt: skip
 
@@ -416,6 +424,7 @@ class ReplicaDriver:
             self.watch.measure(self.replica, now_ms)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None:
+        # A coroutine that is never awaited would warn.
         if self._closed:
             coroutine.close()
             return
@@ -425,6 +434,8 @@ class ReplicaDriver:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        # A replica without its clock or its watch would look well and do nothing: the process ends, and its next start
+        # recovers.
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
 

@@ -43,13 +43,13 @@ __all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
 log = logging.getLogger(__name__)
 
 SYNC_MS = 500
-"""REPL_MEMORY: so often what was written is synced."""
+"""REPL_MEMORY: between two syncs of what was written."""
 START_MS = 1_000
 """Between two looks at where the log begins."""
 NO_END = (1 << 62) - 1
 AT_ONCE_BYTES = 64 << 10
-"""REPL_SYNC: so much is written, synced and then reported in one step. Of more, the leader hears before the sync that
-it was written, so that it reads on meanwhile: there is likely more to come.
+"""REPL_SYNC: up to this much is written, synced and reported in one step. Of more, the leader hears before the sync
+that it was written, so that it reads on meanwhile: there is likely more to come.
 """
 UNSYNCED_BYTES = 4 << 20
 """REPL_SYNC: while the next records are there already, up to this is written before one sync for all of it."""
@@ -96,14 +96,15 @@ class ReplicaLog:
     def __init__(
         self, replica: Replica, identity: ReplicaIdentity, *, open_copy: Callable[[], Awaitable[LogCopy]],
         pieces: Pieces, term: LeaderTerm, clock: Clock, tell: Callable[[list[Action]], None],
-        fetch: FetchSnapshot, growth_bytes: int, refusal: Callable[[], str] = lambda: "",
+        fetch: FetchSnapshot, growth_bytes: int, group: str, refusal: Callable[[], str] = lambda: "",
         index: CopyIndex | None = None,
     ) -> None:  # fmt: skip
         """`open_copy` opens the folder to follow; `tell` carries out actions; `fetch` asks the leader. `growth_bytes`:
-        after so much more log a leader takes a snapshot. `refusal`: why readers are shown nothing here; empty:
-        nothing hinders. `index`: builds the message index while this broker follows.
+        growth of the log after which a leader takes a snapshot. `group`: the broker's name, for log lines. `refusal`:
+        why readers are shown nothing here; empty: nothing hinders. `index`: builds the message index while this broker
+        follows.
         """
-        self._replica, self._identity = replica, identity
+        self._replica, self._identity, self._group = replica, identity, group
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
         self._clock, self._tell, self._fetch = clock, tell, fetch
         self._copy: LogCopy | None = None
@@ -119,10 +120,10 @@ class ReplicaLog:
         """The term that is open, or about to, is over."""
         self._replay = FollowerReplay(
             replica, copy=lambda: self._copy, fetch=fetch, trim=lambda start: self._add(lambda: self._trim(start)),
-            clock=clock, growth_bytes=growth_bytes, index=index,
+            clock=clock, growth_bytes=growth_bytes, group=group, index=index,
         )  # fmt: skip
         self.reads = FollowerReads(
-            replica, copy=lambda: self._copy, refusal=refusal, clock=clock, growth_bytes=growth_bytes
+            replica, copy=lambda: self._copy, refusal=refusal, clock=clock, growth_bytes=growth_bytes, group=group
         )
         """What readers are shown while the broker follows."""
         self._read_lately: deque[int] = deque(maxlen=READ_LATELY)
@@ -204,6 +205,8 @@ class ReplicaLog:
         self._cut_off = True
         if self._beginning is not None:
             self._beginning.cancel()
+        # At once and not in the queue's turn: a write that is under way there may take seconds, and until then a
+        # deposed leader could acknowledge.
         store, self._store = self._store, None
         if store is not None:
             store.give_up(
@@ -214,6 +217,8 @@ class ReplicaLog:
     def committed(self, end: int) -> None:
         """See LogActions."""
         if self._store is not None:
+            # The store may have been opened shorter than the core knows (`_attach`), and commits nothing that it does
+            # not have.
             self._store.commit(min(end, self._store.stats.written_end))
 
     def at_hand(self, start: int, end: int) -> bytes | None:
@@ -287,6 +292,7 @@ class ReplicaLog:
     async def _do(self, action: Entry) -> list[Action]:
         replica = self._replica
         if isinstance(action, PersistEpoch):
+            # In this queue, so that no append of an older epoch is written behind it (R3).
             await asyncio.to_thread(self._identity.persist_epoch, action.epoch)
             passing("replica.epoch_safe")
             return replica.epoch_persisted(action.epoch)
@@ -298,27 +304,34 @@ class ReplicaLog:
                 start, now_ms = copy.end, self._clock.now_ms()
                 end = await copy.append_epoch_start(epoch, EMPTY_BATCH, now_ms)
                 passing("replica.epoch_begun")
-                log.info("epoch %d begins at %d", epoch, start)
+                log.info("replica %s: epoch %d begins at log offset %d", self._group, epoch, start)
                 return await self._also_synced(replica.appended(epoch, end))
             case AppendRecords():
                 return await self._append(copy, action)
             case Truncate(end, start, unclean):
                 if end < copy.end:
-                    log.warning("the log is cut from %d to %d: its leader does not have the rest", copy.end, end)
+                    log.warning(
+                        "replica %s: the log is cut from %d to %d: the leader does not have the rest",
+                        self._group, copy.end, end,
+                    )  # fmt: skip
                     await self._keep_lost(copy, end, unclean)
                 if not await copy.can_cut(end):
-                    log.warning("what is derived of the log cannot be cut at %d: all of it is copied anew", end)
+                    log.warning(
+                        "replica %s: no snapshot is left from before %d, where the log is cut: all is copied anew",
+                        self._group, end,
+                    )  # fmt: skip
                     return await self._begin_anew(copy, start)
                 await copy.truncate(end)
                 passing("replica.cut")
                 return replica.truncated(end)
             case Reset(start, unclean):
-                log.warning("the log is begun anew at %d: its leader has nothing of it", start)
+                log.warning("replica %s: the log begins anew at %d: the leader has nothing of it", self._group, start)
                 await self._keep_lost(copy, copy.start, unclean)
                 return await self._begin_anew(copy, start)
 
     async def _begin_anew(self, copy: LogCopy, start: int) -> list[Action]:
         await copy.reset(start)
+        # Without a snapshot a log that begins later tells neither queues nor state.
         if start:
             await self._fetch_for(copy, start)
         return self._replica.emptied(start)
@@ -329,9 +342,9 @@ class ReplicaLog:
             return
         lost = await copy.keep_lost(end)
         log.error(
-            "%d bytes of the log from %d on, with %d messages of clients, are discarded: a copy that lacked them was "
-            "made leader of epoch %d by an operator, and they may have been acknowledged. %s",
-            copy.end - end, end, lost.messages, unclean, lost.where,
+            "replica %s: %d bytes of the log from %d on, with %d messages of clients, are discarded: a copy that "
+            "lacked them was made leader of epoch %d by an operator, and they may have been acknowledged. %s",
+            self._group, copy.end - end, end, lost.messages, unclean, lost.where,
             extra={"bytes": copy.end - end, "messages": lost.messages, "epoch": unclean, "kept_bytes": lost.kept_bytes},
         )  # fmt: skip
 
@@ -343,7 +356,7 @@ class ReplicaLog:
         try:
             end = await copy.append(records.payload, start=records.start, then_sync=at_once)
         except (RecordsDamaged, StoreFull) as error:
-            log.warning("records from %d on are not copied: %s", records.start, error.message)
+            log.warning("replica %s: records from %d on are not copied: %s", self._group, records.start, error.message)
             actions = self._replica.not_copied()
             return await self._also_synced(actions) if self._sync_each and copy.synced_end < copy.end else actions
         if at_once:
@@ -379,6 +392,7 @@ class ReplicaLog:
         begins = 0
         while not self._cut_off:
             assert self._copy is not None
+            # The folder has one owner: the copy is closed before the store opens it, and nothing is copied in between.
             copy, self._copy = self._copy, None
             seen, begins = 0 if self.repairs is None else self.repairs.version, begins + 1
             self.reads.close()
@@ -417,7 +431,11 @@ class ReplicaLog:
         self._store = store
         if self.repairs is not None:
             store.repair_by(self.repairs)
-        log.info("epoch %d: the log is open, %d records of it were read", epoch, store.stats.recovered_records)
+        log.info(
+            "replica %s: epoch %d: the log is open, %d records of it were read",
+            self._group, epoch, store.stats.recovered_records,
+        )  # fmt: skip
+        # What was committed before this epoch is consumable at once; the rest waits for the epoch-start record (R11).
         store.commit(min(replica.hw, replica.end))
         store.on_written = lambda end: self._tell(replica.appended(epoch, end))
         store.on_synced = lambda end: self._tell(replica.synced(min(end, replica.end)))
@@ -448,6 +466,7 @@ class ReplicaLog:
 
     async def _trim(self, start: int) -> list[Action]:
         copy = self._copy
+        # The leader trims by what it has committed; this copy may not know yet that it is, and its core refuses then.
         if copy is None or start > self._replica.hw:
             return []
         await copy.trim(start)

@@ -71,6 +71,7 @@ async def scale(
     if not topic.closing:
         return topic, _NOTHING
     await ledger.store.flush()  # what was on its way into the queues when they closed counts, too
+    # Another call may have scaled or deleted it during the flush.
     topic = known_topic(runtime, catalog, name)
     left = _hidden(runtime, catalog, ledger, topic, topic.closing, membership=membership)
     if topic.write_queues != queues or not _may_close(left, force=force, close_unread=close_unread):

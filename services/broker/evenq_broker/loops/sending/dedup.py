@@ -133,6 +133,7 @@ class Deduplicator:
                     self._runtime.stats.topic(topic_of(claims[at][0])).duplicates += 1
                 elif answer_or_rival is not claims[at][1]:
                     waiting.append(at)
+            # Storing its own took a while: the others may have their outcome by now, so look before waiting.
             if waiting and not mine:
                 await self._wait(claims[waiting[0]][0])
             left = waiting
@@ -190,6 +191,7 @@ class Deduplicator:
             messages = await self._ledger.store.read_at(stored.topic_id, stored.queue_id, [stored.queue_offset])
         except StoreCorrupted:
             return False
+        # The place alone proves nothing: an append that failed gives it back, and the next message of the queue has it.
         return [(one.head, one.system) for one in messages] == [(stored.head, stored.system)]
 
     async def _wait(self, key: Key) -> None:
@@ -227,6 +229,7 @@ class Deduplicator:
         for topic in self._catalog.topics.all():
             if is_system_topic(topic.name):
                 continue
+            # Also queues that the topic has no more: the first try may lie in one.
             for queue_id in range(topic.queues_ever):
                 if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
                     log.info("only %d message ids from before the restart were restored", len(self.recent))

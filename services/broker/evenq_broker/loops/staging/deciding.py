@@ -36,7 +36,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.staging import ask_outcome, check_rolled_forward, outcome_of, roll_forward
 from evenq_broker.runtime import Runtime
 
-__all__ = ["OUTCOME", "ROLL_FORWARD", "Deciding", "StagedHere", "StagingStats"]
+__all__ = ["OUTCOME", "ROLL_FORWARD", "BatchCoordinator", "StagedHere", "StagingStats"]
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class StagedHere(Protocol):
     async def resolve(self, batch: Batch) -> None: ...
 
 
-class Deciding:
+class BatchCoordinator:
     """Queries, and the batches that this broker decides."""
 
     def __init__(
@@ -113,6 +113,7 @@ class Deciding:
         Returns whether it was decided before. Raises PreconditionFailed if a winner was dropped before, or another
         broker decides for this query.
         """
+        # Not with the call: a decision whose caller went away in the middle must still become safe, or be taken back.
         return bool(await asyncio.shield(self._spawn(self._decide(query_id, batch_id, winners), "decide a batch")))
 
     async def _decide(self, query_id: str, batch_id: int, winners: Mapping[str, Collection[str]]) -> bool:
@@ -120,6 +121,8 @@ class Deciding:
             query = await self._mine(query_id)
             if batch_id <= query.last_batch:
                 return True
+            # A broker that was told so may have dropped the rows by now: a batch without them would be cut short
+            # silently.
             lost = [token for token in winners if token in query.dropped]
             if lost:
                 raise PreconditionFailed(
@@ -154,6 +157,7 @@ class Deciding:
             if batch_id <= query.last_batch:
                 return True
             await self._drop(query_id, batch_id, tokens)
+        # Outside of the query's lock, which this takes again to hear the outcome.
         self._spawn(self._staging.resolve((query_id, batch_id)), "drop abandoned rows")
         return False
 
@@ -244,6 +248,7 @@ class Deciding:
         for batch in staging.table.batches():
             stagings = staging.table.of(batch)
             coordinator = stagings[0].coordinator if stagings else ""
+            # One try for each coordinator: every further batch would wait out the same timeout.
             if coordinator in silent or max((one.staged_ms for one in stagings), default=0) > before_ms:
                 continue
             try:
@@ -257,6 +262,7 @@ class Deciding:
     def _forget(self, now_ms: int) -> None:
         settings, staging = self._runtime.settings.staging, self._staging
         idle = self.table.idle(now_ms, memory_ms=settings.memory_ms, job_memory_ms=2 * settings.timeout_ms)
+        # Rows that are staged here keep their query: only its coordinator can say what becomes of them.
         gone = [QueryForgotten(query_id) for query_id in idle if not staging.table.has_query(query_id)]
         for op in gone:
             self.table.apply(op)

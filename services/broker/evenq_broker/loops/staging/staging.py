@@ -24,7 +24,7 @@ from evenq_broker.core.staging.staged import StagedAttempt as Staged
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.state.staging_records import STAGING_KINDS, StagedEnded, StagedMoved, StagedPut, StagingOp
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.staging.deciding import Deciding, StagingStats
+from evenq_broker.loops.staging.deciding import BatchCoordinator, StagingStats
 from evenq_broker.loops.staging.name_locks import NameLocks
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -63,7 +63,7 @@ class Staging:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self.table = StagedRows()
         self.stats = StagingStats()
-        self.deciding = Deciding(runtime, catalog, ledger, cluster=cluster, staging=self)
+        self.deciding = BatchCoordinator(runtime, catalog, ledger, cluster=cluster, staging=self)
         self._settings = runtime.settings.staging
         ledger.keeps(dict.fromkeys(STAGING_KINDS, self.apply), self.dump)
         self._writing: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -102,6 +102,8 @@ class Staging:
         key = origin.token, origin.sequence
         writing = self._writing.get(key)
         if writing is None:
+            # A retry may come after its batch was settled: staged once more, its rows would wait for a decision that is
+            # over.
             if self.table.block(*key) is not None or origin.token in self._over:
                 return
             size = len(block.system)
@@ -134,11 +136,13 @@ class Staging:
     def _written(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         del self._writing[key]
         if not task.cancelled():
+            # Taken, or the loop would report an error whose callers went away.
             task.exception()
 
     def _must_fit(self, query_id: str, topic: str, size: int) -> None:
         settings, name = self._settings, self._runtime.settings.broker_name
         of_query = self.table.query_bytes(query_id) + size
+        # No retry helps here: only the query's own decision makes room, and it waits for this block.
         if of_query > settings.query_bytes_max:
             raise BadRequest(
                 f"query {query_id} has {self.table.query_bytes(query_id)} bytes staged for topic {topic} at broker "
@@ -231,6 +235,7 @@ class Staging:
                 continue
             self._turn += 1
             messages.add(frame, topic, self._turn % topic.write_queues, now_ms)
+            # A block has thousands of rows: calls have a turn between two of them.
             await self._runtime.clock.sleep_ms(0)
         gone = [block for block in blocks if self.table.by_number(block.put.number) is None]
         assert not gone, "only the holder of the query's lock ends its blocks"

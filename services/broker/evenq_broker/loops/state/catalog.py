@@ -178,8 +178,11 @@ class Catalog:
             uid=old.uid if old else self.uids.shared([uid]),
         )
         if old is not None and replace(topic, widest=old.widest) == old:
+            # It may be so by a record that is not safe yet (decision 62).
             await self._ledger.journal.settled()
             return old
+        # Visible before it is durable, so that two creators in one turn of the loop cannot take one id; both wait for
+        # the record.
         self.topics.put(topic)
         if old is None:
             self.made_ms[name] = self._runtime.clock.now_ms()
@@ -206,6 +209,8 @@ class Catalog:
         topic = self.topics.get(name)
         self.made_ms.pop(name, None)
         if topic is None:
+            # The one that deleted it may still wait for the disk: an answer before that would be a promise that a crash
+            # breaks (decision 62).
             await self._ledger.journal.settled()
             return
         self._forget_topic(topic.topic_id)
@@ -317,6 +322,7 @@ class Catalog:
         self.draining = op.on
 
     def _dump(self) -> Iterator[Op]:
+        # First: the ids of what was deleted must stay taken, and no entry below tells them.
         yield KeyPut(self._ledger.key, self.topics.next_id(), self.groups.next_id())
         if self.draining:
             yield DrainPut(on=True)
@@ -331,8 +337,8 @@ class Catalog:
             raise IllegalTopic(problem)
 
 
-def _retention(old: TopicConfig | None, asked_ms: int | None) -> int | None:
-    """What a topic's retention becomes when a call asks for `asked_ms` (see `Catalog.create_topic`)."""
-    if asked_ms is None:
+def _retention(old: TopicConfig | None, requested_ms: int | None) -> int | None:
+    """What a topic's retention becomes when a call asks for `requested_ms` (see `Catalog.create_topic`)."""
+    if requested_ms is None:
         return old.retention_ms if old else None
-    return None if asked_ms < 0 else asked_ms
+    return None if requested_ms < 0 else requested_ms

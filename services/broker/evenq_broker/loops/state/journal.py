@@ -116,6 +116,7 @@ class Journal:
             loop = asyncio.get_running_loop()
             self._batch = _Batch(loop=loop)
             self._batch.add_done_callback(_seen)
+            # One record for all changes of a turn: a batch of acks costs one append.
             loop.call_soon(self._flush)
         return self._batch
 

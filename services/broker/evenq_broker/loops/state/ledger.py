@@ -118,6 +118,7 @@ class Ledger:
         elif (floor := self.store.identity.epoch_floor) > leadership.epoch:  # restored from a backup: go on from there
             self._runtime.leadership = replace(leadership, epoch=floor)
         self.journal.begin(self.store)
+        # Behind the replay: how far holders were answered is in no record, so all replayed queues count as unknown.
         delivery_counts.restored(self.progress)
         passing("opening.restored")
         ahead_ms = self._catch_up()  # before anything is written: the log's last time must be the old process's
@@ -147,6 +148,7 @@ class Ledger:
         """The disk was too full for messages that were taken already: these queues (topic id, queue id) end there."""
         ends = {(topic_id, queue_id): end for topic_id, queue_id, end in queues}
         taken_back.forget(self.progress, ends)
+        # Behind the state: what the journal owes is written later, and must not tell of messages that are gone.
         self.journal.amend(lambda op: taken_back.without(op, ends))
 
     def _state(self) -> bytes:

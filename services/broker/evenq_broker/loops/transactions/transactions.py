@@ -25,7 +25,7 @@ from evenq_broker.core.transactions.half_messages import (
     pack_half,
     unpack_half,
 )
-from evenq_broker.core.transactions.table import DecisionStatus, Firing, Half, TransactionOutcome, TransactionTable
+from evenq_broker.core.transactions.table import DecisionStatus, Half, TimerAction, TransactionOutcome, TransactionTable
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 RELAYS_MAX = 64
 SOON_MS = 1_000
+# Each check writes the message again, so checks that no producer can answer come at growing pauses (decision 15).
 MISSED_WAIT_MAX_MS = 600_000
 RELAY = "/evenq.v1.Data/RelayCheck"
 
@@ -122,6 +123,7 @@ class Transactions:
             case DecisionStatus.FIRST:
                 task = self._deciding[number] = spawn(self._carry_out(number, outcome), name="end a transaction")
                 task.add_done_callback(lambda done: self._decided(number, done))
+                # It goes on when its caller is gone: others may wait for it, and the producer may ask again.
                 await asyncio.shield(task)
             case DecisionStatus.GIVEN_UP:
                 raise InvalidTransactionId(
@@ -163,6 +165,8 @@ class Transactions:
                     )
                 else:
                     messages.append(_message(frame, topic))
+            # A timer that was not read may be another transaction's by now; left alone, it finds the outcome when it
+            # fires.
             ended = [frame.log_offset] if frame is not None else []
             self._ledger.journal.flush()  # what was recorded of it before must stand before its end
             record = encode([HalvesEnded((number,), (outcome,))])
@@ -170,6 +174,7 @@ class Transactions:
         except BaseException:
             self.table.undo(number)
             raise
+        # No await since the append: memory and log change in one turn, so a snapshot holds both or none (decision 15).
         self.table.settle(number, outcome)
         self._unasked.get(half.topic_id, {}).pop(number, None)
         try:
@@ -207,18 +212,18 @@ class Transactions:
             return None
         now_ms = self._runtime.clock.now_ms()
         match self.table.fire(number, timer.log_offset, header, timer.topic_id, now_ms=now_ms):
-            case Firing.END:
+            case TimerAction.END:
                 return None
-            case Firing.DELIVER:
+            case TimerAction.DELIVER:
                 message = _message(timer, topic)
                 self._count_in([message])
                 return message
-            case Firing.GIVE_UP:
+            case TimerAction.GIVE_UP:
                 self._unasked.get(timer.topic_id, {}).pop(number, None)
                 return self._given_up(number, timer, header, topic)
-            case Firing.WAIT:
+            case TimerAction.WAIT:
                 return self._again(number, timer, header, SOON_MS)
-            case Firing.CHECK:
+            case TimerAction.CHECK:
                 wait_ms = self._ask(number, timer, header.client_id, topic)
                 return self._again(number, timer, header, wait_ms)
 

@@ -29,9 +29,9 @@ class KeyValue(NamedTuple):
 
 
 class KeyRead(NamedTuple):
-    """What was found under the key."""
+    """What stands under the key; None: nothing."""
 
-    found: KeyValue | None
+    key_value: KeyValue | None
     revision: int
     """Of the store."""
 

@@ -259,7 +259,7 @@ class _GroupAdmin:
 
     async def accumulation(self, data: bytes, context: RpcContext) -> bytes:
         """In flight, ready, and the age of the oldest message not delivered yet, by topic and in all; while brokers are
-        away the status says so: it is at least so much.
+        away the status says so: it is at least that much.
         """
         request = parsed(admin_pb2.DescribeGroupAccumulationRequest, data, context)
         name = request.group.name

@@ -1,4 +1,4 @@
-"""`evenq.v1.Admin/ListClients`: everybody who talks to the cluster, producers and consumers of both protocols.
+"""`evenq.v1.Admin/ListClients`: all who talk to the cluster, producers and consumers of both protocols.
 
 Each broker tells whom it knows; the broker asked adds up: a client with calls at three brokers is one row.
 """

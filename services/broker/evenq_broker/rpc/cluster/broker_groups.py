@@ -81,7 +81,7 @@ class _BrokerGroups:
                 f"ask a copy of broker group {name} itself, at its address in replication.members: `evenq broker "
                 f"elect-unclean {name} --endpoint HOST:PORT`; brokers do not pass this on"
             )
-        view = self._own(name, "there is nobody else to lead").view()
+        view = self._own(name, "there is no other copy to lead").view()
         raise PreconditionFailed(f"broker group {name} has a leader, copy {view.leader}, in epoch {view.epoch}")
 
     def _is_elsewhere(self, name: str) -> bool:

@@ -107,6 +107,7 @@ class _Director:
         if MARK not in context.headers:
             return name != self._own
         peer = context.headers.get(PEER, "")
+        # Only from a server: a client could else claim any address.
         if peer and (context.caller is None or context.caller.internal):
             context.peer = peer
         return False

@@ -167,6 +167,7 @@ class _Routing:
         if known is not None and known[0] == self._catalog.routes.version:
             return known[1] + self._schemes(question, self._catalog.routes.route(name), away, context)
         await self._routed(name)
+        # Behind the awaits, and none follows: an answer is never kept under a version that it was not made from.
         version = self._catalog.routes.version
         route = self._catalog.routes.route(name)
         places = route or ([] if away else self._prospect(name, context))

@@ -36,7 +36,7 @@ from evenq_broker.rpc.delivery.queue_blocks import (
     PULL_BYTES_DEFAULT,
     PULL_DEFAULT,
     PULL_MAX,
-    filter_wanted,
+    compiled_filter,
     must_be_planned,
     must_be_readable,
     nothing_new,
@@ -46,7 +46,7 @@ from evenq_broker.rpc.delivery.queue_blocks import (
     scan_size,
     scanned,
 )
-from evenq_broker.rpc.sending.publishing import Publishing
+from evenq_broker.rpc.sending.publishing import PublishHandler
 from evenq_broker.runtime import Runtime
 from evenq_broker.stats import GroupTopicStats
 
@@ -72,7 +72,7 @@ def rpcs(
     data = _Data(
         runtime, catalog, ledger, membership=membership, sessions=sessions, long_polls=long_polls, progress=progress
     )
-    publishing = Publishing(runtime, catalog, ledger, cluster_catalog=cluster_catalog, deduplicator=deduplicator)
+    publishing = PublishHandler(runtime, catalog, ledger, cluster_catalog=cluster_catalog, deduplicator=deduplicator)
     service = "/evenq.v1.Data/"
     return [
         replace(rpc(service + "Publish", publishing.publish, data_pb2.PublishResponse), plain=publishing.plain),
@@ -116,13 +116,17 @@ class _Data:
             self._must_hold(group.name, request, queue)
             if sessions.fences:
                 sessions.fences.read(group.name, queue, request.client_id, request.offset)
+            # An offset behind the queue's end is of another log, or a mistake: kept, the group would skip what comes
+            # (D6).
             known = 0 <= request.committed <= self._ledger.store.queue_range(topic.topic_id, queue.queue_id)[1]
             if known and sessions.locking.may_commit(group.name, request.client_id, queue, generation):
                 self._progress.commit(group, topic, queue, request.client_id, request.committed)
-        wanted = filter_wanted(request.filter)
+        requested_filter = compiled_filter(request.filter)
         until_ms = self._named.until_ms(request.wait_ms, context)
+        # One number tells that no lock changed hands while this waited; most pulls need no second look at the fence
+        # (OC-18).
         seen = self._membership.locks.changes
-        result = await self._read_until(topic, queue, request, wanted, until_ms)
+        result = await self._read_until(topic, queue, request, requested_filter, until_ms)
         if group is not None and self._membership.locks.changes != seen:  # maybe it changed hands meanwhile
             self._must_hold(group.name, request, queue)
         if isinstance(result, IllegalOffset):
@@ -163,7 +167,7 @@ class _Data:
         topic: TopicConfig,
         queue: MessageQueue,
         request: data_pb2.PullRequest,
-        wanted: MessageFilter,
+        requested_filter: MessageFilter,
         until_ms: int,
     ) -> ReadResult | IllegalOffset:
         # Reads until something fits the filter, the queue's end is reached and the time is over, or the queue is gone.
@@ -176,7 +180,9 @@ class _Data:
             low, high = self._ledger.store.queue_range(topic.topic_id, queue_id)
             if not low <= position <= high:
                 return out_of_range(position, low, high)
-            result = await read_queue(self._ledger.store, topic.topic_id, queue_id, position, count, size, wanted)
+            result = await read_queue(
+                self._ledger.store, topic.topic_id, queue_id, position, count, size, requested_filter
+            )
             left_ms = until_ms - self._runtime.clock.monotonic_ms()
             turns += 1
             if result.messages or (left_ms <= 0 and (result.next_offset >= high or turns >= TURNS_MIN)):
@@ -188,6 +194,7 @@ class _Data:
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._long_polls.for_growth(grown, left_ms):
                 return result
+            # The topic may have been deleted or closed while this was parked.
             self._named.readable(request.queue)
             if request.group:
                 self._must_hold(request.group, request, queue)

@@ -27,7 +27,7 @@ from evenq_broker.rpc.delivery.queue_blocks import (
     PULL_BYTES_DEFAULT,
     PULL_DEFAULT,
     PULL_MAX,
-    filter_wanted,
+    compiled_filter,
     must_be_planned,
     must_be_readable,
     nothing_new,
@@ -64,7 +64,7 @@ class _FollowerData:
         _must_take_any(any_copy=request.any_copy)
         if request.owner:
             raise PreconditionFailed("the owner of a queue reads from the leader, which knows who holds its lock")
-        wanted = filter_wanted(request.filter)
+        requested_filter = compiled_filter(request.filter)
         count = min(request.batch_max or PULL_DEFAULT, PULL_MAX)
         size = min(request.bytes_max or PULL_BYTES_DEFAULT, self._runtime.settings.receive_bytes_max)
         position, turns, until_ms = request.offset, 0, 0
@@ -78,7 +78,9 @@ class _FollowerData:
                 return outside(out_of_range(position, low, high), position, context)
             result = ReadResult([], position, low, high)
             if position < high:
-                result = await read_queue(view.log, topic.topic_id, queue.queue_id, position, count, size, wanted)
+                result = await read_queue(
+                    view.log, topic.topic_id, queue.queue_id, position, count, size, requested_filter
+                )
             if result.messages:
                 self._reads.messages_out += len(result.messages)
                 return pulled(result)
@@ -146,8 +148,8 @@ async def _offsets(
     )  # fmt: skip
 
 
-def _readable(named: NamedQueues, wanted: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
-    topic, queue = named.readable(wanted)
+def _readable(named: NamedQueues, requested_queue: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
+    topic, queue = named.readable(requested_queue)
     must_be_readable(topic, queue.queue_id)
     return topic, queue
 

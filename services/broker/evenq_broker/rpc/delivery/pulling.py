@@ -60,8 +60,8 @@ class PullHandler:
             return
         topic, queue_id = self._queue(request.message_queue)
         expression = request.filter_expression
-        wanted = message_filter(expression.expression, is_sql=expression.type == definition_pb2.SQL)
-        result = await self._read_until(request, topic, queue_id, wanted, self._until_ms(request, context))
+        requested_filter = message_filter(expression.expression, is_sql=expression.type == definition_pb2.SQL)
+        result = await self._read_until(request, topic, queue_id, requested_filter, self._until_ms(request, context))
         yield OK_STATUS if result.messages else _NOTHING
         for message in result.messages:
             extra = extra_fields(queue_id, message.queue_offset, message.store_ms)
@@ -73,7 +73,7 @@ class PullHandler:
         request: service_pb2.PullMessageRequest,
         topic: TopicConfig,
         queue_id: int,
-        wanted: MessageFilter,
+        requested_filter: MessageFilter,
         until_ms: int,
     ) -> ReadResult:
         # Reads on until something fits the filter, or the queue's end is reached and the time is over.
@@ -96,11 +96,11 @@ class PullHandler:
                 topic.topic_id,
                 queue_id,
                 position,
-                count_max=wanted.look(count),
+                count_max=requested_filter.look(count),
                 bytes_max=settings.receive_bytes_max,
-                tag_hashes=wanted.tag_hashes,
+                tag_hashes=requested_filter.tag_hashes,
             )
-            result = wanted.sift(result, count)
+            result = requested_filter.sift(result, count)
             if result.messages:
                 return result
             stepped, position = result.next_offset > position, result.next_offset

@@ -28,7 +28,7 @@ __all__ = [
     "PULL_DEFAULT",
     "PULL_MAX",
     "QueueSource",
-    "filter_wanted",
+    "compiled_filter",
     "must_be_planned",
     "must_be_readable",
     "nothing_new",
@@ -82,14 +82,15 @@ class QueueSource(Protocol):
 
 
 async def read_queue(
-    source: QueueSource, topic_id: int, queue_id: int, start: int, count: int, size: int, wanted: MessageFilter
-) -> ReadResult:
+    source: QueueSource, topic_id: int, queue_id: int, start: int, count: int, size: int,
+    requested_filter: MessageFilter,
+) -> ReadResult:  # fmt: skip
     """One look at a queue: up to `count` messages of about `size` bytes that fit the filter."""
-    look, hashes = wanted.look(count), wanted.tag_hashes
+    look, hashes = requested_filter.look(count), requested_filter.tag_hashes
     result = source.read_hot(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
     if result is None:
         result = await source.read(topic_id, queue_id, start, count_max=look, bytes_max=size, tag_hashes=hashes)
-    return result if wanted is EVERYTHING else wanted.sift(result, count)
+    return result if requested_filter is EVERYTHING else requested_filter.sift(result, count)
 
 
 def pulled(result: ReadResult, *, far_behind: bool = False) -> bytes:
@@ -136,13 +137,13 @@ async def scanned(
     size: int, taken: GroupTopicStats, far_behind: bool = False,
 ) -> AsyncGenerator[Frames, None]:  # fmt: skip
     """The blocks of a scan; what is given is counted in `taken`. `far_behind`: a copy should be read (HA-9)."""
-    wanted = filter_wanted(request.filter)
+    requested_filter = compiled_filter(request.filter)
     low, high = source.queue_range(topic_id, queue_id)
     position, end = request.start, min(request.end, high)
     if not low <= position <= high:
         yield _scan_refused(out_of_range(position, low, high), context)
         return
-    if wanted is EVERYTHING and request.records.version == FRAME_VERSION:
+    if requested_filter is EVERYTHING and request.records.version == FRAME_VERSION:
         records = request.records
         kept = Kept(head=records.head, system=records.system, check=not records.verifies)
         async for frame in _records(
@@ -150,11 +151,11 @@ async def scanned(
         ):
             yield frame
         return
-    look = SCAN_LOOK_FIRST if wanted is EVERYTHING else SCAN_COUNT_MAX
+    look = SCAN_LOOK_FIRST if requested_filter is EVERYTHING else SCAN_COUNT_MAX
     behind = FAR_BEHIND if far_behind else b""
     while position < end:
         count = min(end - position, look)
-        result = await read_queue(source, topic_id, queue_id, position, count, size, wanted)
+        result = await read_queue(source, topic_id, queue_id, position, count, size, requested_filter)
         if position < result.min_offset:
             yield _scan_refused(out_of_range(position, result.min_offset, result.max_offset), context)
             return
@@ -168,7 +169,7 @@ async def scanned(
         if following <= position:  # deleted under the reader
             return
         position = following
-        look = _next_look(len(messages), count) if wanted is EVERYTHING else look
+        look = _next_look(len(messages), count) if requested_filter is EVERYTHING else look
 
 
 async def _records(
@@ -222,7 +223,7 @@ def must_be_planned(request: data_pb2.ScanRequest, queue: MessageQueue, uid: str
         )
 
 
-def filter_wanted(requested: common_pb2.Filter) -> MessageFilter:
+def compiled_filter(requested: common_pb2.Filter) -> MessageFilter:
     """The filter of a request. Raises IllegalFilterExpression."""
     expression = filter_of(requested)
     return message_filter(expression.expression, is_sql=expression.type is FilterType.SQL)

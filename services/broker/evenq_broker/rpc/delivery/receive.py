@@ -36,7 +36,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
 from evenq_broker.rpc.cluster.forwarding import forward_stream, owner_of
-from evenq_broker.rpc.lite.lite import LiteReceiving
+from evenq_broker.rpc.lite.lite import LiteReceiver
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
 from evenq_broker.runtime import Runtime
 
@@ -89,7 +89,7 @@ class ReceiveHandler:
         self._long_polls, self._cluster_polls, self._grants = long_polls, cluster_polls, grants
         self._lite = lite
         self._taker = taker
-        self._lite_receiving = LiteReceiving(runtime, catalog, taker, cluster=cluster)
+        self._lite_receiving = LiteReceiver(runtime, catalog, taker, cluster=cluster)
         settings = runtime.settings
         self._attempts = Attempts(keep_ms=settings.attempt_keep_ms, attempts_max=settings.attempts_max)
 

@@ -113,6 +113,7 @@ class Acknowledger:
                 continue
             if queue_id != known_id:
                 queue, known_id = progress.queue(group_id, topic_id, queue_id), queue_id
+            # Looked at before the ack: it makes the room that a parked poll may wait for.
             full = queue is not None and progress.room(queue) <= 0
             verdict = progress.ack(queue, offset, number, expires_ms=expires_ms, now_ms=now_ms)
             if verdict is SettleStatus.INVALID:

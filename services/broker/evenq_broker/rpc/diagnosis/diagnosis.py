@@ -17,7 +17,7 @@ from evenq.wire.stubs.evenq.v1 import assignment_pb2, diagnosis_pb2
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.diagnosis import findings
 from evenq_broker.core.diagnosis.findings import TRANSIENT, Finding
-from evenq_broker.core.diagnosis.group_facts import EVERYBODY, Decided, GroupFacts
+from evenq_broker.core.diagnosis.group_facts import ALL_MEMBERS, Decided, GroupFacts
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
@@ -229,7 +229,7 @@ def _who_decides(facts: GroupFacts) -> str:
     if facts.decided is None:
         return f"no rebalancer: brokers and members compute by {strategy}"
     decides_by = facts.decided.strategy or facts.strategy
-    if not decides_by or any(one.owner == EVERYBODY for one in facts.decided.queues):
+    if not decides_by or any(one.owner == ALL_MEMBERS for one in facts.decided.queues):
         return "the rebalancer gives all queues to every member: the group has no strategy"
     return f"the rebalancer decides by {decides_by}"
 

@@ -111,6 +111,7 @@ async def reset_everywhere(
     PreconditionFailed for a group with a member that does not follow.
     """
     _must_make_sense(request)
+    # Every broker says what it would do before any does it: one that refuses leaves the group where it is everywhere.
     plan = await _all(
         runtime,
         catalog,
@@ -252,6 +253,7 @@ async def _here(
         response.moves.append(move)
         if request.dry_run or group is None or move.refused:
             continue
+        # A repeated field keeps a copy: what is added to the move from here on must be in the answer.
         move = response.moves[-1]
         queue = MessageQueue(topic.name, runtime.settings.broker_name, queue_id)
         record, fence = _move(
@@ -269,6 +271,7 @@ async def _here(
             records.append(record)
         if fence is not None:
             fences.append((queue, fence, move))
+    # Waited for after the last was recorded, so that all share a sync.
     for record in records:
         await record
     await _followed(runtime, request.group, fences, sessions=sessions)

@@ -34,7 +34,7 @@ from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
 from evenq_broker.runtime import Runtime
 
-__all__ = ["LiteReceiving", "LiteSyncing", "owner_elsewhere"]
+__all__ = ["LiteReceiver", "LiteSubscriptionHandler", "owner_elsewhere"]
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ READY_METHOD = "/evenq.v1.Peers/LiteReady"
 Took = Batch | Fetched | None
 
 
-class LiteSyncing:
+class LiteSubscriptionHandler:
     """The handler of SyncLiteSubscription."""
 
     def __init__(
@@ -157,7 +157,7 @@ class _Places:
         """They are others now."""
 
 
-class LiteReceiving:
+class LiteReceiver:
     """Receives of simple consumers on LITE topics, over all brokers."""
 
     def __init__(self, runtime: Runtime, catalog: Catalog, taker: MessageTaker, *, cluster: ClusterLink) -> None:

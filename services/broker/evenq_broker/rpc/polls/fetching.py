@@ -42,7 +42,7 @@ class Fetched:
         self._frames = frames
 
     def give_back(self) -> None:
-        """Nobody takes it."""
+        """No caller takes it."""
         self._fetching.give_back(self._frames)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:

@@ -19,13 +19,13 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import counts_of, entry_of, queue_message
 from evenq_broker.runtime import Runtime
 
-__all__ = ["UNFINISHED_NAMED_MAX", "Leaving", "unfinished_message"]
+__all__ = ["UNFINISHED_NAMED_MAX", "TopicLeaveHandler", "unfinished_message"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 UNFINISHED_NAMED_MAX = 1_000
 
 
-class Leaving:
+class TopicLeaveHandler:
     """The part of the handler of ScaleTopic for 0 queues."""
 
     def __init__(

@@ -26,7 +26,7 @@ from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import counts_of, entry_of
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.resizing.leaving import UNFINISHED_NAMED_MAX, Leaving, unfinished_message
+from evenq_broker.rpc.resizing.leaving import UNFINISHED_NAMED_MAX, TopicLeaveHandler, unfinished_message
 from evenq_broker.runtime import Runtime
 
 __all__ = ["rpcs"]
@@ -72,7 +72,7 @@ class _Resizing:
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster, self._membership, self._lite = cluster, membership, lite
-        self._leaving = Leaving(
+        self._leaving = TopicLeaveHandler(
             runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, membership=membership
         )
 

@@ -81,5 +81,5 @@ class Homes:
         bad = [entry.status for entry in sent if entry.status.code != definition_pb2.OK]
         if not bad:
             return OK_STATUS + frames
-        alike = len(bad) == len(sent) and len({status.code for status in bad}) == 1
-        return field(1, bad[0].SerializeToString() if alike else several()) + frames
+        same = len(bad) == len(sent) and len({status.code for status in bad}) == 1
+        return field(1, bad[0].SerializeToString() if same else several()) + frames

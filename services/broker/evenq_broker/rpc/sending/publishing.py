@@ -41,7 +41,7 @@ from evenq_broker.runtime import Runtime
 if TYPE_CHECKING:
     from evenq_broker.loops.sending.dedup import Deduplicator
 
-__all__ = ["Publishing", "must_be_here"]
+__all__ = ["PublishHandler", "must_be_here"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 OK_HEAD = data_pb2.PublishResponse(status=OK).SerializeToString()
@@ -50,7 +50,7 @@ FIRST_OFFSET, STORE_MS = 3, 4
 PUBLISH_MAX = 10_000
 
 
-class Publishing:
+class PublishHandler:
     """Blocks of messages for this broker."""
 
     def __init__(

@@ -14,10 +14,10 @@ from evenq_broker.rpc.answers import OK_STATUS, parsed
 from evenq_broker.rpc.cluster.forwarding import forward, owner_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Recalling"]
+__all__ = ["RecallHandler"]
 
 
-class Recalling:
+class RecallHandler:
     """The handler of RecallMessage."""
 
     def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, cluster: ClusterLink) -> None:

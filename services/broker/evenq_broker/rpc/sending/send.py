@@ -101,6 +101,8 @@ class SendHandler:
 
     async def send(self, data: bytes, context: RpcContext) -> bytes:
         """Store the messages; one entry for each, in order."""
+        # Read from its bytes at the door (decision 44); whatever is unusual goes the full way, which alone has
+        # verdicts.
         if context.plain is not None:
             plain = cast("PlainSend", context.plain)
             open_topic = self._plain_topic(plain)
@@ -264,8 +266,8 @@ class SendHandler:
         if len(good) == len(ids):
             return OK_STATUS + b"".join(entries)
         bad = [verdict for verdict in verdicts if isinstance(verdict, bytes)]
-        alike = not good and len({code_of(status) for status in bad}) == 1
-        return field(1, bad[0] if alike else several()) + b"".join(entries)
+        same = not good and len({code_of(status) for status in bad}) == 1
+        return field(1, bad[0] if same else several()) + b"".join(entries)
 
     async def _many_once(
         self, once: Deduplicator, ids: list[bytes], verdicts: list[Append | TimerAppend | bytes], topic: TopicConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.assignment.leader_search import NOBODY, LeaderSearch
+from evenq_broker.core.assignment.leader_search import NO_LEADER, LeaderSearch
 
 
 def test_configured_addresses_are_tried_in_turn() -> None:
@@ -26,7 +26,7 @@ def test_a_named_leader_is_gone_to_at_once_and_forgotten_when_it_fails() -> None
     assert search.target == "service", "the copy that answers there knows who follows"
 
 
-@pytest.mark.parametrize("named", [NOBODY, "", "a"])
+@pytest.mark.parametrize("named", [NO_LEADER, "", "a"])
 def test_who_knows_no_leader_or_names_itself_makes_us_wait_and_ask_the_next(named: str) -> None:
     search = LeaderSearch(["a", "b"])
     assert not search.redirected(named)

@@ -1,7 +1,7 @@
 """Who may read and commit a queue: holders, and those who never owned any."""
 
 import pytest
-from evenq_broker.core.groups.fencing import Fencing
+from evenq_broker.core.groups.fencing import QueueFence
 from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.core.groups.members import Member, MemberTable, Protocol
 
@@ -10,9 +10,9 @@ from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue
 QUEUE = MessageQueue("t", "a", 0)
 
 
-def stage(*client_ids: str, owners_max: int = 10) -> tuple[LockTable, MemberTable, Fencing]:
+def stage(*client_ids: str, owners_max: int = 10) -> tuple[LockTable, MemberTable, QueueFence]:
     locks, members = LockTable(), MemberTable()
-    fencing = Fencing(locks, members, owners_max=owners_max)
+    fencing = QueueFence(locks, members, owners_max=owners_max)
     for client_id in client_ids:
         member = Member(client_id=client_id, protocol=Protocol.EVENQ)
         members.join("g", member, now_ms=0, lease_ms=10)
@@ -21,7 +21,7 @@ def stage(*client_ids: str, owners_max: int = 10) -> tuple[LockTable, MemberTabl
 
 
 def refusal(
-    fencing: Fencing, client_id: str, *, commits: bool = False, generation: Generation = NO_GENERATION
+    fencing: QueueFence, client_id: str, *, commits: bool = False, generation: Generation = NO_GENERATION
 ) -> str | None:
     return fencing.refusal("g", client_id, QUEUE, generation, commits=commits)
 

@@ -32,9 +32,9 @@ def test_parts_add_and_remove_and_the_whole_replaces() -> None:
 def test_who_wants_a_lite_topic_is_known() -> None:
     table = made()
     table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
-    assert table.wanted("p", "x", group="g")
-    assert not table.wanted("p", "x", group="g", besides=ME)
-    assert not table.wanted("q", "x")
+    assert table.is_subscribed("p", "x", group="g")
+    assert not table.is_subscribed("p", "x", group="g", besides=ME)
+    assert not table.is_subscribed("q", "x")
     table.sync(OTHER, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
     assert table.subscribers("p", "x") == [ME, OTHER]
     table.end_client("me")

@@ -9,7 +9,7 @@ from evenq_broker.core.transactions.table import (
     SWEEP_MS,
     ZOMBIE_MS,
     DecisionStatus,
-    Firing,
+    TimerAction,
     TransactionOutcome,
     TransactionTable,
 )
@@ -50,7 +50,7 @@ def test_the_first_decision_wins_and_the_same_again_is_told_apart_from_another(f
     assert decided(made, 5, first) is DecisionStatus.SAME
     assert decided(made, 5, other) is DecisionStatus.OTHER
     assert made.outcome(5) is first
-    assert made.fire(5, 5, HEADER, 1, now_ms=0) is Firing.END
+    assert made.fire(5, 5, HEADER, 1, now_ms=0) is TimerAction.END
 
 
 def test_nobody_may_decide_while_somebody_does() -> None:
@@ -58,7 +58,7 @@ def test_nobody_may_decide_while_somebody_does() -> None:
     assert made.decide(5, COMMITTED) is DecisionStatus.FIRST
     with pytest.raises(InvalidTransition):
         made.decide(5, ROLLED_BACK)
-    assert made.fire(5, 5, HEADER, 1, now_ms=0) is Firing.WAIT
+    assert made.fire(5, 5, HEADER, 1, now_ms=0) is TimerAction.WAIT
     made.undo(5)
     assert made.decide(5, ROLLED_BACK) is DecisionStatus.FIRST
 
@@ -86,26 +86,26 @@ def test_of_the_decided_ones_the_newest_are_remembered_and_the_others_are_long_a
 def test_checks_that_were_made_count_and_those_that_met_nobody_do_not() -> None:
     made = begun(table(checks_max=2), 5)
     for at in range(10):
-        assert made.fire(5, 5 + at, HEADER, 1, now_ms=at) is Firing.CHECK
+        assert made.fire(5, 5 + at, HEADER, 1, now_ms=at) is TimerAction.CHECK
         made.missed(5)
     for at in range(2):
-        assert made.fire(5, 20 + at, HEADER, 1, now_ms=at) is Firing.CHECK
+        assert made.fire(5, 20 + at, HEADER, 1, now_ms=at) is TimerAction.CHECK
         made.checked(5)
-    assert made.fire(5, 30, HEADER, 1, now_ms=50) is Firing.GIVE_UP
-    assert made.fire(5, 30, HEADER, 1, now_ms=50) is Firing.GIVE_UP, "the store could not take it: the same again"
+    assert made.fire(5, 30, HEADER, 1, now_ms=50) is TimerAction.GIVE_UP
+    assert made.fire(5, 30, HEADER, 1, now_ms=50) is TimerAction.GIVE_UP, "the store could not take it: the same again"
     assert made.decide(5, COMMITTED) is DecisionStatus.GIVEN_UP
 
 
 def test_without_producers_it_is_given_up_at_the_age_limit() -> None:
     made = begun(table(age_max_ms=1_000), 5)
-    assert made.fire(5, 5, HEADER, 1, now_ms=999) is Firing.CHECK
-    assert made.fire(5, 6, HEADER, 1, now_ms=1_000) is Firing.GIVE_UP
+    assert made.fire(5, 5, HEADER, 1, now_ms=999) is TimerAction.CHECK
+    assert made.fire(5, 6, HEADER, 1, now_ms=1_000) is TimerAction.GIVE_UP
 
 
 def test_a_timer_that_nobody_knows_is_open_with_the_counts_it_carries() -> None:
     made = table(checks_max=3)
     header = HalfHeader(7, 100, 2, 1, "c")
-    assert made.fire(7, 70, header, 1, now_ms=200) is Firing.CHECK
+    assert made.fire(7, 70, header, 1, now_ms=200) is TimerAction.CHECK
     half = made.get(7)
     assert half is not None
     assert (half.timer_id, half.first_ms, half.checks, half.missed) == (70, 100, 2, 1)
@@ -154,7 +154,7 @@ def test_a_renewed_timer_keeps_the_one_before_until_it_fires() -> None:
         half = made.get(5)
         assert half is not None
         assert (half.timer_id, half.previous_id, half.due_ms) == (50, 5, 36_000)
-    assert made.fire(5, 50, HEADER, 1, now_ms=36_000) is Firing.CHECK
+    assert made.fire(5, 50, HEADER, 1, now_ms=36_000) is TimerAction.CHECK
     assert (half.timer_id, half.previous_id) == (50, -1)
 
 
@@ -217,7 +217,7 @@ def test_what_was_committed_before_its_message_could_be_read_is_delivered_by_its
     made.settle(5, TransactionOutcome.TO_COMMIT)
     assert made.decide(5, COMMITTED) is DecisionStatus.SAME
     assert made.decide(5, ROLLED_BACK) is DecisionStatus.OTHER
-    assert made.fire(5, 9, HEADER, 1, now_ms=0) is Firing.DELIVER
+    assert made.fire(5, 9, HEADER, 1, now_ms=0) is TimerAction.DELIVER
 
 
 class Story(RuleBasedStateMachine):
@@ -315,10 +315,10 @@ class Story(RuleBasedStateMachine):
         number = self.log[place]
         header = HalfHeader(None if place == number else number, 0, 0, 0, "c")
         firing = self.made.fire(number, place, header, 1, now_ms=self.now_ms)
-        if firing in {Firing.CHECK, Firing.WAIT}:
-            if firing is Firing.CHECK and reached:
+        if firing in {TimerAction.CHECK, TimerAction.WAIT}:
+            if firing is TimerAction.CHECK and reached:
                 self.made.checked(number)
-            elif firing is Firing.CHECK:
+            elif firing is TimerAction.CHECK:
                 self.made.missed(number)
             if fate == "failed":
                 self.made.renewed(number, len(self.log), self.now_ms)  # a place that another message will have
@@ -332,7 +332,7 @@ class Story(RuleBasedStateMachine):
                 self.made.renewed(number, renewed, self.now_ms)
                 self.record(number)
             return
-        if firing is Firing.GIVE_UP:
+        if firing is TimerAction.GIVE_UP:
             assert self.first.setdefault(number, TransactionOutcome.GIVEN_UP) is TransactionOutcome.GIVEN_UP
             self.journal.append(HalvesEnded((number,), (TransactionOutcome.GIVEN_UP,)))
             if fate == "failed":
@@ -340,7 +340,7 @@ class Story(RuleBasedStateMachine):
             self.given_up[number] = self.given_up.get(number, 0) + 1
         elif fate == "failed":
             return
-        elif firing is Firing.DELIVER:
+        elif firing is TimerAction.DELIVER:
             self.deliver(number)
         self.pending.discard(place)
 
@@ -380,10 +380,10 @@ class Story(RuleBasedStateMachine):
                 number = self.log[place]
                 header = HalfHeader(number, 0, 0, 0, "c")
                 match self.made.fire(number, place, header, 1, now_ms=self.now_ms):
-                    case Firing.DELIVER:
+                    case TimerAction.DELIVER:
                         self.deliver(number)
                         self.pending.discard(place)
-                    case Firing.END | Firing.GIVE_UP:
+                    case TimerAction.END | TimerAction.GIVE_UP:
                         self.pending.discard(place)
                     case _:
                         self.made.checked(number)

@@ -36,7 +36,7 @@ class Stage:
         self.refusal = ""
         self.reads = FollowerReads(
             self.replica, copy=lambda: self.copy, refusal=lambda: self.refusal, clock=self.clock,  # type: ignore[arg-type]
-            growth_bytes=1,
+            growth_bytes=1, group="b",
         )  # fmt: skip
 
     async def append(self, text: bytes, *, copied: bool = True) -> int:

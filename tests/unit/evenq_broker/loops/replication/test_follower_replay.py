@@ -56,7 +56,7 @@ class Stage:
         self.trimmed: list[int] = []
         self.replay = FollowerReplay(
             self.replica, copy=lambda: self.copy, fetch=self.fetch, trim=self.trimmed.append, clock=self.clock,  # type: ignore[arg-type]
-            growth_bytes=300,
+            growth_bytes=300, group="b",
         )  # fmt: skip
 
     def has(self, log_offset: int, *, log_start: int = 0) -> None:

@@ -48,7 +48,7 @@ class Stage:
         self.pieces: list[Records] = []
         self.log = ReplicaLog(
             self.replica, Identity(), open_copy=self._open, pieces=None, term=None, clock=self.clock,  # type: ignore[arg-type]
-            tell=self.tell, fetch=no_snapshot, growth_bytes=1 << 30,
+            tell=self.tell, fetch=no_snapshot, growth_bytes=1 << 30, group="b",
         )  # fmt: skip
 
     async def _open(self) -> LogCopy:

@@ -12,7 +12,7 @@ import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.staging.staged import Batch, StagedRows
 from evenq_broker.core.state.staging_records import BatchDecided, QueryKnown, StagedPut, TokensDropped
-from evenq_broker.loops.staging.deciding import ROLL_WAIT_MS, Deciding, StagingStats
+from evenq_broker.loops.staging.deciding import ROLL_WAIT_MS, BatchCoordinator, StagingStats
 from evenq_broker.settings import StagingSettings, StoreSettings
 
 from evenq.errors import BadRequest, ConnectionFailed, PreconditionFailed, StoreFull, TooManyRequests
@@ -58,7 +58,7 @@ class Scene:
 
     def __init__(self, stage: Any, broker: Any) -> None:
         self.stage, self.broker, self.rows = stage, broker, FakeRows()
-        self.deciding = Deciding(
+        self.deciding = BatchCoordinator(
             broker.runtime, broker.catalog, broker.ledger, cluster=broker.cluster, staging=self.rows
         )
 

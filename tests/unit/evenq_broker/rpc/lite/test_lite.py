@@ -228,7 +228,7 @@ def test_the_letters_of_a_name_are_a_name_when_python_sends_them(run: Run) -> No
         assert await sync(stage, ADD, "x", language="PYTHON") == OK
         for broker in (a, b):
             assert [count for _, count in broker.lite.subscriptions.sets()] == [2]
-            assert broker.lite.subscriptions.wanted("p", "abba")
+            assert broker.lite.subscriptions.is_subscribed("p", "abba")
 
     run(story)
 
