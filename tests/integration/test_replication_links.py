@@ -33,11 +33,12 @@ from evenq_broker.core.replication.actions import (
     SendRecords,
     Truncate,
 )
+from evenq_broker.core.replication.config import ReplicationConfig, Timing
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.messages import Envelope, FollowerProgress, Nomination, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import LEADING, ReplicationConfig, Timing
+from evenq_broker.core.replication.rules import LEADING
 from evenq_broker.core.replication.snapshot_files import SnapshotFile, SnapshotListing
 from evenq_broker.loops.replication.bytes_in_hand import BytesInHand
 from evenq_broker.loops.replication.outbox import BYTES_MAX

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from evenq_broker.core.replication.config import Timing
 from evenq_broker.core.replication.record import Pair
-from evenq_broker.core.replication.rules import Role, Timing
+from evenq_broker.core.replication.rules import Role
 from replication_model.founding import Founding, FoundingWorld
 from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, UNCLEAN_MUTANTS
 from replication_model.search import Scope, Search

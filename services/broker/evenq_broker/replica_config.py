@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Timing
+from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
 from evenq_broker.settings import BrokerSettings
 
 __all__ = ["MODES", "replica_config"]

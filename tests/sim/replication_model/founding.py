@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evenq_broker.core.replication.actions import Fence
+from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import LEADING, Mode, ReplicationConfig, Timing
+from evenq_broker.core.replication.rules import LEADING
 
 from replication_model.walks import ChangingCopies
 from replication_model.world import Log, Node, Rules, World

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from evenq_broker.core.replication.config import Mode, Timing
 from evenq_broker.core.replication.receipts import CommitWaits
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import LEADING, Mode, Role, Timing
+from evenq_broker.core.replication.rules import LEADING, Role
 
 from replication_model.world import BROKERS, Node, Rules, Violation, World
 

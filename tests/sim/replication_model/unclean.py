@@ -7,9 +7,10 @@ it was: what the chosen copy had is committed as before, and what is committed f
 
 from __future__ import annotations
 
+from evenq_broker.core.replication.config import Mode, Timing
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import LEADING, Mode, Timing
+from evenq_broker.core.replication.rules import LEADING
 
 from replication_model.walks import HEAL_ROUNDS, ChangingCopies
 from replication_model.world import Log, Node, Rules, Violation, World

@@ -6,8 +6,9 @@ import random
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from evenq_broker.core.replication.config import Mode, Timing
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
-from evenq_broker.core.replication.rules import LEADING, Mode, Role, Timing
+from evenq_broker.core.replication.rules import LEADING, Role
 
 from replication_model.world import MIN_ISR, Rules, Violation, World
 

@@ -27,6 +27,7 @@ from evenq_broker.core.replication.actions import (
     StopServing,
     Truncate,
 )
+from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.messages import Envelope, FollowerProgress
@@ -41,7 +42,7 @@ from evenq_broker.core.replication.record import (
     record_of,
 )
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import LEADING, Mode, ReplicationConfig, Timing
+from evenq_broker.core.replication.rules import LEADING
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 
 BROKERS = (0, 1, 2)

@@ -12,9 +12,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, UncleanElection
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import LEADING, Mode, Role
+from evenq_broker.core.replication.rules import LEADING, Role
 
 __all__ = [
     "UNKNOWN",

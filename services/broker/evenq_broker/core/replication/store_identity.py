@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenq_broker.core.replication.rules import Mode
+from evenq_broker.core.replication.config import Mode
 
 __all__ = ["LastStop", "keeps_identity"]
 

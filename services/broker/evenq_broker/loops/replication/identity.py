@@ -15,8 +15,8 @@ from pathlib import Path
 
 from evenq.errors import StoreError
 from evenq.store.disk import Disk, read_whole
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID
-from evenq_broker.core.replication.rules import Mode
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 
 __all__ = ["FILE", "ReplicaIdentity", "must_be_alone"]

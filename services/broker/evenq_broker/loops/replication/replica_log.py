@@ -31,9 +31,9 @@ from evenq_broker.core.replication.actions import (
     Reset,
     Truncate,
 )
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Mode
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity

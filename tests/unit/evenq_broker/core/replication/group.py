@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evenq_broker.core.replication.actions import Action, CompareAndSet
+from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import Body, Envelope, EpochsReply, EpochsRequest, FollowerProgress, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Mode, ReplicationConfig, Role, Timing
+from evenq_broker.core.replication.rules import Role
 
 STORES = ("a" * 32, "b" * 32, "c" * 32)
 PAIRS = tuple(Pair(id_, store) for id_, store in enumerate(STORES))

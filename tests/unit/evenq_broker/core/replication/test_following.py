@@ -23,12 +23,13 @@ from evenq_broker.core.replication.actions import (
     StopServing,
     Truncate,
 )
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.following import QUEUED_MAX
 from evenq_broker.core.replication.messages import EpochsReply, EpochsRequest, FollowerProgress, Nomination
 from evenq_broker.core.replication.record import Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import InvariantBroken, Mode, Role
+from evenq_broker.core.replication.rules import InvariantBroken, Role
 from group import PAIRS, config, envelope, fetching, only, records, replica, seen, watch
 
 TABLE = EpochTable(0, (EpochStart(1, 0),))

@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from evenq_broker.core.replication.actions import CompareAndSet
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.group_view import (
     CopyState,
@@ -21,7 +22,6 @@ from evenq_broker.core.replication.group_view import (
 )
 from evenq_broker.core.replication.record import NO_LEADER, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Mode
 from group import PAIRS, STORES, confirm, fetching, only, ready, replica, starting
 
 ADDRESSES = {0: "a:1", 1: "b:1", 2: "c:1"}

@@ -24,6 +24,7 @@ from evenq_broker.core.replication.actions import (
     Serve,
     StopServing,
 )
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import (
     EpochsReply,
@@ -35,7 +36,7 @@ from evenq_broker.core.replication.messages import (
 )
 from evenq_broker.core.replication.record import NO_LEADER, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Mode, Role
+from evenq_broker.core.replication.rules import Role
 from group import PAIRS, confirm, envelope, fetching, only, ready, replica, seen, starting, watch
 
 NEW = Pair(2, "d" * 32)

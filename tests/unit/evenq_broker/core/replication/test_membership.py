@@ -10,11 +10,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 from evenq_broker.core.replication.actions import CompareAndSet, Fence, Send, SendRecords
+from evenq_broker.core.replication.config import ReplicationConfig
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum, is_done
 from evenq_broker.core.replication.record import Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import ReplicationConfig, Role
+from evenq_broker.core.replication.rules import Role
 from group import PAIRS, STORES, confirm, fetching, only, ready, seen
 
 NEW = Pair(3, "d" * 32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenq_broker.core.replication.rules import Mode
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
 
 

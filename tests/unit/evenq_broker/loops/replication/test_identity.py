@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from evenq_broker.core.replication.rules import Mode
+from evenq_broker.core.replication.config import Mode
 from evenq_broker.loops.replication import identity
 from evenq_broker.loops.replication.identity import FILE, ReplicaIdentity, must_be_alone
 

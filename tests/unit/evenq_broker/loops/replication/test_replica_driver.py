@@ -13,12 +13,13 @@ from evenq_broker.core.replication.actions import (
     Reset,
     Truncate,
 )
+from evenq_broker.core.replication.config import ReplicationConfig, Timing
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.membership import AddCopy, RemoveCopy
 from evenq_broker.core.replication.messages import Envelope, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import InvariantBroken, ReplicationConfig, Role, Timing
+from evenq_broker.core.replication.rules import InvariantBroken, Role
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
 from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evenq_broker.core.replication.actions import Action, AppendRecords, Reset, Send
+from evenq_broker.core.replication.config import ReplicationConfig
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import Envelope, EpochsReply, FollowerProgress, Records
 from evenq_broker.core.replication.record import GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import ReplicationConfig
 from evenq_broker.loops.replication import replica_log
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
 
