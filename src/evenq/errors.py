@@ -293,7 +293,7 @@ class NotImplementedYet(Error):
 
 
 class PersistenceTimeout(Error):
-    """The disk did not confirm in time. The message may or may not be stored."""
+    """The disk did not confirm in time, or failed. The message may or may not be stored."""
 
     code = 50401
     retryable = True

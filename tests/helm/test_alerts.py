@@ -112,6 +112,7 @@ def copies(cluster: str, node: str, *, count: int = 3) -> Series:
             f"evenq_broker_replicas_in_sync{result}": always(count),
             f"evenq_broker_replicas_in_sync_min{result}": always(2),
             f"evenq_broker_replica_epoch{result}": always(7),
+            f"evenq_broker_replica_record_reachable{result}": always(1),
             f'evenq_broker_replica_role{labels},role="ready"}}': always(int(number == 0)),
             f'evenq_broker_replica_role{labels},role="draining"}}': always(0),
             f'evenq_broker_replica_role{labels},role="fetching"}}': always(int(number > 0)),
@@ -357,6 +358,10 @@ STORIES = {
     "the leader's page is gone, and nobody leads": Story(
         {one: until_trouble(float(values[0])) if LED["instance"] in one else values for one, values in GROUP.items()},
         [alert("GroupWithoutLeader", **NODE_A)],
+    ),
+    "copies that cannot read the group record": Story(
+        changed(TWO_GROUPS, "evenq_broker_replica_record_reachable", then(1, 0), node_id="a"),
+        [alert("GroupRecordAway", **NODE_A)],
     ),
     "another copy leads": Story(
         changed(

@@ -32,6 +32,7 @@ from evenq_broker.broker import Broker
 from evenq_broker.core.cluster.listeners import advertised, parse_listeners
 from evenq_broker.loops.replication.identity import must_be_alone
 from evenq_broker.metrics import broker_metrics, constant_labels
+from evenq_broker.replica_sentences import lead_elsewhere
 from evenq_broker.runtime import ONE_COPY, Leadership
 from evenq_broker.settings import BrokerSettings
 
@@ -149,8 +150,8 @@ class BrokerApp:
                 queues=self.queue_metrics,
             )
         self._ready = True
-        self.broker.ledger.store.on_full = self._tell_health
-        self._tell_health()
+        self.broker.ledger.store.on_full = self._on_full
+        self._on_full()
         log.info("broker serves", extra={"broker": settings.broker_name, "host": settings.host, "port": self.port})
 
     async def wait(self) -> None:
@@ -182,18 +183,35 @@ class BrokerApp:
             await self._page.close()
             self._page = None
 
+    def _on_full(self) -> None:
+        full = self.broker.ledger.store.full
+        if full is not None and not self._is_alone:
+            log.warning(
+                "%s refuses messages: %s; or: %s", self.settings.broker_name, full,
+                lead_elsewhere(self.settings.broker_name), extra={"broker": self.settings.broker_name},
+            )  # fmt: skip
+        self._tell_health()
+
     def _tell_health(self) -> None:
         # A broker that refuses messages is no place to come to; what it has can be read all the same.
         serving = self._ready and self.broker.ledger.store.full is None
         if self._servers is not None:
             self._servers.set_serving(serving=serving)
 
+    @property
+    def serves(self) -> bool:
+        """It answers clients, if only reads and acknowledgements for want of space."""
+        return self._ready
+
     def why_not_ready(self) -> str:
         """Why clients should not come, in a few words; empty: they may."""
         if not self._ready:
             return "it starts or stops"
         full = self.broker.ledger.store.full
-        return "" if full is None else f"it refuses messages: {full}"
+        if full is None:
+            return ""
+        other = "" if self._is_alone else f"; or: {lead_elsewhere(self.settings.broker_name)}"
+        return f"it refuses messages: {full}{other}"
 
     def _broke(self, failed: asyncio.Future[BaseException]) -> None:
         """The store or a loop failed for good: only a restart helps."""

@@ -6,14 +6,18 @@ gone and nothing scrapes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from evenq.serving.metrics import Metric, MetricKind, Sample
+from evenq.store import volume
+from evenq.store.disk import Usage
+from evenq.store.options import StoreOptions
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
 from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.state.ledger import Ledger
 
-__all__ = ["cluster_metrics"]
+__all__ = ["cluster_metrics", "disk_metrics", "follower_disk_metrics"]
 
 
 def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: RebalancerLink | None) -> list[Metric]:
@@ -38,23 +42,44 @@ def cluster_metrics(ledger: Ledger, *, cluster: ClusterLink, rebalancer: Rebalan
             help="1 for each missing broker: one that this broker knows, and that was not drained and read to the end.",
             read=source.missing,
         ),
-        Metric(
-            name="evenq_store_disk_used_bytes", kind=gauge, unit="bytes",
-            help="Used space of the disk that holds the store, by all files on it.", read=source.disk_used,
-        ),
-        Metric(
-            name="evenq_store_disk_free_bytes", kind=gauge, unit="bytes",
-            help="Free space of the disk that holds the store.", read=source.disk_free,
-        ),
-        Metric(
-            name="evenq_store_disk_free_min_bytes", kind=gauge, unit="bytes",
-            help="Free space below which the broker refuses messages.", read=source.disk_free_min,
-        ),
+        *disk_metrics(lambda: ledger.store.usage, lambda: ledger.store.free_min_bytes),
         Metric(
             name="evenq_store_refuses_messages", kind=gauge, unit="brokers",
             help="1 while the broker refuses messages because of too little space.", read=source.refuses,
         ),
     ]  # fmt: skip
+
+
+def disk_metrics(usage: Callable[[], Usage | None], free_min_bytes: Callable[[], int]) -> list[Metric]:
+    """Of the disk that holds the store, or a copy of its log. No series while `usage` is not known yet."""
+    gauge = MetricKind.GAUGE
+
+    def of(measure: Callable[[Usage], int]) -> Callable[[], Iterable[Sample]]:
+        return lambda: [] if (seen := usage()) is None else [((), measure(seen))]
+
+    return [
+        Metric(
+            name="evenq_store_disk_used_bytes", kind=gauge, unit="bytes",
+            help="Used space of the disk that holds the store, by all files on it.",
+            read=of(lambda seen: seen.total - seen.free),
+        ),
+        Metric(
+            name="evenq_store_disk_free_bytes", kind=gauge, unit="bytes",
+            help="Free space of the disk that holds the store.", read=of(lambda seen: seen.free),
+        ),
+        Metric(
+            name="evenq_store_disk_free_min_bytes", kind=gauge, unit="bytes",
+            help="Free space below which the broker refuses messages; a copy that follows would, if it led.",
+            read=of(lambda _: free_min_bytes()),
+        ),
+    ]  # fmt: skip
+
+
+def follower_disk_metrics(disk: FollowerDisk, options: StoreOptions) -> list[Metric]:
+    """Of a copy that follows, in place of its store's."""
+    return disk_metrics(
+        lambda: disk.usage, lambda: 0 if disk.usage is None else volume.free_min_bytes(options, disk.usage)
+    )
 
 
 class _ClusterSource:
@@ -74,16 +99,6 @@ class _ClusterSource:
 
     def missing(self) -> Iterable[Sample]:
         return [((one.name,), 1) for one in self._cluster.known.brokers.missing()]
-
-    def disk_used(self) -> Iterable[Sample]:
-        usage = self._ledger.store.usage
-        return [((), usage.total - usage.free)]
-
-    def disk_free(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.usage.free)]
-
-    def disk_free_min(self) -> Iterable[Sample]:
-        return [((), self._ledger.store.free_min_bytes)]
 
     def refuses(self) -> Iterable[Sample]:
         return [((), int(self._ledger.store.full is not None))]

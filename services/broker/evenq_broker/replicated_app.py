@@ -27,12 +27,13 @@ from evenq.serving.grpc_server_options import GrpcServerOptions
 from evenq.serving.grpc_servers import GrpcServers, ListenAddress, open_grpc_servers
 from evenq.serving.metrics import exposition
 from evenq.serving.page import MetricsPage
-from evenq.store import MessageStore, lock
+from evenq.store import MessageStore, lock, opening
 from evenq.store.copy_index import CopyIndex
-from evenq.store.disk import Disk, RealDisk
+from evenq.store.disk import Disk
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
 from evenq_broker.app import BrokerApp, client_addresses
+from evenq_broker.cluster_metrics import follower_disk_metrics
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.state.keys import keys_of
@@ -54,6 +55,7 @@ from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
 from evenq_broker.replica_config import MODES, replica_config
+from evenq_broker.replica_sentences import copy_ends, unusable
 from evenq_broker.replication_metrics import replication_metrics
 from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
@@ -157,9 +159,12 @@ class ReplicatedApp:
         folder = settings.store.path
         assert folder is not None, "the settings ask for a folder"
         machine = self._machine
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        disk = await asyncio.to_thread(RealDisk, folder) if machine is None else machine.disk
-        replica = await self._replica(disk)
+        options = store_options(settings.store)
+        disk = await asyncio.to_thread(opening.disk_of, folder, options) if machine is None else machine.disk
+        try:
+            replica = await self._replica(disk)
+        except OSError as error:
+            raise unusable(folder, error) from error
         if machine is None:
             place = record_place(settings.replication, folder, clock=clock, rng=self._rng)
         else:
@@ -169,7 +174,7 @@ class ReplicatedApp:
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
         self._control = ReplicaControl(
             driver, broker_name=settings.broker_name, addresses=self._addresses,
-            serves=lambda: self._term is not None and not self._term.why_not_ready(), clock=clock,
+            serves=lambda: self._term is not None and self._term.serves, clock=clock,
         )  # fmt: skip
         own_id = settings.replication.broker_id
         self._runtime = runtime = Runtime(settings, clock=clock, rng=self._rng, net=self._auth.net(self._net))
@@ -209,7 +214,7 @@ class ReplicatedApp:
         assert runtime.failed is not None
         runtime.failed.add_done_callback(lambda failed: None if failed.cancelled() else driver.fail(failed.result()))
         driver.start()
-        for loop in self._log.spawned():
+        for loop in (*self._log.spawned(), self._log.disk.watch(disk)):
             task = spawn(loop, name="replica log")
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -220,7 +225,8 @@ class ReplicatedApp:
 
     async def wait(self) -> None:
         """Until only the end of the process helps; then raises what says why."""
-        raise await asyncio.shield(self.driver.failed)
+        error = await asyncio.shield(self.driver.failed)
+        raise copy_ends(error, self.settings.broker_name, self.settings.replication.broker_id)
 
     async def close(self) -> None:
         """Hand over to another broker if this one leads, then end. Idempotent."""
@@ -403,9 +409,12 @@ class ReplicatedApp:
             self._term.broker.cluster.followers_changed()
 
     def _metrics(self) -> bytes:
-        of_term = self._term.metrics() if self._term is not None and self._is_open else []
         assert self._log is not None
         replica_log = self._log
+        if self._term is not None and self._is_open:
+            of_term = self._term.metrics()
+        else:
+            of_term = follower_disk_metrics(replica_log.disk, store_options(self.settings.store))
         own = replication_metrics(
             self.driver.replica,
             self._control.view,
@@ -457,6 +466,9 @@ class ReplicatedApp:
             return "it begins to lead"
         if not self.driver.is_member:
             return "it is no copy of its group: it was removed, or not added yet"
+        problem = "" if self._log is None else self._log.disk.problem
+        if problem:
+            return f"it copies nothing from its leader: {problem}"
         return "" if self.driver.in_sync else "it is not in sync with its group"
 
     def _no_reads(self) -> str:

@@ -2,9 +2,9 @@
 
 Store and broker call `passing(name)` once a group, a file or a stage, never once a message. `EVENQ_FAILPOINT` in the
 environment of a child process arms it: `log.before_sync:7` ends the process by SIGKILL at the seventh passing,
-`log.before_sync:7:sleep=50` sleeps 50 ms there; several are joined by commas. `EVENQ_FAILPOINT_COUNTS` names a file
-that counts passings and hits, also of a process that was killed. Without the two variables `passing` is an empty
-function. The idea is FreeBSD's fail(9).
+`log.before_sync:7:sleep=50` sleeps 50 ms there, `log.before_sync:7+:sleep=50` there and at each later one; several are
+joined by commas. `EVENQ_FAILPOINT_COUNTS` names a file that counts passings and hits, also of a process that was
+killed. Without the two variables `passing` is an empty function. The idea is FreeBSD's fail(9).
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class FailpointPlan:
     """Which passing, from 1."""
     sleep_ms: int = 0
     """0: end the process by SIGKILL."""
+    onwards: bool = False
+    """At each later passing, too: how a slow disk is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +153,14 @@ def parse(text: str) -> list[FailpointPlan]:
         name, _, rest = part.partition(":")
         number, _, action = rest.partition(":")
         verb, _, amount = action.partition("=")
+        onwards, number = number.endswith("+"), number.removesuffix("+")
         if name not in POINTS:
             raise BadRequest(f"{VARIABLE} names {name!r}, which is no failpoint: see evenq.runtime.failpoints.POINTS")
         if (number and not number.isdecimal()) or (action and (verb != "sleep" or not amount.isdecimal())):
-            raise BadRequest(f"{VARIABLE} holds {part!r}; write NAME, NAME:PASSING or NAME:PASSING:sleep=MS")
-        plans.append(FailpointPlan(name, max(1, int(number or "1")), int(amount or "0")))
+            raise BadRequest(
+                f"{VARIABLE} holds {part!r}; write NAME, NAME:PASSING, NAME:PASSING:sleep=MS or NAME:PASSING+:sleep=MS"
+            )
+        plans.append(FailpointPlan(name, max(1, int(number or "1")), int(amount or "0"), onwards))
     return plans
 
 
@@ -185,7 +190,8 @@ class Armed:
         with self._lock:
             if name in self._left:
                 self._left[name] -= 1
-                plan = self._plans[name] if self._left[name] == 0 else None
+                is_due = self._left[name] == 0 or (self._left[name] < 0 and self._plans[name].onwards)
+                plan = self._plans[name] if is_due else None
             # Counted before the end, in shared memory: what SIGKILL ends cannot count any more.
             self._count(name, hit=plan is not None)
             if plan is not None and not plan.sleep_ms:

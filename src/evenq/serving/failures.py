@@ -46,6 +46,12 @@ def known_error(error: Exception, rpc: Rpc) -> errors.Error:
         return error
     if isinstance(error, DecodeError):
         return errors.BadRequest(f"the request of {rpc.method} does not decode: {error}")
+    if isinstance(error, errors.StorePoisoned):  # many calls may wait; whose store it is ends with the cause
+        log.debug("the store stopped under a call of %s: %s", rpc.method, error)
+        return errors.PersistenceTimeout(
+            "the broker's disk failed, and the broker ends: whether this was stored is not known; look, or send it "
+            "again"
+        )
     incident = os.urandom(6).hex()
     log.error("call failed", exc_info=error, extra={"method": rpc.method, "incident": incident})
     what = "internal error"

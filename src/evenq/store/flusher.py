@@ -236,9 +236,7 @@ class Flusher:
     @property
     def free_min_bytes(self) -> int:
         """Messages are refused when less is free on the disk."""
-        usage = self.usage
-        by_ratio = int(usage.total * (1 - self._options.disk_used_max_ratio))
-        return max(by_ratio, volume.reserve_bytes(self._options, usage)) if self._disk.blocks else by_ratio
+        return volume.free_min_bytes(self._options, self.usage, blocks=self._disk.blocks)
 
     def _for_moves(self, usage: Usage) -> int:
         """What moving timers may use of the disk although messages are refused: the other half is for state."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +19,7 @@ from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.store import segment
 from evenq.store.disk import Disk, read_whole, write_whole
 
-__all__ = ["Identity", "acquire", "identify", "load", "new", "write"]
+__all__ = ["Identity", "acquire", "held", "identify", "load", "new", "write"]
 
 PATH: Final = "identity"
 FORMAT: Final = 1
@@ -48,6 +50,16 @@ def acquire(disk: Disk) -> None:
         raise StoreError(
             f"the data folder {disk.describe('')} cannot be written ({error.strerror}): check its owner, mode and mount"
         ) from error
+
+
+@contextmanager
+def held(disk: Disk) -> Iterator[None]:
+    """Be the owner as long as the context lasts. Raises as `acquire`."""
+    acquire(disk)
+    try:
+        yield
+    finally:
+        disk.unlock()
 
 
 def identify(disk: Disk, *, broker_name: str, segment_bytes: int) -> Identity:

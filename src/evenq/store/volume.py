@@ -12,7 +12,7 @@ from typing import Final
 from evenq.store.disk import Usage
 from evenq.store.options import StoreOptions
 
-__all__ = ["problem", "reserve_bytes", "segment_bytes"]
+__all__ = ["free_min_bytes", "problem", "reserve_bytes", "segment_bytes"]
 
 SEGMENT_MAX: Final = 1 << 30
 SEGMENT_MIN: Final = 16 << 20
@@ -37,6 +37,14 @@ def reserve_bytes(options: StoreOptions, usage: Usage) -> int:
     if options.disk_free_min_bytes is not None:
         return options.disk_free_min_bytes
     return min(RESERVE_MAX, usage.total // RESERVE_PART)
+
+
+def free_min_bytes(options: StoreOptions, usage: Usage, *, blocks: bool = True) -> int:
+    """Free bytes under which messages are refused, by both limits. `blocks` False: the store is in memory, which has no
+    reserve.
+    """
+    by_ratio = int(usage.total * (1 - options.disk_used_max_ratio))
+    return max(by_ratio, reserve_bytes(options, usage)) if blocks else by_ratio
 
 
 def problem(options: StoreOptions, size: int, usage: Usage) -> str:

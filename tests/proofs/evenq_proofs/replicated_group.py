@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +13,7 @@ from pathlib import Path
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-__all__ = ["FAST", "added_copy", "figure", "group", "in_sync", "leader_of"]
+__all__ = ["FAST", "added_copy", "events", "figure", "group", "in_sync", "leader_of", "readiness"]
 
 FAST = {
     "REPLICATION__RENEW_MS": "200",
@@ -59,6 +60,26 @@ def _page(node: Node, name: str) -> str:
             return str(response.read().decode())
     except (OSError, urllib.error.URLError):
         return ""
+
+
+def readiness(node: Node) -> str:
+    """Its `/readyz`: `ready`, or why it is not; empty while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/readyz", timeout=60) as response:
+            return str(response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read().decode()
+    except OSError:
+        return ""
+
+
+def events(node: Node, words: str, *, since: int = 0) -> list[str]:
+    """Lines of its log with these words. `since`: an earlier length of `log_text`."""
+    text = node.log_text()[since:]
+    whole = text[: text.rfind("\n") + 1]  # the last line may be half written
+    lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+    return [line["event"] for line in lines if words in line["event"]]
 
 
 def _metrics(node: Node) -> dict[str, float]:

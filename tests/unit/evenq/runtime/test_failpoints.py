@@ -40,6 +40,16 @@ def test_a_plan_is_a_name_a_passing_and_perhaps_a_sleep():
     ]  # fmt: skip
 
 
+def test_a_plan_may_go_on_at_each_later_passing(monkeypatch):
+    slept = []
+    monkeypatch.setattr(failpoints.time, "sleep", slept.append)
+    assert parse(f"{A}:2+:sleep=50") == [FailpointPlan(A, 2, sleep_ms=50, onwards=True)]
+    armed = Armed(parse(f"{A}:2+:sleep=50,{B}:2:sleep=70"), None, end=lambda: None)
+    for name in (A, A, A, B, B, B):
+        armed.passing(name)
+    assert slept == [0.05, 0.05, 0.07]
+
+
 @pytest.mark.parametrize("text", ["nowhere", f"{A}:x", f"{A}:1:explode", f"{A}:1:sleep=soon"])
 def test_what_is_no_plan_is_refused(text):
     with pytest.raises(BadRequest, match=re.escape(text.partition(":")[0] if text == "nowhere" else text)):

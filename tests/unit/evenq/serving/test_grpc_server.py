@@ -201,6 +201,20 @@ def test_errors_that_name_files_do_not_travel() -> None:
     run(test)
 
 
+def test_a_disk_that_fails_under_a_call_leaves_its_outcome_open(caplog: pytest.LogCaptureFixture) -> None:
+    """As many calls may wait then as a broker takes: the cause is said once, by the process that ends."""
+
+    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+        service.unary = lambda _: failing(errors.StorePoisoned("writing /data/0000.log failed"))
+        answer = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
+        assert answer.status.code == 50401
+        assert "whether this was stored is not known" in answer.status.message
+        assert "/data" not in answer.status.message
+
+    run(test)
+    assert not caplog.records
+
+
 def test_a_stream_without_status_ends_with_the_error_itself() -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = lambda _: failing(errors.TooManyRequests("the watcher is 1000 events behind"))

@@ -40,3 +40,11 @@ def test_the_advice_of_a_refusal_works(options: StoreOptions, size: int) -> None
     if "segment_bytes to " in text:
         smaller = int(text.partition("segment_bytes to ")[2].partition(" ")[0])
         assert volume.problem(options, smaller, Usage(size, size)) == ""
+
+
+def test_messages_are_refused_by_the_limit_that_leaves_more() -> None:
+    usage = Usage(1_000 * MIB, 0)
+    by_reserve = StoreOptions(disk_used_max_ratio=0.99)
+    assert volume.free_min_bytes(by_reserve, usage) == 50 * MIB
+    assert volume.free_min_bytes(by_reserve, usage, blocks=False) == pytest.approx(10 * MIB, abs=1)
+    assert volume.free_min_bytes(StoreOptions(disk_used_max_ratio=0.8), usage) == pytest.approx(200 * MIB, abs=1)

@@ -8,13 +8,19 @@ Used by every coordinator that outlives a process, from one worker thread at a t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+from evenq.store.commit_log import FULL, shortage
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused
 from evenq_broker.loops.coordinators.coordinator import RecordWentBack
 
-__all__ = ["EpochMark", "replace_file"]
+__all__ = ["EpochMark", "MarkUnusable", "replace_file"]
+
+
+class MarkUnusable(OSError):
+    """The mark cannot be written; the text names it, and what to do."""
 
 
 class EpochMark:
@@ -27,24 +33,24 @@ class EpochMark:
 
     def accept(self, record: GroupRecord | None, place: str) -> None:
         """Keep what was read, before it is used; None: there is no record. `place` names the record to people. Raises
-        RecordWentBack, RecordRefused for a file that is no mark, OSError.
+        RecordWentBack, RecordRefused for a file that is no mark, MarkUnusable, OSError.
         """
         epoch, version = self.highest()
         if record is None:
             if epoch or version:
                 raise RecordWentBack(
-                    f"the group record {place} is gone; this broker has seen epoch {epoch}. Bring it back, or remove "
-                    f"{self.path} on every broker to begin a new group"
+                    f"the group record {place} is gone; this broker has seen epoch {epoch}, version {version}. Bring "
+                    "it back, or write it anew as docs/operating/runbooks/GroupRecordAway.md says"
                 )
             return
         if (record.epoch, record.version) < (epoch, version):
             raise RecordWentBack(
                 f"the group record {place} is at epoch {record.epoch}, version {record.version}; this broker has seen "
                 f"epoch {epoch}, version {version}. An older state was put back, as by a backup, and epochs never go "
-                f"back: find the broker with the newest log and write a record with an epoch above {epoch}"
+                "back: put the newest state there, or write it anew as docs/operating/runbooks/GroupRecordAway.md says"
             )
         if record.epoch > epoch or (epoch, version) == (0, 0):
-            replace_file(self.path, f"{record.epoch} {record.version}\n")
+            self._write(record)
         self._seen = max(self._seen, (record.epoch, record.version))
 
     def check_proposal(self, record: GroupRecord) -> None:
@@ -66,6 +72,15 @@ class EpochMark:
             self._seen = self._read()
         return self._seen
 
+    def _write(self, record: GroupRecord) -> None:
+        try:
+            replace_file(self.path, f"{record.epoch} {record.version}\n")
+        except OSError as error:
+            why = shortage(error) if error.errno in FULL else f"{error.strerror or error}: look at the disk"
+            raise MarkUnusable(
+                error.errno, f"what this broker saw of it cannot be kept in {self.path}: {why}"
+            ) from error
+
     def _read(self) -> tuple[int, int]:
         try:
             epoch, version = self.path.read_text(encoding="ascii").split()
@@ -80,11 +95,16 @@ def replace_file(path: Path, text: str) -> None:
     """Replace a file whole and durably. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:  # a full disk, mostly: each process would leave a file there
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

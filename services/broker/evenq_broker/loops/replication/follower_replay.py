@@ -57,6 +57,8 @@ class FollowerReplay:
         """Its damage was logged."""
         self._damaged_ms = self._seen = 0
         """When that was, and at which version of the repairs."""
+        self._logged: set[type[Error]] = set()
+        """Kinds of trouble with the leader's snapshot that were logged since one was taken over, or there was none."""
         self.repairs: Repairs | None = None
         """Of damage that a replay meets."""
         self._is_indexed = False
@@ -88,6 +90,7 @@ class FollowerReplay:
         try:
             known = await self._fetch(copy.replayed_end, min(self._replica.hw, copy.synced_end))
             if known is None:
+                self._logged.clear()
                 return
             if known.data and not self._is_damaged(copy):
                 await self._replay(copy, known)
@@ -96,8 +99,11 @@ class FollowerReplay:
         except Error as error:
             if copy.failure is not None:
                 raise
-            log.warning("replica %s: the leader's snapshot is not taken over now: %s", self._group, error.message)
+            if type(error) not in self._logged:
+                self._logged.add(type(error))
+                log.warning("replica %s: the leader's snapshot is not taken over now: %s", self._group, error.message)
         else:
+            self._logged.clear()
             if self._replica.table.start < known.log_start <= copy.replayed_end:
                 self._trim(known.log_start)
 

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from evenq.errors import StoreError
+from evenq.store import lock
+from evenq.store.commit_log import FULL, shortage
 from evenq.store.disk import Disk, read_whole
 from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID
@@ -50,20 +52,31 @@ class ReplicaIdentity:
         cls, disk: Disk, *, cluster: str, broker_id: int, mode: Mode, restored_epoch: int = 0,
         boot_id: str | None = None, new_store_id: Callable[[], str] | None = None,
     ) -> ReplicaIdentity:  # fmt: skip
-        """Read the file, or make it for a folder that never had one, and mark it as in use. `restored_epoch`: the
-        highest that a log from a backup may hold; 0: it is none. `boot_id`: another one after each start of the
-        machine; None asks the kernel. `new_store_id`: for a folder without; None: at random.
+        """Read the file, or make it for a folder that never had one, and mark it as in use; the folder is locked
+        meanwhile, so that nothing of another process is written over. `restored_epoch`: the highest that a log from a
+        backup may hold; 0: it is none. `boot_id`: another one after each start of the machine; None asks the kernel.
+        `new_store_id`: for a folder without; None: at random.
 
-        Raises StoreError for a folder of another cluster or broker, and for a file that is none; OSError.
+        Raises StoreLocked; StoreError for a folder of another cluster or broker, a file that is none, and one that
+        cannot be written; OSError.
         """
-        if boot_id is None:
-            boot_id = _boot_id()
+        with lock.held(disk):
+            return cls._load(
+                disk, cluster, broker_id, mode, restored_epoch, _boot_id() if boot_id is None else boot_id,
+                new_store_id or _new_store_id,
+            )  # fmt: skip
+
+    @classmethod
+    def _load(
+        cls, disk: Disk, cluster: str, broker_id: int, mode: Mode, restored_epoch: int, boot_id: str,
+        new_store_id: Callable[[], str],
+    ) -> ReplicaIdentity:  # fmt: skip
         known, path = _read(disk), disk.describe(FILE)
         if known is not None and (known.cluster, known.broker_id) != (cluster, broker_id):
             raise StoreError(
                 f"{path} says that this folder is of broker {known.broker_id} of cluster {known.cluster!r}, and this "
-                f"is broker {broker_id} of cluster {cluster!r}: give the broker its own folder; a new copy "
-                "begins with an empty one"
+                f"is broker {broker_id} of cluster {cluster!r}: correct the settings `cluster` and "
+                "replication.broker_id, or give the broker its own folder; a new copy begins with an empty one"
             )
         is_new = known is None
         stop = None
@@ -73,10 +86,10 @@ class ReplicaIdentity:
         # records.
         if known is None or not keeps_identity(mode, stop, boot_id=boot_id):
             epoch = restored_epoch if known is None else known.epoch
-            known = _Fields(cluster, broker_id, (new_store_id or _new_store_id)(), epoch, boot_id, clean=False)
+            known = _Fields(cluster, broker_id, new_store_id(), epoch, boot_id, clean=False)
         identity = cls(disk, replace(known, boot_id=boot_id, clean=False), is_new=is_new)
         # Before the first record: until `mark_clean`, a start finds that the last stop was not clean.
-        identity._write()
+        identity._write(identity._fields)
         return identity
 
     @property
@@ -95,10 +108,9 @@ class ReplicaIdentity:
         return self._fields.epoch
 
     def persist_epoch(self, epoch: int) -> None:
-        """Sync the highest epoch seen (R3). Raises OSError."""
+        """Sync the highest epoch seen (R3). Raises StoreError."""
         if epoch > self._fields.epoch:
-            self._fields = replace(self._fields, epoch=epoch)
-            self._write()
+            self._write(replace(self._fields, epoch=epoch))
 
     def forget(self) -> None:
         """Take the file away again, for good: the folder is not for a group. Raises OSError."""
@@ -106,17 +118,25 @@ class ReplicaIdentity:
         self._disk.remove(FILE)
 
     def mark_clean(self) -> None:
-        """All of the log is synced and the process ends. Raises OSError."""
-        self._fields = replace(self._fields, clean=True)
-        self._write()
+        """All of the log is synced and the process ends. Raises StoreError."""
+        self._write(replace(self._fields, clean=True))
 
-    def _write(self) -> None:
+    def _write(self, fields: _Fields) -> None:
+        """They are on disk when it returns. Raises StoreError."""
         if self._forgotten:
             return
+        try:
+            self._replace(fields)
+        except OSError as error:
+            why = shortage(error) if error.errno in FULL else f"{error.strerror or error}: look at the disk"
+            raise StoreError(f"{self._disk.describe(FILE)} cannot be written: {why}") from error
+        self._fields = fields
+
+    def _replace(self, fields: _Fields) -> None:
         file = self._disk.open(f"{FILE}.new", create=True)
         try:
             file.truncate(0)
-            file.pwrite([(json.dumps(asdict(self._fields)) + "\n").encode()], 0)
+            file.pwrite([(json.dumps(asdict(fields)) + "\n").encode()], 0)
             file.sync()
         finally:
             file.close()

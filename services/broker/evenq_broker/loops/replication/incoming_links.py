@@ -32,6 +32,10 @@ PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
 """Before a sender is listened to again whose link was closed for what it sent."""
 FORGIVEN_MS = 120_000
 """After this time without a fault, the next pause is the first one again."""
+TAKEN_OVER = "took its place"
+"""In the reason of a link that ends for a newer one of the same sender."""
+TWINS, TWINS_MS = 3, 60_000
+"""So many links of one sender that take each other's place within this time are of two processes."""
 NO_SENDER = -1
 
 
@@ -115,6 +119,8 @@ class IncomingLinks:
         self._faults: dict[int, _Fault] = {}
         self._closed = ""
         self._last_refusal = ""
+        self._replaced: dict[int, list[int]] = {}
+        """When newer links took the place of older ones lately, by sender."""
 
     def set_members(self, members: Collection[int]) -> None:
         """The group's copies changed: links of those that are none any more end, with the reason."""
@@ -156,10 +162,26 @@ class IncomingLinks:
         older = self._links.get(sender)
         if older is not None:
             # The newer one wins: the older one's process may be gone, and its network has not said so.
-            older.close(f"a newer link of broker {sender}, from {link.peer}, took its place")
+            older.close(
+                f"a newer link of broker {sender}, from {link.peer}, {TAKEN_OVER}: if this goes on, two processes "
+                f"run as broker {sender} (replication.broker_id) of group {self.group!r}, and one must be stopped"
+            )
+            self._watch_twins(sender, older, link)
         self._links[sender] = link
         link.open(sender)
         self._on_opened(sender)
+
+    def _watch_twins(self, sender: int, older: IncomingLink, link: IncomingLink) -> None:
+        """A link may take the place of one whose end was not noticed yet, but not again and again."""
+        now_ms = self._clock.monotonic_ms()
+        times = [at_ms for at_ms in self._replaced.get(sender, ()) if now_ms - at_ms < TWINS_MS]
+        self._replaced[sender] = [*times[-TWINS:], now_ms]
+        if len(times) == TWINS - 1:
+            log.warning(
+                "replication of %s: links of broker %d take each other's place, now one from %s that of one from %s: "
+                "two processes run with replication.broker_id=%d; stop one of them",
+                self.group, sender, link.peer, older.peer, sender, extra={"group": self.group, "peer": sender},
+            )  # fmt: skip
 
     def left(self, link: IncomingLink) -> None:
         """The call is over. Idempotent."""
@@ -216,11 +238,20 @@ class IncomingLinks:
     def fault_of(self, opening: Opening) -> str:
         """Why a peer may not talk to this broker of this group, in a sentence; empty: it may."""
         if opening.cluster != self.cluster:
-            return f"this is cluster {self.cluster!r}, not {opening.cluster[:80]!r}"
+            return (
+                f"this is cluster {self.cluster!r}, not {opening.cluster[:80]!r}: all copies of a group need the same "
+                "`cluster`, and each address of replication.members must be a copy of it"
+            )
         if opening.broker_name != self.group:
-            return f"this is a broker of group {self.group!r}, not of {opening.broker_name[:80]!r}"
+            return (
+                f"this is a broker of group {self.group!r}, not of {opening.broker_name[:80]!r}: all copies of a group "
+                "need the same `broker_name`, and each address of replication.members must be a copy of it"
+            )
         if opening.receiver != self.own_id:
-            return f"this is broker {self.own_id} of group {self.group!r}, not {opening.receiver}"
+            return (
+                f"this is broker {self.own_id} of group {self.group!r}, not {opening.receiver}: replication.members "
+                f"gives broker {opening.receiver} this address, or it has another replication.broker_id"
+            )
         if opening.sender not in self._members:
             return self._why_stranger(opening.sender)
         return ""

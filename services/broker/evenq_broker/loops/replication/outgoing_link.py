@@ -18,6 +18,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.duplex import Duplex, open_duplex
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.replication.messages import Envelope, Records
+from evenq_broker.loops.replication.incoming_links import TAKEN_OVER
 from evenq_broker.loops.replication.outbox import Outbox
 from evenq_broker.loops.state.signals import Signal
 from evenq_broker.loops.wire.replication import (
@@ -78,7 +79,7 @@ class OutgoingLink:
         self._paused_until_ms = 0
         self._lost_ms: int | None = runtime.clock.monotonic_ms()
         """Since when it does not stand; None: it does."""
-        self._logged: set[type[Error]] = set()
+        self._logged: set[type[Error] | str] = set()
         """What is in the log of this outage: each kind of trouble once. A peer that comes back with a wrong certificate
         was unreachable before.
         """
@@ -126,6 +127,8 @@ class OutgoingLink:
                 continue
             attempt = _Attempt(now_ms)
             cause = await self._call(attempt)
+            if attempt.stands and self._clock.monotonic_ms() - attempt.begun_ms >= STOOD_MS:
+                self._logged.discard(TAKEN_OVER)
             self._lost(cause)
             if attempt.stands:
                 seen = self._interrupt.count
@@ -228,14 +231,15 @@ class OutgoingLink:
             self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
         )  # fmt: skip
         self._lost_ms, self.tries = None, 0
-        self._logged.clear()
+        self._logged &= {TAKEN_OVER}  # two processes that take it from each other do so again and again
 
     def _lost(self, cause: Error) -> None:
         self.tries += 1
         if self._lost_ms is None:
             self._lost_ms = self._clock.monotonic_ms()
-        if type(cause) not in self._logged:
-            self._logged.add(type(cause))
+        kind = TAKEN_OVER if TAKEN_OVER in cause.message else type(cause)
+        if kind not in self._logged:
+            self._logged.add(kind)
             log.warning(
                 "replication of %s: no link to broker %d at %s: %s",
                 self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),

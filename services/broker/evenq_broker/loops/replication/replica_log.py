@@ -33,7 +33,10 @@ from evenq_broker.core.replication.actions import (
 )
 from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.core.replication.messages import Records
 from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Role
+from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
@@ -53,6 +56,8 @@ that it was written, so that it reads on meanwhile: there is likely more to come
 """
 UNSYNCED_BYTES = 4 << 20
 """REPL_SYNC: while the next records are there already, up to this is written before one sync for all of it."""
+FULL_MS = 1_000
+"""Between two tries of a follower whose disk is full."""
 READ_LATELY = 8
 BEGINS_MAX = 100
 """Of one term: each begin may meet damage that was not met before."""
@@ -108,6 +113,8 @@ class ReplicaLog:
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
         self._clock, self._tell, self._fetch = clock, tell, fetch
         self._copy: LogCopy | None = None
+        self.disk = FollowerDisk(clock)
+        """While the broker follows."""
         self.holds_records = False
         """When it was opened."""
         self._store: MessageStore | None = None
@@ -325,7 +332,10 @@ class ReplicaLog:
                 passing("replica.cut")
                 return replica.truncated(end)
             case Reset(start, unclean):
-                log.warning("replica %s: the log begins anew at %d: the leader has nothing of it", self._group, start)
+                if copy.end > copy.start or start != copy.start:  # an empty log that stays as it is is no news
+                    log.warning(
+                        "replica %s: the log begins anew at %d: the leader has nothing of it", self._group, start
+                    )
                 await self._keep_lost(copy, copy.start, unclean)
                 return await self._begin_anew(copy, start)
 
@@ -350,13 +360,12 @@ class ReplicaLog:
 
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
         records = action.records
-        assert isinstance(records.payload, bytes)
         more = bool(self._replica.queued)  # a sync for all of it comes behind the last
-        at_once = self._sync_each and not more and len(records.payload) <= AT_ONCE_BYTES
+        at_once = self._sync_each and not more and records.end - records.start <= AT_ONCE_BYTES
         try:
-            end = await copy.append(records.payload, start=records.start, then_sync=at_once)
+            end = await self._write(copy, records, then_sync=at_once)
         except (RecordsDamaged, StoreFull) as error:
-            log.warning("replica %s: records from %d on are not copied: %s", self._group, records.start, error.message)
+            self.disk.refused(records.start, error.message)
             actions = self._replica.not_copied()
             return await self._also_synced(actions) if self._sync_each and copy.synced_end < copy.end else actions
         if at_once:
@@ -367,6 +376,24 @@ class ReplicaLog:
         if self._replica.writing is not None and copy.end - copy.synced_end < UNSYNCED_BYTES:
             return actions
         return await self._also_synced(actions)
+
+    async def _write(self, copy: LogCopy, records: Records, *, then_sync: bool) -> int:
+        """Write what the leader sent. A full disk is waited for while nothing else is to be done: what came is kept, so
+        it is not sent again and again meanwhile. Returns the log's end. Raises RecordsDamaged, StoreFull.
+        """
+        data, start = records.payload, records.start
+        assert isinstance(data, bytes)
+        while True:
+            try:
+                end = await copy.append(data, start=start, then_sync=then_sync)
+            except StoreFull as error:
+                self.disk.refused(start, error.message)
+                await self._clock.sleep_ms(FULL_MS)
+                if self._entries or self._replica.role is not Role.FETCHING:
+                    raise
+            else:
+                self.disk.took(start)
+                return end
 
     async def _fetch_for(self, copy: LogCopy, start: int) -> None:
         """A log that does not begin at 0 is of use only with a snapshot. Raises Error: the next start tries again."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from evenq_broker.core.replication.record import Pair, RecordRefused, first_record
 from evenq_broker.loops.coordinators.coordinator import RecordWentBack
-from evenq_broker.loops.coordinators.epoch_mark import EpochMark
+from evenq_broker.loops.coordinators.epoch_mark import EpochMark, MarkUnusable
 
 FIRST = first_record(Pair(0, "0" * 32), members=(0, 1, 2), min_isr=2)
 SECOND = FIRST.elected(0)
@@ -53,3 +54,21 @@ def test_nothing_seen_is_no_mark_and_nonsense_is_refused(tmp_path: Path) -> None
     (tmp_path / "mark").write_text("seven\n")
     with pytest.raises(RecordRefused, match="must hold an epoch and a version"):
         mark.accept(FIRST, "x")
+
+
+def test_a_mark_that_finds_no_room_is_named_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is elsewhere and can be read: what is full is this broker's disk."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    mark = EpochMark(tmp_path / "mark")
+    with pytest.raises(MarkUnusable, match=rf"cannot be kept in {tmp_path / 'mark'}: no space left .*: free space"):
+        mark.accept(FIRST, "x")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    mark.accept(FIRST, "x")
+    assert not mark.is_over(FIRST)

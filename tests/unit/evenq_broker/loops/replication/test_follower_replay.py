@@ -174,6 +174,22 @@ def test_damage_is_told_once_and_trouble_is_tried_again(caplog: pytest.LogCaptur
     assert "commitlog/00 is damaged" in caplog.text
 
 
+def test_a_leader_that_is_away_for_long_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        stage.trouble = ConnectionFailed("the leader is away")
+        await stage.clock.advance(5 * REST_MS)
+        assert len(stage.asked) >= 4
+        stage.trouble = None
+        await stage.clock.advance(REST_MS)
+        stage.trouble = ConnectionFailed("the leader is away")
+        await stage.clock.advance(REST_MS)
+
+    run(story)
+    assert [record.message for record in caplog.records] == [
+        "the leader's snapshot is not taken over now: the leader is away"
+    ] * 2, "once for each time that it went away"
+
+
 class Repairs:
     """Who repairs, or cannot."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from evenq_broker.core.replication.config import Mode
 from evenq_broker.loops.replication import identity
 from evenq_broker.loops.replication.identity import FILE, ReplicaIdentity, must_be_alone
 
-from evenq.errors import StoreError
+from evenq.errors import StoreError, StoreLocked
 from evenq.store.disk import RealDisk
 
 
@@ -107,3 +108,33 @@ def test_a_broker_without_copies_keeps_out_of_the_folder_of_a_group(tmp_path: Pa
     loaded(tmp_path)
     with pytest.raises(StoreError, match=r"one copy of a broker group.*replication\.\*"):
         must_be_alone(tmp_path)
+
+
+def test_the_folder_of_a_running_process_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """What that process syncs as its highest epoch must not be written over (R3)."""
+    loaded(tmp_path)
+    before = (tmp_path / FILE).stat().st_ino
+    owner = RealDisk(tmp_path)
+    owner.lock()
+    with pytest.raises(StoreLocked, match="in use by process"):
+        loaded(tmp_path)
+    assert (tmp_path / FILE).stat().st_ino == before
+    owner.unlock()
+    loaded(tmp_path)
+
+
+def test_an_epoch_that_finds_no_room_is_not_entered_and_the_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = loaded(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwritev", full)
+    with pytest.raises(StoreError, match=rf"{tmp_path / FILE} cannot be written: no space left .*: free space"):
+        one.persist_epoch(7)
+    monkeypatch.undo()
+    assert one.epoch == 0
+    one.persist_epoch(7)
+    assert loaded(tmp_path).epoch == 7

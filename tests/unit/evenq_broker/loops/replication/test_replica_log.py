@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from evenq_broker.core.replication.actions import Action, AppendRecords, Reset, Send
 from evenq_broker.core.replication.config import ReplicationConfig
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import Envelope, EpochsReply, FollowerProgress, Records
 from evenq_broker.core.replication.record import GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
+from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication import replica_log
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
 
+from evenq.errors import StoreFull
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
 from evenq.store.log_copy import LogCopy
@@ -194,3 +198,76 @@ def test_what_was_written_is_synced_although_the_records_behind_it_are_damaged()
         assert stage.copy.synced_end == second.end
 
     play(story)
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_asked_for_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    """D9: one line at the begin, one at the end, however often it is tried."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL)
+        await stage.settle()
+        append, tries = stage.copy.append, 0
+
+        async def full(*_: Any, **__: Any) -> int:
+            nonlocal tries
+            tries += 1
+            raise StoreFull("no record can be copied: no space left")
+
+        stage.copy.append = full  # type: ignore[method-assign]
+        running = asyncio.ensure_future(stage.log.run())
+        stage.receive(stage.pieces[0])
+        for _ in range(5):
+            await stage.clock.advance(replica_log.FULL_MS)
+        assert tries >= 5
+        assert "no space left" in stage.log.disk.problem
+        stage.reports.clear()
+        stage.tell(stage.replica.tick(10_000))
+        assert [report.again for report in stage.reports] == [False], "what came is kept"
+        stage.copy.append = append  # type: ignore[method-assign]
+        await stage.clock.advance(replica_log.FULL_MS)
+        assert stage.copy.synced_end == stage.pieces[0].end
+        assert not stage.log.disk.problem
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with caplog.at_level(logging.INFO):
+        play(story)
+    assert caplog.text.count("are not copied") == 1
+    assert caplog.text.count("are copied again") == 1
+
+
+def test_a_new_epoch_does_not_wait_for_room(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL)
+        await stage.settle()
+
+        async def full(*_: Any, **__: Any) -> int:
+            raise StoreFull("no record can be copied: no space left")
+
+        stage.copy.append = full  # type: ignore[method-assign]
+        running = asyncio.ensure_future(stage.log.run())
+        stage.receive(stage.pieces[0])
+        await stage.clock.advance(replica_log.FULL_MS)
+        assert stage.replica.writing is not None
+        record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
+        stage.tell(stage.replica.observed(Seen(record, "2"), 0))
+        assert stage.replica.role is Role.FENCED
+        await stage.clock.advance(replica_log.FULL_MS)
+        assert stage.replica.writing is None
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    play(story)
+    assert caplog.text.count("are not copied") == 1
+
+
+def test_an_empty_log_that_begins_where_it_did_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """So each new group and each new copy begins."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL)
+        stage.tell([Reset(0, 0)])
+        await stage.settle()
+
+    play(story)
+    assert "begun anew" not in caplog.text

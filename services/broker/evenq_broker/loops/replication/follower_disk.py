@@ -1,0 +1,63 @@
+"""The disk of a copy while it follows: how much is free, and whether it takes what the leader sends.
+
+A leader refuses messages while a reserve is still free; a follower copies to the last byte, for what it refuses its
+leader has accepted already. A refused write is tried again for as long as it takes, so the log has one line at its
+begin and one at its end. Made by `ReplicaLog`; read by metrics and by `/readyz`. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from evenq.runtime.clock import Clock
+from evenq.store.disk import Disk, Usage
+
+__all__ = ["FollowerDisk"]
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 10_000
+"""Between two looks at how much is free."""
+
+
+class FollowerDisk:
+    """See the module."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.usage: Usage | None = None
+        """As it was when it was looked at last; None: not yet."""
+        self.problem = ""
+        """Why records are not copied now; empty: nothing hinders."""
+        self._tries = 0
+        """Writes that were refused since `problem` began."""
+        self._since_ms = 0
+
+    async def watch(self, disk: Disk) -> None:
+        """Measure how much is free, for ever. What hinders that shows where the disk is used."""
+        while True:
+            with contextlib.suppress(OSError):
+                self.usage = await asyncio.to_thread(disk.usage) if disk.blocks else disk.usage()
+            await self._clock.sleep_ms(LOOK_MS)
+
+    def refused(self, start: int, problem: str) -> None:
+        """Records from log offset `start` on were not written."""
+        if not self.problem:
+            self._tries, self._since_ms = 0, self._clock.monotonic_ms()
+        self._tries += 1
+        if problem != self.problem:
+            self.problem = problem
+            log.warning(
+                "records from %d on are not copied: %s. It is tried again by itself, and this copy is in sync again "
+                "when it has everything",
+                start, problem, extra={"start": start, "reason": problem},
+            )  # fmt: skip
+
+    def took(self, start: int) -> None:
+        """Records from log offset `start` on were written."""
+        if self.problem:
+            self.problem = ""
+            spent_ms = self._clock.monotonic_ms() - self._since_ms
+            log.info("records from %d on are copied again, after %d ms and %d tries", start, spent_ms, self._tries)

@@ -1,0 +1,25 @@
+"""What a copy says last."""
+
+from __future__ import annotations
+
+from evenq_broker.replica_sentences import copy_ends, lead_elsewhere
+
+from evenq.errors import StoreCorrupted, StorePoisoned
+
+
+def test_a_broken_disk_says_what_the_group_does_and_what_is_to_be_done() -> None:
+    error = copy_ends(StorePoisoned("fsync failed: Input/output error"), "broker-a", 2)
+    assert isinstance(error, StorePoisoned)
+    text = str(error)
+    assert text.startswith("copy 2 of broker-a ends: fsync failed: Input/output error. ")
+    for part in ("one in sync leads", "`evenq cluster show`", "an empty folder"):
+        assert part in text
+
+
+def test_another_error_stays_as_it_is() -> None:
+    error = StoreCorrupted("commitlog/0 is damaged")
+    assert copy_ends(error, "broker-a", 2) is error
+
+
+def test_a_full_leader_names_the_command() -> None:
+    assert "`evenq broker move-leader broker-a`" in lead_elsewhere("broker-a")
