@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 
+from evenq.errors import StoreFull
 from evenq.runtime.clock import Clock
 from evenq.store.disk import Disk, Usage
 
@@ -20,13 +22,16 @@ log = logging.getLogger(__name__)
 
 LOOK_MS = 10_000
 """Between two looks at how much is free."""
+FULL_MS = 1_000
+"""Between two tries while the disk is full."""
 
 
 class FollowerDisk:
     """See the module."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, *, group: str) -> None:
+        """`group`: the broker's name, for log lines."""
+        self._clock, self._group = clock, group
         self.usage: Usage | None = None
         """As it was when it was looked at last; None: not yet."""
         self.problem = ""
@@ -42,6 +47,23 @@ class FollowerDisk:
                 self.usage = await asyncio.to_thread(disk.usage) if disk.blocks else disk.usage()
             await self._clock.sleep_ms(LOOK_MS)
 
+    async def write(self, start: int, append: Callable[[], Awaitable[int]], *, is_free: Callable[[], bool]) -> int:
+        """Write records from log offset `start` on by `append`. A full disk is waited for while `is_free` says that
+        there is nothing else to do: what came is kept, so that it is not sent again and again meanwhile. Returns the
+        log's end. Raises RecordsDamaged, StoreFull.
+        """
+        while True:
+            try:
+                end = await append()
+            except StoreFull as error:
+                self.refused(start, error.message)
+                await self._clock.sleep_ms(FULL_MS)
+                if not is_free():
+                    raise
+            else:
+                self.took(start)
+                return end
+
     def refused(self, start: int, problem: str) -> None:
         """Records from log offset `start` on were not written."""
         if not self.problem:
@@ -50,9 +72,9 @@ class FollowerDisk:
         if problem != self.problem:
             self.problem = problem
             log.warning(
-                "records from %d on are not copied: %s. It is tried again by itself, and this copy is in sync again "
-                "when it has everything",
-                start, problem, extra={"start": start, "reason": problem},
+                "replica %s: records from %d on are not copied: %s. It is tried again by itself, and this copy is in "
+                "sync again when it has everything",
+                self._group, start, problem, extra={"start": start, "reason": problem},
             )  # fmt: skip
 
     def took(self, start: int) -> None:
@@ -60,4 +82,7 @@ class FollowerDisk:
         if self.problem:
             self.problem = ""
             spent_ms = self._clock.monotonic_ms() - self._since_ms
-            log.info("records from %d on are copied again, after %d ms and %d tries", start, spent_ms, self._tries)
+            log.info(
+                "replica %s: records from %d on are copied again, after %d ms and %d tries",
+                self._group, start, spent_ms, self._tries,
+            )  # fmt: skip

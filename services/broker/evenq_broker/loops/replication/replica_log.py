@@ -33,7 +33,6 @@ from evenq_broker.core.replication.actions import (
 )
 from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.core.replication.messages import Records
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication.follower_disk import FollowerDisk
@@ -56,8 +55,6 @@ that it was written, so that it reads on meanwhile: there is likely more to come
 """
 UNSYNCED_BYTES = 4 << 20
 """REPL_SYNC: while the next records are there already, up to this is written before one sync for all of it."""
-FULL_MS = 1_000
-"""Between two tries of a follower whose disk is full."""
 READ_LATELY = 8
 BEGINS_MAX = 100
 """Of one term: each begin may meet damage that was not met before."""
@@ -113,7 +110,7 @@ class ReplicaLog:
         self._open_copy, self._pieces, self._term = open_copy, pieces, term
         self._clock, self._tell, self._fetch = clock, tell, fetch
         self._copy: LogCopy | None = None
-        self.disk = FollowerDisk(clock)
+        self.disk = FollowerDisk(clock, group=group)
         """While the broker follows."""
         self.holds_records = False
         """When it was opened."""
@@ -362,10 +359,14 @@ class ReplicaLog:
         records = action.records
         more = bool(self._replica.queued)  # a sync for all of it comes behind the last
         at_once = self._sync_each and not more and records.end - records.start <= AT_ONCE_BYTES
+        data, start = records.payload, records.start
+        assert isinstance(data, bytes)
         try:
-            end = await self._write(copy, records, then_sync=at_once)
+            end = await self.disk.write(
+                start, lambda: copy.append(data, start=start, then_sync=at_once), is_free=self._has_time
+            )
         except (RecordsDamaged, StoreFull) as error:
-            self.disk.refused(records.start, error.message)
+            self.disk.refused(start, error.message)
             actions = self._replica.not_copied()
             return await self._also_synced(actions) if self._sync_each and copy.synced_end < copy.end else actions
         if at_once:
@@ -377,23 +378,8 @@ class ReplicaLog:
             return actions
         return await self._also_synced(actions)
 
-    async def _write(self, copy: LogCopy, records: Records, *, then_sync: bool) -> int:
-        """Write what the leader sent. A full disk is waited for while nothing else is to be done: what came is kept, so
-        it is not sent again and again meanwhile. Returns the log's end. Raises RecordsDamaged, StoreFull.
-        """
-        data, start = records.payload, records.start
-        assert isinstance(data, bytes)
-        while True:
-            try:
-                end = await copy.append(data, start=start, then_sync=then_sync)
-            except StoreFull as error:
-                self.disk.refused(start, error.message)
-                await self._clock.sleep_ms(FULL_MS)
-                if self._entries or self._replica.role is not Role.FETCHING:
-                    raise
-            else:
-                self.disk.took(start)
-                return end
+    def _has_time(self) -> bool:
+        return not self._entries and self._replica.role is Role.FETCHING
 
     async def _fetch_for(self, copy: LogCopy, start: int) -> None:
         """A log that does not begin at 0 is of use only with a snapshot. Raises Error: the next start tries again."""

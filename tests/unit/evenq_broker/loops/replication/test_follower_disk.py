@@ -14,7 +14,7 @@ from evenq.store.memory_disk import MemoryDisk
 
 
 def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FollowerDisk(FakeClock())
+    disk = FollowerDisk(FakeClock(), group="b")
     with caplog.at_level(logging.INFO):
         disk.took(0)
         for _ in range(50):
@@ -23,13 +23,13 @@ def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end(caplog: pytest.Lo
         disk.took(700)
         disk.took(800)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "from 700 on are not copied: no space left: free space." in caplog.messages[0]
+    assert "replica b: records from 700 on are not copied: no space left: free space." in caplog.messages[0]
     assert "50 tries" in caplog.messages[1]
     assert not disk.problem
 
 
 def test_another_reason_is_another_line(caplog: pytest.LogCaptureFixture) -> None:
-    disk = FollowerDisk(FakeClock())
+    disk = FollowerDisk(FakeClock(), group="b")
     for problem in ("no space left", "damaged", "damaged"):
         disk.refused(0, problem)
     assert len(caplog.records) == 2
@@ -38,7 +38,7 @@ def test_another_reason_is_another_line(caplog: pytest.LogCaptureFixture) -> Non
 def test_what_is_free_is_measured_again_and_again_also_after_a_failure() -> None:
     async def story() -> None:
         clock, memory = FakeClock(), MemoryDisk(1_000)
-        disk, usages = FollowerDisk(clock), [Usage(1_000, 600), OSError(5, "broken"), Usage(1_000, 0)]
+        disk, usages = FollowerDisk(clock, group="b"), [Usage(1_000, 600), OSError(5, "broken"), Usage(1_000, 0)]
 
         def usage() -> Usage:
             one = usages.pop(0)

@@ -186,7 +186,7 @@ def test_a_leader_that_is_away_for_long_is_one_line(caplog: pytest.LogCaptureFix
 
     run(story)
     assert [record.message for record in caplog.records] == [
-        "the leader's snapshot is not taken over now: the leader is away"
+        "replica b: the leader's snapshot is not taken over now: the leader is away"
     ] * 2, "once for each time that it went away"
 
 

@@ -16,6 +16,7 @@ from evenq_broker.core.replication.record import GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication import replica_log
+from evenq_broker.loops.replication.follower_disk import FULL_MS
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
 
 from evenq.errors import StoreFull
@@ -217,14 +218,14 @@ def test_a_full_disk_is_waited_for_and_nothing_is_asked_for_meanwhile(caplog: py
         running = asyncio.ensure_future(stage.log.run())
         stage.receive(stage.pieces[0])
         for _ in range(5):
-            await stage.clock.advance(replica_log.FULL_MS)
+            await stage.clock.advance(FULL_MS)
         assert tries >= 5
         assert "no space left" in stage.log.disk.problem
         stage.reports.clear()
         stage.tell(stage.replica.tick(10_000))
         assert [report.again for report in stage.reports] == [False], "what came is kept"
         stage.copy.append = append  # type: ignore[method-assign]
-        await stage.clock.advance(replica_log.FULL_MS)
+        await stage.clock.advance(FULL_MS)
         assert stage.copy.synced_end == stage.pieces[0].end
         assert not stage.log.disk.problem
         running.cancel()
@@ -247,12 +248,12 @@ def test_a_new_epoch_does_not_wait_for_room(caplog: pytest.LogCaptureFixture) ->
         stage.copy.append = full  # type: ignore[method-assign]
         running = asyncio.ensure_future(stage.log.run())
         stage.receive(stage.pieces[0])
-        await stage.clock.advance(replica_log.FULL_MS)
+        await stage.clock.advance(FULL_MS)
         assert stage.replica.writing is not None
         record = GroupRecord(version=2, epoch=10, leader=0, isr=PAIRS, min_isr=1, members=(0, 1))
         stage.tell(stage.replica.observed(Seen(record, "2"), 0))
         assert stage.replica.role is Role.FENCED
-        await stage.clock.advance(replica_log.FULL_MS)
+        await stage.clock.advance(FULL_MS)
         assert stage.replica.writing is None
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
