@@ -103,6 +103,27 @@ def test_a_silent_broker_is_dropped_after_the_expiry_and_a_leaving_one_at_once()
         run(test)
 
 
+def test_a_nameserver_that_was_stopped_keeps_brokers_that_it_could_not_hear() -> None:
+    with nameserver() as (started, address):
+
+        async def test(net: GrpcNet) -> None:
+            frames = net.stream(address, SERVICE + "WatchRoutes", b"", timeout_ms=None)
+            assert (await event(frames)).snapshot
+            await registered(net, address, register("here"))
+            assert (await change(frames)).brokers[0].broker.name == "here"
+            started.send_signal(signal.SIGSTOP)
+            await SystemClock().sleep_ms(2 * EXPIRY_MS)
+            started.send_signal(signal.SIGCONT)
+            beat = registry_pb2.RegistryHeartbeatRequest(broker_name="here", incarnation="i1", data_version=1)
+            for _ in range(5):
+                await net.unary(address, SERVICE + "Heartbeat", beat.SerializeToString(), timeout_ms=60_000)
+                await SystemClock().sleep_ms(EXPIRY_MS // 10)
+            await registered(net, address, register("next"))
+            assert (await change(frames)).brokers[0].broker.name == "next", "nothing was dropped before"
+
+        run(test)
+
+
 def test_the_older_twin_is_told_who_holds_its_name() -> None:
     with nameserver() as (_, address):
 

@@ -175,6 +175,10 @@ class Registry:
         silent = [name for name, seen_ms in self._seen_ms.items() if now_ms - seen_ms >= self._expiry_ms]
         return [self._remove(self._brokers[name]) for name in sorted(silent)]
 
+    def excuse(self, paused_ms: int, now_ms: int) -> None:
+        """This process did not run for `paused_ms`: that time does not count as any broker's silence."""
+        self._seen_ms = {name: min(now_ms, seen_ms + paused_ms) for name, seen_ms in self._seen_ms.items()}
+
     def check(self) -> None:
         """Recompute what is always true."""
         assert self._brokers.keys() == self._seen_ms.keys()

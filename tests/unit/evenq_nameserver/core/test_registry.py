@@ -117,6 +117,19 @@ def test_silence_drops_a_broker_and_a_heartbeat_keeps_it() -> None:
     assert table.routes() == []
 
 
+def test_time_in_which_this_process_did_not_run_is_nobodys_silence() -> None:
+    table = registry()
+    table.register(entry("a"), 0)
+    table.register(entry("b"), 60)
+    table.excuse(500, 570)
+    assert table.expire(599) == []
+    assert [change.removed for change in table.expire(600)] == ["a"]
+    assert [change.removed for change in table.expire(660)] == ["b"]
+    table.register(entry("a"), 700)
+    table.excuse(500, 710)
+    assert [change.removed for change in table.expire(810)] == ["a"], "nobody is heard of in the future"
+
+
 def test_only_the_holder_of_a_name_can_leave() -> None:
     table = registry()
     table.register(entry(incarnation="new", start_ms=2), 0)

@@ -1,6 +1,6 @@
 """What is wrong with a group, by the facts of one moment, or of two a little apart; each finding with one fix.
 
-Called by `loops.diagnosing` for `DiagnoseGroup`. A group that works has no finding: what a hand-over looks like for a
+Called by `rpc.diagnosis` for `DiagnoseGroup`. A group that works has no finding: what a hand-over looks like for a
 moment is found only if it is there in both looks, and what needs time (a member that was notified and has not followed)
 only after that time. Pure; one function per kind of trouble, each tested with a sick group and a healthy one.
 """

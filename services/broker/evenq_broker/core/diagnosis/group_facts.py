@@ -1,6 +1,6 @@
 """What is known of one group at one moment: from each broker, and from the decider of assignments.
 
-Gathered by `loops.diagnosing`, judged by `core.diagnosis.diagnosis`. Pure values; times are ages in ms at the moment of
+Gathered by `rpc.diagnosis`, judged by `core.diagnosis.diagnosis`. Pure values; times are ages in ms at the moment of
 looking, so that clocks of two machines are never compared.
 """
 

@@ -1,6 +1,6 @@
 """Queues that wait for successors of members that left, as decisions said: the next leader goes on waiting.
 
-Owned by `broker_facts.py`. Of each (group, topic) what the newest decision said is kept, also that nothing waits any
+Owned by `reports.py`. Of each (group, topic) what the newest decision said is kept, also that nothing waits any
 more, so that the next leader, who hears several brokers, can tell what is over. Only kept: when a hold ends is the
 leader's business.
 """

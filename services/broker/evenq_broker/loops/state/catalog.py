@@ -1,8 +1,8 @@
 """The topics and consumer groups of one broker: made, changed and deleted HERE; durable when a call returns.
 
-What the whole cluster makes together is `loops.cluster.topics`. Parts that keep something about a topic or group listen
-for its end (`on_topic_gone`, `on_group_gone`) instead of being known here. Always true: an id is never given twice, and
-a name that is gone from the tables has no progress left.
+What the whole cluster makes together is `loops.cluster.cluster_catalog`. Parts that keep something about a topic or
+group listen for its end (`on_topic_gone`, `on_group_gone`) instead of being known here. Always true: an id is never
+given twice, and a name that is gone from the tables has no progress left.
 """
 
 from __future__ import annotations
