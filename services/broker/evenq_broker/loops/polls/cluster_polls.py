@@ -342,6 +342,8 @@ class ClusterPolls:
         group = self._catalog.groups.get(want.group)
         if count > 0 and group is None:
             group = await self._catalog.ensure_group(want.group)
+            if self._listeners.get(listener.peer) is not listener:
+                return  # its line ended meanwhile: what it said went with it (`left`)
         self.waiters.tell(listener.peer, want, count)
         if topic is not None and group is not None:
             record = (

@@ -238,6 +238,25 @@ def test_a_call_that_broke_takes_nothing_of_what_the_next_one_tells(run: Run) ->
     run(story)
 
 
+def test_a_line_that_ends_while_its_group_is_made_leaves_no_waiter(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        polls = b.cluster_polls
+        listener = polls._listeners["a"]
+        made = b.catalog.ensure_group
+
+        async def slowly(name: str) -> Any:
+            group = await made(name)
+            polls.left(listener)
+            return group
+
+        b.catalog.ensure_group = slowly
+        await stage.during(polls.announced(listener, Want("late", "t", False), 1))
+        assert len(polls.waiters) == 0
+
+    run(story)
+
+
 def test_parked_polls_send_nothing_at_rest(run: Run) -> None:
     async def story(stage: Any) -> None:
         a, b = await pair(stage)
