@@ -195,13 +195,14 @@ def test_a_block_that_cannot_be_read_gives_its_memory_back(open_store, tmp_path)
         await opened.store.append([Append(2, 0, 0, 0, bytes(200_000), b"")])
 
         async def serves_again() -> bool:
-            gc.collect()  # what the errors' tracebacks look at; the last one is its thread's until that has a turn
+            await asyncio.sleep(0.01)  # the thread of the last read holds its error until it has a turn
+            gc.collect()  # what the errors' tracebacks look at
             block = await opened.store.read_block(2, 0, 0, count_max=1, bytes_max=1 << 20, kept=kept)
             return {id(piece.obj) for piece in block.frames} <= known
 
         async with asyncio.timeout(60):
             while not await serves_again():
-                await asyncio.sleep(0.01)
+                pass
         await opened.store.close()
 
     asyncio.run(story())
