@@ -48,12 +48,13 @@ class Copies:
         return dict(json.loads(json.loads(lease)["metadata"]["annotations"]["evenq.io/group-record"]))
 
     def ready(self) -> dict[str, str]:
-        """Copies that are ready: pod -> its identity."""
+        """Copies that are ready and stay: pod -> its identity. One that is told to go is ready for a moment more."""
         pods = self.kubernetes.listed("pods", self.namespace, "-l", "app.kubernetes.io/component=broker")
         return {
             pod["metadata"]["name"]: pod["metadata"]["uid"]
             for pod in pods
-            if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+            if "deletionTimestamp" not in pod["metadata"]
+            and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
         }
 
     def claim(self, pod: str) -> str:
