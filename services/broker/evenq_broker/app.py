@@ -184,13 +184,18 @@ class BrokerApp:
             self._page = None
 
     def _on_full(self) -> None:
-        full = self.broker.ledger.store.full
-        if full is not None and not self._is_alone:
-            log.warning(
-                "%s refuses messages: %s; or: %s", self.settings.broker_name, full,
-                lead_elsewhere(self.settings.broker_name), extra={"broker": self.settings.broker_name},
-            )  # fmt: skip
+        name, refusal = self.settings.broker_name, self._refusal()
+        if refusal and not self._is_alone:
+            log.warning("%s %s", name, refusal, extra={"broker": name})
         self._tell_health()
+
+    def _refusal(self) -> str:
+        """Why the broker takes no messages, and what to do; empty: it takes them."""
+        full = self.broker.ledger.store.full
+        if full is None:
+            return ""
+        other = "" if self._is_alone else f"; or: {lead_elsewhere(self.settings.broker_name)}"
+        return f"refuses messages: {full}{other}"
 
     def _tell_health(self) -> None:
         # A broker that refuses messages is no place to come to; what it has can be read all the same.
@@ -207,11 +212,8 @@ class BrokerApp:
         """Why clients should not come, in a few words; empty: they may."""
         if not self._ready:
             return "it starts or stops"
-        full = self.broker.ledger.store.full
-        if full is None:
-            return ""
-        other = "" if self._is_alone else f"; or: {lead_elsewhere(self.settings.broker_name)}"
-        return f"it refuses messages: {full}{other}"
+        refusal = self._refusal()
+        return f"it {refusal}" if refusal else ""
 
     def _broke(self, failed: asyncio.Future[BaseException]) -> None:
         """The store or a loop failed for good: only a restart helps."""

@@ -40,6 +40,11 @@ def shortage(error: OSError) -> str:
     return f"no space left on the broker's disk ({error.strerror}): free space"
 
 
+def not_written(error: OSError) -> str:
+    """Why a file was not written, and what to do: of `FULL` or of any other error."""
+    return shortage(error) if error.errno in FULL else f"{error.strerror or error}: look at the disk"
+
+
 class SyncFailed(OSError):
     """An fsync failed. Not retried, not undone."""
 

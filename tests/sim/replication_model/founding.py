@@ -82,7 +82,7 @@ class FoundingWorld(World):
         if back < len(self.history):
             super().observe(id_, back)
         elif node.replica is not None:
-            self.run(node, node.replica.absent(self.now_ms))
+            self.run(node, node.replica.absent())
 
     def fenced(self, node: Node, action: Fence) -> None:
         """See World."""

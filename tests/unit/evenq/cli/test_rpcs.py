@@ -58,13 +58,14 @@ OK = definition_pb2.Status(code=definition_pb2.OK)
 class Hurried(SystemClock):
     """Waits for nothing, and says that the time has passed: an answer that never changes is not worth it."""
 
-    ahead_ms = 0.0
+    def __init__(self) -> None:
+        self._ahead_ms = 0.0
 
     def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + int(Hurried.ahead_ms)
+        return super().monotonic_ms() + int(self._ahead_ms)
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        Hurried.ahead_ms += duration_ms
+        self._ahead_ms += duration_ms
         await super().sleep_ms(0)
 
 

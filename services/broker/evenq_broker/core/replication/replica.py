@@ -160,13 +160,13 @@ class Replica(Leader):
             return self._follow()
         return self._request_epochs() if self.role is Role.TRUNCATING and self.request == 0 else []
 
-    def absent(self, now_ms: int) -> list[Action]:
+    def absent(self) -> list[Action]:
         """There is no record. The founder of the group writes the first one, if its log never had anything, or was
         written without copies and is to be the first of them.
         """
-        return self._guarded(lambda: self._absent(now_ms))
+        return self._guarded(self._absent)
 
-    def _absent(self, now_ms: int) -> list[Action]:
+    def _absent(self) -> list[Action]:
         config = self.config
         if not config.founds or self.seen is not None or self.cas is not None or self.role in ASLEEP:
             return []
@@ -180,7 +180,6 @@ class Replica(Leader):
             )  # fmt: skip
         if self.max_epoch or (self.end and not config.adopts):
             return [RecordTooOld(0, self.max_epoch)]  # it was lost: an operator must say which log is the newest (D12)
-        self.changed_ms = now_ms - config.timing.suspect_ms  # no copy leads: no reason to wait
         epoch = self.table.last_epoch
         alone = self.end > self.table.start  # what it has, no other copy has
         members, min_isr = ((config.broker_id,), 1) if alone else (config.members, config.min_isr)

@@ -12,7 +12,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from evenq.store.commit_log import FULL, shortage
+from evenq.store.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused
 from evenq_broker.loops.coordinators.coordinator import RecordWentBack
 
@@ -76,9 +76,8 @@ class EpochMark:
         try:
             replace_file(self.path, f"{record.epoch} {record.version}\n")
         except OSError as error:
-            why = shortage(error) if error.errno in FULL else f"{error.strerror or error}: look at the disk"
             raise MarkUnusable(
-                error.errno, f"what this broker saw of it cannot be kept in {self.path}: {why}"
+                error.errno, f"what this broker saw of it cannot be kept in {self.path}: {not_written(error)}"
             ) from error
 
     def _read(self) -> tuple[int, int]:

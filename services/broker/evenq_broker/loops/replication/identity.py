@@ -15,7 +15,7 @@ from pathlib import Path
 
 from evenq.errors import StoreError
 from evenq.store import lock
-from evenq.store.commit_log import FULL, shortage
+from evenq.store.commit_log import not_written
 from evenq.store.disk import Disk, read_whole
 from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID
@@ -128,8 +128,7 @@ class ReplicaIdentity:
         try:
             self._replace(fields)
         except OSError as error:
-            why = shortage(error) if error.errno in FULL else f"{error.strerror or error}: look at the disk"
-            raise StoreError(f"{self._disk.describe(FILE)} cannot be written: {why}") from error
+            raise StoreError(f"{self._disk.describe(FILE)} cannot be written: {not_written(error)}") from error
         self._fields = fields
 
     def _replace(self, fields: _Fields) -> None:

@@ -376,8 +376,8 @@ class ReplicaDriver:
         finally:
             self._reading = False
         self.reaches_record = True
-        now_ms = self._clock.monotonic_ms()
-        self.tell(self.replica.absent(now_ms) if seen is None else self.replica.observed(seen, now_ms))
+        replica = self.replica
+        self.tell(replica.absent() if seen is None else replica.observed(seen, self._clock.monotonic_ms()))
 
     async def _watch(self) -> None:
         said = ""

@@ -427,8 +427,8 @@ def test_the_founder_of_a_new_group_writes_the_first_record_and_nobody_else_does
     other, founder = replica(1), replica(0, founds=True)
     for one in (other, founder):
         one.recovered(EpochTable(), 0, 0)
-    assert other.absent(0) == []
-    (call,) = only(founder.absent(0), CompareAndSet)
+    assert other.absent() == []
+    (call,) = only(founder.absent(), CompareAndSet)
     assert (call.expected, call.proposed.isr) == (None, PAIRS[:1])
     founder.cas_done(call.number, Seen(call.proposed, "1"), 0)
     assert only(watch(founder, 0, 6_000), CompareAndSet)
@@ -437,21 +437,21 @@ def test_the_founder_of_a_new_group_writes_the_first_record_and_nobody_else_does
 def test_a_founder_whose_log_has_something_does_not_begin_a_second_history() -> None:
     one = replica(0, founds=True, epoch_seen=3)
     one.recovered(EpochTable(), 0, 0)
-    assert one.absent(0) == [RecordTooOld(0, 3)]
+    assert one.absent() == [RecordTooOld(0, 3)]
 
 
 def test_a_founder_with_a_restored_log_leads_at_once_above_all_old_epochs_and_only_once() -> None:
     one = replica(0, founds=True, epoch_seen=7, restored_epoch=7)
     one.recovered(EpochTable(0, (EpochStart(5, 0), EpochStart(7, 900))), 1_000, 0)
-    (call,) = only(one.absent(0), CompareAndSet)
+    (call,) = only(one.absent(), CompareAndSet)
     assert (call.expected, call.proposed.epoch, call.proposed.leader, call.proposed.isr) == (None, 8, 0, PAIRS[:1])
     one.cas_done(call.number, Seen(call.proposed, "1"), 0)
     assert only(one.epoch_persisted(8), AppendEpochStart)
     assert one.role is Role.ELECTED
     later = replica(0, founds=True, epoch_seen=8, restored_epoch=7)
     later.recovered(EpochTable(0, (EpochStart(5, 0), EpochStart(8, 1_000))), 1_200, 0)
-    assert later.absent(0) == [RecordTooOld(0, 8)], "a record that is lost later is lost"
-    assert replica(1, restored_epoch=7).absent(0) == []
+    assert later.absent() == [RecordTooOld(0, 8)], "a record that is lost later is lost"
+    assert replica(1, restored_epoch=7).absent() == []
 
 
 def test_a_copy_whose_link_broke_is_dropped_at_once_and_the_minimum_stays() -> None:

@@ -146,7 +146,7 @@ def alone(*, adopts: bool = True) -> Replica:
 
 def test_a_log_that_was_written_without_copies_founds_a_group_and_keeps_all_of_it() -> None:
     one = alone()
-    (call,) = only(one.absent(0), CompareAndSet)
+    (call,) = only(one.absent(), CompareAndSet)
     first = call.proposed
     assert (first.epoch, first.leader, first.isr, first.members) == (1, 0, PAIRS[:1], (0,))
     assert first.min_isr == 1, "no other copy has anything"
@@ -163,7 +163,7 @@ def test_a_log_that_was_written_without_copies_founds_a_group_and_keeps_all_of_i
 
 def test_a_founder_that_died_before_it_led_goes_on_with_its_own_record() -> None:
     one = alone()
-    (call,) = only(one.absent(0), CompareAndSet)
+    (call,) = only(one.absent(), CompareAndSet)
     again = alone()
     assert not only(again.observed(Seen(call.proposed, "1"), 0), Fence)
     again.epoch_persisted(1)
@@ -181,9 +181,9 @@ def test_a_folder_without_records_founds_the_group_as_it_is_to_be() -> None:
     config = ReplicationConfig(cluster="c", broker_id=0, members=(0, 1, 2), min_isr=2, founds=True, adopts=True)
     one = Replica(config, store_id=STORES[0], epoch_seen=0, session=10)
     one.recovered(EpochTable(0, ()), 0, 0)
-    (call,) = only(one.absent(0), CompareAndSet)
+    (call,) = only(one.absent(), CompareAndSet)
     assert (call.proposed.members, call.proposed.min_isr) == ((0, 1, 2), 2)
 
 
 def test_a_log_that_was_written_without_copies_founds_nothing_unasked() -> None:
-    assert only(alone(adopts=False).absent(0), CompareAndSet) == []
+    assert only(alone(adopts=False).absent(), CompareAndSet) == []
