@@ -19,7 +19,7 @@ import evenq
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
+pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300), pytest.mark.slow]
 
 PREFIX = "EVENQ_BROKER_"
 LONG_S = 60.0

@@ -24,7 +24,7 @@ from evenq.errors import Error
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
+pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300), pytest.mark.slow]
 
 MIB = 1 << 20
 TOPIC, NAME = "flights", "broker-a"
