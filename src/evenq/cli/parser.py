@@ -51,6 +51,7 @@ examples:
   evenq up --brokers 3 --port 9000           brokers on 9000, 9001 and 9002
   evenq up --topic orders:8 --topic jobs:4:FIFO
   evenq up --processes --data ./queue        each service its own process, logs in ./queue/logs
+  evenq up --replicas 3 --data ./queue       three copies of each message: kill one process, nothing is lost
   evenq up --tls                             TLS with a throw-away authority; prints how each client uses it
 
 It prints one line that starts with `ready` once clients are served. Ctrl-C stops it cleanly.

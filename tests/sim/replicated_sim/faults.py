@@ -203,10 +203,7 @@ class GroupFaults:
         if app is None or process is None or not app._driver or not app.driver.leads:
             return
         to = world.rng.choice([one.number for one in world.copies if one is not copy])
-        handing = process.spawn(app.driver.hand_over(to, within_ms=2_000), name="hand over")
-        limit = world.loop.create_task(world.clock.sleep_ms(10_000), name="limit")
-        await asyncio.wait([handing, limit], return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
+        await world.ended(process.spawn(app.driver.hand_over(to, within_ms=2_000), name="hand over"))
 
     # ------------------------------------------------------------------------------------------------ the network
 

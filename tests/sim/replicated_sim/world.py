@@ -253,7 +253,13 @@ class GroupWorld:
         repair = getattr(copy.app, "_repair", None)
         if repair is not None and copy.process is not None and copy.alive:
             error = StoreCorrupted("somebody reads there", log_offset=flip.log_offset)
-            await asyncio.wait([copy.process.spawn(_mended(repair, error), name="read of damage")])
+            await self.ended(copy.process.spawn(_mended(repair, error), name="read of damage"))
+
+    async def ended(self, work: asyncio.Task[Any], *, within_ms: int = 10_000) -> None:
+        """Wait until a process has done something, or until the limit: a task of a killed process never ends."""
+        limit = self.loop.create_task(self.clock.sleep_ms(within_ms), name="limit")
+        await asyncio.wait([work, limit], return_when=asyncio.FIRST_COMPLETED)
+        limit.cancel()
 
     # ------------------------------------------------------------------------------------------------ looks
 
@@ -408,9 +414,7 @@ class GroupWorld:
         if process is None or app is None or not process.alive:
             return
         closing = process.spawn(app.close(), name=f"close {process.name}")
-        limit = self.loop.create_task(self.clock.sleep_ms(30_000), name="grace")
-        await asyncio.wait([closing, limit], return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
+        await self.ended(closing, within_ms=30_000)
         if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
             self.note(f"{process.name} could not close: {error!r}")
         self._kill(process)
