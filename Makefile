@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 PYTEST = $(if $(EVENQ_TEST_ALL),$(BIN)/python tools/second_look.py )$(BIN)/pytest
 # The system's Java if there is one, else the small one from PyPI (see tools/java_home.py).
 JAVA = $$($(BIN)/python tools/java_home.py)
+# Images of containers often set it. Then every server that a test starts, and every worker of pytest, compiles all of its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication grpcio-front replication-model replication-model-search shuffled kubernetes-replicated
 

@@ -40,6 +40,15 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert set(test) <= set(commands_of("check", everything=True))
 
 
+def test_make_lets_python_keep_what_it_compiled() -> None:
+    """Where the environment forbids it, each worker of pytest and each server of a test compiles every module again."""
+    shown = subprocess.run(
+        ["make", "--silent", "--eval", 'shown: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"', "shown"],
+        cwd=ROOT, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert shown == "[]\n"
+
+
 def test_what_make_test_leaves_out_is_said_with_targets_that_are_there() -> None:
     *runs, said = commands_of("test")
     assert all("not slow" in command for command in runs if "/pytest " in command)
