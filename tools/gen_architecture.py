@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -155,6 +156,7 @@ def drawn(rows: list[list[str]], edges: Mapping[str, set[str]]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+@functools.cache
 def picture(root: Path = ROOT) -> str:
     """What the file should hold."""
     rows = layers((root / "pyproject.toml").read_text(encoding="utf-8"))
