@@ -92,6 +92,7 @@ def test_a_leader_that_lives_goes_on_after_the_record_was_away_for_long(
     assert (record["epoch"], len(record["isr"])) == (before[-1][0], 3)
 
 
+@pytest.mark.slow  # three copies of its own, and longer than `suspect_ms` without a leader
 def test_a_leader_that_dies_while_the_record_is_away_is_replaced_once_it_is_back(
     cluster: LocalCluster, place: LeasePlace
 ) -> None:

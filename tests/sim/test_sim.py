@@ -20,7 +20,7 @@ from evenq_sim.world import run
 HERE = Path(__file__).resolve().parent
 PROOFS = HERE.parent / "proofs"
 SEEDS, BLOCK = 208, 13
-QUICK = 4 * BLOCK
+QUICK = 2 * BLOCK
 """Seeds of `make test`; those from here on are slow. They meet every fault, too."""
 
 LINES = [line.split() for line in (HERE / "regressions.txt").read_text().splitlines() if line and line[0].isdigit()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
 from evenq_proofs.fault_disk import FaultDisk, Keep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ class Model:
         self.number = 0
 
 
+@pytest.mark.slow  # 250 histories; tests/storage/test_stateful.py plays some, too
 @settings(
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -169,4 +169,4 @@ class MemberAndBroker(RuleBasedStateMachine):
 
 
 MemberAndBroker.TestCase.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
-TestMemberAndBroker = MemberAndBroker.TestCase
+TestMemberAndBroker = pytest.mark.slow(MemberAndBroker.TestCase)  # 400 histories

@@ -181,7 +181,7 @@ class PendingMachine(RuleBasedStateMachine):
 
 
 PendingMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
-TestPending = PendingMachine.TestCase
+TestPending = pytest.mark.slow(PendingMachine.TestCase)  # 120 histories
 
 
 def test_runs_far_larger_than_what_is_read_ahead_give_every_timer_once_and_in_time():

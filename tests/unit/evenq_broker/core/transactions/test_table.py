@@ -391,5 +391,5 @@ class Story(RuleBasedStateMachine):
         assert all(self.delivered.get(n) == 1 for n, outcome in self.first.items() if outcome is COMMITTED)
 
 
-TestStory = Story.TestCase
+TestStory = pytest.mark.slow(Story.TestCase)  # 200 histories
 TestStory.settings = hypothesis_settings(max_examples=200, stateful_step_count=40, deadline=None)
