@@ -147,8 +147,8 @@ live-kills: dev ## break things | kill -9 members, brokers and rebalancers in tu
 helm: dev ## test with others | the chart, rendered and validated
 	$(BIN)/pytest -q tests/helm -m "not kubernetes"
 
-kubernetes: dev ## test with others | install the chart on a real one-node Kubernetes and break a pod
-	$(PYTEST) -q tests/helm -m kubernetes
+kubernetes: dev ## test with others | install the chart on a real one-node Kubernetes and break pods: make kubernetes FLIGHTS=336776 is a year of flights
+	EVENQ_TEST_FLIGHTS=$(or $(FLIGHTS),6000) $(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 tests/helm -m kubernetes
 
 # What CI runs in its place: the cluster mostly waits, so 100,000 walks of the model have what it leaves of one processor.
 kubernetes-and-walks: dev
@@ -176,10 +176,10 @@ spark-refused: dev build/pyspark_4.1.1/.ready ## test with others | how a PySpar
 	JAVA_HOME=$(JAVA) PYTHONPATH=build/pyspark_4.1.1 $(BIN)/pytest -q tests/spark/test_old_spark.py
 
 spark-chaos: dev ## test with others | kill -9 of every part of two Spark queries and of the brokers: make spark-chaos ROUNDS=50 ONLY=broker
-	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) EVENQ_TEST_ONLY="$(ONLY)" $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
+	JAVA_HOME=$(JAVA) EVENQ_TEST_ROUNDS=$(or $(ROUNDS),50) EVENQ_TEST_EXECUTORS=2 EVENQ_TEST_RATE=$(or $(RATE),150) EVENQ_TEST_ONLY="$(ONLY)" $(BIN)/pytest -q -s tests/spark/test_01_kill_loop.py
 
 spark: dev ## test with others | a real Spark reads a real broker
-	JAVA_HOME=$(JAVA) $(PYTEST) -q -n 2 --dist loadfile --durations=10 tests/spark
+	JAVA_HOME=$(JAVA) $(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder --durations=10 tests/spark
 
 spark-group: dev ## test with others | two Spark jobs and two consumers share a group, one comes or goes each second: make spark-group FOR=60 RATE=200
 	JAVA_HOME=$(JAVA) EVENQ_TEST_SECONDS=$(or $(FOR),60) EVENQ_TEST_RATE=$(or $(RATE),200) $(BIN)/pytest -q -s tests/spark/test_06_group.py
@@ -230,11 +230,11 @@ demo: dev ## start | the whole job: a year of flights, a group that changes, two
 	JAVA_HOME=$(JAVA) $(BIN)/python -m evenq.cli.demo
 
 # Two at a time: what looks at the code has one thread each, and the test cluster mostly waits (probes, rollouts, three
-# minutes without a restart); the longest first.
+# minutes without a restart); the longest first, and last what fits beside each other.
 check: dev ## release | all that CI runs, nothing left out
 	$(MAKE) -j2 --output-sync=target lint type arch tidy audit sbom spec
 	$(MAKE) test helm EVENQ_TEST_ALL=1
-	$(MAKE) -j2 --output-sync=target kubernetes-and-walks spark compat docs short-chaos grpcio-front
+	$(MAKE) -j2 --output-sync=target kubernetes-and-walks spark short-chaos compat docs grpcio-front
 
 clean: ## start | remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache dist build .demo

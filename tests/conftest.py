@@ -22,19 +22,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent
-LONGEST = {
-    ROOT / "integration" / f"test_{name}.py"
-    for name in (
-        "replicated_group",
-        "one_address",
-        "front_attacks",
-        "delivery_attempts",
-        "warm_start",
-        "verify",
-        "access_matrix",
+LONGEST = [
+    ROOT / folder / f"test_{name}.py"
+    for folder, names in (
+        (
+            "integration",
+            "access_matrix delivery_attempts front_attacks one_address replicated_group verify warm_start",
+        ),
+        ("spark", "loss 01_kill_loop 06_group 03_read_faults 14_sink 16_places"),
+        ("helm", "kubernetes"),
     )
-}
-"""Those that take a minute and more come first, so that none is left when the other workers have
+    for name in names.split()
+]
+"""Those that take a minute and more come first, in this order, so that none is left when the other workers have
 nothing to do. With xdist that needs --no-loadscope-reorder, which begins with the files of most tests otherwise."""
 FOLDERS = ("sim", "integration", "compat", "chaos", "live", "helm", "spark", "docs")
 
@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if seed is not None:
         shuffle(items, seed)
     else:
-        items.sort(key=lambda item: item.path not in LONGEST)  # a stable sort: nothing else moves
+        first = {path: place for place, path in enumerate(LONGEST)}
+        items.sort(key=lambda item: first.get(item.path, len(first)))  # a stable sort: nothing else moves
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:

@@ -3,7 +3,7 @@ used from inside through all that happens to a release: its own test, a scale-in
 load, a rolling upgrade under load, its end. Another one, `examples/single.yaml`, runs on a volume that really has 1 GiB.
 
 Tests are in the order of that life. Producer and members run in pods from the `demo` image and sign with keys that the chart made;
-their histories are fetched and judged by the checker. Short form: EVENQ_TEST_FLIGHTS=20000 (default); the full year: 336776.
+their histories are fetched and judged by the checker. Short form: EVENQ_TEST_FLIGHTS=6000 (default); the full year: `make kubernetes FLIGHTS=336776`.
 EVENQ_TEST_KEEP=1 leaves the cluster up, for the next run.
 """
 
@@ -25,8 +25,9 @@ from evenq_helm.outside import Outside
 from evenq.runtime.clock import SystemClock
 from evenq.testing.history import Recorder
 
-FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", "20000"))
+FLIGHTS = int(os.environ.get("EVENQ_TEST_FLIGHTS", "6000"))
 PROBED_SECONDS = 180
+LOAD_SECONDS = 20
 ROLLING_SECONDS = 60
 SMALL = "/mnt/evenq-small"
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2_400)]
@@ -145,7 +146,7 @@ def test_the_leading_rebalancer_is_deleted_while_the_group_grows_and_only_the_ne
     before = explain(kubernetes, desk)
     assert {(row["owner_zone"], row["broker_zone"]) for row in before} == {("north", "north")}
 
-    producer = desk.publish(FLIGHTS)
+    producer = desk.publish(FLIGHTS, rate=FLIGHTS // LOAD_SECONDS)
     wait_until(lambda: desk.consumed > FLIGHTS // 10, 120, "it flows")
     recorder = Recorder(tmp_path / "test.history.jsonl", clock=SystemClock())
     leader = leading_pod(kubernetes)
@@ -174,7 +175,7 @@ def test_a_broker_pod_is_deleted_in_the_middle_and_nothing_is_lost(release: Rele
     desk = Desk(kubernetes, topic="flights", group="delay-desk", strategy="AVG", queues=4)
     for name in MEMBERS:
         desk.consume(name)
-    producer = desk.publish(FLIGHTS)
+    producer = desk.publish(FLIGHTS, rate=FLIGHTS // LOAD_SECONDS)
 
     wait_until(lambda: desk.consumed > FLIGHTS // 4, 120, "a quarter is consumed")
     recorder = Recorder(

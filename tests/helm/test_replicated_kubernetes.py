@@ -128,6 +128,7 @@ def test_a_drain_takes_the_next_copy_only_when_the_one_before_is_in_sync_again(c
     wait_until(copies.serving, 120, "both are back")
 
 
+@pytest.mark.usefixtures("alone")
 def test_the_leader_goes_on_while_the_api_server_is_away_and_is_followed_once_it_is_back(copies: Copies) -> None:
     kubernetes, before, leader = copies.kubernetes, copies.record(), copies.leader()
     reachable = "evenq_broker_replica_record_reachable"

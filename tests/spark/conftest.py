@@ -58,7 +58,7 @@ def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ["JAVA_HOME"] = found.stdout.strip()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.update(quick_spark(tmp_path_factory.mktemp("spark-defaults")))
+    os.environ.update(quick_spark(os.environ["JAVA_HOME"], tmp_path_factory.mktemp("spark-home")))
 
 
 @pytest.fixture(scope="session", autouse=True)

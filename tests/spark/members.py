@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pyspark_evenq import connection
 from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
+from tests.spark.waiting import seconds_until
 
 DRIVER = textwrap.dedent(
     """
@@ -34,12 +34,7 @@ DRIVER = textwrap.dedent(
 
 def within(seconds: float, condition: Callable[[], bool]) -> float | None:
     """Seconds until it was so; None: never."""
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > seconds:
-            return None
-        time.sleep(0.02)
-    return time.monotonic() - began
+    return seconds_until(condition, within_s=seconds)
 
 
 def members(cluster: LocalCluster, group: str) -> dict[str, groups_pb2.Member]:

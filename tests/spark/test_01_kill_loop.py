@@ -29,7 +29,9 @@ ROUNDS = int(os.environ.get("EVENQ_TEST_ROUNDS", "2"))
 SEED = int(os.environ.get("EVENQ_TEST_SEED", "1"))
 ONLY = re.compile(os.environ.get("EVENQ_TEST_ONLY", ""))
 """Kinds of kills in whose names this is found, e.g. `broker` or `driver at (copy|sink)`."""
-RATE = int(os.environ.get("EVENQ_TEST_RATE", "150"))
+RATE = int(os.environ.get("EVENQ_TEST_RATE", "40"))
+EXECUTORS = int(os.environ.get("EVENQ_TEST_EXECUTORS", "1"))
+"""JVMs beside the driver's; they have two processors together."""
 RECOVERY_S = 900.0
 """What a machine may need that starts JVMs all the time and has other work."""
 TRIGGERS_MAX = 2
@@ -59,7 +61,7 @@ def world(tmp_path: Path, spark_environment: None) -> Iterator[World]:
         LocalCluster(brokers=2, rebalancer=False, folder=tmp_path / "cluster", broker_settings=settings) as cluster,
     ):
         (tmp_path / "job").mkdir()
-        made = World(cluster, "chaos", tmp_path / "job")
+        made = World(cluster, "chaos", tmp_path / "job", master=f"local-cluster[{EXECUTORS},{2 // EXECUTORS},600]")
         try:
             yield made
         finally:
@@ -78,8 +80,7 @@ def test_whatever_is_killed_each_message_is_one_row_and_one_message(world: World
                 rounds.append(_round(world, kill, rng))
                 print(f"\n{number + 1:3}. {rounds[-1]}", end="", flush=True)
         left = world.triggers_until_no_lag(seconds=RECOVERY_S)
-        world.driver.peer.stop()
-        world.driver.end()
+        world.driver.rest()
         with Writer(world.cluster.endpoints, world.topics.source, rate=RATE) as more:
             until(60, lambda: more.sent >= 2 * RATE, "nothing is written")
         world.available_now()

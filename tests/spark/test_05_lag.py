@@ -24,8 +24,7 @@ def test_no_lag_is_left_after_the_last_batch(cluster: LocalCluster, tmp_path: Pa
                     until(30, lambda writer=writer: writer.sent >= 100, "nothing is written")  # type: ignore[misc]
                 triggers = world.triggers_until_no_lag(seconds=300)
                 assert max(triggers.values()) <= TRIGGERS_MAX, triggers
-            world.driver.peer.stop()
-            world.driver.end()
+            world.driver.rest()
             with Writer(cluster.endpoints, world.topics.source, rate=200) as writer:
                 until(30, lambda: writer.sent >= 100, "nothing is written")
             world.available_now()

@@ -31,12 +31,13 @@ from tests.spark.members import members, within
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "live"))
 from evenq_live.sending import Stream
 
-SECONDS = int(os.environ.get("EVENQ_TEST_SECONDS", "15"))
-RATE = int(os.environ.get("EVENQ_TEST_RATE", "100"))
+SECONDS = int(os.environ.get("EVENQ_TEST_SECONDS", "10"))
+RATE = int(os.environ.get("EVENQ_TEST_RATE", "50"))
 TOPIC, GROUP = "shared", "mixed"
 QUEUES = 8
 FULL_SECONDS = 60
 HAND_OVER_MS = 10_000
+pytestmark = pytest.mark.timeout(1_800)
 
 
 @pytest.fixture
@@ -67,23 +68,23 @@ def test_two_queries_divide_the_queues_and_one_goes_on_with_all_of_them(
 ) -> None:
     topic.send_each(10)
     one = start("one")
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None, one.exception()
+    assert within(WAIT_S, lambda: topic.progress(topic.name) == [10] * 4) is not None, one.exception()
     two = start("two")
-    assert within(60, lambda: len(members(cluster, topic.name)) == 2) is not None, two.exception()
-    assert within(60, lambda: bool(two.lastProgress)) is not None
+    assert within(WAIT_S, lambda: len(members(cluster, topic.name)) == 2) is not None, two.exception()
+    assert within(WAIT_S, lambda: bool(two.lastProgress)) is not None
 
     def both_read() -> bool:
         topic.send_each(1)
         return any(progress.numInputRows for progress in two.recentProgress)
 
-    assert within(60, both_read) is not None, (one.exception(), two.exception())
+    assert within(WAIT_S, both_read) is not None, (one.exception(), two.exception())
     ends = topic.ends()
-    assert within(60, lambda: topic.progress(topic.name) == ends) is not None
+    assert within(WAIT_S, lambda: topic.progress(topic.name) == ends) is not None
     two.stop()
     assert within(5, lambda: len(members(cluster, topic.name)) == 1) is not None
     topic.send_each(5)
     ends = topic.ends()
-    assert within(60, lambda: topic.progress(topic.name) == ends) is not None, one.exception()
+    assert within(WAIT_S, lambda: topic.progress(topic.name) == ends) is not None, one.exception()
     assert sorted(read(spark, tmp_path / "one") + read(spark, tmp_path / "two")) == topic.every(ends)
 
 
@@ -284,7 +285,6 @@ def judge_changes(readers: list[Reader], below: int, *, in_hand: AbstractSet[int
     assert SECONDS < FULL_SECONDS or stops.keys() == set(Ended), f"a minute has all kinds of stops, not only {stops}"
 
 
-@pytest.mark.timeout(1_800)
 def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster, list[Reader]], tmp_path: Path) -> None:
     cluster, readers = crew
     history = tmp_path / "sender.history.jsonl"

@@ -62,14 +62,16 @@ def follow(spark: Any, cluster: LocalCluster, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def seen(spark: Any, tmp_path: Path) -> Callable[[], Any]:
+    """The rows so far, read again by Spark when there are more batches."""
+    known: tuple[set[str], Any] = (set(), [])
+
     def read() -> Any:
-        if not any((tmp_path / "rows").glob("_spark_metadata/[0-9]*")):
-            return []
-        return (
-            spark.read.schema("topic string, brokerName string, queueId int, body string")
-            .parquet(str(tmp_path / "rows"))
-            .collect()
-        )
+        nonlocal known
+        batches = {entry.name for entry in (tmp_path / "rows").glob("_spark_metadata/[0-9]*")}
+        if batches != known[0]:
+            schema = "topic string, brokerName string, queueId int, body string"
+            known = batches, spark.read.schema(schema).parquet(str(tmp_path / "rows")).collect()
+        return known[1]
 
     return read
 

@@ -99,34 +99,32 @@ def test_a_waiting_query_begins_when_the_other_has_left(cluster: LocalCluster, t
 
 @pytest.mark.parametrize("victim", ["jvm", "runner"])
 def test_a_query_that_is_killed_is_gone_in_5_s_and_its_restart_goes_on(
-    cluster: LocalCluster, topic: Any, spark_errors: Path, tmp_path: Path, victim: str, spark: Any
+    cluster: LocalCluster, topic: Any, start: Any, spark_errors: Path, tmp_path: Path, victim: str
 ) -> None:
-    options = json.dumps({
-        "endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name, "startingOffsets": "earliest",
-        "commitIntervalMs": "50",
-    })  # fmt: skip
+    """The JVM that is killed is that of a driver of its own."""
     topic.send_each(10)
-    running = driver(options, tmp_path / "checkpoint", spark_errors)
-    again = None
+    running = None
     try:
+        if victim == "jvm":
+            options = json.dumps({
+                "endpoints": topic.endpoints, "subscribe": topic.name, "group": topic.name, "startingOffsets": "earliest",
+                "commitIntervalMs": "50",
+            })  # fmt: skip
+            running = driver(options, tmp_path / "checkpoint", spark_errors)
+        else:
+            start("checkpoint")
         assert within(200, lambda: topic.progress(topic.name) == [10] * 4) is not None
         (client_id,) = members(cluster, topic.name)
-        runner = process_of(client_id)
-        if victim == "runner":
-            os.kill(runner, signal.SIGKILL)
-        else:
-            os.kill(jvm_of(running.pid), signal.SIGKILL)
+        os.kill(process_of(client_id) if running is None else jvm_of(running.pid), signal.SIGKILL)
         assert within(5, lambda: client_id not in members(cluster, topic.name)) is not None
-        running.kill()
-        topic.send_each(5)
-        again = driver(options, tmp_path / "checkpoint", spark_errors)
-        assert within(200, lambda: topic.progress(topic.name) == [15] * 4) is not None
     finally:
-        for process in (running, again):
-            if process is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        if running is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    topic.send_each(5)
+    again = start("checkpoint")
+    assert within(200, lambda: topic.progress(topic.name) == [15] * 4) is not None, again.exception()
 
 
 def jvm_of(driver_pid: int) -> int:

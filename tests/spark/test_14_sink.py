@@ -25,6 +25,7 @@ import evenq
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.node import Node
 from evenq.testing.peer import Peer
+from tests.spark.waiting import seconds_until
 
 FAILPOINT = "EVENQ_FAILPOINT"
 SDK_PEER = Path(__file__).parents[1] / "compat" / "python_sdk_peer.py"
@@ -89,12 +90,7 @@ def sink(brokers: LocalCluster) -> Iterator[Sink]:
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return seconds_until(condition, within_s=seconds) is not None
 
 
 def rows(spark: Any, count: int, *, prefix: str = "row") -> Any:

@@ -53,9 +53,7 @@ def server(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) ->
     command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, env={**os.environ, "SPARK_HOME": str(HOME)}
-        )
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         yield f"sc://127.0.0.1:{port}"
     finally:
@@ -72,7 +70,7 @@ def client(server: str) -> Callable[..., str]:
     """Runs a program as a client of the server, and gives what it prints."""
 
     def run(*command: str | Path) -> str:
-        environment = {**os.environ, "SPARK_REMOTE": server, "SPARK_HOME": str(HOME)}
+        environment = {**os.environ, "SPARK_REMOTE": server}
         for _ in range(4):
             done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment, check=False)
             # Spark waits 10 s, whatever is set, for a Python process that it started. On a busy machine that may be too

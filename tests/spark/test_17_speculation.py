@@ -44,7 +44,7 @@ def master(spark_environment: None, tmp_path: Path) -> Iterator[str]:
         ["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
         *(["worker.Worker", "--host", host, *of_worker, address] for host in HOSTS),
     ]
-    environment = {**os.environ, "SPARK_HOME": str(HOME), "SPARK_DAEMON_MEMORY": "300m"}
+    environment = {**os.environ, "SPARK_DAEMON_MEMORY": "300m"}
     with (tmp_path / "cluster.log").open("wb") as log:
         processes = [
             subprocess.Popen(

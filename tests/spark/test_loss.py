@@ -28,6 +28,7 @@ from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
+from tests.spark.waiting import seconds_until
 
 SCHEMA = "brokerName string, queueId int, queueOffset long, body binary"
 READ_TIMEOUT_MS = 1_500
@@ -168,12 +169,7 @@ class Topic:
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return seconds_until(condition, within_s=seconds) is not None
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.spark.waiting import seconds_until
 
 
 @pytest.fixture
@@ -44,12 +45,7 @@ def seen(spark: Any, tmp_path: Path) -> list[tuple[str, int, int]]:
 
 
 def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return seconds_until(condition, within_s=seconds) is not None
 
 
 def rows_in(query: Any) -> list[int]:

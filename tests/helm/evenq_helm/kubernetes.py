@@ -120,8 +120,9 @@ class Kubernetes:
 
 
 def values(*more: str) -> list[str]:
-    """Arguments of helm: our images, small volumes, and a user for the demo's pods."""
-    sets = [f"image.registry={REGISTRY}", f"image.tag={TAG}", "broker.storage.size=1Gi", *more]
+    """Arguments of helm: our images, small volumes, several releases on one node, and a user for the demo's pods."""
+    sets = [f"image.registry={REGISTRY}", f"image.tag={TAG}", "broker.storage.size=1Gi"]
+    sets += ["broker.resources.requests.cpu=50m", *more]
     # Volumes of the test cluster are folders of the machine's disk, whose room is not ours to judge.
     free = ["DISK_USED_MAX_RATIO=0.99", "DISK_FREE_MIN_BYTES=67108864"]
     return [

@@ -21,7 +21,7 @@ from evenq_helm.kubernetes import ROOT, Kubernetes, wait_until
 __all__ = ["RATE", "SDKS", "Figures", "Loaded", "loaded"]
 
 SDKS = ("official", "ours")
-RATE = int(os.environ.get("EVENQ_TEST_LOAD_RATE", "100"))
+RATE = int(os.environ.get("EVENQ_TEST_LOAD_RATE", "50"))
 """Messages a second of each SDK. 500 by `make kubernetes-replicated`, on a machine that has the processors for it."""
 PEER = Path(__file__).resolve().parents[1] / "load_peer.py"
 ENDS_S = 180.0

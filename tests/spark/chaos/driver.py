@@ -1,14 +1,16 @@
 """A driver of the kill loop, in a process of its own: two queries read one topic, one into a table of files and one into a
 second topic.
 
-It says JSON objects and hears lines (`evenq.testing.peer`). A query that fails is started again from its checkpoint, as
-a supervisor would, until the driver should stop or, with `now`, both queries have read what there was.
+It says JSON objects and hears lines (`evenq.testing.peer`): `rest` stops the queries, `now` starts them again from their
+checkpoints with `availableNow`, `stop` ends it all. A query that fails is started again from its checkpoint, as a
+supervisor would, until the driver should stop or, with `now`, both queries have read what there was.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -20,8 +22,6 @@ from pyspark.sql import SparkSession
 HOOKS = Path(__file__).resolve().parent / "hooks"
 PAUSE_S = 0.05
 STARTS_MAX = 500
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For processes that live for half a minute."""
 ROW = "brokerName string, queueId int, queueOffset long, messageGroup string, body binary"
 
 
@@ -33,15 +33,8 @@ def session(settings: dict[str, Any]) -> Any:
     classes = Path(settings["hooks"], "classes")
     builder = SparkSession.builder.master(settings["master"]).appName("chaos")
     for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "700m",
         "spark.executor.memory": "600m",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.python.authenticate.socketTimeout": "120s",
-        "spark.driver.extraClassPath": str(classes),
-        "spark.driver.extraJavaOptions": JAVA,
-        "spark.executor.extraJavaOptions": JAVA,
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",
         "spark.sql.streaming.checkpointFileManagerClass": "LogHooks",
@@ -115,6 +108,7 @@ class Job:
     def stop(self) -> None:
         if self._query is not None:
             self._query.stop()
+        self._query = None
 
 
 def dump(spark: Any, folder: Path) -> int:
@@ -126,26 +120,47 @@ def dump(spark: Any, folder: Path) -> int:
     return len(found)
 
 
-def main() -> None:
-    settings = json.loads(sys.argv[1])
-    stopping = threading.Event()
+def heard() -> queue.Queue[str]:
+    """Lines of the standard input, as they come; `stop` at its end."""
+    lines: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
-        for _ in sys.stdin:
-            break
-        stopping.set()
+        for line in sys.stdin:
+            lines.put(line.strip())
+        lines.put("stop")
 
     threading.Thread(target=listen, daemon=True).start()
+    return lines
+
+
+def run(jobs: list[Job], settings: dict[str, Any]) -> bool:
+    """Keep the queries running; True if they have read what there was, False if the driver should stop."""
+    lines, resting = heard(), False
+    while not all(job.ended for job in jobs):
+        for job in jobs if not resting else ():
+            job.look()
+        try:
+            line = lines.get(timeout=PAUSE_S)
+        except queue.Empty:
+            continue
+        if line == "now":
+            settings["now"], resting = True, False
+            continue
+        for job in jobs:
+            job.stop()
+        if line != "rest":
+            return False
+        resting = True
+        say(resting=True)
+    return True
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
     spark = session(settings)
     jobs = [Job(spark, settings, name) for name in settings["jobs"]]
     say(ready=os.getpid(), at=time.time())
-    while not stopping.is_set() and not all(job.ended for job in jobs):
-        for job in jobs:
-            job.look()
-        stopping.wait(PAUSE_S)
-    for job in jobs:
-        job.stop()
-    rows = dump(spark, Path(settings["folder"])) if settings["now"] and not stopping.is_set() else 0
+    rows = dump(spark, Path(settings["folder"])) if run(jobs, settings) else 0
     say(done=True, rows=rows, at=time.time())
     spark.stop()
 

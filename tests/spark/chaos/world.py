@@ -26,7 +26,7 @@ from typing import Any, Self
 from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
-import pyspark
+from evenq_proofs.quick_spark import spark_home
 from pyspark_evenq import cluster as calls
 
 import evenq
@@ -35,6 +35,7 @@ from evenq.model.queue import MessageQueue
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.peer import Peer
 from tests.spark.chaos.processes import Part, Process, end, left_by, parts
+from tests.spark.waiting import seconds_until
 
 __all__ = ["JOBS", "Driver", "Ends", "Place", "Topics", "World", "Writer", "hooked", "until"]
 
@@ -55,11 +56,9 @@ Ends = Mapping[MessageQueue, int]
 
 def until(seconds: float, condition: Callable[[], Any], what: str) -> float:
     """Wait until it holds, and return how many seconds that took. Raises AssertionError."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"{what}: not within {seconds:.0f} s"
-        time.sleep(TICK_S)
-    return time.monotonic() - began
+    took = seconds_until(condition, within_s=seconds)
+    assert took is not None, f"{what}: not within {seconds:.0f} s"
+    return took
 
 
 class Writer:
@@ -286,6 +285,11 @@ class Driver:
         """Whether its JVM runs."""
         return bool(self.parts(Part.DRIVER))
 
+    def rest(self) -> None:
+        """Stop its queries; itself it stays."""
+        self.peer.write("rest")
+        self.peer.wait(lambda said: any("resting" in one for one in said), seconds=DONE_S)
+
     def diagnosis(self) -> str:
         """What runs of it, the threads of its JVM as far as they are about queries and jobs, and the end of its log."""
         running = collections.Counter(str(process.part) for process in parts(self.peer.process.pid))
@@ -331,7 +335,10 @@ class World:
         return self.drivers[-1]
 
     def start(self, **settings: Any) -> Driver:
-        environment = os.environ | {"SPARK_HOME": str(self._home), "CHAOS_DRIVER": str(len(self.drivers) + 1)}
+        environment = os.environ | {
+            "SPARK_HOME": str(self._home), "CHAOS_DRIVER": str(len(self.drivers) + 1),
+            "SPARK_DIST_CLASSPATH": str(self.hooks / "classes"),
+        }  # fmt: skip
         self.drivers.append(
             Driver(self.settings | settings, self.folder / f"driver-{len(self.drivers)}.log", environment)
         )
@@ -398,13 +405,15 @@ class World:
         return count
 
     def available_now(self) -> None:
-        """The queries once, from their checkpoints to what is there now. Raises AssertionError if a lag is left.
+        """The queries of the driver, which rest, once from their checkpoints to what is there now. Raises AssertionError if
+        a lag is left.
 
         A driver that does not end is killed and started again, as its supervisor would, but only if Spark itself lost
         one of its races as it began.
         """
         ends = self.topics.ends()
-        driver = self.start(now=True)
+        driver = self.driver
+        driver.peer.write("now")
         try:
             driver.peer.wait_done(seconds=DONE_S)
         except AssertionError as error:
@@ -427,15 +436,6 @@ class World:
             driver.end()
         end(left_by(self.hooks))
         self.judge.follower.close()
-
-
-def spark_home(folder: Path) -> Path:
-    """The installed Spark under another name, so that a local cluster keeps its logs there and not in the package."""
-    folder.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name not in {"work", "logs"}:
-            (folder / entry.name).symlink_to(entry)
-    return folder
 
 
 @contextmanager
