@@ -32,13 +32,14 @@ __all__ = [
     "PIECE_BYTES_MAX",
     "RECORDS_BYTES_MAX",
     "STANDS",
+    "LinkEnd",
     "MalformedMessage",
     "MessageReader",
     "Opening",
     "closed_event",
-    "closed_reason",
     "envelope_bytes",
     "envelope_pieces",
+    "link_end",
     "opening_message",
 ]
 
@@ -67,6 +68,16 @@ class Opening:
     """Broker id."""
     receiver: int
     """Broker id."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnd:
+    """Why a link is closed by the side that receives."""
+
+    reason: str
+    """For people, never empty."""
+    taken_over: bool = False
+    """A newer link of the same sender has its place."""
 
 
 # ------------------------------------------------------------------------------------------------------------- out
@@ -296,17 +307,23 @@ STANDS = pb.LinkEvent(stands=pb.LinkStands()).SerializeToString()
 """The link stands."""
 
 
-def closed_event(reason: str) -> bytes:
+def closed_event(end: LinkEnd) -> bytes:
     """The last event of a link."""
-    return pb.LinkEvent(closed=pb.LinkClosed(reason=reason[:REASON_MAX])).SerializeToString()
+    cause = pb.LinkClosed.TAKEN_OVER if end.taken_over else pb.LinkClosed.UNKNOWN
+    return pb.LinkEvent(closed=pb.LinkClosed(reason=end.reason[:REASON_MAX], cause=cause)).SerializeToString()
 
 
-def closed_reason(data: bytes) -> str:
-    """Why the other side closes the link; empty: it stands. Raises MalformedMessage."""
+def link_end(data: bytes) -> LinkEnd | None:
+    """Why the other side closes the link; None: it stands. A cause of a later version is an unknown one. Raises
+    MalformedMessage.
+    """
     try:
         event = pb.LinkEvent.FromString(data)
     except DecodeError as error:
         raise MalformedMessage(f"{len(data)} bytes that are no event of a link: {error}") from error
     if event.WhichOneof("event") == "closed":
-        return event.closed.reason[:REASON_MAX] or "it gave no reason"
-    return ""
+        closed = event.closed
+        return LinkEnd(
+            closed.reason[:REASON_MAX] or "it gave no reason", taken_over=closed.cause == pb.LinkClosed.TAKEN_OVER
+        )
+    return None

@@ -21,13 +21,14 @@ from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     RECORDS_BYTES_MAX,
     STANDS,
+    LinkEnd,
     MalformedMessage,
     MessageReader,
     Opening,
     closed_event,
-    closed_reason,
     envelope_bytes,
     envelope_pieces,
+    link_end,
     opening_message,
 )
 from hypothesis import given
@@ -246,10 +247,17 @@ def test_a_table_of_epochs_is_bounded() -> None:
 
 
 def test_the_answers_of_a_link() -> None:
-    assert closed_reason(STANDS) == ""
-    assert closed_reason(closed_event("it is over")) == "it is over"
-    assert closed_reason(closed_event("x" * 10_000)) == "x" * 500
-    assert closed_reason(closed_event("")) == "it gave no reason"
-    assert closed_reason(b"") == ""
+    assert link_end(STANDS) is None
+    assert link_end(b"") is None
+    for end in (LinkEnd("it is over"), LinkEnd("a newer link came", taken_over=True)):
+        assert link_end(closed_event(end)) == end
+    assert link_end(closed_event(LinkEnd("x" * 10_000))) == LinkEnd("x" * 500)
+    assert link_end(closed_event(LinkEnd(""))) == LinkEnd("it gave no reason")
     with pytest.raises(MalformedMessage, match="no event of a link"):
-        closed_reason(b"\xff")
+        link_end(b"\xff")
+
+
+@pytest.mark.parametrize("cause", [b"", b"\x10\x63"], ids=["none, as of a release before", "99, of a later one"])
+def test_a_link_that_is_closed_for_a_cause_that_is_not_known_was_not_taken_over(cause: bytes) -> None:
+    closed = b"\x0a\x0ait is over" + cause
+    assert link_end(b"\x12" + bytes([len(closed)]) + closed) == LinkEnd("it is over")

@@ -232,14 +232,29 @@ class LinkStands(_Message):
 class LinkClosed(_Message):
     DESCRIPTOR: Descriptor
 
+    class _Cause:
+        ValueType = NewType("ValueType", builtins.int)
+
+    class _CauseWrapper(_EnumTypeWrapper[LinkClosed._Cause.ValueType]):
+        DESCRIPTOR: EnumDescriptor
+        UNKNOWN: LinkClosed._Cause.ValueType
+        TAKEN_OVER: LinkClosed._Cause.ValueType
+
+    class Cause(_Cause, metaclass=_CauseWrapper): ...
+
+    UNKNOWN: Cause.ValueType
+    TAKEN_OVER: Cause.ValueType
+
     reason: builtins.str
+    cause: LinkClosed.Cause.ValueType
 
     def __init__(
         self,
         *,
         reason: builtins.str | None = ...,
+        cause: LinkClosed.Cause.ValueType | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["reason"]) -> None: ...
+    def ClearField(self, field_name: Literal["reason", "cause"]) -> None: ...
 
 class FetchSnapshotRequest(_Message):
     DESCRIPTOR: Descriptor
