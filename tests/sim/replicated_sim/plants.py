@@ -12,7 +12,7 @@ from typing import Any
 
 from evenq_broker.core.replication.actions import Action
 from evenq_broker.core.replication.epoch_table import EpochTable
-from evenq_broker.core.replication.record import GroupRecord, Pair
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import STANDING
 from evenq_broker.core.state.records import Op, TopicPut, encode_op
@@ -178,7 +178,9 @@ def _by_the_record_alone(self: Replica, now_ms: int) -> list[Action]:
     timing, record = self.config.timing, self.record
     if self.role not in STANDING or record is None:
         return []
-    quiet_ms = 0 if record.leader == self.config.broker_id else timing.suspect_ms + self.rank * timing.backoff_ms
+    if record.leader in {NO_LEADER, self.config.broker_id}:
+        return self.stand()
+    quiet_ms = timing.suspect_ms + self.rank * timing.backoff_ms
     return self.stand() if now_ms - self.sign_ms >= quiet_ms else []
 
 
