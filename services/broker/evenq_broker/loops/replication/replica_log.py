@@ -39,6 +39,7 @@ from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
+from evenq_broker.loops.replication.other_history import cut
 
 __all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
 
@@ -325,7 +326,7 @@ class ReplicaLog:
                         self._group, end,
                     )  # fmt: skip
                     return await self._begin_anew(copy, start)
-                await copy.truncate(end)
+                await cut(copy, end, group=self._group)
                 passing("replica.cut")
                 return replica.truncated(end)
             case Reset(start, unclean):
