@@ -127,6 +127,11 @@ class Replica(Leader):
         self.table = self.table.begun(start)
         return []
 
+    def disk_measured(self, *, has_room: bool) -> list[Action]:
+        """How full the disk is: a leader is told with the next report, within `retry_ms` (R22)."""
+        self.has_room = has_room
+        return []
+
     def disk_failed(self, error: Exception) -> list[Action]:
         """A write or sync failed. Nothing after that can be trusted (D9)."""
         return self._crash(error)

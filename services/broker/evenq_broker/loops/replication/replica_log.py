@@ -226,6 +226,11 @@ class ReplicaLog:
             # not have.
             self._store.commit(min(end, self._store.stats.written_end))
 
+    @property
+    def full(self) -> bool:
+        """This broker leads, and refuses messages for want of space."""
+        return self._store is not None and self._store.full is not None
+
     def at_hand(self, start: int, end: int) -> bytes | None:
         """See LogActions."""
         return None if self._store is None else self._store.recent(start, end)

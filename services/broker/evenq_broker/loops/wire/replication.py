@@ -146,10 +146,16 @@ def _put(message: pb.ReplicationMessage, body: Body) -> None:
             reply = pb.EpochsReply(number=number, session=session, table_start=table.start, end=end)
             reply.table.extend(_entries(table.entries))
             message.epochs_reply.CopyFrom(reply)
-        case FollowerProgress(end, confirmed, wants, ahead, queued, again):
+        case FollowerProgress(end, confirmed, wants, ahead, queued, again, has_room):
             message.progress.CopyFrom(
                 pb.ReplicationProgress(
-                    end=end, confirmed=confirmed, wants=wants, ahead=ahead, queued=queued, again=again
+                    end=end,
+                    confirmed=confirmed,
+                    wants=wants,
+                    ahead=ahead,
+                    queued=queued,
+                    again=again,
+                    has_room=has_room,
                 )
             )
         case Nomination(end):
@@ -285,8 +291,9 @@ def _body_of(message: pb.ReplicationMessage) -> Body:
         case "progress":
             progress = message.progress
             return FollowerProgress(
-                progress.end, progress.confirmed, progress.wants, progress.ahead, progress.queued, progress.again
-            )
+                progress.end, progress.confirmed, progress.wants, progress.ahead, progress.queued, progress.again,
+                progress.has_room,
+            )  # fmt: skip
         case "nomination":
             return Nomination(message.nomination.end)
         case "refusal":

@@ -43,7 +43,7 @@ ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tupl
 BODIES = st.one_of(
     st.builds(EpochsRequest, NUMBERS),
     st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
-    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans()),
+    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans(), st.booleans()),
     st.builds(Records, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS, NUMBERS, st.binary(max_size=64)),
     st.builds(Nomination, NUMBERS),
     st.just(Refusal()),
@@ -100,10 +100,10 @@ def test_a_follower_of_an_older_version_takes_nothing_ahead() -> None:
 
 def test_a_leader_of_an_older_version_reads_what_it_knows_of_a_report() -> None:
     assert list(envelope_pieces(told_by(FollowerProgress(20, 10, True)))) == [OLD_PROGRESS]
-    [new] = envelope_pieces(told_by(FollowerProgress(20, 10, True, ahead=4096, queued=5, again=True)))
+    [new] = envelope_pieces(told_by(FollowerProgress(20, 10, True, ahead=4096, queued=5, again=True, has_room=True)))
     old = pb.ReplicationMessage.FromString(OLD_PROGRESS)
     read = pb.ReplicationMessage.FromString(new)
-    for field in ("ahead", "queued", "again"):
+    for field in ("ahead", "queued", "again", "has_room"):
         read.progress.ClearField(field)
     assert read == old, "the fields that it does not know are beside those that it does"
 

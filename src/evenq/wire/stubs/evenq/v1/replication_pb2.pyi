@@ -129,6 +129,7 @@ class ReplicationProgress(_Message):
     ahead: builtins.int
     queued: builtins.int
     again: builtins.bool
+    has_room: builtins.bool
 
     def __init__(
         self,
@@ -139,8 +140,9 @@ class ReplicationProgress(_Message):
         ahead: builtins.int | None = ...,
         queued: builtins.int | None = ...,
         again: builtins.bool | None = ...,
+        has_room: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["end", "confirmed", "wants", "ahead", "queued", "again"]) -> None: ...
+    def ClearField(self, field_name: Literal["end", "confirmed", "wants", "ahead", "queued", "again", "has_room"]) -> None: ...
 
 class ReplicationRecords(_Message):
     DESCRIPTOR: Descriptor
