@@ -81,6 +81,7 @@ WHAT_TO_DO = {
     "StoreFull": "Free disk space, or raise the limit. [Runbook](../operating/runbooks/SendsRefused.md).",
     "StorePoisoned": "Look at the disk, restart the broker; it recovers what was acknowledged.",
     "StoreCorrupted": "`evenq store verify DIR` names each damage. [Runbook](../operating/store_corrupted.md).",
+    "WithinRecord": "Start the copy that the text names with an empty folder: its log is not that of its group.",
     "RecordsDamaged": "Nothing: they are fetched again. If it stays: `evenq store verify DIR` of the leader.",
     "StoreLocked": "Stop the other process, or choose another folder.",
     "SettingsError": "Correct the setting; the text names the nearest known one or the bounds.",

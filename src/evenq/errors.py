@@ -334,6 +334,12 @@ class StoreCorrupted(StoreError):
         self.log_offset = log_offset
 
 
+class WithinRecord(StoreError):
+    """A log offset that should lie between two groups of records lies within one. The log itself is whole there, so who
+    named the offset has another log.
+    """
+
+
 class RecordsDamaged(StoreError):
     """Bytes of another broker's log are not as that one wrote them, or do not go on where they should. None was stored.
 

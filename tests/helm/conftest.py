@@ -105,9 +105,8 @@ def kubernetes(
 
     def begin() -> None:
         kubernetes = Kubernetes(folder)
-        with ThreadPoolExecutor(
-            1
-        ) as beside:  # one after the other: the cluster comes up, and takes each image as it is built
+        # One after the other: the cluster comes up, and takes each image as it is built.
+        with ThreadPoolExecutor(1) as beside:
             up = beside.submit(subprocess.run, [folder / "up"], check=True, timeout=1_800, stdout=subprocess.DEVNULL)
             tasks: list[Future[Any]] = [up]
             for image in IMAGES:

@@ -107,9 +107,9 @@ def test_a_copy_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """D9, R7, R8, decision 85: without a follower that has no room writes go on. A leader refuses messages and leads on,
-    for copies mostly have disks of one size; an operator moves the lead.
+    and an operator moves the lead where leaders do not by themselves.
     """
-    settings = {**TO_THE_LAST_BYTE, "STORE__DISK_FREE_MIN_BYTES": str(4 * MIB)}
+    settings = {**TO_THE_LAST_BYTE, "STORE__DISK_FREE_MIN_BYTES": str(4 * MIB), "REPLICATION__RELIEF_MS": "0"}
     with ExitStack() as stack:
         for number in (0, 1):
             stack.enter_context(small_volume(tmp_path / f"{NAME}-{number}"))
@@ -150,6 +150,44 @@ def test_a_copy_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
         assert leader_of(cluster) is follower, "it has everything again"
         ballast.unlink()
         in_sync(cluster, 3)
+
+
+def test_a_leader_whose_disk_is_full_lets_a_copy_with_room_lead_if_enough_copies_have_room(tmp_path: Path) -> None:
+    """R22, decision 86. With too few it leads on: copies without room would soon be out of sync, and then not even
+    acknowledgements were taken.
+    """
+    settings = {
+        **TO_THE_LAST_BYTE, "STORE__DISK_FREE_MIN_BYTES": str(4 * MIB), "REPLICATION__RELIEF_MS": "1000",
+    }  # fmt: skip
+    with ExitStack() as stack:
+        for number in (0, 1):
+            stack.enter_context(small_volume(tmp_path / f"{NAME}-{number}"))
+        cluster = stack.enter_context(group(tmp_path, **settings))
+        leader, follower = copy_of(cluster, 0), copy_of(cluster, 1)
+        sent = send(cluster, 20)
+        in_sync(cluster, 3)
+        assert leader_of(cluster) is leader, "the lowest id founds"
+
+        ballast = fill(tmp_path / follower.name, but_bytes=6 * MIB)
+        until(lambda: 0 < figure(follower, "evenq_store_disk_free_bytes") < 8 * MIB)
+        time.sleep(2)  # it says so to its leader once a second
+        filled = fill(tmp_path / leader.name, but_bytes=2 * MIB)
+        until(lambda: "move-leader" in readiness(leader), lambda: readiness(leader))
+        assert set(received(cluster, len(sent))) == set(sent)
+        time.sleep(3)
+        assert events(leader, "is asked to lead") == [], "one copy that has room, and two are needed"
+
+        ballast.unlink()
+        until(lambda: events(leader, "is asked to lead"), leader.log_text)
+        until(lambda: figure(leader, "evenq_broker_replica_role", 'role="fetching"') == 1, leader.log_text)
+        sent += send(cluster, 20, begin=20)
+        in_sync(cluster, 3)
+        (line,) = events(leader, "is asked to lead")
+        assert line.startswith(f"replica {NAME}: this leader's disk has no room for messages, that of copy ")
+        time.sleep(3)
+        assert not any(events(node, "is asked to lead") for node in cluster.brokers if node is not leader), "no round"
+        assert set(received(cluster, 20)) >= set(sent[20:])
+        filled.unlink()
 
 
 @contextmanager

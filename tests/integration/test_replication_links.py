@@ -47,8 +47,8 @@ from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.wire.replication import (
     RECORDS_BYTES_MAX,
     Opening,
-    closed_reason,
     envelope_pieces,
+    link_end,
     opening_message,
 )
 from evenq_broker.rpc.replication.replication import replication_rpcs
@@ -250,9 +250,9 @@ async def raw_link(net: GrpcNet, address: str, *messages: bytes, opening: Openin
 
     async with aclosing(net.stream(address, LINK, requests(), timeout_ms=60_000)) as frames:
         async for data in frames:
-            reason = closed_reason(data)
-            if reason:
-                return reason
+            end = link_end(data)
+            if end is not None:
+                return end.reason
     return ""
 
 

@@ -16,7 +16,7 @@ from replication_model.founding import Founding, FoundingWorld
 from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, UNCLEAN_MUTANTS
 from replication_model.search import Scope, Search
 from replication_model.unclean import Unclean, UncleanWorld
-from replication_model.walks import ChangingCopies, HandingOver, play
+from replication_model.walks import ChangingCopies, FullDisks, HandingOver, play
 from replication_model.world import Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
@@ -42,6 +42,14 @@ def test_leaders_that_hand_over_or_go_on_after_all_break_no_invariant_and_heal()
     assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
     assert sum(outcome.committed for outcome in outcomes) > WALKS // 2
     assert sum(walk.resumed for walk in walks) > WALKS // 8
+
+
+def test_leaders_that_hand_over_because_their_disks_are_full_break_no_invariant_and_heal() -> None:
+    walks = [FullDisks(seed, Rules()) for seed in range(WALKS)]
+    outcomes = [walk.play() for walk in walks]
+    assert [(outcome.seed, outcome.problem) for outcome in outcomes if outcome.problem] == []
+    assert sum(outcome.healed_rounds > 0 for outcome in outcomes) > WALKS // 16
+    assert sum(walk.handed for walk in walks) > WALKS // 16
 
 
 def test_copies_that_come_and_go_break_no_invariant_and_heal() -> None:

@@ -36,5 +36,6 @@ def replica_config(
             lag_ms=settings.lag_ms,
             retry_ms=min(settings.renew_ms, RETRY_MS),
             drain_ms=max(1, broker_settings.drain_ms),
+            relief_ms=settings.relief_ms,
         ),
     )

@@ -45,6 +45,7 @@ from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
+from evenq_broker.loops.replication.relief import watch_room
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.replication.shared_pieces import SharedPieces
@@ -203,18 +204,18 @@ class ReplicatedApp:
         if self._forwarder is not None:
             await self._forwarder.open()
         self._page = await self._edges.open_page(
-            host=settings.host,
-            port=settings.metrics_port,
-            metrics=self._metrics,
-            ready=lambda: not self._why_not_ready(),
-            why=self._why_not_ready,
-            queues=self._queue_metrics,
-        )
+            host=settings.host, port=settings.metrics_port, metrics=self._metrics,
+            ready=lambda: not self._why_not_ready(), why=self._why_not_ready, queues=self._queue_metrics,
+        )  # fmt: skip
         links.start()
         assert runtime.failed is not None
         runtime.failed.add_done_callback(lambda failed: None if failed.cancelled() else driver.fail(failed.result()))
         driver.start()
-        for loop in (*self._log.spawned(), self._log.disk.watch(disk)):
+        watching_room = watch_room(
+            driver, self._log, self._control, options, segment_bytes=self._segment_bytes, blocks=disk.blocks,
+            clock=clock, group=settings.broker_name,
+        )  # fmt: skip
+        for loop in (*self._log.spawned(), self._log.disk.watch(disk), watching_room):
             task = spawn(loop, name="replica log")
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -244,7 +245,7 @@ class ReplicatedApp:
             and driver is not None
             and whole
             and not driver.leads
-            and self._sees_others(driver)
+            and driver.peers.connected - {self.settings.replication.broker_id}
         ):
             # Clients that still come, and those that were cut off by the hand-over, find the way to the leader here.
             await self._clock.sleep_ms(LEAVE_MS)
@@ -271,9 +272,6 @@ class ReplicatedApp:
         if self._place is not None:
             await self._place.close()
         await self._auth.close()
-
-    def _sees_others(self, driver: ReplicaDriver) -> bool:
-        return bool(driver.peers.connected - {self.settings.replication.broker_id})
 
     # The term of leadership (LeaderTerm).
 

@@ -79,6 +79,14 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         le=600_000,
         description="A copy that is silent or behind for this time is no longer counted as in sync, ms.",
     )
+    relief_ms: int = Field(
+        default=60_000,
+        ge=0,
+        le=86_400_000,
+        description="A leader that refuses messages because its disk is full lets a copy in sync with more room lead, "
+        "if as many other copies as min_in_sync have room: at most once in this time, and once it has led for it, ms; "
+        "0 = never.",
+    )
     follower_reads: bool = Field(
         default=True,
         description="While this broker follows, it answers readers that take committed messages from any copy, at its "

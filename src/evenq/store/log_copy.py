@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from evenq.errors import BodyTooLarge, Error, RecordsDamaged, StoreError, StoreFull, StorePoisoned
+from evenq.errors import BodyTooLarge, Error, RecordsDamaged, StoreError, StoreFull, StorePoisoned, WithinRecord
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.failpoints import passing
 from evenq.store import copy_trim, epoch_file, log_tail, lost_tail, opening, segment, snapshot_copy
@@ -201,8 +201,8 @@ class LogCopy(CopyRepair):
         return await self._run(lambda: keep(self._disk, self._pieces, start, self._end))
 
     async def truncate(self, end: int) -> None:
-        """Cut the log at `end`, where a group must end; on disk when it returns. Raises StoreError for another place,
-        StoreFull if nothing was changed yet, StorePoisoned.
+        """Cut the log at `end`, where a group must end; on disk when it returns. Raises WithinRecord for a place within
+        one, StoreError for one outside the log, StoreFull if nothing was changed yet, StorePoisoned.
         """
         await self._change(lambda: self._truncate(end))
 
@@ -494,4 +494,4 @@ class LogCopy(CopyRepair):
             if ends:
                 return
             if ends is False:
-                raise StoreError(f"the log cannot be cut at {end}: no group of records ends there")
+                raise WithinRecord(f"the log cannot be cut at {end}: no group of records ends there")

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from evenq.errors import StoreCorrupted, StoreError
+from evenq.errors import StoreCorrupted, StoreError, WithinRecord
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.record import FLAG_MORE, FRAME_FIELDS, HEADER_BYTES, MAGIC, PADDING
@@ -43,12 +43,18 @@ class LogPieces:
         """Whole groups from `start` on, padding included: at most `bytes_max`, but at least one group, however large,
         and never beyond `end`. Both must be places between groups, `end` not behind the log's; b"" if they are equal.
 
-        Blocks on the disk. Raises StoreCorrupted for a place without a record, and StoreError if the file is not there
-        (any more) or no group ends between the two.
+        Blocks on the disk. Raises StoreCorrupted for a place without a record, WithinRecord if the log is whole there
+        and no group ends at `start`, and StoreError if the file is not there (any more) or no group ends between the
+        two.
         """
         if start >= end:
             return b""
-        stop = self._stop(start, end, bytes_max)
+        try:
+            stop = self._stop(start, end, bytes_max)
+        except StoreCorrupted as error:
+            if error.log_offset == start and self.ends_group(segment_of(start, self._segment_bytes)[0], start) is False:
+                raise WithinRecord(f"{self._name(start)} lies within a group of records") from error
+            raise
         parts = []
         while start < stop:
             file_start, position = segment_of(start, self._segment_bytes)

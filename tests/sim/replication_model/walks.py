@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evenq_broker.core.replication.config import Mode, Timing
 from evenq_broker.core.replication.membership import AddCopy, CopyChange, RemoveCopy, SetMinimum
-from evenq_broker.core.replication.rules import LEADING, Role
+from evenq_broker.core.replication.rules import LEADING, NOTHING, Role
 
 from replication_model.world import MIN_ISR, Rules, Violation, World
 
@@ -292,6 +292,43 @@ class HandingOver(Walk):
         super().append()
 
 
+class FullDisks(Walk):
+    """A walk in which disks fill and get room again, and leaders without room hand over to copies that have (R22)."""
+
+    full: frozenset[int] = frozenset()
+    handed = 0
+
+    def made(self, rules: Rules, mode: Mode, timing: Timing) -> World:
+        return super().made(rules, mode, replace(timing, relief_ms=timing.retry_ms))
+
+    def append(self) -> None:
+        self.look()
+        taking = [node.id for node in self.world.nodes if node.id not in self.full and node.replica is not None]
+        if taking:
+            self.world.append(taking[int(self.rng.random() * len(taking))])
+
+    def tick(self) -> None:
+        self.look()
+        super().tick()
+
+    def look(self) -> None:
+        """Disks fill, mostly those of leaders, and who is out of room hands over if the rules say so."""
+        world, chance = self.world, self.rng.random
+        if chance() < 0.05:
+            leading = [node.id for node in world.nodes if node.replica is not None and node.replica.role in LEADING]
+            self.full = frozenset(leading if chance() < 0.8 else [self.one()])
+        for node in world.nodes:
+            replica = node.replica
+            if replica is None:
+                continue
+            world.run(node, replica.disk_measured(has_room=node.id not in self.full))
+            if replica.role is Role.DRAINING and chance() < 0.2:
+                world.resume(node.id)
+            elif node.id in self.full and (to := replica.relief(world.now_ms)) != NOTHING:
+                self.handed += 1
+                world.run(node, replica.drain(world.now_ms, to=to, within_ms=QUICK.lag_ms))
+
+
 class ChangingCopies(Walk):
     """A walk in which copies are added and removed again and again, and the minimum changes; a fourth broker waits."""
 
@@ -325,4 +362,4 @@ def play(seed: int, rules: Rules, steps: int = STEPS) -> Outcome:
     return Walk(seed, rules).play(steps)
 
 
-__all__ = ["ChangingCopies", "HandingOver", "Outcome", "Walk", "play"]
+__all__ = ["ChangingCopies", "FullDisks", "HandingOver", "Outcome", "Walk", "play"]

@@ -9,7 +9,7 @@ import threading
 import pytest
 from evenq_proofs.fault_disk import FaultDisk
 
-from evenq.errors import StoreCorrupted, StoreError
+from evenq.errors import StoreCorrupted, StoreError, WithinRecord
 from evenq.store import Append, FlushMode, log_pieces
 from evenq.store.disk import ReadOnlyDisk
 from evenq.store.log_pieces import LogPieces
@@ -97,8 +97,6 @@ def test_a_place_without_a_record_is_named(written):
     frame = log.frames[20][0]
     start, byte = frame // SEGMENT * SEGMENT, frame % SEGMENT
     pieces = LogPieces(disk, SEGMENT)
-    with pytest.raises(StoreCorrupted, match=rf"commitlog/{0:020d} at byte 1 .log offset 1. is damaged"):
-        pieces.read(1, log.boundaries[-1], 100)
     disk.files[f"commitlog/{start:020d}"].data[byte + 4] ^= 1  # the magic
     with pytest.raises(StoreCorrupted, match=rf"commitlog/{start:020d} at byte {byte} .log offset {frame}. is damaged"):
         pieces.read(0, log.boundaries[-1], 1 << 20)
@@ -107,6 +105,21 @@ def test_a_place_without_a_record_is_named(written):
     del disk.files[f"commitlog/{last // SEGMENT * SEGMENT:020d}"].data[last % SEGMENT + HEADER_BYTES :]
     with pytest.raises(StoreCorrupted, match="the file ends here, and the log does not"):
         pieces.read(0, log.boundaries[-1], 1 << 20)
+
+
+def test_a_place_within_a_group_is_told_from_damage(written):
+    disk, log = written(rounds=8)
+    pieces, end = LogPieces(disk, SEGMENT), log.boundaries[-1]
+    first, last = log.boundaries[4], log.boundaries[6]
+    frames = {at for at, _ in log.frames}
+    for place in range(first + 1, last, 7):
+        if place not in frames and -place % SEGMENT >= HEADER_BYTES:  # where no header fits in, a file just ends
+            with pytest.raises(WithinRecord, match=rf"log offset {place}. lies within a group of records"):
+                pieces.read(place, end, 1 << 20)
+    start, byte = first // SEGMENT * SEGMENT, first % SEGMENT
+    disk.files[f"commitlog/{start:020d}"].data[byte + 4] ^= 1  # the magic: a place between groups, and damage
+    with pytest.raises(StoreCorrupted, match=rf"log offset {first}. is damaged"):
+        pieces.read(first, end, 1 << 20)
 
 
 def test_a_file_that_is_gone_is_named_and_is_no_damage(written):

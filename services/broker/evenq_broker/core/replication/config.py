@@ -39,6 +39,8 @@ class Timing:
     """Between repeats of what may have been lost: requests, reads, unknown compare-and-sets, signs of life to peers."""
     drain_ms: int = 10_000
     """Longest wait of a drain for a successor."""
+    relief_ms: int = 60_000
+    """A leader whose disk is full hands over for that once in this time, and not before it has led for it; 0: never."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_ms <= self.renew_ms < self.suspect_ms:

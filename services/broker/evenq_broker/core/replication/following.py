@@ -138,7 +138,7 @@ class Follower(Rules):
         queued = self._received_end() - self.end if ahead else 0
         self.reported = self.end
         progress = FollowerProgress(
-            self.end, min(self._confirmed_end(), self.end), wants, ahead, queued, again and ahead > 0
+            self.end, min(self._confirmed_end(), self.end), wants, ahead, queued, again and ahead > 0, self.has_room
         )
         return [Send(record.leader, self._envelope(progress))]
 

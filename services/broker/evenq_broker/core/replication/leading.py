@@ -67,7 +67,8 @@ class Leader(Follower):
         # What was confirmed in an earlier epoch may have been cut since, so everything counts from this epoch on (R5,
         # R8).
         self.acks, self.heard, self.caught_up, self.windows = {}, {}, {}, {}
-        self.silent = frozenset()
+        self.silent = self.roomy = frozenset()
+        self.calm_ms = self.ticked_ms
         self.epoch_start_end = self.drain_since_ms = self.successor = NOTHING
         self.nominated = frozenset()
         return [AppendEpochStart(self.max_epoch)]
@@ -178,7 +179,11 @@ class Leader(Follower):
         # (its #3015).
         if received > self.end:
             return [ClosePeer(sender, f"its log ends at {received}, that of its leader at {self.end}")]
-        self._confirm(Pair(sender, envelope.store_id), progress.confirmed)
+        pair = Pair(sender, envelope.store_id)
+        self._confirm(pair, progress.confirmed)
+        has_room = progress.has_room and pair in self._view()
+        if has_room is not (pair in self.roomy):
+            self.roomy = self.roomy ^ {pair}
         self.heard = {**self.heard, sender: now_ms}
         window = reported(self.windows.get(sender), progress)
         if window is not None:
@@ -317,9 +322,20 @@ class Leader(Follower):
         if self.role is not Role.READY:
             return [HandedOver(self.leader_id(), self.max_epoch)]
         self._move(Role.DRAINING)
+        self.calm_ms = now_ms
         self.drain_since_ms, self.drain_ms = now_ms, within_ms or self.config.timing.drain_ms
         self.successor = to
         return self._nominate()
+
+    def relief(self, now_ms: int) -> int:
+        """R22: who should lead because this leader's disk has no room for messages, to be asked by `drain`; `NOTHING`:
+        no copy, or not yet. Terms that end so are at least `relief_ms` long, so leads do not go round.
+        """
+        relief_ms = self.config.timing.relief_ms
+        if self.role is not Role.READY or not relief_ms or now_ms - self.calm_ms < relief_ms:
+            return NOTHING
+        roomy = self._have_room()
+        return min(roomy, key=lambda pair: (-self._end_of(pair), pair.broker_id)).broker_id if roomy else NOTHING
 
     def resume(self) -> list[Action]:
         """Take a drain back that found no successor, and take records again. Safe although a nominee may still win: it

@@ -65,6 +65,8 @@ class FollowerProgress:
     """How much behind `end` has come and is not written yet."""
     again: bool = False
     """True: what was sent behind `end` + `queued` has not come, send it again."""
+    has_room: bool = False
+    """True: my disk has room for messages, should I lead (R22). False also of who says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,13 @@ from evenq_broker.core.replication.messages import (
     Refusal,
     fault_of,
 )
-from evenq_broker.core.replication.record import Seen, UncleanElection, first_record, restored_record
+from evenq_broker.core.replication.record import (
+    NO_LEADER,
+    Seen,
+    UncleanElection,
+    first_record,
+    restored_record,
+)
 from evenq_broker.core.replication.rules import LEADING, NEVER, STANDING, InvariantBroken, Role
 
 __all__ = ["Replica"]
@@ -119,6 +125,11 @@ class Replica(Leader):
         if start > self.hw:
             raise InvariantBroken(f"retention removed up to {start}, but only {self.hw} is committed")
         self.table = self.table.begun(start)
+        return []
+
+    def disk_measured(self, *, has_room: bool) -> list[Action]:
+        """How full the disk is: a leader is told with the next report, within `retry_ms` (R22)."""
+        self.has_room = has_room
         return []
 
     def disk_failed(self, error: Exception) -> list[Action]:
@@ -347,9 +358,10 @@ class Replica(Leader):
             return []
         if now_ms - self.read_ms > timing.blind_ms or self.read_ms < self.lost_ms:
             return []  # what is proposed now may be carried out when the record is back, before its leader renews it
-        own = record.leader == self.config.broker_id  # of an earlier start: no copy leads (R2)
+        if record.leader in {NO_LEADER, self.config.broker_id}:
+            return self.stand()  # no copy ever led, or this one did in an earlier start (R2): none is to be waited for
         # Any winner is safe (R1). The one with the longest log first, so that less is cut and fewer stand at once.
-        quiet_ms = 0 if own else timing.suspect_ms + self.rank * timing.backoff_ms
+        quiet_ms = timing.suspect_ms + self.rank * timing.backoff_ms
         return self.stand() if now_ms - self._lived_ms() >= quiet_ms else []
 
     # Invariants.

@@ -71,11 +71,11 @@ class Rules:
     """See the module. Attributes are for reading; only events change them."""
 
     __slots__ = (
-        "acks", "again_ms", "attempted", "cas", "caught_up", "changed_ms", "config", "drain_ms", "drain_since_ms",
-        "durable", "end", "epoch_start_end", "gap_at", "heard", "hw", "hw_epoch", "leader_ms", "lost_ms", "max_epoch",
-        "nominated", "number", "own_pair", "persisting", "queued", "rank", "read_ms", "reported", "request",
-        "retried_ms", "role", "seen", "session", "sign_ms", "silent", "store_id", "successor", "table", "ticked_ms",
-        "windows", "writing",
+        "acks", "again_ms", "attempted", "calm_ms", "cas", "caught_up", "changed_ms", "config", "drain_ms",
+        "drain_since_ms", "durable", "end", "epoch_start_end", "gap_at", "has_room", "heard", "hw", "hw_epoch",
+        "leader_ms", "lost_ms", "max_epoch", "nominated", "number", "own_pair", "persisting", "queued", "rank",
+        "read_ms", "reported", "request", "retried_ms", "role", "roomy", "seen", "session", "sign_ms", "silent",
+        "store_id", "successor", "table", "ticked_ms", "windows", "writing",
     )  # fmt: skip
 
     queued: tuple[Records, ...]
@@ -137,6 +137,8 @@ class Rules:
         """What the writer copies just now."""
         self.queued, self.gap_at = (), NOTHING
         self.rank = self.reported = 0
+        self.has_room = False
+        """Its disk has room for messages, as the owner said last."""
         # Leader.
         self.acks: Mapping[Pair, int] = {}
         """What each pair confirmed in this epoch."""
@@ -148,6 +150,10 @@ class Rules:
         """Pairs that do not keep up, as of the last look; at the minimum they stay in the in-sync set (R9)."""
         self.windows: Mapping[int, Window] = {}
         """Broker that takes records -> what it was sent."""
+        self.roomy: frozenset[Pair] = frozenset()
+        """Pairs that say that their disks have room for messages."""
+        self.calm_ms = NEVER
+        """When its term began, or its last drain."""
         self.epoch_start_end = NOTHING
         """End of the own epoch-start record."""
         self.drain_since_ms = NOTHING
@@ -288,6 +294,16 @@ class Rules:
     def _keeps_floor(self, rest: tuple[Pair, ...]) -> bool:
         """R16: enough copies in sync stay, and keep up, when a member goes."""
         return self._meets_floor(sum(1 for pair in rest if pair == self.own_pair or pair not in self.silent))
+
+    def _have_room(self) -> tuple[Pair, ...]:
+        """R22: other copies in sync that keep up and have room. Fewer than the minimum are none: while one of them led,
+        the others would fill up to their last byte and fall out of sync, and then nothing could be taken, not even an
+        acknowledgement.
+        """
+        roomy = tuple(
+            pair for pair in self._view() if pair != self.own_pair and pair in self.roomy and pair not in self.silent
+        )
+        return roomy if self._meets_floor(len(roomy)) else ()
 
     def _may_need(self, copies: int) -> bool:
         """R18: the minimum rises only to what is in sync and keeps up, so all that was committed has as many copies."""

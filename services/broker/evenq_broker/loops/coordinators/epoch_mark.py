@@ -14,13 +14,15 @@ from pathlib import Path
 
 from evenq.store.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused
-from evenq_broker.loops.coordinators.coordinator import RecordWentBack
+from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
 
 __all__ = ["EpochMark", "MarkUnusable", "replace_file"]
 
 
-class MarkUnusable(OSError):
-    """The mark cannot be written; the text names it, and what to do."""
+class MarkUnusable(CoordinatorUnknown):
+    """The mark cannot be read or written, so what the record says may not be used; names the mark, and what to do. The
+    disk is this broker's own, whatever keeps the record.
+    """
 
 
 class EpochMark:
@@ -33,7 +35,7 @@ class EpochMark:
 
     def accept(self, record: GroupRecord | None, place: str) -> None:
         """Keep what was read, before it is used; None: there is no record. `place` names the record to people. Raises
-        RecordWentBack, RecordRefused for a file that is no mark, MarkUnusable, OSError.
+        RecordWentBack, RecordRefused for a file that is no mark, MarkUnusable.
         """
         epoch, version = self.highest()
         if record is None:
@@ -50,7 +52,7 @@ class EpochMark:
                 "back: put the newest state there, or write it anew as docs/operating/runbooks/GroupRecordAway.md says"
             )
         if record.epoch > epoch or (epoch, version) == (0, 0):
-            self._write(record)
+            self._write(record, place)
         self._seen = max(self._seen, (record.epoch, record.version))
 
     def check_proposal(self, record: GroupRecord) -> None:
@@ -67,17 +69,17 @@ class EpochMark:
         return ((record.epoch, record.version) if record is not None else (0, 0)) < self.highest()
 
     def highest(self) -> tuple[int, int]:
-        """Epoch and version; (0, 0): none was seen. Raises RecordRefused, OSError."""
+        """Epoch and version; (0, 0): none was seen. Raises RecordRefused, MarkUnusable."""
         if self._seen == (0, 0):
             self._seen = self._read()
         return self._seen
 
-    def _write(self, record: GroupRecord) -> None:
+    def _write(self, record: GroupRecord, place: str) -> None:
         try:
             replace_file(self.path, f"{record.epoch} {record.version}\n")
         except OSError as error:
             raise MarkUnusable(
-                error.errno, f"what this broker saw of it cannot be kept in {self.path}: {not_written(error)}"
+                f"what this broker saw of the group record {place} cannot be kept in {self.path}: {not_written(error)}"
             ) from error
 
     def _read(self) -> tuple[int, int]:
@@ -86,6 +88,11 @@ class EpochMark:
             return int(epoch), int(version)
         except FileNotFoundError:
             return 0, 0
+        except OSError as error:
+            raise MarkUnusable(
+                f"what this broker saw of the group record cannot be read from {self.path}: {error.strerror or error}; "
+                "it must be able to read and write that file"
+            ) from error
         except ValueError as error:
             raise RecordRefused(f"{self.path} must hold an epoch and a version, two numbers: {error}") from error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from evenq.runtime.clock import Clock
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, Seen, record_fields, record_of
 from evenq_broker.loops.coordinators.coordinator import BYTES_MAX, CoordinatorUnknown, parsed_record
-from evenq_broker.loops.coordinators.epoch_mark import EpochMark, MarkUnusable, replace_file
+from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
 
 __all__ = ["FileCoordinator"]
 
@@ -116,8 +116,6 @@ class FileCoordinator:
             yield True
 
     def _unknown(self, done: str, error: OSError) -> CoordinatorUnknown:
-        if isinstance(error, MarkUnusable):
-            return CoordinatorUnknown(f"the group record {self._path} cannot be {done}: {error.strerror}")
         return CoordinatorUnknown(
             f"the group record {self._path} cannot be {done}: {error.strerror or error}; all brokers of the group need "
             "a folder on this machine that they may write"

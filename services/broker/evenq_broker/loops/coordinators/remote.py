@@ -24,7 +24,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq_broker.core.replication.record import GroupRecord, Seen, record_fields
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack, parsed_record
-from evenq_broker.loops.coordinators.epoch_mark import EpochMark, MarkUnusable
+from evenq_broker.loops.coordinators.epoch_mark import EpochMark
 
 __all__ = ["Look", "RecordStore", "RemoteCoordinator", "RemoteTiming", "StoredRecord", "stored_of"]
 
@@ -161,8 +161,6 @@ class RemoteCoordinator:
             raise self._noted(error) from error.__cause__
         except Error as error:
             raise self._unknown(done, error.message) from error
-        except OSError as error:
-            raise self._unknown(done, self._of_mark(error)) from error
         if not self._reached:
             self._reached = True
             log.info("the group record %s is reached again", self._store.name)
@@ -177,11 +175,6 @@ class RemoteCoordinator:
             log.warning("%s; the leader goes on, no other copy can be elected meanwhile", error.message)
         error.is_logged = True
         return error
-
-    def _of_mark(self, error: OSError) -> str:
-        if isinstance(error, MarkUnusable):
-            return str(error.strerror)
-        return f"its mark {self._mark.path} cannot be used: {error}"
 
     async def _tried(self, once: Callable[[], Awaitable[ResultT]]) -> ResultT:
         backoff = Backoff(self._rng, first_ms=100, max_ms=1_000)
@@ -258,8 +251,8 @@ class RemoteCoordinator:
                 await self._accept(stored.record)
         except RecordWentBack:  # a read was faster; if it did go back, the next read says so
             return True
-        except OSError as error:
-            raise self._unknown("read", self._of_mark(error)) from error
+        except CoordinatorUnknown as error:  # of the mark
+            raise self._noted(error) from error.__cause__
         return False
 
 

@@ -16,7 +16,7 @@ from evenq.errors import BadRequest
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq_broker.loops.state.signals import Signal
-from evenq_broker.loops.wire.replication import Opening
+from evenq_broker.loops.wire.replication import LinkEnd, Opening
 
 __all__ = ["BEAT_MS", "IncomingLink", "IncomingLinks", "LinkRefused"]
 
@@ -32,8 +32,6 @@ PAUSE_FIRST_MS, PAUSE_MAX_MS = 1_000, 60_000
 """Before a sender is listened to again whose link was closed for what it sent."""
 FORGIVEN_MS = 120_000
 """After this time without a fault, the next pause is the first one again."""
-TAKEN_OVER = "took its place"
-"""In the reason of a link that ends for a newer one of the same sender."""
 TWINS, TWINS_MS = 3, 60_000
 """So many links of one sender that take each other's place within this time are of two processes."""
 NO_SENDER = -1
@@ -51,8 +49,8 @@ class IncomingLink:
         """`host:port` of the caller."""
         self.sender = NO_SENDER
         """Broker id, once the link is opened."""
-        self.reason = ""
-        """Why it is closed; empty: it is not."""
+        self.end: LinkEnd | None = None
+        """Why it is closed; None: it is not."""
         self._clock = clock
         self._since_ms = clock.monotonic_ms()
         self._changed = Signal()
@@ -68,22 +66,22 @@ class IncomingLink:
         self.sender = sender
         self._changed.notify()
 
-    def close(self, reason: str) -> None:
-        """End it. The first reason counts."""
-        if not self.reason:
-            self.reason = reason
+    def close(self, reason: str, *, taken_over: bool = False) -> None:
+        """End it. The first reason counts. `taken_over`: a newer link of the same sender has its place."""
+        if self.end is None:
+            self.end = LinkEnd(reason, taken_over=taken_over)
             self._changed.notify()
 
-    async def news(self) -> str:
-        """Wait for what the caller should hear: empty: the link stands (or waits for its opening), else why it is
+    async def news(self) -> LinkEnd | None:
+        """Wait for what the caller should hear: None: the link stands (or waits for its opening), else why it is
         closed. Waits `BEAT_MS` at most.
         """
-        if not self.reason:
+        if self.end is None:
             await self._changed.wait(self._seen, clock=self._clock, timeout_ms=BEAT_MS)
             self._seen = self._changed.count
         if not self.opened and self._clock.monotonic_ms() - self._since_ms >= OPENING_MS:
             self.close(f"no opening came within {OPENING_MS} ms")
-        return self.reason
+        return self.end
 
 
 class _Fault:
@@ -163,8 +161,9 @@ class IncomingLinks:
         if older is not None:
             # The newer one wins: the older one's process may be gone, and its network has not said so.
             older.close(
-                f"a newer link of broker {sender}, from {link.peer}, {TAKEN_OVER}: if this goes on, two processes "
-                f"run as broker {sender} (replication.broker_id) of group {self.group!r}, and one must be stopped"
+                f"a newer link of broker {sender}, from {link.peer}, took its place: if this goes on, two processes "
+                f"run as broker {sender} (replication.broker_id) of group {self.group!r}, and one must be stopped",
+                taken_over=True,
             )
             self._watch_twins(sender, older, link)
         self._links[sender] = link

@@ -18,14 +18,13 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.duplex import Duplex, open_duplex
 from evenq.runtime.tasks import spawn
 from evenq_broker.core.replication.messages import Envelope, Records
-from evenq_broker.loops.replication.incoming_links import TAKEN_OVER
 from evenq_broker.loops.replication.outbox import Outbox
 from evenq_broker.loops.state.signals import Signal
 from evenq_broker.loops.wire.replication import (
     MalformedMessage,
     Opening,
-    closed_reason,
     envelope_pieces,
+    link_end,
     opening_message,
 )
 from evenq_broker.runtime import Runtime
@@ -44,6 +43,10 @@ STOOD_MS = 10_000
 
 class LinkClosed(Error):
     """The peer closed the link; says why. Its connection is as good as before."""
+
+
+class LinkTakenOver(LinkClosed):
+    """The peer closed it for a newer link of this broker's number: another process may run with it."""
 
 
 class _Attempt:
@@ -79,7 +82,7 @@ class OutgoingLink:
         self._paused_until_ms = 0
         self._lost_ms: int | None = runtime.clock.monotonic_ms()
         """Since when it does not stand; None: it does."""
-        self._logged: set[type[Error] | str] = set()
+        self._logged: set[type[Error]] = set()
         """What is in the log of this outage: each kind of trouble once. A peer that comes back with a wrong certificate
         was unreachable before.
         """
@@ -128,7 +131,7 @@ class OutgoingLink:
             attempt = _Attempt(now_ms)
             cause = await self._call(attempt)
             if attempt.stands and self._clock.monotonic_ms() - attempt.begun_ms >= STOOD_MS:
-                self._logged.discard(TAKEN_OVER)
+                self._logged.discard(LinkTakenOver)
             self._lost(cause)
             if attempt.stands:
                 seen = self._interrupt.count
@@ -169,9 +172,9 @@ class OutgoingLink:
     async def _listen(self, attempt: _Attempt, answers: AsyncGenerator[bytes, None]) -> Error:
         """Until the peer ends the call; raises what the call ends with."""
         async for data in answers:
-            reason = closed_reason(data)
-            if reason:
-                return LinkClosed(f"it closed the link: {reason}")
+            end = link_end(data)
+            if end is not None:
+                return (LinkTakenOver if end.taken_over else LinkClosed)(f"it closed the link: {end.reason}")
             attempt.heard_ms = self._clock.monotonic_ms()
             if not attempt.stands:
                 attempt.stands = True
@@ -231,15 +234,14 @@ class OutgoingLink:
             self._opening.broker_name, self.peer, self.address, away_ms, self.tries, extra=self._facts(),
         )  # fmt: skip
         self._lost_ms, self.tries = None, 0
-        self._logged &= {TAKEN_OVER}  # two processes that take it from each other do so again and again
+        self._logged &= {LinkTakenOver}  # two processes that take it from each other do so again and again
 
     def _lost(self, cause: Error) -> None:
         self.tries += 1
         if self._lost_ms is None:
             self._lost_ms = self._clock.monotonic_ms()
-        kind = TAKEN_OVER if TAKEN_OVER in cause.message else type(cause)
-        if kind not in self._logged:
-            self._logged.add(kind)
+        if type(cause) not in self._logged:
+            self._logged.add(type(cause))
             log.warning(
                 "replication of %s: no link to broker %d at %s: %s",
                 self._opening.broker_name, self.peer, self.address, cause.message, extra=self._facts(),

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from evenq.errors import Error
+from evenq.errors import Error, WithinRecord
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
@@ -43,6 +43,7 @@ from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.core.replication.unclean import in_words
 from evenq_broker.loops.coordinators.coordinator import Coordinator, CoordinatorUnknown
+from evenq_broker.loops.replication.other_history import ends_elsewhere
 from evenq_broker.loops.replication.peer_watch import PeerWatch
 
 __all__ = ["LogActions", "PeerSender", "ReplicaDriver"]
@@ -311,6 +312,9 @@ class ReplicaDriver:
                 self._send_read(more[0], data)
                 # What was written while the file was read leaves with this task, without another turn of the loop.
                 more = self.replica.more_for(to) if data else []
+        except WithinRecord:
+            self.replica.not_sent(to)
+            self.peers.close_peer(to, ends_elsewhere(start))
         except Error as error:  # it is asked for again
             log.warning(
                 "replica %s cannot read records for broker %d: %s", self._group, to, error.message,

@@ -39,6 +39,7 @@ from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
+from evenq_broker.loops.replication.other_history import cut
 
 __all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
 
@@ -225,6 +226,11 @@ class ReplicaLog:
             # not have.
             self._store.commit(min(end, self._store.stats.written_end))
 
+    @property
+    def full(self) -> bool:
+        """This broker leads, and refuses messages for want of space."""
+        return self._store is not None and self._store.full is not None
+
     def at_hand(self, start: int, end: int) -> bytes | None:
         """See LogActions."""
         return None if self._store is None else self._store.recent(start, end)
@@ -325,7 +331,7 @@ class ReplicaLog:
                         self._group, end,
                     )  # fmt: skip
                     return await self._begin_anew(copy, start)
-                await copy.truncate(end)
+                await cut(copy, end, group=self._group)
                 passing("replica.cut")
                 return replica.truncated(end)
             case Reset(start, unclean):

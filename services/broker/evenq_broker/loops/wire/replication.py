@@ -32,13 +32,14 @@ __all__ = [
     "PIECE_BYTES_MAX",
     "RECORDS_BYTES_MAX",
     "STANDS",
+    "LinkEnd",
     "MalformedMessage",
     "MessageReader",
     "Opening",
     "closed_event",
-    "closed_reason",
     "envelope_bytes",
     "envelope_pieces",
+    "link_end",
     "opening_message",
 ]
 
@@ -67,6 +68,16 @@ class Opening:
     """Broker id."""
     receiver: int
     """Broker id."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnd:
+    """Why a link is closed by the side that receives."""
+
+    reason: str
+    """For people, never empty."""
+    taken_over: bool = False
+    """A newer link of the same sender has its place."""
 
 
 # ------------------------------------------------------------------------------------------------------------- out
@@ -135,10 +146,16 @@ def _put(message: pb.ReplicationMessage, body: Body) -> None:
             reply = pb.EpochsReply(number=number, session=session, table_start=table.start, end=end)
             reply.table.extend(_entries(table.entries))
             message.epochs_reply.CopyFrom(reply)
-        case FollowerProgress(end, confirmed, wants, ahead, queued, again):
+        case FollowerProgress(end, confirmed, wants, ahead, queued, again, has_room):
             message.progress.CopyFrom(
                 pb.ReplicationProgress(
-                    end=end, confirmed=confirmed, wants=wants, ahead=ahead, queued=queued, again=again
+                    end=end,
+                    confirmed=confirmed,
+                    wants=wants,
+                    ahead=ahead,
+                    queued=queued,
+                    again=again,
+                    has_room=has_room,
                 )
             )
         case Nomination(end):
@@ -274,8 +291,9 @@ def _body_of(message: pb.ReplicationMessage) -> Body:
         case "progress":
             progress = message.progress
             return FollowerProgress(
-                progress.end, progress.confirmed, progress.wants, progress.ahead, progress.queued, progress.again
-            )
+                progress.end, progress.confirmed, progress.wants, progress.ahead, progress.queued, progress.again,
+                progress.has_room,
+            )  # fmt: skip
         case "nomination":
             return Nomination(message.nomination.end)
         case "refusal":
@@ -296,17 +314,23 @@ STANDS = pb.LinkEvent(stands=pb.LinkStands()).SerializeToString()
 """The link stands."""
 
 
-def closed_event(reason: str) -> bytes:
+def closed_event(end: LinkEnd) -> bytes:
     """The last event of a link."""
-    return pb.LinkEvent(closed=pb.LinkClosed(reason=reason[:REASON_MAX])).SerializeToString()
+    cause = pb.LinkClosed.TAKEN_OVER if end.taken_over else pb.LinkClosed.UNKNOWN
+    return pb.LinkEvent(closed=pb.LinkClosed(reason=end.reason[:REASON_MAX], cause=cause)).SerializeToString()
 
 
-def closed_reason(data: bytes) -> str:
-    """Why the other side closes the link; empty: it stands. Raises MalformedMessage."""
+def link_end(data: bytes) -> LinkEnd | None:
+    """Why the other side closes the link; None: it stands. A cause of a later version is an unknown one. Raises
+    MalformedMessage.
+    """
     try:
         event = pb.LinkEvent.FromString(data)
     except DecodeError as error:
         raise MalformedMessage(f"{len(data)} bytes that are no event of a link: {error}") from error
     if event.WhichOneof("event") == "closed":
-        return event.closed.reason[:REASON_MAX] or "it gave no reason"
-    return ""
+        closed = event.closed
+        return LinkEnd(
+            closed.reason[:REASON_MAX] or "it gave no reason", taken_over=closed.cause == pb.LinkClosed.TAKEN_OVER
+        )
+    return None

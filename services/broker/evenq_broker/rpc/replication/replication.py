@@ -23,6 +23,7 @@ from evenq_broker.loops.replication.incoming_links import IncomingLink, Incoming
 from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     STANDS,
+    LinkEnd,
     MalformedMessage,
     MessageReader,
     Opening,
@@ -80,16 +81,16 @@ async def _link(receiver: ReplicationReceiver, requests: AsyncIterator[bytes], p
     try:
         link = links.arrived(peer)
     except LinkRefused as refused:
-        yield closed_event(str(refused))
+        yield closed_event(LinkEnd(str(refused)))
         return
     reading = spawn(_read(receiver, link, requests), name=f"replication from {peer}")
     try:
-        while not (reason := await link.news()):
+        while (end := await link.news()) is None:
             if link.opened:
                 yield STANDS
         if reading.done() and not reading.cancelled():
             reading.result()
-        yield closed_event(reason)
+        yield closed_event(end)
     finally:
         links.left(link)
         reading.cancel()
@@ -101,7 +102,7 @@ async def _read(receiver: ReplicationReceiver, link: IncomingLink, requests: Asy
     links, reader = receiver.incoming, MessageReader()
     try:
         async for data in requests:
-            if link.reason:
+            if link.end is not None:
                 return
             envelope = reader.feed(data)
             if not link.opened:

@@ -258,6 +258,21 @@ def test_a_follower_stands_after_the_record_was_still_for_so_long_and_the_worse_
     assert elections(worse.tick(6_500))
 
 
+def test_in_a_group_that_no_copy_ever_led_its_founder_stands_at_once() -> None:
+    founder, other = replica(0, founds=True), replica(1)
+    for one in (founder, other):
+        one.recovered(EpochTable(), 0, 0)
+    (call,) = elections(founder.absent())
+    first = Seen(call.proposed, "1")
+    founder.cas_done(call.number, first, 0)
+    assert elections(founder.tick(9_000)) == [], "it has not read the record since, and another may lead by now"
+    founder.observed(first, 9_100)
+    other.observed(first, 9_100)
+    (call,) = elections(founder.tick(9_100))
+    assert (call.proposed.epoch, call.proposed.leader, call.proposed.isr) == (1, 0, PAIRS[:1])
+    assert elections(other.tick(9_100)) == []
+
+
 @pytest.mark.parametrize("isr", [PAIRS[:1], (PAIRS[0], Pair(1, "e" * 32))])
 def test_who_is_not_in_sync_with_this_store_does_not_stand(isr: tuple[Pair, ...]) -> None:
     one = fetching()

@@ -66,9 +66,17 @@ def test_a_mark_that_finds_no_room_is_named_and_leaves_nothing_behind(
 
     monkeypatch.setattr("os.fsync", full)
     mark = EpochMark(tmp_path / "mark")
-    with pytest.raises(MarkUnusable, match=rf"cannot be kept in {tmp_path / 'mark'}: no space left .*: free space"):
+    with pytest.raises(
+        MarkUnusable, match=rf"record x cannot be kept in {tmp_path / 'mark'}: no space left .*: free space"
+    ):
         mark.accept(FIRST, "x")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     mark.accept(FIRST, "x")
     assert not mark.is_over(FIRST)
+
+
+def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mark").mkdir()
+    with pytest.raises(MarkUnusable, match=rf"cannot be read from {tmp_path / 'mark'}: Is a directory"):
+        EpochMark(tmp_path / "mark").accept(FIRST, "x")

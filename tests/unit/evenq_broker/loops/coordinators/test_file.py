@@ -133,3 +133,22 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "group.lock").mkdir()
     with pytest.raises(CoordinatorUnknown, match="cannot be written: Is a directory"):
         asyncio.run(of(tmp_path).compare_and_set(None, FIRST))
+
+
+def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(tmp_path: Path) -> None:
+    """The record is well: neither is its place blamed, nor the lock."""
+
+    async def scenario() -> None:
+        seen = await of(tmp_path).compare_and_set(None, FIRST)
+        (tmp_path / "mark-b").mkdir()
+        b = of(tmp_path, broker="b")
+        for call in (b.read(), b.compare_and_set(seen, FIRST.elected(0))):
+            with pytest.raises(
+                CoordinatorUnknown, match=r"^what this broker saw of .*mark-b: Is a directory"
+            ) as raised:
+                await call
+            assert "need a folder on this machine" not in raised.value.message
+        (tmp_path / "mark-b").rmdir()
+        assert await b.read() == seen
+
+    asyncio.run(scenario())

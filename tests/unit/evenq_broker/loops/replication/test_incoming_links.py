@@ -19,7 +19,7 @@ from evenq_broker.loops.replication.incoming_links import (
     IncomingLinks,
     LinkRefused,
 )
-from evenq_broker.loops.wire.replication import Opening
+from evenq_broker.loops.wire.replication import LinkEnd, Opening
 
 from evenq.runtime.clock import FakeClock
 
@@ -47,8 +47,10 @@ def test_a_newer_link_of_a_sender_ends_the_older_one_and_no_other() -> None:
     links = table(clock, on_opened=heard.append)
     older, other = opened(links), opened(links, replace(OPENING, sender=2))
     newer = opened(links)
-    assert "newer link of broker 1" in older.reason
-    assert (newer.reason, other.reason) == ("", "")
+    assert older.end is not None
+    assert older.end.taken_over
+    assert "newer link of broker 1" in older.end.reason
+    assert (newer.end, other.end) == (None, None)
     links.left(older)
     assert links.senders == {1, 2}, "the end of the older link takes nothing from the newer one"
     links.left(newer)
@@ -80,7 +82,7 @@ def test_a_sender_waits_longer_after_each_fault_and_is_forgiven_after_two_minute
         for _ in range(12):
             link = opened(links)
             links.refuse(link, "it sent nonsense")
-            assert link.reason == "it sent nonsense"
+            assert link.end == LinkEnd("it sent nonsense")
             links.left(link)
             pause_ms = links.pause(1, "asked again within the pause")
             pauses.append(pause_ms)
@@ -100,22 +102,22 @@ def test_a_pause_ends_the_link_that_stands() -> None:
     links = table(FakeClock())
     link = opened(links)
     links.pause(1, "a confirmation over the log's end")
-    assert link.reason == "a confirmation over the log's end"
+    assert link.end == LinkEnd("a confirmation over the log's end")
 
 
 def test_a_link_tells_each_second_that_it_stands_and_at_once_why_it_is_closed() -> None:
     async def story(clock: FakeClock) -> None:
         link = opened(table(clock))
-        assert await link.news() == ""  # it was opened
+        assert await link.news() is None  # it was opened
         began_ms = clock.monotonic_ms()
-        assert await clock.during(link.news()) == ""
+        assert await clock.during(link.news()) is None
         assert BEAT_MS <= clock.monotonic_ms() - began_ms <= BEAT_MS + 10
         waiting = asyncio.ensure_future(link.news())
         await clock.advance(10)
         link.close("first")
         link.close("second")
-        assert await clock.during(waiting) == "first"
-        assert await link.news() == "first"
+        assert await clock.during(waiting) == LinkEnd("first")
+        assert await link.news() == LinkEnd("first")
 
     run(story)
 
@@ -126,9 +128,9 @@ def test_a_call_without_an_opening_ends_and_there_are_not_many_of_them() -> None
         silent = [links.arrived(f"127.0.0.1:{number}") for number in range(UNOPENED_MAX)]
         with pytest.raises(LinkRefused, match="the maximum"):
             links.arrived("127.0.0.1:99")
-        while not (reason := await clock.during(silent[0].news())):
+        while (end := await clock.during(silent[0].news())) is None:
             assert clock.monotonic_ms() < OPENING_MS
-        assert "no opening" in reason
+        assert "no opening" in end.reason
         links.left(silent[0])
         opened(links)
 
@@ -139,7 +141,7 @@ def test_after_the_end_nobody_is_taken() -> None:
     links = table(FakeClock())
     link, waiting = opened(links), links.arrived("127.0.0.1:5")
     links.close("broker 0 ends")
-    assert link.reason == waiting.reason == "broker 0 ends"
+    assert link.end == waiting.end == LinkEnd("broker 0 ends")
     with pytest.raises(LinkRefused, match="broker 0 ends"):
         links.arrived("127.0.0.1:6")
 
@@ -172,9 +174,9 @@ def test_the_link_of_a_copy_that_was_removed_ends_with_words_and_its_pause_is_fo
     links = table(FakeClock())
     link, other = opened(links), opened(links, replace(OPENING, sender=2))
     links.set_members((0, 2, 3))
-    assert "broker 1 is no other member of group 'broker-a' (others of broker 0: 2, 3)" in link.reason
-    assert "evenq broker add-replica" in link.reason
-    assert other.reason == ""
+    assert "broker 1 is no other member of group 'broker-a' (others of broker 0: 2, 3)" in str(link.end)
+    assert "evenq broker add-replica" in str(link.end)
+    assert other.end is None
     links.left(link)
     with pytest.raises(LinkRefused, match="broker 1 is no other member"):
         opened(links)

@@ -14,6 +14,7 @@ from evenq_broker.loops.replication.outgoing_link import RETRY_MAX_MS, SILENT_MS
 from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     STANDS,
+    LinkEnd,
     MalformedMessage,
     MessageReader,
     Opening,
@@ -212,7 +213,7 @@ def test_a_peer_that_is_silent_loses_the_link_after_five_seconds_and_one_that_sp
 
 def test_a_connection_that_failed_is_made_anew_and_one_that_the_peer_closed_is_not() -> None:
     async def story(stage: Stage) -> None:
-        (await stage.stand()).says(closed_event("another broker has this id"))
+        (await stage.stand()).says(closed_event(LinkEnd("another broker has this id")))
         await stage.clock.until(lambda: len(stage.net.calls) == 2)
         assert stage.net.renewed == 0
         (await stage.stand()).says(ConnectionFailed("reset"))
@@ -322,5 +323,22 @@ def test_an_outage_is_a_line_for_each_kind_of_trouble_and_one_at_its_end(caplog:
         stage.call.says(ConnectionFailed("refused"))
         await stage.clock.until(lambda: not stage.link.connected)
         assert caplog.messages[3:] == [lost], "another outage has lines of its own"
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("end", "lines"),
+    [(LinkEnd("a newer link came", taken_over=True), 1), (LinkEnd("broker 0 took its place"), 4)],
+    ids=["by its cause", "never by its text"],
+)
+def test_a_link_that_another_process_takes_again_and_again_is_one_line(
+    caplog: pytest.LogCaptureFixture, end: LinkEnd, lines: int
+) -> None:
+    async def story(stage: Stage) -> None:
+        for _ in range(4):
+            (await stage.stand()).says(closed_event(end))
+            await stage.clock.until(lambda: not stage.link.connected)
+        assert len([text for text in caplog.messages if end.reason in text]) == lines
 
     run(story)

@@ -24,7 +24,7 @@ from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown
 from evenq_broker.loops.coordinators.memory import MemoryCoordinator, SharedRecord
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 
-from evenq.errors import StoreError
+from evenq.errors import StoreError, WithinRecord
 from evenq.runtime.clock import FakeClock
 
 TIMING = Timing(renew_ms=200, suspect_ms=1_000, backoff_ms=100, lag_ms=500, retry_ms=100, drain_ms=2_000)
@@ -73,6 +73,7 @@ class Member:
         self.serves = 0
         self.stopped: list[str] = []
         self.closed_peers: list[int] = []
+        self.close_reasons: list[str] = []
         self.reads = 0
         self.remembers = False
         """Records are in memory yet."""
@@ -145,8 +146,8 @@ class Member:
         return {other for other in range(3) if other != self.id and other not in self.world.gone}
 
     def close_peer(self, broker_id: int, reason: str) -> None:
-        del reason
         self.closed_peers.append(broker_id)
+        self.close_reasons.append(reason)
 
 
 class World:
@@ -518,6 +519,26 @@ def test_a_message_that_the_links_lose_is_sent_again_when_the_follower_says_wher
         await asyncio.sleep(0)
         assert leader.replica.windows == {}, "nothing more is sent before that"
         del leader.send  # type: ignore[method-assign]
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
+
+    play(story)
+
+
+def test_a_follower_whose_log_ends_within_a_record_is_closed_with_a_sentence() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
+        good, place = leader.read, len(leader.data)
+
+        async def read(start: int, end: int, bytes_max: int) -> bytes:
+            if start == place and len(leader.closed_peers) < 3:
+                raise WithinRecord("it lies within a group of records")
+            return await good(start, end, bytes_max)
+
+        leader.read = read  # type: ignore[method-assign]
+        leader.append(b"more")
+        await world.clock.until(lambda: len(leader.closed_peers) >= 3)
+        assert all("where no record of its leader's ends" in reason for reason in leader.close_reasons)
         await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
 
     play(story)

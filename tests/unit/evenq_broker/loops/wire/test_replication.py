@@ -21,13 +21,14 @@ from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     RECORDS_BYTES_MAX,
     STANDS,
+    LinkEnd,
     MalformedMessage,
     MessageReader,
     Opening,
     closed_event,
-    closed_reason,
     envelope_bytes,
     envelope_pieces,
+    link_end,
     opening_message,
 )
 from hypothesis import given
@@ -42,7 +43,7 @@ ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tupl
 BODIES = st.one_of(
     st.builds(EpochsRequest, NUMBERS),
     st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
-    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans()),
+    st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans(), st.booleans()),
     st.builds(Records, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS, NUMBERS, st.binary(max_size=64)),
     st.builds(Nomination, NUMBERS),
     st.just(Refusal()),
@@ -99,10 +100,10 @@ def test_a_follower_of_an_older_version_takes_nothing_ahead() -> None:
 
 def test_a_leader_of_an_older_version_reads_what_it_knows_of_a_report() -> None:
     assert list(envelope_pieces(told_by(FollowerProgress(20, 10, True)))) == [OLD_PROGRESS]
-    [new] = envelope_pieces(told_by(FollowerProgress(20, 10, True, ahead=4096, queued=5, again=True)))
+    [new] = envelope_pieces(told_by(FollowerProgress(20, 10, True, ahead=4096, queued=5, again=True, has_room=True)))
     old = pb.ReplicationMessage.FromString(OLD_PROGRESS)
     read = pb.ReplicationMessage.FromString(new)
-    for field in ("ahead", "queued", "again"):
+    for field in ("ahead", "queued", "again", "has_room"):
         read.progress.ClearField(field)
     assert read == old, "the fields that it does not know are beside those that it does"
 
@@ -246,10 +247,17 @@ def test_a_table_of_epochs_is_bounded() -> None:
 
 
 def test_the_answers_of_a_link() -> None:
-    assert closed_reason(STANDS) == ""
-    assert closed_reason(closed_event("it is over")) == "it is over"
-    assert closed_reason(closed_event("x" * 10_000)) == "x" * 500
-    assert closed_reason(closed_event("")) == "it gave no reason"
-    assert closed_reason(b"") == ""
+    assert link_end(STANDS) is None
+    assert link_end(b"") is None
+    for end in (LinkEnd("it is over"), LinkEnd("a newer link came", taken_over=True)):
+        assert link_end(closed_event(end)) == end
+    assert link_end(closed_event(LinkEnd("x" * 10_000))) == LinkEnd("x" * 500)
+    assert link_end(closed_event(LinkEnd(""))) == LinkEnd("it gave no reason")
     with pytest.raises(MalformedMessage, match="no event of a link"):
-        closed_reason(b"\xff")
+        link_end(b"\xff")
+
+
+@pytest.mark.parametrize("cause", [b"", b"\x10\x63"], ids=["none, as of a release before", "99, of a later one"])
+def test_a_link_that_is_closed_for_a_cause_that_is_not_known_was_not_taken_over(cause: bytes) -> None:
+    closed = b"\x0a\x0ait is over" + cause
+    assert link_end(b"\x12" + bytes([len(closed)]) + closed) == LinkEnd("it is over")

@@ -15,9 +15,10 @@ from evenq_broker.loops.replication.incoming_links import OPENING_MS, IncomingLi
 from evenq_broker.loops.wire.replication import (
     PIECE_BYTES_MAX,
     STANDS,
+    LinkEnd,
     Opening,
-    closed_reason,
     envelope_pieces,
+    link_end,
     opening_message,
 )
 from evenq_broker.rpc.access import ACCESS
@@ -98,7 +99,7 @@ class Sender:
                 if data == STANDS:
                     self.stands += 1
                 else:
-                    self.closed = closed_reason(data)
+                    self.closed = str(getattr(link_end(data), "reason", ""))
         except Error as error:
             self.error = error
 
@@ -261,7 +262,7 @@ def test_a_closed_link_is_not_read_any_more_although_nobody_takes_its_answers() 
         say(2)
         await stage.clock.advance(5_000)
         assert [envelope.body for envelope in stage.receiver.received] == [Nomination(1)]
-        assert closed_reason(await anext(frames)) == "nonsense"
+        assert link_end(await anext(frames)) == LinkEnd("nonsense")
         await frames.aclose()
 
     run(story)

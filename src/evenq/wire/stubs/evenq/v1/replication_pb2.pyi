@@ -129,6 +129,7 @@ class ReplicationProgress(_Message):
     ahead: builtins.int
     queued: builtins.int
     again: builtins.bool
+    has_room: builtins.bool
 
     def __init__(
         self,
@@ -139,8 +140,9 @@ class ReplicationProgress(_Message):
         ahead: builtins.int | None = ...,
         queued: builtins.int | None = ...,
         again: builtins.bool | None = ...,
+        has_room: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["end", "confirmed", "wants", "ahead", "queued", "again"]) -> None: ...
+    def ClearField(self, field_name: Literal["end", "confirmed", "wants", "ahead", "queued", "again", "has_room"]) -> None: ...
 
 class ReplicationRecords(_Message):
     DESCRIPTOR: Descriptor
@@ -232,14 +234,29 @@ class LinkStands(_Message):
 class LinkClosed(_Message):
     DESCRIPTOR: Descriptor
 
+    class _Cause:
+        ValueType = NewType("ValueType", builtins.int)
+
+    class _CauseWrapper(_EnumTypeWrapper[LinkClosed._Cause.ValueType]):
+        DESCRIPTOR: EnumDescriptor
+        UNKNOWN: LinkClosed._Cause.ValueType
+        TAKEN_OVER: LinkClosed._Cause.ValueType
+
+    class Cause(_Cause, metaclass=_CauseWrapper): ...
+
+    UNKNOWN: Cause.ValueType
+    TAKEN_OVER: Cause.ValueType
+
     reason: builtins.str
+    cause: LinkClosed.Cause.ValueType
 
     def __init__(
         self,
         *,
         reason: builtins.str | None = ...,
+        cause: LinkClosed.Cause.ValueType | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["reason"]) -> None: ...
+    def ClearField(self, field_name: Literal["reason", "cause"]) -> None: ...
 
 class FetchSnapshotRequest(_Message):
     DESCRIPTOR: Descriptor

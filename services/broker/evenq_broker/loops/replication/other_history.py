@@ -1,0 +1,37 @@
+"""Copies whose records are not those of their group, although epochs and offsets fit: what is said, and what is done.
+
+A record of one epoch at one offset is the same on all copies (I4), unless a disk was cloned or put back while the group
+went on. Where the bytes show it, such a copy is refused: by itself, when its log has to be cut within a record, and by
+its leader, when it asks for records from a place that lies within one. Called by `ReplicaLog` and `ReplicaDriver`.
+"""
+
+from __future__ import annotations
+
+from evenq.errors import StoreError, WithinRecord
+from evenq.store.log_copy import LogCopy
+
+__all__ = ["cut", "ends_elsewhere"]
+
+WHY = (
+    "Same epochs and offsets are the same bytes on all copies of a group, so this log is of another history, as that "
+    "of a cloned or restored disk is. Start that copy with an empty folder: it copies everything from the others"
+)
+
+
+async def cut(copy: LogCopy, end: int, *, group: str) -> None:
+    """Cut the log where the leader's says. Raises StoreError if the bytes show that it is no log of this group, else as
+    `LogCopy.truncate`.
+    """
+    own_end, epoch = copy.end, copy.epochs[-1][0] if copy.epochs else 0
+    try:
+        await copy.truncate(end)
+    except WithinRecord as error:
+        raise StoreError(
+            f"the log of this copy of {group} is in epoch {epoch} and ends at {own_end}, its leader's ends at {end}, "
+            f"and no record ends there. {WHY}"
+        ) from error
+
+
+def ends_elsewhere(end: int) -> str:
+    """For a follower that reported that its log ends at `end`: why its leader has no records for it."""
+    return f"its log ends at {end}, where no record of its leader's ends. {WHY}"

@@ -1,0 +1,43 @@
+"""A copy whose bytes are not those of its group is refused with a sentence; any other log is cut as ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from evenq_broker.loops.replication.other_history import cut, ends_elsewhere
+
+from evenq.errors import StoreError, WithinRecord
+from evenq.store import StoreOptions
+from evenq.store.log_copy import LogCopy
+from evenq.store.memory_disk import MemoryDisk
+
+
+async def copied(*sizes: int) -> tuple[LogCopy, list[int]]:
+    """A log with an epoch for each size, and where each ends."""
+    copy = await LogCopy.open(
+        None, StoreOptions(), disk=MemoryDisk(1 << 30), broker_name="broker-a", segment_bytes=1 << 20
+    )
+    return copy, [await copy.append_epoch_start(epoch, bytes(size), 1) for epoch, size in enumerate(sizes, start=1)]
+
+
+def test_a_log_that_would_be_cut_within_a_record_is_of_another_history() -> None:
+    async def story() -> None:
+        copy, ends = await copied(100, 5_000)
+        with pytest.raises(StoreError) as raised:
+            await cut(copy, ends[0] + 1_000, group="broker-a")
+        assert not isinstance(raised.value, WithinRecord)
+        assert f"copy of broker-a is in epoch 2 and ends at {ends[1]}, its leader's ends at {ends[0] + 1_000}" in str(
+            raised.value
+        )
+        assert "with an empty folder" in str(raised.value)
+        assert copy.end == ends[1], "nothing was cut"
+        await cut(copy, ends[0], group="broker-a")
+        assert copy.end == ends[0]
+        await copy.close()
+
+    asyncio.run(story())
+
+
+def test_a_follower_that_reports_a_place_within_a_record_is_told_what_it_is() -> None:
+    assert ends_elsewhere(77).startswith("its log ends at 77, where no record of its leader's ends. Same epochs")
