@@ -567,8 +567,7 @@ def test_a_send_of_the_public_protocol_finds_a_topic_that_is_on_other_brokers(wa
     there = {"endpoint": way.endpoint, "credentials": ROOT if way.keys else None}
     if kind == "LITE":
         with evenq.LiteSimpleConsumer(group=topic, topic=topic, lite_topics=names, **there) as lite:
-            # A broker that did not hear of the subscription, on a busy machine, hears of it each 30 s.
-            until(lambda: all_came(lite.receive(wait_ms=1_000), lite.ack), seconds=180)
+            until(lambda: all_came(lite.receive(wait_ms=1_000), lite.ack))
     else:
         with evenq.PullConsumer(group=topic, subscriptions={topic: "*"}, start_from="FIRST", **there) as pull:
             until(lambda: all_came(pull.poll(32, wait_ms=1_000)))
