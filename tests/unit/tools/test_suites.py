@@ -43,7 +43,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 def test_make_lets_python_keep_what_it_compiled() -> None:
     """Where the environment forbids it, each worker of pytest and each server of a test compiles every module again."""
     shown = subprocess.run(
-        ["make", "--silent", "--eval", 'shown: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"', "shown"],
+        ["make", "--silent", "--no-print-directory", "--eval", 'shown: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"', "shown"],
         cwd=ROOT, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert shown == "[]\n"

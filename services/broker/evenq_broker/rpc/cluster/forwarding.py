@@ -14,9 +14,13 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.runtime import Runtime
 
-__all__ = ["MARK", "forward", "forward_stream", "left_ms", "mark", "owner_of", "owner_of_handle"]
+__all__ = ["FOR_ALL", "MARK", "forward", "forward_stream", "left_ms", "mark", "owner_of", "owner_of_handle"]
 
 MARK = "x-evenq-forwarded"
+FOR_ALL = "x-evenq-for-all"
+"""Beside MARK, of a receive that a broker without the topic passes on: it cannot know that its kind wants a look
+at all brokers (`rpc.lite.lite`). The next one does.
+"""
 PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-request-id")
 """No namespace among them: the names of a request that is passed on are full."""
 MARGIN_MS = 200
@@ -45,10 +49,13 @@ async def forward(runtime: Runtime, address: str, request: bytes, context: RpcCo
     return await runtime.net.unary(address, context.method, request, timeout_ms=timeout_ms, metadata=mark(context))
 
 
-def forward_stream(runtime: Runtime, address: str, request: bytes, context: RpcContext) -> AsyncIterator[bytes]:
-    """The other broker's answers, as they come."""
+def forward_stream(
+    runtime: Runtime, address: str, request: bytes, context: RpcContext, *, for_all: bool = False
+) -> AsyncIterator[bytes]:
+    """The other broker's answers, as they come. `for_all`: see FOR_ALL."""
     timeout_ms = left_ms(runtime, context, runtime.settings.poll_max_ms + runtime.settings.peer_timeout_ms)
-    return runtime.net.stream(address, context.method, request, timeout_ms=timeout_ms, metadata=mark(context))
+    metadata = {**mark(context), FOR_ALL: "1"} if for_all else mark(context)
+    return runtime.net.stream(address, context.method, request, timeout_ms=timeout_ms, metadata=metadata)
 
 
 def left_ms(runtime: Runtime, context: RpcContext, most_ms: int) -> int:

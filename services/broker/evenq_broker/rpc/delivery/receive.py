@@ -100,15 +100,16 @@ class ReceiveHandler:
             await hold(self._runtime, self._poll_ms(request, context))
             yield _NOTHING
             return
+        topic = self._catalog.topics.get(request.message_queue.topic.name)
         address = (
             None
-            if self._is_everywhere(request)
+            if _is_everywhere(topic, request)
             else owner_of(
                 self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
             )
         )
         if address is not None:
-            async for frame in forward_stream(self._runtime, address, data, context):
+            async for frame in forward_stream(self._runtime, address, data, context, for_all=topic is None):
                 yield frame
             return
         try:
@@ -146,11 +147,6 @@ class ReceiveHandler:
         finally:
             if not complete:
                 self._taker.give_back(batch)
-
-    def _is_everywhere(self, request: service_pb2.ReceiveMessageRequest) -> bool:
-        """True if the answer is what any broker has (`rpc.lite.lite`), whichever one is named."""
-        topic = self._catalog.topics.get(request.message_queue.topic.name)
-        return topic is not None and topic.message_type is MessageType.LITE and not request.auto_renew
 
     def _trace(self, receive: _Receive, batch: Batch) -> None:
         # The journal names the client only where its life holds the delivery.
@@ -357,6 +353,11 @@ def _queue(queue_id: int, topic: TopicConfig, *, push: bool) -> int:
     # a PRIORITY topic are its levels, and everybody takes the highest first; those of a LITE topic are in no route.
     whole = not push or topic.message_type in {MessageType.PRIORITY, MessageType.LITE}
     return ANY if whole or not 0 <= queue_id < topic.read_queues else queue_id
+
+
+def _is_everywhere(topic: TopicConfig | None, request: service_pb2.ReceiveMessageRequest) -> bool:
+    """True if the answer is what any broker has (`rpc.lite.lite`), whichever one is named."""
+    return topic is not None and topic.message_type is MessageType.LITE and not request.auto_renew
 
 
 def _delivery_time(now_ms: int) -> bytes:

@@ -30,7 +30,7 @@ from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire.lite import lite_start_of
 from evenq_broker.rpc.answers import OK_STATUS, parsed
-from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of
+from evenq_broker.rpc.cluster.forwarding import FOR_ALL, MARK, forward, owner_of
 from evenq_broker.rpc.polls.fetching import Fetched, fetch
 from evenq_broker.runtime import Runtime
 
@@ -179,7 +179,7 @@ class LiteReceiver:
         until_ms: int,
     ) -> Took:
         """What any broker has. `here` takes from this one, waiting until the time given."""
-        if MARK in context.headers:
+        if MARK in context.headers and FOR_ALL not in context.headers:
             return await here(until_ms)
         who = Subscriber(context.client_id, group.name, topic.name)
         while True:

@@ -72,8 +72,10 @@ async def sync(
 
 
 def receiving(
-    stage: Any, broker: str = "a", *, client: str = "c", poll_ms: int = 0, count: int = 32, push: bool = False
-) -> asyncio.Task[list[Any]]:
+    stage: Any, broker: str = "a", *, client: str = "c", poll_ms: int = 0, count: int = 32, push: bool = False,
+    through: str = "",
+) -> asyncio.Task[list[Any]]:  # fmt: skip
+    """`through`: the broker that is called, unless it is the one that the request names."""
     request = service_pb2.ReceiveMessageRequest(batch_size=count, auto_renew=push)
     request.group.name, request.message_queue.topic.name = "g", "p"
     request.message_queue.broker.name = broker
@@ -83,7 +85,11 @@ def receiving(
 
     async def collect() -> list[Any]:
         stream = stage.net.stream(
-            f"{broker}:8081", V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=headers
+            f"{through or broker}:8081",
+            V2 + "ReceiveMessage",
+            request.SerializeToString(),
+            timeout_ms=60_000,
+            metadata=headers,
         )
         answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
         return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
@@ -596,6 +602,32 @@ def test_a_broker_without_the_topic_passes_a_subscription_on(run: Run) -> None:
         assert await sync(stage, ADD, "x", broker="c") == OK
         assert [len(broker.lite.subscriptions) for broker in (a, b, c)] == [1, 1, 0]
         assert await sync(stage, ADD, "a b", broker="c") == ILLEGAL_LITE_TOPIC
+
+    run(story)
+
+
+def test_a_receive_through_a_broker_without_the_topic_looks_at_all(run: Run) -> None:
+    """Wire contract 5.6: behind one address for all brokers a client may have come to any, and names one for ever."""
+
+    async def story(stage: Any) -> None:
+        a, b = await brokers(stage)
+        c = await stage.broker("c")
+        views = [other.cluster.own.now() for other in (a, b, c)]
+        c.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+        lite = [f"n{number}" for number in range(12)]
+        await send(stage, *(message(f"m{name}", name) for name in lite))
+        assert {bool(lite_of(a, name)) for name in lite} == {True, False}, "each of the two has some"
+        assert await sync(stage, ALL, *lite, broker="c") == OK
+        seen: list[str] = []
+        for _ in range(3):
+            for got in await received(stage, "a", through="c", poll_ms=1_000):
+                seen.append(got.system_properties.lite_topic)
+                assert await ack(stage, got, broker="c") == OK
+        assert sorted(seen) == sorted(lite)
+        waiting = receiving(stage, "a", through="c", poll_ms=10_000)
+        await stage.clock.advance(100)
+        await send(stage, message("late", next(name for name in lite if lite_of(b, name))), broker="b")
+        assert names(await stage.during(waiting)) == ["late"]
 
     run(story)
 
