@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -115,6 +116,9 @@ class Knocker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+# A connection that comes in the turn of the loop in which its port closes: Python 3.11 drops it without closing its
+# socket (`asyncio.base_events.Server._attach` asserts that the port is open), which then warns.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
@@ -166,6 +170,7 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
                 await SystemClock().sleep_ms(200)  # connections that were aborted are gone
 
     asyncio.run(story())
+    gc.collect()  # it warns here, not in another test
 
 
 def test_forwarding_needs_ports_that_are_the_same_at_all_copies(tmp_path: Path) -> None:
