@@ -57,7 +57,8 @@ def folder(endpoint: str, tmp_path: Path) -> Path:
 def environment(tmp_path: Path) -> dict[str, str]:
     java = subprocess.run([sys.executable, ROOT / "tools/java_home.py"], capture_output=True, text=True, check=True)
     return {
-        **os.environ, **quick_spark(java.stdout.strip(), tmp_path / "quick"), "JAVA_HOME": java.stdout.strip(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOG_DIR": str(tmp_path),
+        **os.environ, **quick_spark(java.stdout.strip(), tmp_path / "quick"), "JAVA_HOME": java.stdout.strip(),
+        "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOG_DIR": str(tmp_path),
         "PYSPARK_PYTHON": sys.executable, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
 

@@ -6,12 +6,13 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import pytest
-from evenq_proofs.replicated_group import FAST, added_copy, figure, group, in_sync
+from evenq_proofs.replicated_group import FAST, added_copy, figure, group, in_sync, members_of, number_of
+from evenq_proofs.replicated_group import until as within
 
 import evenq
 from evenq.cli.__main__ import main
@@ -22,6 +23,7 @@ from evenq.testing.node import Node
 
 TOPIC, NAME = "flights", "broker-a"
 LONG_S = 100.0
+until = partial(within, within_s=LONG_S)
 
 
 class Traffic:
@@ -88,13 +90,6 @@ class Traffic:
         assert self.again == []
 
 
-def until(what: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + LONG_S
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.1)
-
-
 def shown(admin: evenq.Admin) -> BrokerGroupView:
     end = time.monotonic() + LONG_S
     while True:
@@ -106,10 +101,6 @@ def shown(admin: evenq.Admin) -> BrokerGroupView:
             return views[0]
         assert time.monotonic() < end, "no copy tells of the group"
         time.sleep(0.1)
-
-
-def number_of(node: Node) -> int:
-    return int(node.name.rpartition("-")[2])
 
 
 def node_of(cluster: LocalCluster, number: int) -> Node:
@@ -170,17 +161,12 @@ def test_copies_are_removed_and_added_under_a_sender_and_nothing_is_lost(
             assert view.leader not in {leader, None}
             assert [one.copy for one in view.copies] == sorted(set(others) - {leader})
             traffic.more()
-            admin.add_copy(NAME, follower, _address_of(removed, follower))
+            admin.add_copy(NAME, follower, members_of(removed)[follower])
             all_in_sync(admin, *sorted(set(others) - {leader} | {follower}))
             traffic.more()
             admin.move_leader(NAME, to=3)
             traffic.more()
             traffic.finish()
-
-
-def _address_of(node: Node, number: int) -> str:
-    parts = node.environment["EVENQ_BROKER_REPLICATION__MEMBERS"].split(",")
-    return next(part.partition("=")[2] for part in parts if part.startswith(f"{number}="))
 
 
 def received(endpoints: str, count: int) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
-from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness
+from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness, until
 
 import evenq
 from evenq.testing import LocalCluster
@@ -22,7 +21,6 @@ from evenq.testing.node import Node
 pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300), pytest.mark.slow]
 
 PREFIX = "EVENQ_BROKER_"
-LONG_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,6 @@ def copies(running: LocalCluster) -> Iterator[Copies]:
     victim.kill()
     victim.start()
     in_sync(running, 3)
-
-
-def until(what: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + LONG_S
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.05)
 
 
 def last_words(node: Node) -> str:

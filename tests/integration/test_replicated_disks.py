@@ -10,13 +10,13 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
-from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness
+from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness, until
 
 import evenq
 from evenq.cli.__main__ import main
@@ -33,13 +33,6 @@ BODY = b"x" * 4_000
 TO_THE_LAST_BYTE = {
     "STORE__SEGMENT_BYTES": str(MIB), "STORE__DISK_USED_MAX_RATIO": "1", "STORE__DISK_FREE_MIN_BYTES": "0",
 }  # fmt: skip
-
-
-def until(what: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + LONG_S
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.05)
 
 
 def run_or_skip(*command: str | Path) -> None:
@@ -64,6 +57,16 @@ def small_volume(folder: Path, size_mib: int = 24) -> ExitStack:
     stack = ExitStack()
     stack.enter_context(mounted(folder, "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs"))
     return stack
+
+
+@contextmanager
+def two_small_disks(folder: Path, **settings: str) -> Iterator[LocalCluster]:
+    """Three copies, of which the first two have disks of their own; a leader keeps 4 MiB of its disk free."""
+    with ExitStack() as stack:
+        for number in (0, 1):
+            stack.enter_context(small_volume(folder / f"{NAME}-{number}"))
+        reserve = {"STORE__DISK_FREE_MIN_BYTES": str(4 * MIB)}
+        yield stack.enter_context(group(folder, **{**TO_THE_LAST_BYTE, **reserve, **settings}))
 
 
 def fill(folder: Path, *, but_bytes: int = 0) -> Path:
@@ -109,11 +112,7 @@ def test_a_copy_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
     """D9, R7, R8, decision 85: without a follower that has no room writes go on. A leader refuses messages and leads on,
     and an operator moves the lead where leaders do not by themselves.
     """
-    settings = {**TO_THE_LAST_BYTE, "STORE__DISK_FREE_MIN_BYTES": str(4 * MIB), "REPLICATION__RELIEF_MS": "0"}
-    with ExitStack() as stack:
-        for number in (0, 1):
-            stack.enter_context(small_volume(tmp_path / f"{NAME}-{number}"))
-        cluster = stack.enter_context(group(tmp_path, **settings))
+    with two_small_disks(tmp_path, REPLICATION__RELIEF_MS="0") as cluster:
         leader, follower = copy_of(cluster, 0), copy_of(cluster, 1)
         sent = send(cluster, 20)
         in_sync(cluster, 3)
@@ -156,13 +155,7 @@ def test_a_leader_whose_disk_is_full_lets_a_copy_with_room_lead_if_enough_copies
     """R22, decision 86. With too few it leads on: copies without room would soon be out of sync, and then not even
     acknowledgements were taken.
     """
-    settings = {
-        **TO_THE_LAST_BYTE, "STORE__DISK_FREE_MIN_BYTES": str(4 * MIB), "REPLICATION__RELIEF_MS": "1000",
-    }  # fmt: skip
-    with ExitStack() as stack:
-        for number in (0, 1):
-            stack.enter_context(small_volume(tmp_path / f"{NAME}-{number}"))
-        cluster = stack.enter_context(group(tmp_path, **settings))
+    with two_small_disks(tmp_path, REPLICATION__RELIEF_MS="1000") as cluster:
         leader, follower = copy_of(cluster, 0), copy_of(cluster, 1)
         sent = send(cluster, 20)
         in_sync(cluster, 3)

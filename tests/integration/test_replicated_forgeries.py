@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +30,18 @@ from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Runtime
 from evenq_broker.settings import BrokerSettings
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
-from evenq_proofs.replicated_group import events, figure, group, in_sync, leader_of, readiness
+from evenq_proofs.replicated_group import (
+    events,
+    figure,
+    folder_of,
+    group,
+    in_sync,
+    leader_of,
+    members_of,
+    number_of,
+    readiness,
+)
+from evenq_proofs.replicated_group import until as within
 
 import evenq
 from evenq.runtime.clock import SystemClock
@@ -44,9 +55,9 @@ from evenq.wire.net import GrpcNet
 
 pytestmark = [pytest.mark.timeout(BUILD_SECONDS + 300), pytest.mark.slow]
 
-PREFIX = "EVENQ_BROKER_"
 TOPIC, NAME = "flights", "broker-a"
 LONG_S = 90.0
+until = partial(within, within_s=LONG_S)
 BODY = b"x" * 4_000
 FAR = 1 << 40
 CLOCK = SystemClock()
@@ -58,26 +69,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def until(what: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + LONG_S
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.05)
-
-
 async def reached(what: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
     end = time.monotonic() + LONG_S
     while not what():
         assert time.monotonic() < end, why()
         await asyncio.sleep(0.05)
-
-
-def number_of(node: Node) -> int:
-    return int(node.environment[f"{PREFIX}REPLICATION__BROKER_ID"])
-
-
-def folder_of(node: Node) -> Path:
-    return Path(node.environment[f"{PREFIX}STORE__PATH"])
 
 
 def identity_of(node: Node) -> dict[str, Any]:
@@ -145,16 +141,14 @@ class Peer:
     """Speaks for one copy, whose process is dead, over real links in both directions."""
 
     def __init__(self, victim: Node, leader: Node) -> None:
-        members = dict(part.split("=") for part in leader.environment[f"{PREFIX}REPLICATION__MEMBERS"].split(","))
+        members = members_of(leader)
         self.number, self.leader = number_of(victim), number_of(leader)
-        self.port = int(members[str(self.number)].rpartition(":")[2])
+        self.port = int(members[self.number].rpartition(":")[2])
         self.identity = identity_of(victim)
         self.received: list[Envelope] = []
         self.net = GrpcNet()
         self.runtime = Runtime(BrokerSettings(broker_name=NAME), clock=CLOCK, rng=random.Random(1), net=self.net)
-        both = {
-            int(number): address for number, address in members.items() if int(number) in {self.number, self.leader}
-        }
+        both = {number: members[number] for number in (self.number, self.leader)}
         self.links = PeerLinks(self.runtime, both, self.number, self.received.append)
 
     def say(self, body: Body, *, ahead: int = 0, store_id: str = "") -> None:

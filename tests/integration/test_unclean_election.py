@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
-from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
+from evenq_proofs.replicated_group import figure, folder_of, group, in_sync, leader_of, members_of, number_of
+from evenq_proofs.replicated_group import until as within
 
 import evenq
 from evenq.cli.__main__ import main
@@ -25,27 +25,12 @@ pytestmark = pytest.mark.timeout(BUILD_SECONDS + 400)
 
 TOPIC, NAME = "flights", "broker-a"
 LONG_S = 120.0
-
-
-def until(what: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
-    end = time.monotonic() + LONG_S
-    while not what():
-        assert time.monotonic() < end, why()
-        time.sleep(0.1)
-
-
-def number_of(node: Node) -> int:
-    return int(node.environment["EVENQ_BROKER_REPLICATION__BROKER_ID"])
+until = partial(within, within_s=LONG_S)
 
 
 def address_of(node: Node) -> str:
     """Where the other copies reach it."""
-    members = node.environment["EVENQ_BROKER_REPLICATION__MEMBERS"].split(",")
-    return dict(part.split("=") for part in members)[str(number_of(node))]
-
-
-def folder_of(node: Node) -> Path:
-    return Path(node.environment["EVENQ_BROKER_STORE__PATH"])
+    return members_of(node)[number_of(node)]
 
 
 def send(cluster: LocalCluster, bodies: list[str]) -> None:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.spark.members import within
+from tests.spark.waiting import within
 
 PEERS, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "live"))
@@ -192,7 +192,7 @@ class SparkJob(Reader):
         self._process.terminate()
         self._process.wait(WAIT_S)
         self._process, self.joined = None, False
-        if within(WAIT_S, lambda: not any(map(lives, family))) is None:
+        if not within(WAIT_S, lambda: not any(map(lives, family))):
             self.problem = f"SIGTERM did not end {[pid for pid in family if lives(pid)]} of {family}"
         self.changes += 1
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from pyspark_evenq import connection
 from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.status import check
 from evenq.wire.stubs.evenq.v1 import groups_pb2
-from tests.spark.waiting import seconds_until
 
 DRIVER = textwrap.dedent(
     """
@@ -30,11 +28,6 @@ DRIVER = textwrap.dedent(
     query.awaitTermination()
     """
 )
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> float | None:
-    """Seconds until it was so; None: never."""
-    return seconds_until(condition, within_s=seconds)
 
 
 def members(cluster: LocalCluster, group: str) -> dict[str, groups_pb2.Member]:

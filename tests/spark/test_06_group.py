@@ -26,7 +26,8 @@ import evenq
 from evenq.testing.history import EntryKind, Op, read_history
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.group_crew import WAIT_S, Consumer, Ended, OfficialSdk, Reader, SparkJob
-from tests.spark.members import members, within
+from tests.spark.members import members
+from tests.spark.waiting import within
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "live"))
 from evenq_live.sending import Stream
@@ -68,23 +69,23 @@ def test_two_queries_divide_the_queues_and_one_goes_on_with_all_of_them(
 ) -> None:
     topic.send_each(10)
     one = start("one")
-    assert within(WAIT_S, lambda: topic.progress(topic.name) == [10] * 4) is not None, one.exception()
+    assert within(WAIT_S, lambda: topic.progress(topic.name) == [10] * 4), one.exception()
     two = start("two")
-    assert within(WAIT_S, lambda: len(members(cluster, topic.name)) == 2) is not None, two.exception()
-    assert within(WAIT_S, lambda: bool(two.lastProgress)) is not None
+    assert within(WAIT_S, lambda: len(members(cluster, topic.name)) == 2), two.exception()
+    assert within(WAIT_S, lambda: bool(two.lastProgress))
 
     def both_read() -> bool:
         topic.send_each(1)
         return any(progress.numInputRows for progress in two.recentProgress)
 
-    assert within(WAIT_S, both_read) is not None, (one.exception(), two.exception())
+    assert within(WAIT_S, both_read), (one.exception(), two.exception())
     ends = topic.ends()
-    assert within(WAIT_S, lambda: topic.progress(topic.name) == ends) is not None
+    assert within(WAIT_S, lambda: topic.progress(topic.name) == ends)
     two.stop()
-    assert within(5, lambda: len(members(cluster, topic.name)) == 1) is not None
+    assert within(5, lambda: len(members(cluster, topic.name)) == 1)
     topic.send_each(5)
     ends = topic.ends()
-    assert within(WAIT_S, lambda: topic.progress(topic.name) == ends) is not None, one.exception()
+    assert within(WAIT_S, lambda: topic.progress(topic.name) == ends), one.exception()
     assert sorted(read(spark, tmp_path / "one") + read(spark, tmp_path / "two")) == topic.every(ends)
 
 
@@ -104,9 +105,9 @@ def test_a_stop_between_two_triggers_leaves_nothing_unreported(
         assert query.isActive, query.exception()
         return any(progress.numInputRows for progress in query.recentProgress)
 
-    assert within(WAIT_S, done) is not None
+    assert within(WAIT_S, done)
     query.stop()
-    assert within(10, lambda: not members(cluster, topic.name)) is not None
+    assert within(10, lambda: not members(cluster, topic.name))
     assert topic.progress(topic.name) == [10] * 4
     assert read(spark, tmp_path / "one") == topic.every([10] * 4)
 
@@ -128,9 +129,9 @@ def test_a_batch_that_a_stop_cuts_off_is_not_reported_and_read_again(
     slowly = frame.mapInArrow(slow, "queueOffset long").writeStream.format("noop")
     query = slowly.option("checkpointLocation", checkpoint).start()
     offsets = Path(checkpoint) / "offsets"
-    assert within(WAIT_S, lambda: offsets.is_dir() and any(one.name == "0" for one in offsets.iterdir())) is not None
+    assert within(WAIT_S, lambda: offsets.is_dir() and any(one.name == "0" for one in offsets.iterdir()))
     query.stop()
-    assert within(10, lambda: not members(cluster, topic.name)) is not None
+    assert within(10, lambda: not members(cluster, topic.name))
     assert topic.progress(topic.name) == [0] * 4
     done = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert done.awaitTermination(WAIT_S)
@@ -173,7 +174,7 @@ def until_all_read(readers: list[Reader], sent: int) -> None:
     def missing() -> int:
         return sent - sum(number < sent for number in counts(readers))
 
-    assert within(WAIT_S, lambda: not missing()) is not None, f"{missing()} of {sent} messages were not read"
+    assert within(WAIT_S, lambda: not missing()), f"{missing()} of {sent} messages were not read"
 
 
 def shown(cluster: LocalCluster) -> dict[str, Any]:
@@ -295,7 +296,7 @@ def test_jobs_and_consumers_come_and_go_and_are_killed(crew: tuple[LocalCluster,
         for reader in readers:
             reader.settle(joined=True)
         come_and_go(readers)
-        assert within(60, lambda: all_are_shown(cluster, len(readers))) is not None, shown(cluster)
+        assert within(60, lambda: all_are_shown(cluster, len(readers))), shown(cluster)
         lags = ", ".join(f"{name or 'of receivers'} {lag}" for name, lag in lag_by_member(cluster).items())
         tell(f"lag by `evenq group show`: {lags}")
         mark = stream.sent

@@ -13,7 +13,8 @@ import pytest
 
 from evenq import PullConsumer
 from evenq.testing.local_cluster import LocalCluster
-from tests.spark.members import members, process_of, within
+from tests.spark.members import members, process_of
+from tests.spark.waiting import within
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +41,11 @@ def test_a_query_that_was_paused_past_its_session_fails_and_moves_no_progress_ba
     runner = 0
     consumer = PullConsumer(group=topic.name, subscriptions={topic.name: "*"}, endpoint=cluster.endpoint)
     try:
-        assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+        assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
         (client_id,) = members(cluster, topic.name)
         runner = process_of(client_id)
         os.kill(runner, signal.SIGSTOP)
-        assert within(20, lambda: not members(cluster, topic.name)) is not None
+        assert within(20, lambda: not members(cluster, topic.name))
         topic.send_each(5)
         consumer.start()
         taken: list[Any] = []
@@ -54,19 +55,19 @@ def test_a_query_that_was_paused_past_its_session_fails_and_moves_no_progress_ba
             consumer.commit()
             return topic.progress(topic.name) == [15] * 4
 
-        assert within(30, all_read) is not None
+        assert within(30, all_read)
         assert len(taken) == 20
         successor = next(iter(members(cluster, topic.name)))
         if not stays:
             consumer.close()
         os.kill(runner, signal.SIGCONT)
-        assert within(30, lambda: not query.isActive) is not None
+        assert within(30, lambda: not query.isActive)
         said = str(query.exception())
         assert "is not this query's" in said
         # Who stays may let a queue go to the query that comes back, before that asks for it.
         assert "it was read up to 15" in said or (stays and successor in said), said
         assert topic.progress(topic.name) == [15] * 4
-        assert within(5, lambda: client_id not in members(cluster, topic.name)) is not None
+        assert within(5, lambda: client_id not in members(cluster, topic.name))
     finally:
         if runner:
             with suppress(ProcessLookupError):

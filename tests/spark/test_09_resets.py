@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evenq.testing.local_cluster import LocalCluster
-from tests.spark.members import within
+from tests.spark.waiting import within
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ def test_a_running_query_follows_a_reset_back_and_forward(
 ) -> None:
     topic.send_each(10)
     query = start()
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     said = reset(cluster, topic.name, "--to", "earliest")
     assert "failed" not in said
-    assert within(60, lambda: times_read(spark, tmp_path) == [2] * 40) is not None, (said, query.lastProgress)
-    assert within(30, lambda: topic.progress(topic.name) == [10] * 4) is not None, (said, query.lastProgress)
+    assert within(60, lambda: times_read(spark, tmp_path) == [2] * 40), (said, query.lastProgress)
+    assert within(30, lambda: topic.progress(topic.name) == [10] * 4), (said, query.lastProgress)
     reset(cluster, topic.name, "--to-offset", "4")
-    assert within(60, lambda: len([n for n in times_read(spark, tmp_path) if n == 3]) == 24) is not None
-    assert within(30, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: len([n for n in times_read(spark, tmp_path) if n == 3]) == 24)
+    assert within(30, lambda: topic.progress(topic.name) == [10] * 4)
     topic.send_each(5)
-    assert within(30, lambda: topic.progress(topic.name) == [15] * 4) is not None
+    assert within(30, lambda: topic.progress(topic.name) == [15] * 4)
     assert query.exception() is None
 
 
@@ -68,20 +68,20 @@ def test_a_stopped_query_whose_group_was_moved_starts_as_it_was_told(
 ) -> None:
     topic.send_each(10)
     first = start()
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     topic.send_each(2)
-    assert within(60, lambda: topic.progress(topic.name) == [12] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [12] * 4)
     first.stop()
     reset(cluster, topic.name, "--to-offset", "5")
     assert topic.progress(topic.name) == [5] * 4
     query = start(onOffsetConflict=conflict)
     topic.send_each(1)
     if conflict == "fail":
-        assert within(60, lambda: not query.isActive) is not None
+        assert within(60, lambda: not query.isActive)
         assert "the progress of group" in str(query.exception())
         assert topic.progress(topic.name) == [5] * 4
         return
-    assert within(60, lambda: topic.progress(topic.name) == [13] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [13] * 4)
     twice = 28 if conflict == "broker" else 0
     assert times_read(spark, tmp_path) == sorted([1] * (52 - twice) + [2] * twice)
 
@@ -91,7 +91,7 @@ def test_a_group_is_not_moved_while_a_query_runs_that_does_not_follow(
 ) -> None:
     topic.send_each(10)
     query = start(honorOffsetReset=False)
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     said = reset(cluster, topic.name, "--to", "earliest")
     assert f"group {topic.name} is not moved" in said
     assert "honorOffsetReset=false" in said
@@ -107,10 +107,10 @@ def test_a_query_that_shares_its_group_follows_a_reset(
 ) -> None:
     topic.send_each(10)
     query = start(assignment="shared")
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     reset(cluster, topic.name, "--to-offset", "4")
-    assert within(60, lambda: times_read(spark, tmp_path) == [1] * 16 + [2] * 24) is not None, query.exception()
-    assert within(30, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: times_read(spark, tmp_path) == [1] * 16 + [2] * 24), query.exception()
+    assert within(30, lambda: topic.progress(topic.name) == [10] * 4)
     topic.send_each(5)
-    assert within(30, lambda: topic.progress(topic.name) == [15] * 4) is not None
+    assert within(30, lambda: topic.progress(topic.name) == [15] * 4)
     assert query.exception() is None

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from evenq.testing.local_cluster import LocalCluster
-from tests.spark.members import driver, members, process_of, within
+from tests.spark.members import driver, members, process_of
+from tests.spark.waiting import within
 
 pytestmark = pytest.mark.timeout(900)  # a process of Spark of its own takes a minute to start beside other work
 
@@ -53,7 +54,7 @@ def test_a_query_is_a_member_that_holds_all_queues_until_it_is_stopped(
 ) -> None:
     topic.send_each(10)
     query = start(queryName="delays")
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     ((client_id, member),) = members(cluster, topic.name).items()
     assert (member.language, member.protocol, member.instance) == ("PYTHON", "evenq", "delays")
     assert member.version
@@ -64,18 +65,17 @@ def test_a_query_is_a_member_that_holds_all_queues_until_it_is_stopped(
     assert owners.count(client_id) == 4
     assert client_id in shown(cluster, "group", "explain", topic.name)
     query.stop()
-    took = within(3, lambda: not members(cluster, topic.name))
-    assert took is not None
+    assert within(3, lambda: not members(cluster, topic.name))
     assert query.exception() is None
 
 
 def test_a_second_query_in_the_group_fails_and_names_the_first(cluster: LocalCluster, topic: Any, start: Any) -> None:
     topic.send_each(10)
     first = start()
-    assert within(60, only(cluster, topic.name)) is not None
+    assert within(60, only(cluster, topic.name))
     (client_id,) = members(cluster, topic.name)
     second = start("two")
-    assert within(60, lambda: not second.isActive) is not None
+    assert within(60, lambda: not second.isActive)
     assert client_id in str(second.exception())
     assert "onGroupBusy" in str(second.exception())
     assert first.isActive
@@ -85,15 +85,15 @@ def test_a_second_query_in_the_group_fails_and_names_the_first(cluster: LocalClu
 def test_a_waiting_query_begins_when_the_other_has_left(cluster: LocalCluster, topic: Any, start: Any) -> None:
     topic.send_each(10)
     first = start()
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     (client_id,) = members(cluster, topic.name)
     second = start("two", onGroupBusy="wait", startingOffsets="group")
     topic.send_each(5)
-    assert within(60, lambda: topic.progress(topic.name) == [15] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [15] * 4)
     first.stop()
-    assert within(30, lambda: bool(set(members(cluster, topic.name)) - {client_id})) is not None
+    assert within(30, lambda: bool(set(members(cluster, topic.name)) - {client_id}))
     topic.send_each(5)
-    assert within(60, lambda: topic.progress(topic.name) == [20] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [20] * 4)
     assert second.isActive
 
 
@@ -113,10 +113,10 @@ def test_a_query_that_is_killed_is_gone_in_5_s_and_its_restart_goes_on(
             running = driver(options, tmp_path / "checkpoint", spark_errors)
         else:
             start("checkpoint")
-        assert within(200, lambda: topic.progress(topic.name) == [10] * 4) is not None
+        assert within(200, lambda: topic.progress(topic.name) == [10] * 4)
         (client_id,) = members(cluster, topic.name)
         os.kill(process_of(client_id) if running is None else jvm_of(running.pid), signal.SIGKILL)
-        assert within(5, lambda: client_id not in members(cluster, topic.name)) is not None
+        assert within(5, lambda: client_id not in members(cluster, topic.name))
     finally:
         if running is not None:
             with suppress(ProcessLookupError):
@@ -124,7 +124,7 @@ def test_a_query_that_is_killed_is_gone_in_5_s_and_its_restart_goes_on(
             running.wait()
     topic.send_each(5)
     again = start("checkpoint")
-    assert within(200, lambda: topic.progress(topic.name) == [15] * 4) is not None, again.exception()
+    assert within(200, lambda: topic.progress(topic.name) == [15] * 4), again.exception()
 
 
 def jvm_of(driver_pid: int) -> int:

@@ -7,7 +7,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ import evenq
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.node import Node
 from evenq.testing.peer import Peer
-from tests.spark.waiting import seconds_until
+from tests.spark.waiting import within
 
 FAILPOINT = "EVENQ_FAILPOINT"
 SDK_PEER = Path(__file__).parents[1] / "compat" / "python_sdk_peer.py"
@@ -87,10 +87,6 @@ def sink(brokers: LocalCluster) -> Iterator[Sink]:
     for broker in brokers.brokers:  # as they were
         if broker.environment.pop(FAILPOINT, None) is not None or not broker.alive:
             broker.restart()
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    return seconds_until(condition, within_s=seconds) is not None
 
 
 def rows(spark: Any, count: int, *, prefix: str = "row") -> Any:

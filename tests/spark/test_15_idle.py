@@ -8,7 +8,7 @@ from typing import Any
 
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.brokers import calls
-from tests.spark.members import within
+from tests.spark.waiting import within
 
 SECONDS = 20
 CALLS_PER_SECOND_MAX = 5
@@ -23,7 +23,7 @@ def test_an_idle_query_makes_at_most_5_calls_a_second(
     frame = frame.options(subscribe=topic.name, group=topic.name, startingOffsets="earliest", commitIntervalMs=50)
     query = frame.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
-        assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+        assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
         before = calls(cluster)
         time.sleep(SECONDS)  # the span that is counted over, not a wait for something
         during = calls(cluster) - before

@@ -13,7 +13,7 @@ from pyspark_evenq.query_figures import Failure, QueryFigures
 
 from evenq.testing.local_cluster import LocalCluster
 from tests.spark.brokers import delivered
-from tests.spark.members import within
+from tests.spark.waiting import within
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_rows_lag_and_losses_of_a_query_are_at_the_port_and_it_ends_there_too(
 ) -> None:
     topic.send_each(50)
     query = start("listened", maxOffsetsPerTrigger=40)
-    assert within(60, lambda: figures(listener, "listened").rows == 200) is not None
-    assert within(30, lambda: figures(listener, "listened").lag.total == 0) is not None
+    assert within(60, lambda: figures(listener, "listened").rows == 200)
+    assert within(30, lambda: figures(listener, "listened").lag.total == 0)
     lags = figures(listener, "listened").lags
     assert sorted(lags) == sorted(topic.queues)
     shown = page(listener)
@@ -67,7 +67,7 @@ def test_rows_lag_and_losses_of_a_query_are_at_the_port_and_it_ends_there_too(
     assert 'part="triggerExecution"' in shown
     assert len([one for one in query.recentProgress if one.numInputRows]) == 5
     query.stop()
-    assert within(30, lambda: not figures(listener, "listened").active) is not None
+    assert within(30, lambda: not figures(listener, "listened").active)
     assert figures(listener, "listened").failures == {}
     assert "evenq_spark_queue_lag_messages{" not in page(listener)
 
@@ -75,7 +75,7 @@ def test_rows_lag_and_losses_of_a_query_are_at_the_port_and_it_ends_there_too(
 def test_lag_is_what_a_limited_batch_leaves(topic: Any, start: Any, listener: EvenqProgressListener) -> None:
     topic.send_each(50)
     start("limited", each="1 hour", maxOffsetsPerTrigger=4)  # the first one comes at once
-    assert within(60, lambda: figures(listener, "limited").rows == 4) is not None
+    assert within(60, lambda: figures(listener, "limited").rows == 4)
     assert figures(listener, "limited").lag == (196, 49, 49, 49.0)
 
 
@@ -85,15 +85,15 @@ def test_what_a_query_leaves_out_is_counted(
     """A broker that goes away takes two queues with it."""
     topic.send_each(10)
     start("left-out")
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     cluster.brokers[1].kill()
     try:
 
         def grown() -> bool:
             topic.send({0: ["more"]})
-            return within(2, lambda: len(figures(listener, "left-out").away) == 2) is not None
+            return within(2, lambda: len(figures(listener, "left-out").away) == 2)
 
-        assert within(40, grown) is not None
+        assert within(40, grown)
     finally:
         cluster.brokers[1].restart()
 
@@ -103,10 +103,10 @@ def test_a_query_that_finds_its_group_busy_says_why_it_ended(
 ) -> None:
     topic.send_each(10)
     start("first")
-    assert within(60, lambda: topic.progress(topic.name) == [10] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [10] * 4)
     second = start("second")
-    assert within(60, lambda: not second.isActive) is not None
-    assert within(30, lambda: figures(listener, "second").failures == {Failure.GROUP_BUSY: 1}) is not None
+    assert within(60, lambda: not second.isActive)
+    assert within(30, lambda: figures(listener, "second").failures == {Failure.GROUP_BUSY: 1})
     assert 'evenq_spark_failures_total{query="second",reason="group_busy"} 1.0' in page(listener)
 
 
@@ -115,7 +115,7 @@ def test_brokers_count_what_a_stream_reads_as_delivered_to_its_group_once(
 ) -> None:
     topic.send_each(100)
     query = start("counted", maxBytesPerTrigger=500)  # it looks at the size of messages first, which is no delivery
-    assert within(200, lambda: topic.progress(topic.name) == [100] * 4) is not None
+    assert within(200, lambda: topic.progress(topic.name) == [100] * 4)
     query.stop()
     assert delivered(cluster, topic.name, topic.name) == 400
 
@@ -125,7 +125,7 @@ def test_brokers_count_what_a_batch_reads_if_it_names_a_group(
 ) -> None:
     topic.send_each(25)
     query = start("makes-the-group")
-    assert within(60, lambda: topic.progress(topic.name) == [25] * 4) is not None
+    assert within(60, lambda: topic.progress(topic.name) == [25] * 4)
     query.stop()
     assert delivered(cluster, topic.name, topic.name) == 100
 

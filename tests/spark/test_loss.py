@@ -28,7 +28,7 @@ from evenq.testing.local_cluster import LocalCluster
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2
-from tests.spark.waiting import seconds_until
+from tests.spark.waiting import within
 
 SCHEMA = "brokerName string, queueId int, queueOffset long, body binary"
 READ_TIMEOUT_MS = 1_500
@@ -166,10 +166,6 @@ class Topic:
     @property
     def store(self) -> Path:
         return self.cluster.folder / self.b.name
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    return seconds_until(condition, within_s=seconds) is not None
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.waiting import seconds_until
+from tests.spark.waiting import within
 
 
 @pytest.fixture
@@ -42,10 +41,6 @@ def start(spark: Any, topic: Any, tmp_path: Path) -> Any:
 def seen(spark: Any, tmp_path: Path) -> list[tuple[str, int, int]]:
     rows = spark.read.schema("brokerName string, queueId int, queueOffset long").parquet(str(tmp_path / "rows"))
     return sorted((row.brokerName, row.queueId, row.queueOffset) for row in rows.collect())
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    return seconds_until(condition, within_s=seconds) is not None
 
 
 def rows_in(query: Any) -> list[int]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["seconds_until"]
+__all__ = ["seconds_until", "within"]
 
 FIRST_S, LONGEST_S, GROWTH = 0.02, 0.25, 1.2
 
@@ -23,3 +23,8 @@ def seconds_until(condition: Callable[[], Any], *, within_s: float) -> float | N
         time.sleep(pause)
         pause = min(GROWTH * pause, LONGEST_S)
     return time.monotonic() - began
+
+
+def within(seconds: float, condition: Callable[[], Any]) -> bool:
+    """Whether it came to hold in this time."""
+    return seconds_until(condition, within_s=seconds) is not None

@@ -6,14 +6,19 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 
-__all__ = ["FAST", "added_copy", "events", "figure", "group", "in_sync", "leader_of", "readiness"]
+__all__ = [
+    "FAST", "added_copy", "events", "figure", "folder_of", "group", "in_sync", "leader_of", "members_of", "number_of",
+    "readiness", "until",
+]  # fmt: skip
+
+_PREFIX = "EVENQ_BROKER_"
 
 FAST = {
     "REPLICATION__RENEW_MS": "200",
@@ -51,6 +56,30 @@ def added_copy(cluster: LocalCluster, number: int, *, mode: str = "sync", **sett
     node = cluster._broker("a", 0, own)
     cluster.brokers.append(node)
     return node, address
+
+
+def number_of(node: Node) -> int:
+    """Its broker id."""
+    return int(node.environment[f"{_PREFIX}REPLICATION__BROKER_ID"])
+
+
+def members_of(node: Node) -> dict[int, str]:
+    """Where copies reach each other, by broker id, as it was told at its start."""
+    members = node.environment[f"{_PREFIX}REPLICATION__MEMBERS"].split(",")
+    return {int(number): address for number, _, address in (member.partition("=") for member in members)}
+
+
+def folder_of(node: Node) -> Path:
+    """Of its data."""
+    return Path(node.environment[f"{_PREFIX}STORE__PATH"])
+
+
+def until(what: Callable[[], object], why: Callable[[], object] = lambda: "", *, within_s: float = 60.0) -> None:
+    """Wait for it; `why` says what there is instead."""
+    end = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < end, why()
+        time.sleep(0.05)
 
 
 def _page(node: Node, name: str) -> str:

@@ -20,7 +20,7 @@ from evenq_broker.app import BrokerApp
 from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
 from evenq_nameserver.settings import NameserverSettings
-from evenq_proofs.sim import CALLER, History, ProcessClock, ProcessNet, SimNet, SimProcess, VirtualLoop, judge
+from evenq_proofs.sim import CALLER, History, ProcessClock, ProcessNet, SimNet, SimProcess, VirtualLoop, ended, judge
 from evenq_proofs.sim.checks import Ending, Problem
 from evenq_proofs.sim.history import Kind
 from evenq_rebalancer.app import Rebalancer
@@ -273,9 +273,7 @@ class World:
         """As SIGTERM does; killed if it takes longer than Kubernetes' 30 s."""
         process = node.process
         closing = process.spawn(node.app.close(), name=f"close {process.name}")
-        limit = self.loop.create_task(self.clock.sleep_ms(30_000), name="grace")
-        await asyncio.wait([closing, limit], return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
+        await ended(closing, self.clock, within_ms=30_000)
         if closing.done():
             closing.result()
         process.kill()

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from evenq_proofs.sim import ended
+
 from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.moments import MOMENTS, NOT_NOW, Moments
 from replicated_sim.outages import play_outage
@@ -203,7 +205,7 @@ class GroupFaults:
         if app is None or process is None or not app._driver or not app.driver.leads:
             return
         to = world.rng.choice([one.number for one in world.copies if one is not copy])
-        await world.ended(process.spawn(app.driver.hand_over(to, within_ms=2_000), name="hand over"))
+        await ended(process.spawn(app.driver.hand_over(to, within_ms=2_000), name="hand over"), world.clock)
 
     # ------------------------------------------------------------------------------------------------ the network
 

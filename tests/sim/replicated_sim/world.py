@@ -26,7 +26,7 @@ from evenq_nameserver.app import Nameserver
 from evenq_nameserver.settings import NameserverSettings
 from evenq_proofs.group_faults.clients import Acknowledged
 from evenq_proofs.kill_loop.clients import BROKER, GROUPS, QUEUES, TOPIC
-from evenq_proofs.sim import PROCESS, ProcessClock, ProcessNet, SimNet, SimProcess
+from evenq_proofs.sim import PROCESS, ProcessClock, ProcessNet, SimNet, SimProcess, ended
 from evenq_proofs.sim.threads import ThreadedLoop, thread_stand_ins
 from evenq_sim.edges import edges_of, replaced
 
@@ -253,13 +253,7 @@ class GroupWorld:
         repair = getattr(copy.app, "_repair", None)
         if repair is not None and copy.process is not None and copy.alive:
             error = StoreCorrupted("somebody reads there", log_offset=flip.log_offset)
-            await self.ended(copy.process.spawn(_mended(repair, error), name="read of damage"))
-
-    async def ended(self, work: asyncio.Task[Any], *, within_ms: int = 10_000) -> None:
-        """Wait until a process has done something, or until the limit: a task of a killed process never ends."""
-        limit = self.loop.create_task(self.clock.sleep_ms(within_ms), name="limit")
-        await asyncio.wait([work, limit], return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
+            await ended(copy.process.spawn(_mended(repair, error), name="read of damage"), self.clock)
 
     # ------------------------------------------------------------------------------------------------ looks
 
@@ -414,7 +408,7 @@ class GroupWorld:
         if process is None or app is None or not process.alive:
             return
         closing = process.spawn(app.close(), name=f"close {process.name}")
-        await self.ended(closing, within_ms=30_000)
+        await ended(closing, self.clock, within_ms=30_000)
         if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
             self.note(f"{process.name} could not close: {error!r}")
         self._kill(process)

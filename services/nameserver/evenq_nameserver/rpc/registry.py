@@ -177,7 +177,7 @@ class RegistryService:
 
     def settled(self) -> None:
         """Everybody has had the time to register: tell all watchers the whole table, which counts from now on."""
-        log.info("the time for brokers to register is over; %d of them are in the routes", len(self.registry.brokers()))
+        log.info("the time for brokers to register is over; brokers in the routes: %d", len(self.registry.brokers()))
         self._tell(self._snapshot())
 
     def _snapshot(self) -> bytes:

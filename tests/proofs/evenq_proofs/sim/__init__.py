@@ -7,7 +7,7 @@ seed gives the same history, byte by byte.
 
 from evenq_proofs.sim.checks import Problem, judge
 from evenq_proofs.sim.history import Event, History
-from evenq_proofs.sim.loop import CALLER, PROCESS, ProcessClock, SimProcess, VirtualLoop
+from evenq_proofs.sim.loop import CALLER, PROCESS, ProcessClock, SimProcess, VirtualLoop, ended
 from evenq_proofs.sim.network import LinkFault, ProcessNet, SimNet
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "SimNet",
     "SimProcess",
     "VirtualLoop",
+    "ended",
     "judge",
 ]

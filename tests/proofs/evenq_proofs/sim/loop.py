@@ -13,7 +13,7 @@ from asyncio import base_events
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CALLER", "PROCESS", "ProcessClock", "SimProcess", "VirtualLoop"]
+__all__ = ["CALLER", "PROCESS", "ProcessClock", "SimProcess", "VirtualLoop", "ended"]
 
 ROUNDS_MAX = 30
 """In which the tasks that are left at the end of a world end, one that waits for another one after it."""
@@ -217,6 +217,13 @@ class ProcessClock:
 
     def _passed_ms(self) -> int:
         return int(self._loop.time() * 1000 * self._rate + 1e-6)
+
+
+async def ended(work: asyncio.Task[Any], clock: ProcessClock, *, within_ms: int = 10_000) -> None:
+    """Wait until a process has done something, or until the limit: a task of a killed process never ends."""
+    limit = asyncio.get_running_loop().create_task(clock.sleep_ms(within_ms), name="limit")
+    await asyncio.wait([work, limit], return_when=asyncio.FIRST_COMPLETED)
+    limit.cancel()
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -593,12 +593,18 @@ def test_an_operator_moves_a_group_on_lite_topics_too(run: Run) -> None:
     run(story)
 
 
+async def with_one_without_the_topic(stage: Any) -> tuple[Any, Any, Any]:
+    """`brokers`, and "c", which only has the topic in its routes."""
+    a, b = await brokers(stage)
+    c = await stage.broker("c")
+    views = [other.cluster.own.now() for other in (a, b, c)]
+    c.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+    return a, b, c
+
+
 def test_a_broker_without_the_topic_passes_a_subscription_on(run: Run) -> None:
     async def story(stage: Any) -> None:
-        a, b = await brokers(stage)
-        c = await stage.broker("c")
-        views = [other.cluster.own.now() for other in (a, b, c)]
-        c.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+        a, b, c = await with_one_without_the_topic(stage)
         assert await sync(stage, ADD, "x", broker="c") == OK
         assert [len(broker.lite.subscriptions) for broker in (a, b, c)] == [1, 1, 0]
         assert await sync(stage, ADD, "a b", broker="c") == ILLEGAL_LITE_TOPIC
@@ -610,10 +616,7 @@ def test_a_receive_through_a_broker_without_the_topic_looks_at_all(run: Run) -> 
     """Wire contract 5.6: behind one address for all brokers a client may have come to any, and names one for ever."""
 
     async def story(stage: Any) -> None:
-        a, b = await brokers(stage)
-        c = await stage.broker("c")
-        views = [other.cluster.own.now() for other in (a, b, c)]
-        c.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+        a, b, _ = await with_one_without_the_topic(stage)
         lite = [f"n{number}" for number in range(12)]
         await send(stage, *(message(f"m{name}", name) for name in lite))
         assert {bool(lite_of(a, name)) for name in lite} == {True, False}, "each of the two has some"
