@@ -79,7 +79,7 @@ class TimerStats:
     retries: int = 0
     """Batches that could not be fired at once."""
     damaged: int = 0
-    """Timers set aside because the log has no whole frame of them any more; each was named in an error."""
+    """Timers that could not be read when they were due; each was named in an error. One that is mended fires later."""
     aside: int = 0
     """Timers that wait for another try, because the owner or the store does not take what they become."""
 
@@ -238,16 +238,15 @@ class TimerKeeper:
         return timers
 
     def damaged(self, keys: Sequence[bytes]) -> None:
-        """Set taken timers aside whose frames are damaged. They stay pending: the next start tries them again."""
-        self._tell_damaged(keys, "set aside until the next start")
-        self.pending.set_aside(keys)
+        """Count and name timers that were set aside because their frames are damaged. They stay pending."""
+        self._tell_damaged(keys, "tried again after growing pauses and at the next start")
 
     def _tell_damaged(self, keys: Sequence[bytes], what: str) -> None:
         self._stats.damaged += len(keys)
         for key in keys[:DAMAGE_LINES]:
             start, position = segment.segment_of(id_of(key), self._segment_bytes)
             log.error(
-                "no whole timer at %s byte %d: timer %d, due at %d ms, cannot fire, it is %s; the others go on. "
+                "no whole timer at %s byte %d: timer %d, due at %d ms, cannot fire and is %s; the others go on. "
                 "Run `evenq store verify` on a copy of the folder, or on the stopped store",
                 self._disk.describe(segment.path_of(start)), position, id_of(key), due_of(key), what,
             )  # fmt: skip

@@ -2,9 +2,9 @@
 appends that together with the timers' end as one group (RD-17, RD-18).
 
 So a timer fires exactly once in the log: its message and its end survive together or not at all. A batch that cannot
-be stored now (full, overloaded) goes back and is tried again. What cannot be taken at all is set aside, tried again
-after growing pauses, the others first; what is damaged waits for the next start. The wall clock may jump: it is looked
-at five times a second, and what has fired has ended.
+be stored now (full, overloaded) goes back and is tried again. What cannot be taken at all, or is damaged, is set aside
+and tried again after growing pauses, the others first: another copy may mend what is damaged as soon as it answers.
+The wall clock may jump: it is looked at five times a second, and what has fired has ended.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ ASIDE_MS: Final = 10_000  # for what the owner or the store cannot take at all: 
 ASIDE_LONGEST_MS: Final = 600_000
 ASIDE_TRIES: Final = 16  # of those tried again before the next batch of others
 ASIDE_MAX: Final = 65_536  # bounds memory: about 10 MB
+DAMAGED_MAX: Final = ASIDE_MAX // 2  # aside, from which on damaged ones wait for the next start: the others must fire
 
 Decision = Append | TimerAppend | None
 """What a due timer becomes: a message, another timer (renewed, or of another kind), or nothing."""
@@ -137,6 +138,7 @@ class TimerService:
         batch = keys[: len(timers)]
         damaged = [key for key, timer in zip(batch, timers, strict=True) if timer is None]
         if damaged:
+            self._put_aside(damaged, ASIDE_MS, more=max(0, DAMAGED_MAX - len(self._aside)))
             self._keeper.damaged(damaged)
         due = {key: timer for key, timer in zip(batch, timers, strict=True) if timer is not None}
         refused = await self._store(due) if due else None
@@ -191,7 +193,7 @@ class TimerService:
                     refused,
                     extra={"timer": timer.log_offset, "due_ms": timer.due_ms, "error": repr(refused)},
                 )
-                self._put_aside(key, ASIDE_MS)
+                self._put_aside([key], ASIDE_MS)
 
     async def _try_aside(self) -> int:
         """Try a few of those again whose pause is over; returns how many."""
@@ -209,16 +211,16 @@ class TimerService:
     async def _try_again(self, key: bytes, pause_ms: int) -> None:
         try:
             (timer,) = await self._keeper.read([key], self._batch_bytes)
-            if timer is None:
-                self._keeper.damaged([key])
-            elif await self._store({key: timer}) is not None:
-                self._put_aside(key, min(2 * pause_ms, ASIDE_LONGEST_MS))
+            if timer is None or await self._store({key: timer}) is not None:
+                self._put_aside([key], min(2 * pause_ms, ASIDE_LONGEST_MS))
         finally:
             self._pending.give_back([key])  # if it could not be tried
 
-    def _put_aside(self, key: bytes, pause_ms: int) -> None:
-        self._pending.set_aside([key])
-        self._plan(key, pause_ms)
+    def _put_aside(self, keys: list[bytes], pause_ms: int, *, more: int = ASIDE_MAX) -> None:
+        """`more`: how many of them at most are tried again before the next start."""
+        self._pending.set_aside(keys)
+        for key in keys[:more]:
+            self._plan(key, pause_ms)
         self._keeper.waiting_aside(len(self._aside))
 
     def _plan(self, key: bytes, pause_ms: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreCorrupted, TooManyRequests
 from evenq.store import StoredTimer
+from evenq.store.timers import service as service_module
 from evenq.store.timers.service import RETRY_MS, TimerService, deliver
 
 
@@ -142,7 +143,7 @@ def test_thousands_that_the_owner_refuses_hold_no_other_up_and_are_tried_less_an
     asyncio.run(scenario())
 
 
-def test_damaged_timers_are_set_aside_and_named_and_the_othersfire(fire, make_ground, caplog):
+def test_damaged_timers_are_set_aside_and_named_once_and_the_others_fire(make_ground, caplog):
     async def scenario():
         context = make_ground(table_max=10_000)
         put = await context.put(*range(900, 1_000))
@@ -185,6 +186,47 @@ def test_what_the_disk_cannot_read_is_damaged_too(make_ground):
         await context.clock.advance(5_000)
         stats = context.keeper.stats
         assert (stats.fired, stats.damaged, stats.pending) == (2, 1, 1)
+        await service.stop()
+        await context.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_timer_that_was_mended_fires_and_one_that_is_not_stays(make_ground):
+    async def scenario():
+        context = make_ground()
+        put = await context.put(1_000, 1_001, 1_002)
+        kept = context.log.pop(put[1])
+        del context.log[put[2]]
+        service = TimerService(context.keeper, context.clock, context.append, deliver)
+        service.start()
+        await context.clock.advance(5_000)
+        stats = context.keeper.stats
+        assert (stats.fired, stats.damaged, stats.aside) == (1, 2, 2)
+        context.log[put[1]] = kept  # as when another copy answered at last
+        await context.clock.advance(10_000)
+        stats = context.keeper.stats
+        assert (stats.fired, stats.pending, stats.damaged, stats.aside) == (2, 1, 2, 1)
+        await service.stop()
+        await context.keeper.close()
+
+    asyncio.run(scenario())
+
+
+def test_more_damaged_timers_than_are_remembered_hold_no_other_up(make_ground, monkeypatch):
+    monkeypatch.setattr(service_module, "DAMAGED_MAX", 8)
+    monkeypatch.setattr(service_module, "ASIDE_MAX", 16)
+
+    async def scenario():
+        context = make_ground(table_max=10_000)
+        put = await context.put(*[1_000] * 30, *[1_001] * 30)
+        for timer_id in put[:30]:
+            del context.log[timer_id]
+        service = TimerService(context.keeper, context.clock, context.append, deliver)
+        service.start()
+        await context.clock.advance(60_000)
+        stats = context.keeper.stats
+        assert (stats.fired, stats.pending, stats.damaged, stats.aside) == (30, 30, 30, 8)
         await service.stop()
         await context.keeper.close()
 
