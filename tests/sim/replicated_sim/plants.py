@@ -214,6 +214,7 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
     "R10 store id": lambda: [(identity, "keeps_identity", lambda *_, **__: True)],
     "R10 replaced disk": lambda: [(ReplicaIdentity, "load", _as_before)],
     "R12 receives": lambda: [(MessageTaker, "_safe", _at_once)],
+    "R12 offsets": lambda: [(Journal, "still_leads", Journal.settled), (Journal, "confirmed", Journal.safe)],
     "repair": lambda: [
         (log_damage, "fault_of", _fits_always),
         (log_damage, "read_whole_records", _as_it_lies),
@@ -241,6 +242,7 @@ PLANTS = {
     "R10 store id": "a store that lost its page cache keeps its name",
     "R10 replaced disk": "an empty disk passes for the one that it replaces",
     "R12 receives": "a leader hands messages out before their delivery is committed",
+    "R12 offsets": "a leader tells and confirms the progress that it knows, whether it still leads or not",
     "repair": "damaged records are repaired with whatever another copy has there, unchecked",
     "silence": "a leader counts as silent while the record cannot be reached",
     "fsync": "nothing of a log is synced",
@@ -251,7 +253,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (0, 1), "5663": (90, 22), "6662": (1, 0), "7017": (1, 0), "7689": (2, 0),
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (58, 81), "R3 synced epoch": (16,),
     "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (5,), "R10 store id": (18, 24),
-    "R10 replaced disk": (18, 24), "R12 receives": (72,), "repair": (9,), "silence": (2, 0), "fsync": (0, 4),
+    "R10 replaced disk": (18, 24), "R12 receives": (72,), "R12 offsets": (302372,), "repair": (9,), "silence": (2, 0), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 

@@ -7,7 +7,8 @@ answers.
 The state is ahead of the log, for long where copies are away, so two things must hold. Who finds that something is so
 already answers only behind `safe`: else a second ack would be answered OK for a first one that is lost after a
 failover. And what the store refused is not forgotten, because the state has it: it is owed, and stands first in the
-next record.
+next record. A leader that was deposed while it did not run has nothing under way and knows nothing of its successor, so
+who tells a group's progress waits for `confirmed`: a record, perhaps an empty one, that only a leader can commit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Journal:
         """What the store refused, in order."""
         self._batch: _Batch | None = None
         self._newest: _Batch | None = None
-        """The last one that the store was given; it is safe when all before it are."""
+        """The last one with operations that the store was given; it is safe when all before it are."""
         self._under_way: deque[tuple[asyncio.Future[None], _Batch, list[bytes]]] = deque()
         """What the store was given and has not answered: its future, ours, and the operations, in order."""
         self._unsaved = False
@@ -97,6 +98,25 @@ class Journal:
         if pending is not None:
             await pending
 
+    def confirmed(self) -> asyncio.Future[None] | None:
+        """With copies, for an answer that tells or confirms the state and changes nothing: done when a record that is
+        appended after this call is committed, so this broker still led then, and knew all that is acknowledged. With
+        one copy: `safe`.
+        """
+        return self.safe() if self._runtime.leadership.attach is None else self._gathering()
+
+    async def still_leads(self) -> None:
+        """Wait for `confirmed`. Raises what it fails with, but for a full disk: then nothing can be appended, and
+        `safe` must do.
+        """
+        safe, confirmed = self.safe(), self.confirmed()
+        if confirmed is not None:
+            try:
+                await confirmed
+            except StoreFull:
+                if safe is not None:
+                    await safe
+
     def flush(self) -> None:
         """Write what waits at once: whatever is appended next stands behind it in the log."""
         if self._batch is not None or self._owed:
@@ -128,8 +148,9 @@ class Journal:
         kept = [op for at, op in enumerate(self._ops) if at not in self._once] if self._once else self._ops
         again = [*self._owed, *kept] if self._owed else kept
         payload = b"".join((bytes((VERSION,)), *self._owed, *self._ops))
+        if self._ops or self._owed:
+            self._newest = batch
         self._ops, self._once, self._owed = [], set(), []
-        self._newest = batch
         assert self._store is not None, "nothing is recorded before the store is open"
         if self._trace is not None:
             self._trace.add(self._runtime.now_ms(), payload)

@@ -76,8 +76,8 @@ class MemberProgress:
             offsets = await self._offsets(topic, queue, group, request.timestamp_ms)
             offsets.mark = await self._mark(topic, queue, mark_at) if mark_at > 0 else ""
             response.offsets.append(offsets)
-        if group is not None:
-            await self._ledger.journal.settled()  # no client learns of progress that a failover could take back
+        if request.group:  # no client learns of progress that a failover could take back, or that is behind
+            await self._ledger.journal.still_leads()
         return response.SerializeToString()
 
     async def _mark(self, topic: TopicConfig, queue: MessageQueue, offset: int) -> str:
@@ -139,7 +139,9 @@ class MemberProgress:
             self.commit(group, topic, queue, request.client_id, offset, allow_backward=request.allow_backward)
             for topic, queue, offset in positions
         ]
-        for wait in waits:
+        # In this turn, so it is the same record, if one of them has moved: that it was there already must be a leader's
+        # word, too.
+        for wait in (*waits, self._ledger.journal.confirmed()):
             if wait is not None:
                 await wait
         if refused is not None:

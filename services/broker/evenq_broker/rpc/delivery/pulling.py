@@ -145,7 +145,7 @@ class PullHandler:
         if self._ledger.progress.commit(group.group_id, topic.topic_id, queue_id, request.offset):
             await self._ledger.journal.record(Committed(group.group_id, topic.topic_id, queue_id, request.offset))
         else:
-            await self._ledger.journal.settled()
+            await self._ledger.journal.still_leads()
         return OK_STATUS
 
     async def get_offset(self, data: bytes, context: RpcContext) -> bytes:
@@ -162,7 +162,7 @@ class PullHandler:
         committed = None
         if group is not None:
             committed = self._ledger.progress.committed(group.group_id, topic.topic_id, queue_id)
-            await self._ledger.journal.settled()  # no client learns of progress that a failover could take back
+        await self._ledger.journal.still_leads()  # or its successor knows of more, or of a group that was made since
         if committed is None:
             raise OffsetNotFound(
                 f"group {name!r} has no offset on queue {queue_id} of {topic.name} yet; begin where QueryOffset says"

@@ -90,7 +90,7 @@ class Acknowledger:
                 await self._ledger.journal.record_encoded(done)
                 self._runtime.stats.group_topic(group_id, topic_id).acks += len(done)
             else:  # finished already, by a record that may not be safe yet
-                await self._ledger.journal.settled()
+                await self._ledger.journal.still_leads()
         except Error as error:
             if not is_public(error):
                 raise
@@ -231,7 +231,7 @@ class Acknowledger:
                 position = (queue, handle.queue_offset)
                 entry = queue.pending.get(handle.queue_offset)
                 if entry is None or entry.number != handle.number:
-                    await self._ledger.journal.settled()
+                    await self._ledger.journal.still_leads()
                     return OK_STATUS
             else:
                 match = await self._by_message_id(request)

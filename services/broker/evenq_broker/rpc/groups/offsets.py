@@ -378,7 +378,7 @@ def _move(
     stuck_queues: StuckQueues,
 ) -> tuple[asyncio.Future[None] | None, ResetFence | None]:
     queue_key = (group.group_id, topic.topic_id, queue.queue_id)
-    record = ledger.journal.safe()  # what brought it there already may not be safe yet
+    record = ledger.journal.confirmed()  # what brought it there already may not be safe yet
     if ledger.progress.commit(*queue_key, move.after, allow_backward=True):
         record = ledger.journal.record(Committed(*queue_key, move.after, reset=True))
         log.warning(

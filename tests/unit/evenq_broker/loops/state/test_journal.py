@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.state.journal import Journal
+from evenq_broker.runtime import Leadership
 from evenq_broker.settings import StoreSettings
 
 from evenq.errors import HaNotAvailable, PersistenceTimeout, StoreError, StoreFull
@@ -95,8 +96,9 @@ class Held:
 class Owner:
     """The runtime, as far as the journal asks it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = False) -> None:
         self.error: BaseException | None = None
+        self.leadership = Leadership(attach=(lambda _: None) if copies else None)
 
     def fail(self, error: BaseException) -> None:
         self.error = error
@@ -216,5 +218,50 @@ def test_a_broker_that_is_owed_too_much_ends() -> None:
         with pytest.raises(HaNotAvailable):
             await journal.record_encoded([b"x"])
         assert isinstance(owner.error, StoreError)
+
+    asyncio.run(story())
+
+
+def test_a_leader_of_copies_confirms_by_a_record_of_its_own_that_it_still_leads() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store, Owner(copies=True))
+        journal.record_encoded([b"a"])
+        await turn()
+        telling = [asyncio.ensure_future(journal.still_leads()) for _ in range(3)]
+        await turn()
+        assert store.records == [b"\x01a", b"\x01"], "one empty record for all that ask in a turn"
+        store.answers[0].set_result(None)
+        await turn()
+        assert not any(one.done() for one in telling), "that record was on its way before they asked"
+        store.answers[1].set_exception(HaNotAvailable("epoch 2 began"))
+        for one in telling:
+            with pytest.raises(HaNotAvailable):
+                await one
+
+    asyncio.run(story())
+
+
+def test_who_tells_the_state_of_a_full_disk_waits_for_what_is_under_way_alone() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store, Owner(copies=True))
+        journal.record_encoded([b"a"])
+        await turn()
+        store.refusal = StoreFull("no space")
+        telling = asyncio.ensure_future(journal.still_leads())
+        await turn()
+        store.answers[0].set_result(None)
+        await telling
+
+    asyncio.run(story())
+
+
+def test_one_copy_writes_nothing_to_tell_its_state() -> None:
+    async def story() -> None:
+        store = Held()
+        journal = journal_on(store)
+        await journal.still_leads()
+        assert store.records == []
 
     asyncio.run(story())

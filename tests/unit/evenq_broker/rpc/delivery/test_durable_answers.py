@@ -162,7 +162,7 @@ async def prepared(stage: Any) -> tuple[Broker, str]:
 
 
 def started(stage: Any, name: str, handle: str) -> tuple[asyncio.Task[Any], type[Any]]:
-    method, make, response = CALLS[name]
+    method, make, response = (CALLS | QUESTIONS)[name]
     headers = {"x-mq-client-id": MEMBER, "x-mq-language": "JAVA"}
     call = stage.net.unary("a:8081", method, make(handle).SerializeToString(), timeout_ms=600_000, metadata=headers)
     return spawn(call, name=name), response
@@ -308,5 +308,53 @@ def test_a_leader_that_was_deposed_meanwhile_hands_out_nothing(run: Run) -> None
         frames = await call
         assert not any(frame.HasField("message") for frame in frames)
         assert [frame.status.code for frame in frames if frame.HasField("status")] != [20000]
+
+    run(story)
+
+
+# What changes nothing: a leader that was deposed while it did not run knows nothing of its successor.
+
+
+def get_offset(_: str) -> Any:
+    request = v2.GetOffsetRequest()
+    request.group.name, request.message_queue.topic.name = "g", "t"
+    return request
+
+
+def query_offsets(_: str) -> Any:
+    return data_pb2.QueryOffsetsRequest(group="g", queues=[QUEUE])
+
+
+QUESTIONS: dict[str, tuple[str, Callable[[str], Any], type[Any]]] = {
+    "get offset": (MESSAGING + "GetOffset", get_offset, v2.GetOffsetResponse),
+    "query offsets": (DATA + "QueryOffsets", query_offsets, data_pb2.QueryOffsetsResponse),
+}
+CHANGE_NOTHING = ("ack", "forward", "update offset", "commit", "reset", "get offset", "query offsets")
+
+
+@pytest.mark.parametrize("name", CHANGE_NOTHING)
+def test_a_leader_of_copies_tells_and_confirms_progress_only_while_it_can_commit(run: Run, name: str) -> None:
+    async def story(stage: Any) -> None:
+        broker, handle = await prepared(stage)
+        if name == "get offset":
+            await stage.during(started(stage, "update offset", handle)[0])
+        first, response = started(stage, name, handle)
+        await stage.clock.advance(2_000)
+        assert is_ok(response, first, name)
+        broker.runtime.leadership = replace(broker.runtime.leadership, attach=lambda _: None)
+        gate = Gate(broker)
+        leads, _ = started(stage, name, handle)
+        await stage.clock.advance(2_000)
+        assert not (leads.done() and is_ok(response, leads, name)), "a successor may know better"
+        for _ in range(20):
+            await gate.open()
+            await stage.clock.advance(200)
+        assert is_ok(response, leads, name)
+        deposed, _ = started(stage, name, handle)
+        for _ in range(5):
+            await stage.clock.advance(1_000)
+            await gate.fail()
+        assert not (deposed.done() and is_ok(response, deposed, name))
+        deposed.cancel()
 
     run(story)
