@@ -4,7 +4,7 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,15 @@ import pytest
 from evenq.errors import PortInUse, SettingsError, StoreLocked
 from evenq.serving.run import EXIT_FAILED, EXIT_OK, EXIT_USAGE, FILES_MAX, run, run_program
 from evenq.serving.settings import ServerSettings
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A program that ends leaves the handlers of its loop behind; other tests of this process hear signals, too."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException) -> Callable[[asyncio.Event], Coroutine[Any, Any, None]]:
