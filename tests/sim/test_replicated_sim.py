@@ -29,6 +29,11 @@ QUICK = BLOCK
 SEARCHED = 120
 """Seeds played for a planted fault that the known ones do not find: a change of the programs changes what a seed does."""
 SAME_TWICE = (3, 11)
+REGRESSIONS = [
+    int(line.split()[0])
+    for line in (HERE / "replicated_regressions.txt").read_text().splitlines()
+    if line[:1].isdigit()
+]
 
 
 @functools.cache
@@ -51,6 +56,12 @@ def played(seed: int) -> None:
 def test_copies_keep_every_promise_in_every_world(first: int) -> None:
     for seed in SEEDS[first : first + BLOCK]:
         played(seed)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+@pytest.mark.slow
+def test_a_seed_that_failed_once_holds_every_promise_now(seed: int) -> None:
+    played(seed)
 
 
 @pytest.mark.parametrize("plant", FOUND_BY)

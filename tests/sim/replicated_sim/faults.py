@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from evenq_proofs.sim import ended
+from evenq_proofs.sim import SimProcess, ended
 
 from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.moments import MOMENTS, NOT_NOW, Moments
@@ -134,16 +134,20 @@ class GroupFaults:
             await world.clock.sleep_ms(lasts_ms)
             copy.disk.disarm()
             return
-        copy.busy = True
+        if what == "hand over":
+            await self._hand_over(copy)
+            return
+        with copy.held():
+            await self._held(what, copy, process, lasts_ms)
+
+    async def _held(self, what: str, copy: Copy, process: SimProcess, lasts_ms: int) -> None:
+        """A fault during which nobody else acts on the copy."""
+        world = self.world
         match what:
             case "pause":
                 process.pause()
                 await world.clock.sleep_ms(lasts_ms)
                 process.resume()
-            case "hand over":
-                copy.busy = False
-                await self._hand_over(copy)
-                return
             case "roll":
                 await world.stop(copy)
                 world.kill(copy, Keep.ALL)
@@ -157,7 +161,6 @@ class GroupFaults:
                     self._flip(copy, copy.disk.flip(world.rng))
                 await world.clock.sleep_ms(lasts_ms)
                 await world.start(copy)
-        copy.busy = False
 
     def _flip(self, copy: Copy, flip: Flip | None) -> None:
         self.world.note(f"flipped at {copy.name}: {flip or 'nothing is old enough'}")
@@ -190,13 +193,12 @@ class GroupFaults:
             world.note(NOT_NOW)
             return
         for copy in copies:
-            copy.busy = True
             world.kill(copy, self._kept())
 
         async def back(copy: Copy) -> None:
-            await world.clock.sleep_ms(lasts_ms + world.rng.choice((0, 5, 900)))
-            await world.start(copy)
-            copy.busy = False
+            with copy.held():
+                await world.clock.sleep_ms(lasts_ms + world.rng.choice((0, 5, 900)))
+                await world.start(copy)
 
         await asyncio.gather(*(back(copy) for copy in copies))
 

@@ -8,6 +8,7 @@ after the return.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from replicated_sim.disks import Keep
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUSPECT_MS", "play_outage"]
 
+LEADER_KILLED = "record, leader killed"
 SUSPECT_MS = 1_500
 """Setting `suspect_ms` of the copies."""
 CLOCKS = 0.99
@@ -37,16 +39,17 @@ async def play_outage(world: GroupWorld) -> None:
     epoch = leader.epoch
     world.note(f"outage: {outage}; {world.state()}")
     world.recorder.fault("outage")
-    killed = await _away(world, leader, outage.what, outage.lasts_ms)
-    back_ms = world.loop.now_ms
-    world.note(f"the outage is over; {world.state()}")
-    if killed:
-        await _followed(world, epoch, back_ms)
-        await world.start(leader)
-        leader.busy = False
-    else:
-        await world.clock.sleep_ms(SUSPECT_MS)
-        _judge(world, epoch, back_ms)
+    is_killed = outage.what == LEADER_KILLED
+    with leader.held() if is_killed else nullcontext():
+        await _away(world, leader, outage.what, outage.lasts_ms)
+        back_ms = world.loop.now_ms
+        world.note(f"the outage is over; {world.state()}")
+        if is_killed:
+            await _followed(world, epoch, back_ms)
+            await world.start(leader)
+        else:
+            await world.clock.sleep_ms(SUSPECT_MS)
+            _judge(world, epoch, back_ms)
     world.recorder.heal("outage")
 
 
@@ -62,18 +65,17 @@ async def _settled(world: GroupWorld) -> Copy | None:
     return None
 
 
-async def _away(world: GroupWorld, leader: Copy, what: str, lasts_ms: int) -> bool:
-    """Until the return. True: the leader was killed."""
+async def _away(world: GroupWorld, leader: Copy, what: str, lasts_ms: int) -> None:
+    """Until the return."""
     rng = random.Random(f"outage {world.plan.seed}")
     followers = [copy for copy in world.copies if copy is not leader]
     world.place.away = what != "all paused"
     match what:
         case "record":
             await world.clock.sleep_ms(lasts_ms)
-        case "record, leader killed":
+        case _ if what == LEADER_KILLED:
             after_ms = rng.randrange(lasts_ms)
             await world.clock.sleep_ms(after_ms)
-            leader.busy = True
             world.kill(leader, Keep.ALL)
             await world.clock.sleep_ms(lasts_ms - after_ms)
         case "record, follower paused":
@@ -83,7 +85,6 @@ async def _away(world: GroupWorld, leader: Copy, what: str, lasts_ms: int) -> bo
         case _:
             raise ValueError(f"no outage {what!r}")
     world.place.away = False
-    return leader.busy
 
 
 async def _paused(world: GroupWorld, copies: list[Copy], lasts_ms: int) -> None:

@@ -67,13 +67,26 @@ class Copy:
         self.starts = 0
         self.process: SimProcess | None = None
         self.app: ReplicatedApp | None = None
-        self.busy = False
-        """A step is at work on it."""
+        self._holders = 0
         self.flips: list[Flip] = []
         """Where its disk was damaged; repaired from another copy, or, if it does not start three times, replaced."""
         self.refusals = 0
         """Starts that its damage hindered."""
         self.record_cut = False
+
+    @property
+    def busy(self) -> bool:
+        """A step is at work on it, or its power comes back: nobody else starts it meanwhile."""
+        return self._holders > 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be at work on it. Counted: its power may go in the middle of a step and come back behind the step's end."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
 
     @property
     def flipped(self) -> str:
@@ -395,12 +408,11 @@ class GroupWorld:
 
     async def _back(self, copy: Copy, process: SimProcess) -> None:
         self.net.died(process)
-        was_busy, copy.busy = copy.busy, True
-        await self.clock.sleep_ms(self.rng.choice((10, 50, 500, 2_500)))
-        if copy.process is process:
-            self.kill(copy, self.rng.choice((Keep.NONE, Keep.SOME)))
-            await self.start(copy)
-        copy.busy = was_busy
+        with copy.held():
+            await self.clock.sleep_ms(self.rng.choice((10, 50, 500, 2_500)))
+            if copy.process is process:
+                self.kill(copy, self.rng.choice((Keep.NONE, Keep.SOME)))
+                await self.start(copy)
 
     async def stop(self, copy: Copy) -> None:
         """As SIGTERM does; killed after 30 s."""
