@@ -38,6 +38,7 @@ class LogPieces:
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._files = ReadFiles(disk, OPEN_FILES)
+        self._renewed = False
 
     def read(self, start: int, end: int, bytes_max: int) -> bytes:
         """Whole groups from `start` on, padding included: at most `bytes_max`, but at least one group, however large,
@@ -49,6 +50,9 @@ class LogPieces:
         """
         if start >= end:
             return b""
+        if self._renewed:
+            self._renewed = False
+            self._files.close()
         try:
             stop = self._stop(start, end, bytes_max)
         except StoreCorrupted as error:
@@ -91,6 +95,12 @@ class LogPieces:
             if kind != PADDING:
                 ends = not flags & FLAG_MORE
         return ends if position == end else False
+
+    def renew(self) -> None:
+        """Files may have been removed, and others made by their names: the next `read` opens what it needs. On any
+        thread, also while one reads.
+        """
+        self._renewed = True
 
     def close(self) -> None:
         """Close the files; the next read opens what it needs."""

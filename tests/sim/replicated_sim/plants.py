@@ -20,6 +20,7 @@ from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.replication import identity, replica_log
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.replica_log import ReplicaLog
+from evenq_broker.loops.replication.shared_pieces import SharedPieces
 from evenq_broker.loops.state.journal import Journal
 
 from evenq.store import MessageStore, log_damage
@@ -160,6 +161,10 @@ def _no_sync(_: CommitLog) -> None:
     return
 
 
+def _files_stay(_: SharedPieces) -> None:
+    return
+
+
 def _fits_always(*_: Any, **__: Any) -> str:
     return ""
 
@@ -221,6 +226,7 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
         (LogScan, "again", LogScan.pass_over),
     ],
     "silence": lambda: [(Replica, "_stand_by", _by_the_record_alone)],
+    "files of a cut log": lambda: [(SharedPieces, "renew", _files_stay)],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }
 
@@ -245,6 +251,7 @@ PLANTS = {
     "R12 offsets": "a leader tells and confirms the progress that it knows, whether it still leads or not",
     "repair": "damaged records are repaired with whatever another copy has there, unchecked",
     "silence": "a leader counts as silent while the record cannot be reached",
+    "files of a cut log": "a leader reads for its followers from files that a cut has removed",
     "fsync": "nothing of a log is synced",
 }
 """Name of a plant and what it does."""
@@ -253,7 +260,8 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "3015": (1, 2), "4771": (2, 6), "4806": (0, 1), "5663": (90, 22), "6662": (1, 0), "7017": (1, 0), "7689": (2, 0),
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (58, 81), "R3 synced epoch": (16,),
     "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (5,), "R10 store id": (18, 24),
-    "R10 replaced disk": (18, 24), "R12 receives": (72,), "R12 offsets": (302372,), "repair": (9,), "silence": (2, 0), "fsync": (0, 4),
+    "R10 replaced disk": (18, 24), "R12 receives": (72,), "R12 offsets": (302372,), "repair": (9,), "silence": (2, 0),
+    "files of a cut log": (302487,), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 

@@ -179,3 +179,19 @@ def test_a_thread_reads_while_the_leader_appends(tmp_path, open_store, write_mix
         assert len(files) > 20
 
     asyncio.run(story())
+
+
+def test_a_file_that_was_removed_and_made_again_is_read_after_a_renewal(written):
+    (disk, log), (_, other) = written(1), written(2)
+    pieces = LogPieces(disk, SEGMENT)
+    before = pieces.read(0, log.boundaries[-1], 1)
+    name = f"commitlog/{0:020d}"
+    disk.remove(name)
+    file = disk.open(name, create=True)
+    file.pwrite([other.data[:SEGMENT]], 0)
+    file.close()
+    assert pieces.read(0, log.boundaries[-1], 1) == before, "the file that is open is not the log any more"
+    pieces.renew()
+    data = pieces.read(0, other.boundaries[-1], 1)
+    assert data == other.data[: len(data)] != before
+    pieces.close()

@@ -303,12 +303,14 @@ class ReplicaDriver:
 
     async def _feed_on(self, action: SendRecords) -> None:
         """Read and send records, until enough is on the way to the peer, or it has all."""
-        to, start = action.to, action.start
+        to, start, epoch = action.to, action.start, self.replica.max_epoch
         try:
             more: list[SendRecords] = [action]
             while more:
                 start, end = more[0].start, more[0].end
                 data = b"" if start == end else await self.log.read(start, end, PIECE_BYTES)
+                if self.replica.max_epoch != epoch:
+                    return  # the log may have been cut since the read began, and another term has other bytes there
                 self._send_read(more[0], data)
                 # What was written while the file was read leaves with this task, without another turn of the loop.
                 more = self.replica.more_for(to) if data else []

@@ -70,11 +70,9 @@ class LeaderTerm(Protocol):
         """Open store and servers; `attach` is called once the store is open, before anything is appended. May be
         cancelled, and then leaves nothing behind. Raises what a start of the broker raises.
         """
-        ...
 
     async def end(self) -> None:
         """Close all of it; the store was abandoned. Idempotent."""
-        ...
 
 
 class Pieces(Protocol):
@@ -82,7 +80,9 @@ class Pieces(Protocol):
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
         """Whole groups of records. Raises StoreError, OSError."""
-        ...
+
+    def renew(self) -> None:
+        """Read from files opened anew: a log that was cut may have others by these names."""
 
 
 Entry: TypeAlias = PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset
@@ -410,6 +410,9 @@ class ReplicaLog:
     async def _begin_term(self, epoch: int) -> list[Action]:
         begins = 0
         while not self._cut_off:
+            # A cut removes files, and the copy made others by the same names: those that a term before has open are not
+            # the log.
+            self._pieces.renew()
             assert self._copy is not None
             # The folder has one owner: the copy is closed before the store opens it, and nothing is copied in between.
             copy, self._copy = self._copy, None

@@ -1,6 +1,7 @@
 """Pieces of a leader's log for its followers, read from the files beside the store that writes them.
 
-Called by `ReplicaLog` for what a follower lacks and what is no longer in memory.
+Called by `ReplicaLog` for what a follower lacks and what is no longer in memory. Files stay open between reads, so
+what they show is the log only while nobody cuts it: `renew` comes before each term.
 """
 
 from __future__ import annotations
@@ -31,8 +32,17 @@ class SharedPieces:
         if reading is None:
             job = self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
             reading = self._under_way[wanted] = spawn(job, name=f"records from {start} on")
-            reading.add_done_callback(lambda _: self._under_way.pop(wanted))
+            reading.add_done_callback(lambda done: self._forget(wanted, done))
         return await asyncio.shield(reading)
+
+    def renew(self) -> None:
+        """The log may be another one than before: what is asked for from now on is read from files opened anew."""
+        self._under_way.clear()
+        self._pieces.renew()
+
+    def _forget(self, wanted: tuple[int, int, int], done: asyncio.Task[bytes]) -> None:
+        if self._under_way.get(wanted) is done:
+            del self._under_way[wanted]
 
     def close(self) -> None:
         """Give the files back."""

@@ -565,6 +565,45 @@ def test_records_that_cannot_be_read_are_asked_for_again(caplog: pytest.LogCaptu
     play(story)
 
 
+def test_what_was_read_in_an_earlier_term_is_not_sent_in_a_later_one() -> None:
+    async def story(world: World) -> None:
+        old, new, behind = world.members
+        assert await world.led() is old
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        await world.clock.until(lambda: all(member.data == old.data == b"E" for member in world.members))
+        good, late = old.read, asyncio.Event()
+
+        async def read(start: int, end: int, bytes_max: int) -> bytes:
+            data, is_first = await good(start, end, bytes_max), old.reads == reads + 1
+            if not is_first:  # of the two followers, the second one's
+                await late.wait()
+            return data
+
+        reads = old.reads
+        old.read = read  # type: ignore[method-assign]
+        world.isolate(old.id)
+        world.isolate(behind.id)
+        behind.coordinator.away = old.coordinator.away = True
+        old.append(b"lost")
+        await asyncio.sleep(0)
+        del old.read  # type: ignore[method-assign]
+        await world.clock.until(lambda: new.replica.max_epoch == 2)
+        old.coordinator.away = False
+        world.cut -= {(old.id, new.id), (new.id, old.id)}
+        await world.clock.until(lambda: world.leader is new and old.data == new.data)
+        await world.clock.until(lambda: {pair.broker_id for pair in world.shared.seen.record.isr} == {0, 1})  # type: ignore[union-attr]
+        handing = asyncio.ensure_future(new.driver.hand_over(old.id, within_ms=5_000))
+        await world.clock.until(lambda: handing.done() and world.leader is old)
+        world.cut.clear()
+        behind.coordinator.away = False
+        old.append(b"more")
+        await world.clock.until(lambda: 2 in old.replica.windows and old.replica.windows[2].start == 1)
+        late.set()
+        await world.clock.until(lambda: all(member.data == old.data == b"EEEmore" for member in world.members))
+
+    play(story)
+
+
 def test_a_broken_invariant_ends_the_process() -> None:
     async def body() -> None:
         world = World()

@@ -18,11 +18,13 @@ from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication import replica_log
 from evenq_broker.loops.replication.follower_disk import FULL_MS
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
+from evenq_broker.loops.replication.shared_pieces import SharedPieces
 
 from evenq.errors import StoreFull
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
 from evenq.store.log_copy import LogCopy
+from evenq.store.log_pieces import LogPieces
 from evenq.store.memory_disk import MemoryDisk
 
 STORES = ("a" * 32, "b" * 32)
@@ -45,7 +47,7 @@ class Stage:
     """Broker 1 follows broker 0, whose log has one group for each epoch; the writer does what `settle` lets it do."""
 
     def __init__(self) -> None:
-        self.clock = FakeClock()
+        self.clock, self.disk = FakeClock(), MemoryDisk(1 << 30)
         config = ReplicationConfig(cluster="c", broker_id=1, members=(0, 1), min_isr=1)
         self.replica = Replica(config, store_id=STORES[1], epoch_seen=9, session=1)
         self.reports: list[FollowerProgress] = []
@@ -60,7 +62,7 @@ class Stage:
         copy = self.copy = await LogCopy.open(
             None,
             StoreOptions(),
-            disk=MemoryDisk(1 << 30),
+            disk=self.disk,
             clock=self.clock,
             broker_name="b",
             segment_bytes=SEGMENT_BYTES,
@@ -272,3 +274,44 @@ def test_an_empty_log_that_begins_where_it_did_is_no_warning(caplog: pytest.LogC
 
     play(story)
     assert "begun anew" not in caplog.text
+
+
+def test_a_later_term_reads_the_files_of_its_own_log_and_not_those_that_a_cut_removed() -> None:
+    class Term:
+        async def begin(self, epoch: int, attach: object) -> None:
+            pass
+
+        async def end(self) -> None:
+            pass
+
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL, SMALL)
+        await stage.settle()
+        pieces = SharedPieces(LogPieces(stage.disk, SEGMENT_BYTES))
+        stage.log._pieces, stage.log._term = pieces, Term()
+        first, _ = stage.pieces
+        stage.receive(first)
+        await stage.settle()
+        stage.log.serve(9)
+        await stage.settle()
+        assert await stage.log.read(0, first.end, 1 << 20) == first.payload
+        stage.log.stop_serving("another copy leads")
+        stage.tell([Reset(0, 0)])
+        await stage.settle()
+        other = await LogCopy.open(
+            None, StoreOptions(), disk=MemoryDisk(1 << 30), clock=stage.clock, broker_name="b",
+            segment_bytes=SEGMENT_BYTES,
+        )  # fmt: skip
+        end = await other.append_epoch_start(7, bytes(SMALL), 1)
+        data = await other.read(0, end, 1 << 20)
+        await other.close()
+        stage.receive(Records(0, end, 0, (EpochStart(7, 0),), 0, 0, data))
+        await stage.settle()
+        assert stage.copy.end == end
+        stage.log.serve(9)
+        await stage.settle()
+        assert await stage.log.read(0, end, 1 << 20) == data
+        await stage.log.close(clean=False)
+        pieces.close()
+
+    play(story)

@@ -19,6 +19,7 @@ class Pieces:
         self.threads: set[int] = set()
         self.began, self.may_end = threading.Event(), threading.Event()
         self.is_closed = False
+        self.renewals = 0
         self._error = error
 
     def read(self, start: int, end: int, bytes_max: int) -> bytes:
@@ -29,6 +30,9 @@ class Pieces:
         if self._error is not None:
             raise self._error
         return b"%d" % start
+
+    def renew(self) -> None:
+        self.renewals += 1
 
     def close(self) -> None:
         self.is_closed = True
@@ -64,6 +68,25 @@ def test_a_reader_that_goes_takes_nothing_from_the_other_and_an_error_reaches_al
         with pytest.raises(StoreCorrupted, match="damaged"):
             await other
         assert files.reads == [(10, 90, 10)]
+        pieces.close()
+
+    asyncio.run(run())
+
+
+def test_after_a_change_of_the_log_pieces_are_read_anew_also_those_that_are_being_read() -> None:
+    async def run() -> None:
+        files = Pieces()
+        pieces = SharedPieces(files)  # type: ignore[arg-type]
+        before = asyncio.ensure_future(pieces.read(10, 90, 10))
+        assert await asyncio.to_thread(files.began.wait, 60)
+        pieces.renew()
+        after = asyncio.ensure_future(pieces.read(10, 90, 10))
+        await asyncio.sleep(0)
+        files.may_end.set()
+        assert await asyncio.gather(before, after) == [b"10", b"10"]
+        assert files.renewals == 1
+        assert len(files.reads) == 2, "what was read before is not given to who asks behind it"
+        assert await pieces.read(10, 90, 10) == b"10"
         pieces.close()
 
     asyncio.run(run())
