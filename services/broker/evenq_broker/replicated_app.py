@@ -198,7 +198,7 @@ class ReplicatedApp:
         )  # fmt: skip
         self._log.repair_by(self._repair)
         await self._log.open()
-        self._adopts = self._adopts and self._log.holds_records
+        self._adopts = self._adopts and bool(self._log.holds_records)
         await self._check_adoption(place, replica)
         await self._listen(links, self._log.reads, self._repair)
         if self._forwarder is not None:

@@ -186,8 +186,11 @@ class _Opening:
         led = (epoch_file.load(self._disk) or EpochStarts((), self._unreplicated())).led
         for frame in log_tail.frames_behind(self._disk, self._segment_bytes, self._files, end):
             if frame.epoch == led and frame.synced_offset > end:
+                # Not at `end`, where its group begins: whole records of the group may lie before the damage, and who
+                # repairs it looks for it where it is.
                 self._damaged(
-                    end, f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}"
+                    walk.position,
+                    f"the record at {frame.log_offset} says that the log was on disk up to {frame.synced_offset}",
                 )
         log_tail.cut(self._disk, self._segment_bytes, self._files, end)
         log.warning(

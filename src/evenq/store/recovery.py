@@ -82,6 +82,8 @@ class Recovery:
         self.timers: TimerLoader | None = None
         """Takes the timers and their ends out of the log."""
         self._group: list[Frame | Header] = []
+        self._scanned_end = self.log_start
+        """Where the scan ended: damage is here, and the group that it hit may begin earlier, in another file even."""
         self._unfiled = 0
         self._copied_end = copied_end
         self._synced = max(self.checkpoint.log_offset, self.log_start)
@@ -112,6 +114,7 @@ class Recovery:
             position = self.log_end
             if ended:
                 break
+        self._scanned_end = self.log_end
         if self._group:
             # The last record of the call is not there, so nobody was told that it was taken: all of it goes (all or
             # nothing).
@@ -362,11 +365,14 @@ class Recovery:
             f"{self._place(end)} has no whole record, but the checkpoint, a snapshot or the mark of a copy says that "
             f"the log was on disk up to {self._vouched_end()}: acknowledged messages are missing, restore the folder "
             "from a copy",
-            log_offset=end,
+            log_offset=max(end, self._scanned_end),
         )
 
     def _damaged(self, end: int, why: str) -> None:
-        raise StoreCorrupted(f"{self._place(end)} is damaged: {why}; restore the folder from a copy", log_offset=end)
+        raise StoreCorrupted(
+            f"{self._place(end)} is damaged: {why}; restore the folder from a copy",
+            log_offset=max(end, self._scanned_end),
+        )
 
     def _place(self, log_offset: int) -> str:
         return log_tail.name_of_place(self._disk, self._segment_bytes, log_offset)

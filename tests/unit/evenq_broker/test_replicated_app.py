@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from evenq_broker import replicated_app
 from evenq_broker.broker import Broker
+from evenq_broker.loops.replication import record_repair
 from evenq_broker.replicated_app import ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from pydantic import ValidationError
 
-from evenq.errors import ConnectionFailed
+from evenq.errors import ConnectionFailed, StoreCorrupted
 from evenq.runtime.clock import SystemClock
 from evenq.testing.free_ports import FreePorts
 from evenq.wire.net import GrpcNet
@@ -171,6 +172,34 @@ def test_no_copy_refuses_connections_for_as_long_as_a_log_is_opened_or_closed(
 
     asyncio.run(story())
     gc.collect()  # it warns here, not in another test
+
+
+def test_a_start_that_fails_for_damage_says_who_was_asked_and_what_each_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_repair, "START_MS", 0)
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            app = copy(0, tmp_path, port, links, net)
+            await app.start()
+            await until(lambda: app.driver.replica.end > 0)
+            await app.close()
+            file = tmp_path / "0" / "commitlog" / f"{0:020d}"
+            damaged = bytearray(file.read_bytes())
+            damaged[60] ^= 1
+            file.write_bytes(damaged)
+            with pytest.raises(StoreCorrupted) as caught:
+                await copy(0, tmp_path, port, links, net).start()
+        said = caught.value.message
+        assert "byte 0 (log offset 0) is damaged" in said
+        assert "it could not be repaired: copy 1: " in said
+        assert "; copy 2: " in said
+        await net.close()
+
+    asyncio.run(story())
 
 
 def test_forwarding_needs_ports_that_are_the_same_at_all_copies(tmp_path: Path) -> None:

@@ -145,3 +145,27 @@ def test_a_scan_in_small_pieces_sees_the_same(monkeypatch):
             await again.close()
 
     asyncio.run(story())
+
+
+def test_damage_in_a_group_that_only_a_record_behind_it_vouches_for_is_said_to_be_where_it_is(
+    open_store, message, raw_log
+):
+    """Who repairs it from another copy looks for the damaged record, and the group begins before it."""
+
+    async def story():
+        disk = FaultDisk()
+        opened = await open_store(disk)
+        await opened.store.append([message(bytes(100)) for _ in range(4)])
+        for _ in range(3):
+            await opened.store.append([message(bytes(100))])
+        log = raw_log(disk, opened.store.stats.log_end)
+        image = disk.crash(Keep.ALL, random.Random(0))
+        disk.dead = False
+        begin, damaged = log.frames[0][0], log.frames[2][0]
+        image.files[FIRST].data[damaged + 100] ^= 1
+        with pytest.raises(StoreCorrupted, match=f"byte {damaged} .*the record at .* says that the log was") as caught:
+            await follow(image)
+        assert caught.value.log_offset == damaged > begin
+        await opened.store.close()
+
+    asyncio.run(story())

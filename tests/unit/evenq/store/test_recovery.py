@@ -285,3 +285,26 @@ def test_a_log_that_ends_with_its_last_file_is_whole(open_store, message, clean)
         await again.store.close()
 
     asyncio.run(story())
+
+
+def test_damage_in_a_group_is_said_to_be_where_it_is_and_not_where_its_group_begins(open_store, message, raw_log):
+    """Who repairs it looks there, and a group may lie in two files."""
+
+    async def story():
+        disk = FaultDisk()
+        opened = await open_store(disk)
+        await opened.store.append([message(bytes(1_200)) for _ in range(4)])
+        for _ in range(3):
+            await opened.store.append([message(bytes(100))])
+        log = raw_log(disk, opened.store.stats.log_end)
+        image = _copy(disk)
+        place = log.frames[4][0]
+        assert place == 4096, "in the second file, and its group in the first"
+        assert log.boundaries[0] < 4096 < log.boundaries[1]
+        image.files["commitlog/00000000000000004096"].data[500] ^= 1
+        with pytest.raises(StoreCorrupted, match=r"byte 0 .* is damaged: the record at") as caught:
+            await open_store(image)
+        assert caught.value.log_offset == place
+        await opened.store.close()
+
+    asyncio.run(story())

@@ -301,6 +301,9 @@ class RecordRepair:
                 if part.end > log_offset:
                     return failure
                 scan.pass_over(part)
+            # Else the folder would be opened and scanned again and again, and would look like one that is repaired.
+            if written < 0:
+                return "its file shows no damaged record up to this place, so no other copy was asked"
         except FileNotFoundError:
             return "the file is missing"
         except OSError as error:

@@ -113,8 +113,8 @@ class ReplicaLog:
         self._copy: LogCopy | None = None
         self.disk = FollowerDisk(clock, group=group)
         """While the broker follows."""
-        self.holds_records = False
-        """When it was opened."""
+        self.holds_records: bool | None = None
+        """When it was opened; None: it was not yet, or could not be."""
         self._store: MessageStore | None = None
         """Of the term; None before it is open and after it was abandoned."""
         self._beginning: asyncio.Task[None] | None = None
@@ -185,7 +185,7 @@ class ReplicaLog:
         """
         self.stop_serving("the broker stops")
         await self._term.end()
-        if self._copy is None and clean:
+        if self._copy is None and clean and self.holds_records is not None:
             self._copy = await self._open_copy()  # an abandoned store leaves records behind its last sync
         self.reads.close()
         if self._copy is not None:

@@ -417,6 +417,25 @@ def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> No
     run(story)
 
 
+def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> None:
+    """Else a start would open it and look again for ever."""
+
+    async def story(group: Group) -> None:
+        epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
+        group.flip(0, LOG.starts[7] + 5)
+        task = asyncio.ensure_future(
+            group.copies[0].repair_unopened(StoreCorrupted("damaged", log_offset=LOG.starts[6]))
+        )
+        for _ in range(START_MS // 500):
+            await group.clock.advance(1_000)
+        with pytest.raises(StoreCorrupted, match="damaged; it could not be repaired: its file shows no damaged record"):
+            await asyncio.wait_for(task, 60)
+        assert not group.questions
+        assert not group.is_whole(0)
+
+    run(story)
+
+
 def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committed() -> None:
     async def story(group: Group) -> None:
         epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
