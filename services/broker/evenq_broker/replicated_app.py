@@ -192,7 +192,7 @@ class ReplicatedApp:
         )  # fmt: skip
         driver.on_change = self._replica_changed
         self._repair = RecordRepair(
-            disk, self._segment_bytes, known=lambda: CommittedLog(min(replica.hw, replica.end), replica.table),
+            disk, self._segment_bytes, known=self._known_log,
             copies=self._other_copies, ask=self._fetch_records, write=self._log.rewrite, clock=clock,
             group=settings.broker_name,
         )  # fmt: skip
@@ -448,6 +448,10 @@ class ReplicatedApp:
         """The leader first."""
         own, leader = self.settings.replication.broker_id, self.driver.replica.leader_id()
         return sorted((number for number in self._addresses if number != own), key=lambda one: (one != leader, one))
+
+    def _known_log(self) -> CommittedLog:
+        replica = self.driver.replica
+        return CommittedLog(min(replica.hw, replica.end), replica.table, replica.end if replica.leads else 0)
 
     async def _fetch_records(self, copy: int, wanted: WantedRecords) -> bytes:
         """See RecordRepair. Raises Error."""

@@ -7,8 +7,8 @@ between their neighbours; same epoch and offset are the same bytes on all copies
 
 Bounded: one file at a time, `WAITING_MAX` wait, a part has `PART_BYTES_MAX`, a file is walked once in `REST_MS` unless
 something was repaired in it, each copy is asked once for a part. Belongs to one loop; files are read on a thread of its
-own and written by the folder's owner. Always true: nothing is written that `log_damage.fault_of` finds fault with, and
-nothing at or behind the committed end is asked for, given or written.
+own and written by the folder's owner. Always true: nothing is written that `log_damage.fault_of` finds fault with; what
+lies at or behind the committed end is asked for and written only by a start, and given only by a leader (decision 87).
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class CommittedLog:
     end: int
     """All below is committed."""
     table: EpochTable
+    led_end: int = 0
+    """While this copy leads: where its log ends, which is the log of its epoch; else 0."""
 
 
 @dataclass(slots=True)
@@ -325,7 +327,9 @@ class RecordRepair:
             )
         if start < known.table.start:
             raise NotFound(f"the log here begins at {known.table.start}")
-        if end > known.end:
+        # A leader knows of nothing committed until its copies have its first record, and a copy that asks at its start
+        # waits for this answer (decision 87).
+        if end > max(known.end, known.led_end):
             raise HaNotAvailable(f"nothing behind {known.end} is known to be committed here")
         epoch = known.table.epoch_at(start)
         if wanted.epoch and epoch and wanted.epoch != epoch:

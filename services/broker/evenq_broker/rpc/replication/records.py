@@ -1,4 +1,4 @@
-"""`evenq.v1.Replication/FetchRecords`: committed records for another copy of the group, whose disk has damaged its own.
+"""`evenq.v1.Replication/FetchRecords`: records for another copy of the group, whose disk has damaged its own.
 
 Served at the address for the other copies, leader or not. Every byte is checked before it leaves; what may be given is
 judged by the source (`loops.replication.record_repair`).

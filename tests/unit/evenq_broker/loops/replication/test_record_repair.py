@@ -417,6 +417,30 @@ def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> No
     run(story)
 
 
+def test_a_leader_gives_a_start_what_it_cannot_know_to_be_committed_before_that_copy_is_back() -> None:
+    """Both would wait for each other: it serves when enough copies have its first record."""
+
+    async def story(group: Group) -> None:
+        epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
+        group.flip(0, LOG.starts[7] + 5)
+        group.known[1] = CommittedLog(0, TABLE)
+        group.known[2] = CommittedLog(0, TABLE, LOG.end)
+        repairing = asyncio.ensure_future(
+            group.copies[0].repair_unopened(StoreCorrupted("damaged", log_offset=LOG.starts[7]))
+        )
+        for _ in range(START_MS // 500):
+            await group.clock.advance(1_000)
+        await repairing
+        assert group.is_whole(0)
+        with pytest.raises(HaNotAvailable, match="nothing behind 0 is known to be committed"):
+            await group.copies[2].given(WantedRecords(LOG.starts[-1], LOG.end + 1, 0))
+        epoch = TABLE.epoch_at(LOG.starts[7])
+        with pytest.raises(BadRequest, match=f"epoch {epoch} wrote the log here"):
+            await group.copies[2].given(WantedRecords(LOG.starts[7], LOG.starts[8], epoch + 1))
+
+    run(story)
+
+
 def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> None:
     """Else a start would open it and look again for ever."""
 
