@@ -261,7 +261,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (58, 81), "R3 synced epoch": (16,),
     "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (5,), "R10 store id": (18, 24),
     "R10 replaced disk": (18, 24), "R12 receives": (72,), "R12 offsets": (302372,), "repair": (9,), "silence": (2, 0),
-    "files of a cut log": (302487,), "fsync": (0, 4),
+    "files of a cut log": (303061,), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 
