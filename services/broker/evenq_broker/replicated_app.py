@@ -111,6 +111,7 @@ class ReplicatedApp:
         self._is_open = False
         """The term's store is open: before, its parts have no figures to show."""
         self._ending: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._place: RecordPlace | None = None
         self._driver: ReplicaDriver | None = None
         self._log: ReplicaLog | None = None
@@ -235,11 +236,11 @@ class ReplicatedApp:
             return
         self._stopping = True
         driver, replica_log = self._driver, self._log
-        whole = driver is not None and not driver.failed.done()
-        if driver is not None and whole and driver.leads:
+        if driver is not None and not driver.failed.done() and driver.leads:
             handed = await driver.drain()
             if handed.leader == NO_LEADER:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
+        whole = driver is not None and not driver.failed.done()  # it may have failed meanwhile
         if (
             self._forwarder is not None
             and driver is not None
@@ -289,9 +290,8 @@ class ReplicatedApp:
         await term.start()
         self._is_open = True
         self._lead_clients()
-        watch = spawn(self._watch(term), name="term of leadership")
-        watch.add_done_callback(self._ended)
-        self._tasks.append(watch)
+        self._watching = spawn(self._watch(term), name="term of leadership")
+        self._watching.add_done_callback(self._ended)
 
     def _stop_forwarding(self) -> None:
         if self._forwarder is not None:
@@ -327,6 +327,8 @@ class ReplicatedApp:
             self._ending = spawn(term.close(drain_ms=0), name="end of a term")
         await asyncio.shield(self._ending)
         self._term = self._ending = None
+        if self._watching is not None:  # it would keep all of the term in memory
+            self._watching.cancel()
         await self._forward_again()
 
     async def _watch(self, term: BrokerApp) -> None:

@@ -208,13 +208,16 @@ class ReplicaDriver:
             self.tell(self.replica.receive(envelope, self._clock.monotonic_ms()))
 
     async def drain(self) -> HandedOver:
-        """Let another broker take over; ends within `drain_ms` of the timing. Only a leader that serves waits."""
+        """Let another broker take over; ends within `drain_ms` of the timing, and if the replica fails. Only a leader
+        that serves waits.
+        """
         self._draining_to_end = True  # also a hand-over that is under way: nothing is taken any more
         self._alone_ms = self._clock.monotonic_ms()
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self.tell(self.replica.drain(self._clock.monotonic_ms()))
-        return await asyncio.shield(self._drained)
+        await asyncio.wait({self._drained, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        return self._drained.result() if self._drained.done() else HandedOver(NO_LEADER, self.replica.max_epoch)
 
     async def hand_over(self, to: int, *, within_ms: int) -> HandedOver:
         """Let the broker `to` take over, and go on leading if it has not `within_ms`. It is carried out to its end also

@@ -184,6 +184,8 @@ class ReplicaLog:
         ended.
         """
         self.stop_serving("the broker stops")
+        if self._beginning is not None:  # `run` was cancelled before it ended
+            await asyncio.gather(self._beginning, return_exceptions=True)
         await self._term.end()
         if self._copy is None and clean and self.holds_records is not None:
             self._copy = await self._open_copy()  # an abandoned store leaves records behind its last sync
@@ -208,7 +210,7 @@ class ReplicaLog:
     def stop_serving(self, reason: str) -> None:
         """See LogActions."""
         self._cut_off = True
-        if self._beginning is not None:
+        if self._beginning is not None and not self._beginning.cancelling():
             self._beginning.cancel()
         # At once and not in the queue's turn: a write that is under way there may take seconds, and until then a
         # deposed leader could acknowledge.
@@ -420,18 +422,19 @@ class ReplicaLog:
             self.reads.close()
             await copy.close()
             passing("replica.term_opening")
-            self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
+            beginning = self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
+            # Its end, not its outcome: so a cancellation that is raised here is one of this loop, which must end by it,
+            # and the term is cancelled by `stop_serving` alone, once, so that what it closes then is closed to the end.
+            await asyncio.wait({beginning})
+            self._beginning = None
+            if beginning.cancelled() and self._cut_off:
+                break
             try:
-                await self._beginning
-            except asyncio.CancelledError:
-                if not self._cut_off:
-                    raise
+                beginning.result()
             except StoreCorrupted as error:
                 if begins == BEGINS_MAX or not await self._is_repaired(error, seen):
                     raise
                 continue
-            finally:
-                self._beginning = None
             break
         return []
 

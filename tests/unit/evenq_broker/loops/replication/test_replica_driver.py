@@ -291,6 +291,30 @@ def test_a_drain_does_not_wait_for_peers_that_are_all_gone() -> None:
     play(story)
 
 
+def test_a_drain_ends_with_a_replica_that_fails_meanwhile() -> None:
+    """A broken invariant, or a disk: nothing would end the wait for a successor any more."""
+
+    async def body() -> None:
+        world = World()
+        for member in world.members:
+            member.start()
+        old = await world.led()
+        world.isolate(old.id)
+        for member in world.members:
+            member.coordinator.away = member is not old
+        handing = asyncio.ensure_future(old.driver.drain())
+        await asyncio.sleep(0)
+        assert old.replica.role is Role.DRAINING
+        old.driver.tell(old.replica.disk_failed(OSError("EIO")))
+        done, _ = await asyncio.wait({handing}, timeout=20)
+        assert done, "it waits for a successor for ever"
+        assert handing.result().leader == NO_LEADER
+        for member in world.members:
+            await member.driver.close()
+
+    asyncio.run(body())
+
+
 def test_a_hand_over_makes_the_named_broker_lead() -> None:
     async def story(world: World) -> None:
         old = await world.led()

@@ -315,3 +315,70 @@ def test_a_later_term_reads_the_files_of_its_own_log_and_not_those_that_a_cut_re
         pieces.close()
 
     play(story)
+
+
+class SlowTerm:
+    """A term that needs `TURNS` turns of the loop to begin, and as many to take back what it began."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+        """How often its begin was."""
+        self.is_open = False
+        """Something of it is there."""
+
+    async def begin(self, epoch: int, attach: Callable[[Any], None]) -> None:
+        self.is_open = True
+        try:
+            await turns(TURNS)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            try:
+                await turns(TURNS)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            self.is_open = False
+            raise
+
+    async def end(self) -> None:
+        await turns(TURNS)
+        self.is_open = False
+
+
+TURNS = 12
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("deposed_after", [0, 1, TURNS // 2, TURNS + 5, None])
+def test_a_stop_at_any_moment_of_a_term_that_begins_or_ends_is_over_soon(deposed_after: int | None) -> None:
+    """The copy is elected, deposed so many turns later or not at all, and stopped at each turn of all that."""
+
+    async def story(after: int) -> None:
+        stage, term = Stage(), SlowTerm()
+        pieces = stage.log._pieces = SharedPieces(LogPieces(stage.disk, SEGMENT_BYTES))
+        stage.log._term = term
+        await stage.log.open()
+        running = asyncio.ensure_future(stage.log.run())
+        stage.log.serve(9)
+        for turn in range(after):
+            if turn == deposed_after:
+                stage.log.stop_serving("epoch 10 began, led by broker 0")
+            await turns(1)
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=20)
+        assert done, f"the log's loop goes on, stopped {after} turns after the election"
+        assert running.cancelled(), running
+        async with asyncio.timeout(20):
+            await stage.log.close(clean=False)
+        assert not term.is_open
+        assert term.cancelled <= 1, "what the begin had to take back was broken off"
+        if not stage.copy._closing:
+            await stage.copy.close()
+        pieces.close()
+
+    for after in range(5 * TURNS):
+        asyncio.run(story(after))
