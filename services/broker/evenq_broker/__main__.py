@@ -27,17 +27,25 @@ async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     # The system's randomness: the key of receipt handles comes from it.
     kind = ReplicatedApp if settings.replication.members else BrokerApp
     app = kind(settings, clock=SystemClock(), rng=random.SystemRandom(), net=net)
+    stopped = spawn(stop.wait(), name="the signal")
     try:
-        await app.start()
+        starting = spawn(app.start(), name="the broker's start")
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():  # it may wait for nameservers, copies or a group record that are not there
+            starting.cancel()
+            await asyncio.wait({starting})  # it closes what it has opened
+        if starting.cancelled():
+            return
+        starting.result()
         failed = spawn(app.wait(), name="the broker's loops")
-        stopped = spawn(stop.wait(), name="the signal")
-        done, pending = await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
+        done, _ = await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if failed not in done:
+            failed.cancel()
         await app.close()
         if failed in done:
             failed.result()
     finally:
+        stopped.cancel()
         await net.close()
 
 

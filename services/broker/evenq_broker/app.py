@@ -107,7 +107,7 @@ class BrokerApp:
         try:
             await self._start()
         except BaseException:
-            await self.close()
+            await self.close(drain_ms=0)  # what was handed out cannot be acknowledged here
             raise
 
     async def _start(self) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_broker.__main__ import serve
 from evenq_broker.app import BrokerApp
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.delivery.ending import DeliveryShutdown
 from evenq_broker.settings import BrokerSettings, StoreSettings
 from evenq_proofs.fake_registry import FakeRegistry
 
@@ -20,6 +23,7 @@ from evenq.serving.fields import write_bytes
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.tls import TlsSettings
+from evenq.store import MessageStore, StoreOptions
 from evenq.wire.net import GrpcNet
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.tls import Tls
@@ -140,6 +144,41 @@ def test_probes_hear_that_a_new_broker_waits_for_its_nameserver() -> None:
             await one.close()
 
     played(story)
+
+
+def test_a_broker_that_waits_for_its_nameserver_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
+    """It would wait for 30 s more (`WELCOME_WAIT_MS`); and members that hold something would be waited for, too."""
+
+    async def body() -> None:
+        settings = BrokerSettings(
+            port=0, metrics_port=0, drain_ms=60_000, nameservers="127.0.0.1:1", store=StoreSettings(path=tmp_path)
+        )
+        stop = asyncio.Event()
+        serving = asyncio.ensure_future(serve(settings, stop))
+        async with asyncio.timeout(60):
+            while not caught:
+                await SystemClock().sleep_ms(10)
+        begun_ms = SystemClock().monotonic_ms()
+        stop.set()
+        await asyncio.wait_for(serving, 60)
+        assert SystemClock().monotonic_ms() - begun_ms < 15_000
+        again = await MessageStore.open(
+            tmp_path, StoreOptions(), clock=SystemClock(), broker_name=settings.broker_name, on_state=print,
+            on_snapshot=print,
+        )  # fmt: skip
+        await again.close()
+
+    caught: list[Any] = []
+    first_word = ClusterLink.first_word
+
+    async def noted(link: ClusterLink) -> None:
+        caught.append(link)
+        await first_word(link)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterLink, "first_word", noted)
+        patch.setattr(DeliveryShutdown, "_in_hand", lambda _: 1)
+        asyncio.run(body())
 
 
 def test_a_poisoned_store_is_neither_ready_nor_alive_to_probes() -> None:
