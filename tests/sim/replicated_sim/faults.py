@@ -169,7 +169,8 @@ class GroupFaults:
     async def _rot(self, copy: Copy) -> None:
         """Bits turn under running brokers: of one copy, or at the same place of the one that it asks first, too."""
         rng, app = self._rot_rng, copy.app
-        if app is None or not copy.alive or not self.may_destroy(copy):
+        # One that starts just now has no links yet, over which it would ask for a repair.
+        if app is None or app._driver is None or not copy.alive or not self.may_destroy(copy):
             self.world.note(NOT_NOW)
             return
         other = self.world.copies[app._other_copies()[0]]

@@ -14,7 +14,7 @@ from replicated_sim.scenario import GroupPlan
 if TYPE_CHECKING:
     from replicated_sim.world import GroupWorld
 
-__all__ = ["GroupOutcome", "judged"]
+__all__ = ["GroupOutcome", "judged", "unequal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,7 @@ def judged(world: GroupWorld) -> GroupOutcome:
     problems += acks_of_deposed(world.acknowledged, world.place.elections)[:5]
     report = check(world.recorder.events, limits=Tolerances(recovery_ms_max=60_000))
     problems += [f"{anomaly.kind}: {anomaly.text}" for anomaly in report.anomalies[:10]]
-    if world.drained:
-        problems += _unequal(world)
+    problems += world.unequal
     return GroupOutcome(
         plan=world.plan,
         history=world.recorder.events,
@@ -60,8 +59,10 @@ def judged(world: GroupWorld) -> GroupOutcome:
     )
 
 
-def _unequal(world: GroupWorld) -> list[str]:
-    """After a stop in order: what the logs hold at the same place is the same."""
+def unequal(world: GroupWorld) -> list[str]:
+    """While no leader has more than the others, or after a stop in order: what the logs hold at the same place is the
+    same.
+    """
     logs = [copy.disk.log_files() for copy in world.copies]
     if len(logs) < 2:
         return []

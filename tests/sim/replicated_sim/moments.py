@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOMENTS", "NOT_NOW", "Moments"]
 
-MOMENTS = ("strike", "admission", "floor", "succession", "late reader", "unsynced")
+MOMENTS = ("strike", "admission", "floor", "succession", "late reader", "unsynced", "retire")
 NOT_NOW = "not now"
 WAIT_MS = 8_000
 """For the moment; it may never come."""
@@ -64,6 +64,8 @@ class Moments:
                 await self._late_reader(leader)
             case "unsynced":
                 await self._unsynced(leader, followers)
+            case "retire":
+                await self._retire(leader, lasts_ms)
             case _:
                 raise ValueError(f"no moment {what!r}")
 
@@ -207,6 +209,22 @@ class Moments:
             disk.disarm()
             for follower in followers:
                 follower.record_cut = False
+
+    async def _retire(self, leader: Copy, lasts_ms: int) -> None:
+        """Who is elected is stopped in order, and starts again, while it begins to lead or soon after that."""
+        world, epoch = self._world, leader.epoch
+        way = world.loop.create_task(
+            self._faults.do(world.rng.choice(("hand over", "hand over", "roll", "kill")), leader, lasts_ms), name="way"
+        )
+        new = None
+        if await self._until(lambda: (record := world.place.record) is not None and record.epoch > epoch, every_ms=1):
+            assert world.place.record is not None
+            new = world.copies[max(0, world.place.record.leader)]
+            await world.clock.sleep_ms(world.rng.choice((0, 1, 3, 10, 30, 100, 300, 1_000)))
+        if new is not None and new.alive and not new.busy:
+            world.note(f"{new.name} is stopped; {world.state()}")
+            await self._faults.do("roll", new, lasts_ms)
+        await way
 
     # ------------------------------------------------------------------------------------------------ inside
 

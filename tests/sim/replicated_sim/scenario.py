@@ -19,7 +19,8 @@ NETS = {
     "record away": 2, "record cut": 3, "record unclear": 3, "record stale": 1, "leader and record": 2, "clock": 1,
 }  # fmt: skip
 ROT = "rot"  # bits turn under a running broker, in some of the plays, beside what is drawn by weight
-KINDS = (*{**NODES, **NETS}, ROT)
+RETIRE = "retire"  # who is elected is stopped in order, in some of the plays, beside what is drawn by weight
+KINDS = (*{**NODES, **NETS}, ROT, RETIRE)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
 OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
@@ -87,6 +88,15 @@ def _rot(seed: int, last_ms: int) -> list[GroupStep]:
     return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), ROT, rng.choice(TARGETS), 0) for _ in range(3)]
 
 
+def _retirements(seed: int, last_ms: int) -> list[GroupStep]:
+    """In one seed of five, beside all else."""
+    rng = random.Random(f"group retirements {seed}")
+    if rng.random() < 0.8:
+        return []
+    times = [rng.randint(4_000, max(5_000, last_ms)) for _ in range(2)]
+    return [GroupStep(at_ms, RETIRE, "leader", rng.choice((100, 1_000))) for at_ms in times]
+
+
 def _outage(seed: int) -> Outage | None:
     """In one seed of two."""
     rng = random.Random(f"group outage {seed}")
@@ -109,7 +119,7 @@ def group_plan(seed: int) -> GroupPlan:
         at_ms += rng.choice((0, 5, 50, 300, 1_000, 2_500, 4_000)) + rng.randint(0, 300)
         lasts_ms = rng.choice((100, 300, 1_000, 2_500, 4_500))
         steps.append(GroupStep(at_ms, rng.choice(kinds), rng.choice(TARGETS), lasts_ms))
-    steps = sorted([*steps, *_rot(seed, at_ms)], key=lambda step: step.at_ms)
+    steps = sorted([*steps, *_rot(seed, at_ms), *_retirements(seed, at_ms)], key=lambda step: step.at_ms)
     return GroupPlan(
         seed=seed,
         mode="sync" if rng.random() < 0.7 else "memory",

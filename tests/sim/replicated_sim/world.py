@@ -41,12 +41,15 @@ from replicated_sim.outages import SUSPECT_MS
 from replicated_sim.plants import planted
 from replicated_sim.record_place import GroupPlace, SimCoordinator
 from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
+from replicated_sim.stops import stop_all
 
 __all__ = ["Copy", "GroupWorld", "run_group"]
 
 COPIES = range(3)
 BOUND_MS = 60_000
 """After the last fault the group is whole, and everything is read, within this."""
+STOP_MS = 10_000
+"""A broker that drains for 3 s at most has ended after this time, however slow its disk is."""
 RESTART_MS = 1_000
 REFUSALS_MAX = 3
 STARTS_MAX = 100
@@ -142,6 +145,8 @@ class GroupWorld:
         self.acknowledged: list[Acknowledged] = []
         self.drained = False
         """Everything was received, pulled and scanned, and all brokers were stopped in order."""
+        self.unequal: list[str] = []
+        """How logs differ although they should not."""
         self._tasks: list[asyncio.Task[Any]] = []
 
     def _busy_ms(self) -> float:
@@ -228,8 +233,7 @@ class GroupWorld:
         await self.clock.sleep_ms(6_000)  # delays and invisible times end
         await self._drain()
         await self._mend()
-        for copy in sorted(self.copies, key=lambda one: one is self.leader):
-            await self.stop(copy)
+        await stop_all(self)
 
     async def _drain(self) -> None:
         until_ms = self.loop.now_ms + BOUND_MS
@@ -415,12 +419,14 @@ class GroupWorld:
                 await self.start(copy)
 
     async def stop(self, copy: Copy) -> None:
-        """As SIGTERM does; killed after 30 s."""
+        """As SIGTERM does; one that has not ended after STOP_MS is a finding, and killed."""
         process, app = copy.process, copy.app
         if process is None or app is None or not process.alive:
             return
         closing = process.spawn(app.close(), name=f"close {process.name}")
-        await ended(closing, self.clock, within_ms=30_000)
+        await ended(closing, self.clock, within_ms=STOP_MS)
+        if not closing.done() and process.running:
+            self.problems.append(f"{process.name} has not ended {STOP_MS} ms after it was told to ({self.state()})")
         if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
             self.note(f"{process.name} could not close: {error!r}")
         self._kill(process)
