@@ -23,6 +23,7 @@ from evenq.errors import HaNotAvailable, StoreError, StoreFull, TooManyRequests
 from evenq.runtime.failpoints import passing
 from evenq.store import MessageStore
 from evenq_broker.core.diagnosis.trace import Trace
+from evenq_broker.core.state.log_time import WITH_DEADLINE, in_log_time
 from evenq_broker.core.state.records import VERSION, Op, encode_op
 from evenq_broker.runtime import Runtime
 
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 OWED_BYTES_MAX = 8 << 20
 """Of operations that the store refused. Beyond it only a new start brings state and log together."""
+LOG_TIME_SLACK_MS = 1_000
+"""Clocks that are right are adjusted all the time, by less than this."""
 REFUSED = (HaNotAvailable, StoreFull, TooManyRequests)
 """Nothing of the record is in the log, for certain."""
 
@@ -70,12 +73,24 @@ class Journal:
 
     def record(self, *ops: Op) -> asyncio.Future[None]:
         """Make these changes durable; done when the flush mode says they are safe (D4)."""
+        if not WITH_DEADLINE.isdisjoint(map(type, ops)) and (ahead_ms := self.ahead_ms()):
+            ops = tuple([in_log_time(op, ahead_ms) for op in ops])
         return self.record_encoded(map(encode_op, ops))
 
     def record_encoded(self, ops: Iterable[bytes]) -> asyncio.Future[None]:
         """The same for operations that are encoded (`core.state.records.encode_op`)."""
         self._ops.extend(ops)
         return self._gathering()
+
+    def ahead_ms(self) -> int:
+        """How far this process's time is ahead of the log's (`core.state.log_time`), ms, or behind it (negative); 0: up
+        to `LOG_TIME_SLACK_MS`.
+        """
+        store = self._store
+        if store is None:
+            return 0
+        ahead_ms = self._runtime.now_ms() - max(self._runtime.clock.now_ms(), store.last_store_ms)
+        return ahead_ms if abs(ahead_ms) > LOG_TIME_SLACK_MS else 0
 
     def record_once(self, *ops: Op) -> asyncio.Future[None]:
         """The same for a caller that takes its change back if this fails: what is refused is not written later."""

@@ -22,6 +22,7 @@ from evenq_broker.core.diagnosis.trace import Trace
 from evenq_broker.core.sending.recalls import Recalls
 from evenq_broker.core.state.handles import KEY_BYTES, Handles
 from evenq_broker.core.state.keys import keys_of
+from evenq_broker.core.state.log_time import in_log_time
 from evenq_broker.core.state.records import (
     Acked,
     Committed,
@@ -153,8 +154,9 @@ class Ledger:
 
     def _state(self) -> bytes:
         """The whole state, as a snapshot holds it. The store asks for it when the log has grown."""
-        parts = [op for dump in self._dumps for op in dump()]
-        return encode([*parts, *self.progress.dump(), *delivery_counts.dump(self.progress)])
+        parts, ahead_ms = [op for dump in self._dumps for op in dump()], self.journal.ahead_ms()
+        progress = (in_log_time(op, ahead_ms) for op in self.progress.dump())
+        return encode([*parts, *progress, *delivery_counts.dump(self.progress)])
 
     def _key_put(self, op: KeyPut) -> None:
         self.key = op.key

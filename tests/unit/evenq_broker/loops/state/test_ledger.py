@@ -1,5 +1,6 @@
 """Replaying the records of a log, one by one."""
 
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,56 @@ def test_a_clock_that_was_set_back_between_two_starts_keeps_nobody_waiting(
         await stage.clock.advance(10_100)
         assert found.ready == [0]
         assert again.lite.topics.get(lite.topic_id, "x") is not None, "it was not idle for fifty years"
+
+    run(story)
+
+
+@pytest.mark.parametrize("ends", ["killed", "closed"])
+@pytest.mark.parametrize(
+    ("before_ms", "ran_ms", "set_ms"),
+    [(-60_000, 30_000, 0), (-60_000, 90_000, 0), (0, 5_000, 60_000), (0, 5_000, -60_000)],
+    ids=["behind-the-log", "behind-it-for-a-while", "set-forward-while-it-runs", "set-back-while-it-runs"],
+)
+def test_a_delivery_ends_when_it_should_whatever_the_clocks_of_this_and_the_next_start_say(
+    run: Run, tmp_path: Path, before_ms: int, ran_ms: int, set_ms: int, ends: str
+) -> None:
+    """The time of a broker and that of its log part, and the next start, here or at another copy, knows the log's (D10:
+    1 of 3,800 seeds of `make sim-replicated`, each of which looked as if a group never got a message).
+    """
+
+    async def story(stage: Any) -> None:
+        store = StoreSettings(path=tmp_path / "a", disk_free_min_bytes=0, disk_used_max_ratio=1)
+        first = await stage.broker("a", store=store)
+        topic = await stage.during(first.catalog.create_topic("t", queues=1))
+        group = await stage.during(first.catalog.create_group("g"))
+        await stage.during(first.close())
+        stage.clock.jump_wall(before_ms)
+        broker = await stage.broker("a", store=store)
+        await stage.clock.advance(ran_ms)
+        stage.clock.jump_wall(set_ms)
+        begun_ms = stage.clock.monotonic_ms()
+        progress, deadline_ms = broker.ledger.progress, broker.runtime.now_ms() + 10_000
+        progress.start(group.group_id, topic.topic_id, 0, 0)
+        queue = progress.queue(group.group_id, topic.topic_id, 0)
+        progress.deliver(queue, [0], 1, deadline_ms=deadline_ms, client_id="")
+        await stage.during(
+            broker.ledger.journal.record(progress.delivered_op(queue, [0], deadline_ms=deadline_ms, client_id=""))
+        )
+        assert queue.pending[0].deadline_ms == deadline_ms
+        ended_ms = stage.clock.monotonic_ms()
+        if ends == "killed":
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+            store = store.model_copy(update={"path": tmp_path / "b"})
+        else:
+            await stage.during(broker.close())
+        again = await stage.broker("a", store=store)
+        down_ms = stage.clock.monotonic_ms() - ended_ms  # the log does not tell how long it was, nor does a wrong clock
+        found = again.ledger.progress.queue(group.group_id, topic.topic_id, 0)
+        await stage.clock.advance(9_000 - stage.clock.monotonic_ms() + begun_ms)
+        assert found.ready == [], "too early"
+        await stage.clock.advance(2_200 + down_ms)
+        assert found.ready == [0], found.pending[0].deadline_ms - again.runtime.now_ms()
+        await stage.during(broker.close())
 
     run(story)
 
