@@ -241,13 +241,8 @@ class ReplicatedApp:
             if handed.leader == NO_LEADER:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
         whole = driver is not None and not driver.failed.done()  # it may have failed meanwhile
-        if (
-            self._forwarder is not None
-            and driver is not None
-            and whole
-            and not driver.leads
-            and driver.peers.connected - {self.settings.replication.broker_id}
-        ):
+        follows = driver is not None and whole and not driver.leads
+        if self._forwarder is not None and follows and self.driver.peers.connected - {self.settings.replication.broker_id}:
             # Clients that still come, and those that were cut off by the hand-over, find the way to the leader here.
             await self._clock.sleep_ms(LEAVE_MS)
         self._closed = True

@@ -1,8 +1,8 @@
 """All copies of a group are stopped in order at the end of a play.
 
 In one seed of two one after the other, the leader last. In the other the leader is first, and each one that is elected
-by that is stopped while it begins to lead, or soon after that: a stop must end at every moment of a change of roles
-(decision 89).
+by that is stopped while it begins to lead, or soon after that; in some of these the record's place or the nameserver
+cannot be reached. A stop must end at every moment of a change of roles (decision 89).
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ async def stop_all(world: GroupWorld) -> None:
     # Before it: who was elected and stopped at once has written a record that no other copy has, and the next leader
     # another one at its place.
     world.unequal = unequal(world) if world.drained else []
+    away = rng.choice(("nothing", "nothing", "the record", "the nameserver"))
+    world.note(f"all copies are stopped while {away} is away")
+    world.place.away = away == "the record"
+    if away == "the nameserver":
+        world.net.cut([(copy.name, "ns1") for copy in copies])
     stops: list[asyncio.Task[None]] = []
     left = copies
     while left:

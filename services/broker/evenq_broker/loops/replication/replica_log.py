@@ -423,14 +423,11 @@ class ReplicaLog:
             await copy.close()
             passing("replica.term_opening")
             beginning = self._beginning = asyncio.ensure_future(self._term.begin(epoch, self._attach))
-            # Its end, not its outcome: so a cancellation that is raised here is one of this loop, which must end by it,
-            # and the term is cancelled by `stop_serving` alone, once, so that what it closes then is closed to the end.
-            await asyncio.wait({beginning})
+            await asyncio.wait({beginning})  # not its outcome: a cancellation that is raised here is this loop's own
             self._beginning = None
-            if beginning.cancelled() and self._cut_off:
-                break
             try:
-                beginning.result()
+                if not (beginning.cancelled() and self._cut_off):
+                    beginning.result()
             except StoreCorrupted as error:
                 if begins == BEGINS_MAX or not await self._is_repaired(error, seen):
                     raise
