@@ -242,7 +242,8 @@ class ReplicatedApp:
                 log.warning("no other copy took over", extra={"broker": self.settings.broker_name})
         whole = driver is not None and not driver.failed.done()  # it may have failed meanwhile
         follows = driver is not None and whole and not driver.leads
-        if self._forwarder is not None and follows and self.driver.peers.connected - {self.settings.replication.broker_id}:
+        own_id = self.settings.replication.broker_id
+        if self._forwarder is not None and follows and self.driver.peers.connected - {own_id}:
             # Clients that still come, and those that were cut off by the hand-over, find the way to the leader here.
             await self._clock.sleep_ms(LEAVE_MS)
         self._closed = True

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evenq_broker.loops.state.journal import LOG_TIME_SLACK_MS
 from evenq_proofs.group_faults.clients import acks_of_deposed
+from evenq_proofs.kill_loop.clients import INVISIBLE_MS
 
 from evenq.testing.checker import Tolerances, check
 from evenq.testing.history import Event, to_line
@@ -14,7 +16,10 @@ from replicated_sim.scenario import GroupPlan
 if TYPE_CHECKING:
     from replicated_sim.world import GroupWorld
 
-__all__ = ["GroupOutcome", "judged", "unequal"]
+__all__ = ["GroupOutcome", "judged", "late_again", "unequal"]
+
+TICK_MS = 10
+"""Two clocks of one broker tick at different moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,24 @@ def judged(world: GroupWorld) -> GroupOutcome:
         delivered=report.delivered,
         ended_ms=int(world.loop.now_ms),
     )
+
+
+def late_again(world: GroupWorld) -> list[str]:
+    """At every moment: what was delivered, and is not acknowledged, comes again within its invisible time, also if the
+    one before led when it was delivered, and whatever the clocks say (decision 90).
+    """
+    found = []
+    for copy in world.copies:
+        term = copy.app._term if copy.app is not None and copy.alive else None
+        if term is None or not term.serves:
+            continue
+        now_ms = term.broker.runtime.now_ms()
+        for queue in term.broker.ledger.progress.queues():
+            for offset, entry in queue.pending.items():
+                left_ms = entry.deadline_ms - now_ms
+                if left_ms > INVISIBLE_MS + LOG_TIME_SLACK_MS + TICK_MS and not entry.client_id:
+                    found.append(f"late again: queue {queue.queue_id} at {offset} comes in {left_ms} ms at {copy.name}")
+    return found[:3]
 
 
 def unequal(world: GroupWorld) -> list[str]:

@@ -165,6 +165,16 @@ def _files_stay(_: SharedPieces) -> None:
     return
 
 
+async def _goes_on(self: ReplicaLog, epoch: int) -> list[Action]:
+    """The log's loop takes its own cancellation for that of a term that was deposed while it began."""
+    try:
+        return await _BEGIN_TERM(self, epoch)
+    except asyncio.CancelledError:
+        if not self._cut_off:
+            raise
+        return []
+
+
 def _fits_always(*_: Any, **__: Any) -> str:
     return ""
 
@@ -196,6 +206,7 @@ _PERSIST = ReplicaIdentity.persist_epoch
 _LOAD = ReplicaIdentity.load
 _RECORD = Journal.record_encoded
 _ATTACH = ReplicaLog._attach
+_BEGIN_TERM = ReplicaLog._begin_term
 
 _MADE: dict[str, Callable[[], list[Change]]] = {
     "3015": lambda: [(Replica, "_confirm", _whatever_was_said)],
@@ -227,6 +238,8 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
     ],
     "silence": lambda: [(Replica, "_stand_by", _by_the_record_alone)],
     "files of a cut log": lambda: [(SharedPieces, "renew", _files_stay)],
+    "a stop": lambda: [(ReplicaLog, "_begin_term", _goes_on)],
+    "deadlines": lambda: [(Journal, "ahead_ms", lambda _: 0)],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
 }
 
@@ -252,6 +265,8 @@ PLANTS = {
     "repair": "damaged records are repaired with whatever another copy has there, unchecked",
     "silence": "a leader counts as silent while the record cannot be reached",
     "files of a cut log": "a leader reads for its followers from files that a cut has removed",
+    "a stop": "a copy that is told to stop while a term of it is cancelled goes on for ever",
+    "deadlines": "deadlines of deliveries are kept by the time of the broker and not by the log's",
     "fsync": "nothing of a log is synced",
 }
 """Name of a plant and what it does."""
@@ -261,7 +276,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (58, 81), "R3 synced epoch": (16,),
     "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (5,), "R10 store id": (18, 24),
     "R10 replaced disk": (18, 24), "R12 receives": (72,), "R12 offsets": (302372,), "repair": (9,), "silence": (2, 0),
-    "files of a cut log": (303061,), "fsync": (0, 4),
+    "files of a cut log": (303061,), "a stop": (0, 2), "deadlines": (76,), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 

@@ -36,7 +36,7 @@ from evenq.testing.history import HistoryAction, Op
 from replicated_sim.clients import MemoryRecorder, SimClients, drain
 from replicated_sim.disks import Flip, Keep, SimDisk
 from replicated_sim.faults import GroupFaults
-from replicated_sim.judging import GroupOutcome, judged
+from replicated_sim.judging import GroupOutcome, judged, late_again
 from replicated_sim.outages import SUSPECT_MS
 from replicated_sim.plants import planted
 from replicated_sim.record_place import GroupPlace, SimCoordinator
@@ -283,7 +283,8 @@ class GroupWorld:
         return (named or ready or [None])[0]
 
     def is_whole(self) -> bool:
-        """One serves, all are in sync."""
+        """One serves, all are in sync. Looks at deadlines besides, since it is asked ten times a second."""
+        self.problems += [] if self.problems else late_again(self)
         record, leader = self.place.record, self.leader
         if record is None or leader is None or leader.app is None or leader.app._term is None:
             return False

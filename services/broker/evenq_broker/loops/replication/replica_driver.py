@@ -216,7 +216,8 @@ class ReplicaDriver:
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self.tell(self.replica.drain(self._clock.monotonic_ms()))
-        await asyncio.wait({self._drained, self.failed}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {self._drained, self.failed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         return self._drained.result() if self._drained.done() else HandedOver(NO_LEADER, self.replica.max_epoch)
 
     async def hand_over(self, to: int, *, within_ms: int) -> HandedOver:
