@@ -5,7 +5,8 @@ push ENDPOINT TOPIC GROUP [fail-first | "SQL expression"]. TAG may be an "SQL ex
 prioritized ENDPOINT TOPIC GROUP PRIORITIES: sends one of each, takes them all one by one
 lite-produce ENDPOINT TOPIC LITE,LITE,... COUNT | lite-simple, lite-push ENDPOINT TOPIC GROUP LITE,LITE,... COUNT [forget LITE]
 transact ENDPOINT TOPIC FIRST COUNT: commits each third, rolls back the next, leaves the last open | checker ENDPOINT TOPIC
-steady ENDPOINT TOPIC GROUP: sends one after the other and takes them, whatever fails, until it reads a line
+steady ENDPOINT TOPIC GROUP: sends one after the other and takes them, whatever fails, until it reads a line; says when
+(`at`, seconds of the machine's clock)
 work ENDPOINT TOPIC GROUP WORK_MS: a simple consumer that works this long on each message before it acknowledges it,
 until it reads a line
 """
@@ -324,7 +325,7 @@ def steady(endpoint: str, topic: str, group: str) -> None:
             message.topic, message.body = topic, str(number).encode()
             try:
                 producer.send(message)
-                say(sent=number)
+                say(sent=number, at=time.monotonic())
             except Exception as error:  # noqa: BLE001  the SDK raises many kinds
                 say(refused=number, error=str(error))
             number += 1
@@ -336,7 +337,7 @@ def steady(endpoint: str, topic: str, group: str) -> None:
         while not stop.is_set():
             try:
                 for message in consumer.receive(16, 15) or ():
-                    say(got=int(message.body), attempt=message.delivery_attempt)
+                    say(got=int(message.body), attempt=message.delivery_attempt, at=time.monotonic())
                     consumer.ack(message)
             except Exception as error:  # noqa: BLE001
                 say(failed=str(error))

@@ -40,13 +40,15 @@ class Node:
         environment: Mapping[str, str],
         tls: bool = False,
         peer_port: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
-        """`environment`: the program's settings as variables; other `EVENQ_` variables of ours are not passed on.
-        `tls`: its port speaks TLS. `peer_port`: where a copy answers the other copies of its group, also while it
-        follows. `metrics_port` -1: it has no page, and is ready when this port answers, or its gRPC port if there is
-        none.
+        """`host`: where it listens, of loopback; `environment` says it, too. `environment`: the program's settings as
+        variables; other `EVENQ_` variables of ours are not passed on. `tls`: its port speaks TLS. `peer_port`: where a
+        copy answers the other copies of its group, also while it follows. `metrics_port` -1: it has no page, and is
+        ready when this port answers, or its gRPC port if there is none.
         """
         self.tls = tls
+        self.host = host
         self.module = module
         self.name = name
         self.port = port
@@ -61,7 +63,7 @@ class Node:
     @property
     def address(self) -> str:
         """Its gRPC port: `host:port`, or `evenqs://host:port`."""
-        return f"evenqs://127.0.0.1:{self.port}" if self.tls else f"127.0.0.1:{self.port}"
+        return f"evenqs://{self.host}:{self.port}" if self.tls else f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -153,9 +155,9 @@ class Node:
     def _ready(self) -> bool:
         try:
             if self.metrics_port < 0:
-                with socket.create_connection(("127.0.0.1", self.peer_port or self.port), timeout=1):
+                with socket.create_connection((self.host, self.peer_port or self.port), timeout=1):
                     return True
-            address = f"http://127.0.0.1:{self.metrics_port}/readyz"
+            address = f"http://{self.host}:{self.metrics_port}/readyz"
             with urllib.request.urlopen(address, timeout=1) as response:  # our own page on loopback  # nosec B310
                 return bool(response.status == 200)
         except (OSError, urllib.error.URLError):

@@ -42,7 +42,11 @@ class Figures:
     gaps_s: tuple[float, ...]
     """The longest times between two acknowledged sends, the longest first."""
     reading_gaps_s: tuple[float, ...]
-    """The same between two receipts."""
+    """The same between two messages that came for the first time, up to the last acknowledged send."""
+    came_again: int
+    """Messages that came more than once: their acknowledgement failed, or its answer was lost, so they were due again after
+    their invisible time. They are no pause: others come meanwhile (decision 91).
+    """
     rate: float
     """Acknowledged sends a second, all in all."""
     errors: dict[str, int]
@@ -138,13 +142,18 @@ def figures(produced: dict[str, Any], consumed: dict[str, Any]) -> Figures:
     for number, at in consumed["acked"]:
         acked.setdefault(number, at)
     times = sorted(at for _, at in produced["sent"])
+    first: dict[int, float] = {}
+    for number, at in got:
+        first[number] = min(at, first.get(number, at))
     return Figures(
         acknowledged=len(times),
         refused=sum(produced["errors"].values()),
         lost=len({number for number, _ in produced["sent"]} - {number for number, _ in got}),
         repeated=sum(1 for number, at in got if at > acked.get(number, at)),
         gaps_s=gaps(times),
-        reading_gaps_s=gaps(sorted(at for _, at in got)),
+        # A pause that lasts until the last send, and maybe longer, ends with it; what comes behind it is what was left over.
+        reading_gaps_s=gaps([*sorted(at for at in first.values() if at < times[-1]), times[-1]]),
+        came_again=len(got) - len(first),
         rate=round(len(times) / (times[-1] - times[0]), 1),
         errors={**produced["errors"], **consumed["errors"]},
     )

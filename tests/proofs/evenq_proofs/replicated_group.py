@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from evenq.testing import LocalCluster
+from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
 
 __all__ = [
-    "FAST", "added_copy", "events", "figure", "folder_of", "group", "in_sync", "leader_of", "members_of", "number_of",
-    "readiness", "until",
+    "FAST", "OneAddress", "added_copy", "events", "figure", "folder_of", "group", "group_at_one_address", "in_sync",
+    "leader_of", "members_of", "number_of", "readiness", "until",
 ]  # fmt: skip
 
 _PREFIX = "EVENQ_BROKER_"
@@ -35,6 +38,79 @@ def group(folder: Path, *, brokers: int = 3, mode: str = "sync", **settings: str
     shared = {"REPLICATION__MODE": mode, **FAST, **settings}
     with LocalCluster(replicas=brokers, rebalancer=False, folder=folder, broker_settings=shared) as cluster:
         yield cluster
+
+
+class Copies(Protocol):
+    """A group that runs."""
+
+    @property
+    def brokers(self) -> Sequence[Node]:
+        """Its copies."""
+        ...
+
+
+class OneAddress:
+    """Three copies, each on a loopback address of its own with the ports of the others, and no nameserver."""
+
+    def __init__(self, brokers: Sequence[Node], record: Path) -> None:
+        self.brokers = brokers
+        """By broker id; the first one founds the group and leads at first."""
+        self._record = record
+        self.endpoint = brokers[1].address
+        """The one that clients get, whichever copy leads: the second copy's."""
+
+    def pause(self, leader: Node) -> None:
+        """Stop its process, so that no connection ends. Not while it has the lock of the group record, which a file is
+        here: no other copy could be elected then.
+        """
+        while True:
+            leader.pause()
+            with Path(f"{self._record}.lock").open("rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    leader.resume()
+                    time.sleep(0.01)
+                else:
+                    return
+
+
+@contextmanager
+def group_at_one_address(folder: Path, **settings: str) -> Iterator[OneAddress]:
+    """As a release of the chart has it: copies that follow lead clients on, and routes name one address for all."""
+    with ExitStack() as stack:
+        ports = stack.enter_context(FreePorts())
+        port, links, page = (ports.take() for _ in range(3))
+        hosts = [f"127.0.0.{number + 1}" for number in range(3)]
+        members = ",".join(f"{number}={host}:{links}" for number, host in enumerate(hosts))
+        nodes = []
+        for number, host in enumerate(hosts):
+            own = {
+                "HOST": host,
+                "PORT": str(port),
+                "METRICS_PORT": str(page),
+                "BROKER_NAME": "broker-a",
+                "ADVERTISE": f"{host}:{port},any-copy={hosts[1]}:{port}",
+                "STORE__PATH": str(folder / f"copy-{number}"),
+                "STORE__DISK_FREE_MIN_BYTES": "0",
+                "STORE__DISK_USED_MAX_RATIO": "1",
+                "REPLICATION__MEMBERS": members,
+                "REPLICATION__BROKER_ID": str(number),
+                "REPLICATION__RECORD": f"file:{folder / 'record'}",
+                "REPLICATION__FORWARD_CLIENTS": "true",
+                **FAST,
+                **settings,
+            }
+            node = Node(
+                "evenq_broker", name=f"copy-{number}", port=port, metrics_port=page, peer_port=links, host=host,
+                log_path=folder / f"copy-{number}.log", environment={_PREFIX + key: one for key, one in own.items()},
+            )  # fmt: skip
+            nodes.append(node)
+            node.start()
+            stack.callback(node.kill)
+        for node in nodes:
+            node.wait_ready()
+        yield OneAddress(nodes, folder / "record")
 
 
 def added_copy(cluster: LocalCluster, number: int, *, mode: str = "sync", **settings: str) -> tuple[Node, str]:
@@ -85,7 +161,7 @@ def until(what: Callable[[], object], why: Callable[[], object] = lambda: "", *,
 def _page(node: Node, name: str) -> str:
     """One of its pages; empty while it does not answer, or says that it is not ready."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/{name}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{node.host}:{node.metrics_port}/{name}", timeout=10) as response:
             return str(response.read().decode())
     except (OSError, urllib.error.URLError):
         return ""
@@ -94,7 +170,7 @@ def _page(node: Node, name: str) -> str:
 def readiness(node: Node) -> str:
     """Its `/readyz`: `ready`, or why it is not; empty while it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.metrics_port}/readyz", timeout=60) as response:
+        with urllib.request.urlopen(f"http://{node.host}:{node.metrics_port}/readyz", timeout=60) as response:
             return str(response.read().decode())
     except urllib.error.HTTPError as error:
         with error:
@@ -126,7 +202,7 @@ def figure(node: Node, name: str, *marks: str) -> float:
     return found[0] if found else -1.0
 
 
-def leader_of(cluster: LocalCluster, *, within_s: float = 60.0) -> Node:
+def leader_of(cluster: Copies, *, within_s: float = 60.0) -> Node:
     """Who serves; waits for it."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
@@ -139,7 +215,7 @@ def leader_of(cluster: LocalCluster, *, within_s: float = 60.0) -> Node:
     )
 
 
-def in_sync(cluster: LocalCluster, count: int, *, within_s: float = 60.0) -> None:
+def in_sync(cluster: Copies, count: int, *, within_s: float = 60.0) -> None:
     """Wait until this number of copies are in sync, as the leader says, and know it themselves: the leader still counts
     one that was killed and started again a moment ago, which has yet to learn who leads.
     """

@@ -1,0 +1,42 @@
+"""What is counted of two SDKs' messages while brokers change: a pause of reading is not a message that comes again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenq_helm.sdk_load import figures
+
+INVISIBLE_S = 30.0
+
+
+def produced(*times: float) -> dict[str, Any]:
+    return {"sent": list(enumerate(times)), "errors": {}}
+
+
+def consumed(*got: tuple[int, float], unacked: tuple[int, ...] = ()) -> dict[str, Any]:
+    acked = {number: at for number, at in got if number not in unacked}
+    return {"got": list(got), "acked": list(acked.items()), "errors": {}}
+
+
+def test_a_message_whose_acknowledgement_failed_is_no_pause_of_reading() -> None:
+    """As `make kubernetes-replicated` had it: the leader changed 20 s before the last send, and one message comes again."""
+    times = [float(at) for at in range(21)]
+    came = [(number, at + 0.1) for number, at in enumerate(times)]
+    found = figures(produced(*times), consumed(*came, (0, times[0] + INVISIBLE_S)))
+    assert (found.reading_gaps_s[0], found.came_again) == (1.0, 1)
+
+
+def test_consumers_that_stand_still_are_a_pause_whenever_it_ends() -> None:
+    times = [float(at) for at in range(21)]
+    stood = [(number, at + (8.0 if 5 <= at < 13 else 0.1)) for number, at in enumerate(times)]
+    assert figures(produced(*times), consumed(*stood)).reading_gaps_s[0] > 7
+    until_the_end = [(number, at if at < 12 else 40.0) for number, at in enumerate(times)]
+    assert figures(produced(*times), consumed(*until_the_end)).reading_gaps_s[0] == 9.0
+
+
+def test_what_was_acknowledged_and_comes_again_is_repeated() -> None:
+    found = figures(produced(1.0, 2.0), consumed((0, 1.1), (1, 2.1), (1, 2.5)))
+    assert (found.lost, found.repeated) == (0, 0), "its acknowledgement was answered after it came again"
+    late = consumed((0, 1.1), (1, 2.1))
+    late["got"].append((1, 32.1))
+    assert figures(produced(1.0, 2.0), late).repeated == 1
