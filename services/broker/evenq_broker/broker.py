@@ -18,6 +18,7 @@ from evenq.serving.rpc import Rpc
 from evenq.store.disk import Disk
 from evenq.wire.addresses import split_addresses
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
+from evenq_broker.core.delivery.unanswered import hold_by_time
 from evenq_broker.core.diagnosis.backlog import Backlog
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.membership import GroupTables
@@ -128,11 +129,24 @@ class Broker:
         ahead_ms = await self.ledger.open(self.catalog.retention_ms)
         self.catalog.opened()
         self.lite.skip_ms(ahead_ms)
+        self.lite.inherit(self.runtime.leadership.lite_sets)
         self.delayed_retries.begin(self.ledger.store.stats.log_end)
         if self.deduplicator is not None:
             await self.deduplicator.restore()
+        self._end_unanswered()
         for client_id in sorted(self.ledger.progress.clients()):  # they have the usual silence to show that they live
             self.clients.table.seen(client_id, self.runtime.now_ms())
+
+    def _end_unanswered(self) -> None:
+        """What push consumers were given shortly before the end of the process before, and may not have got."""
+        settings, ledger, now_ms = self.runtime.settings, self.ledger, self.runtime.now_ms()
+        unsure = hold_by_time(
+            ledger.progress, given_from_ms=ledger.store.last_store_ms - settings.attempt_keep_ms,
+            held_ms=settings.renew_max_ms, until_ms=now_ms + settings.invisible_default_ms, now_ms=now_ms,
+        )  # fmt: skip
+        ops = [queue.op(offset, queue.pending[offset]) for queue, offset in unsure]
+        if ops:
+            ledger.journal.record(*ops)
 
     async def start(self, addresses: Sequence[BrokerAddress]) -> None:
         """Start the loops. `addresses`: what clients receive, the default listener first."""

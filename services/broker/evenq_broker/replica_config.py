@@ -1,11 +1,13 @@
-"""What the core's replica gets of a broker's settings. Called by `replicated_app`."""
+"""What the core's replica, a term of leadership and routes get of a copy's settings. Called by `replicated_app`."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from evenq_broker.core.replication.config import Mode, ReplicationConfig, Timing
 from evenq_broker.settings import BrokerSettings
 
-__all__ = ["MODES", "replica_config"]
+__all__ = ["MODES", "readable_copies", "replica_config", "term_settings"]
 
 MODES = {"sync": Mode.REPL_SYNC, "memory": Mode.REPL_MEMORY}
 RETRY_MS = 500
@@ -39,3 +41,18 @@ def replica_config(
             relief_ms=settings.relief_ms,
         ),
     )
+
+
+def term_settings(settings: BrokerSettings) -> BrokerSettings:
+    """With copies that count once they are synced, the leader's own counts like that, too: each group is synced."""
+    if settings.replication.mode == "memory":
+        return settings
+    return settings.model_copy(update={"store": settings.store.model_copy(update={"flush": "sync"})})
+
+
+def readable_copies(settings: BrokerSettings, addresses: Mapping[int, str]) -> tuple[str, ...]:
+    """Where the other copies answer reads, as routes tell it. `addresses`: of all copies, by broker id."""
+    if not settings.replication.follower_reads:
+        return ()
+    own, scheme = settings.replication.broker_id, "evenqs://" if settings.tls.peers else ""
+    return tuple(scheme + address for number, address in sorted(addresses.items()) if number != own)

@@ -42,6 +42,7 @@ from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, r
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
+from evenq_broker.loops.replication.lite_sets import LeaderLiteSets
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
@@ -52,14 +53,16 @@ from evenq_broker.loops.replication.shared_pieces import SharedPieces
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot, FolderSnapshots, IncomingSnapshot
 from evenq_broker.loops.state.ledger import store_options
+from evenq_broker.loops.wire.lite import LiteNews
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
-from evenq_broker.replica_config import MODES, replica_config
+from evenq_broker.replica_config import MODES, readable_copies, replica_config, term_settings
 from evenq_broker.replica_sentences import copy_ends, unusable
 from evenq_broker.replication_metrics import replication_metrics
 from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
+from evenq_broker.rpc.replication.lite_sets import lite_set_rpcs
 from evenq_broker.rpc.replication.records import RecordSource, record_rpcs
 from evenq_broker.rpc.replication.replication import replication_rpcs
 from evenq_broker.runtime import Leadership, Runtime
@@ -198,6 +201,7 @@ class ReplicatedApp:
             group=settings.broker_name,
         )  # fmt: skip
         self._log.repair_by(self._repair)
+        self._lite_sets = LeaderLiteSets(runtime.net, self._other_leader, group=settings.broker_name, clock=clock)
         await self._log.open()
         self._adopts = self._adopts and bool(self._log.holds_records)
         await self._check_adoption(place, replica)
@@ -216,7 +220,7 @@ class ReplicatedApp:
             driver, self._log, self._control, options, segment_bytes=self._segment_bytes, blocks=disk.blocks,
             clock=clock, group=settings.broker_name,
         )  # fmt: skip
-        for loop in (*self._log.spawned(), self._log.disk.watch(disk), watching_room):
+        for loop in (*self._log.spawned(), self._log.disk.watch(disk), watching_room, self._lite_sets.follow()):
             task = spawn(loop, name="replica log")
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -275,11 +279,11 @@ class ReplicatedApp:
     async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
         """See LeaderTerm."""
         term = self._term = BrokerApp(
-            self._term_settings(), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
+            term_settings(self.settings), clock=self._clock, rng=self._rng, net=self._net, edges=self._edges,
             disk=None if self._machine is None else self._machine.disk,
             leadership=Leadership(
                 epoch, attach, self._control, copies=len(self.settings.replication.addresses),
-                followers=self._followers,
+                followers=lambda: readable_copies(self.settings, self._addresses), lite_sets=self._lite_sets.newest(),
             ),
             before_listening=self._stop_forwarding, after_listening=self._forward_again,
         )  # fmt: skip
@@ -296,21 +300,6 @@ class ReplicatedApp:
     async def _forward_again(self) -> None:
         if self._forwarder is not None and not self._closed:
             await self._forwarder.open()
-
-    def _followers(self) -> tuple[str, ...]:
-        """Where the other copies answer reads, as routes tell it."""
-        settings = self.settings
-        if not settings.replication.follower_reads:
-            return ()
-        own, scheme = settings.replication.broker_id, "evenqs://" if settings.tls.peers else ""
-        return tuple(scheme + address for number, address in sorted(self._addresses.items()) if number != own)
-
-    def _term_settings(self) -> BrokerSettings:
-        """With copies that count once they are synced, the leader's own counts like that, too: each group is synced."""
-        settings = self.settings
-        if settings.replication.mode == "memory":
-            return settings
-        return settings.model_copy(update={"store": settings.store.model_copy(update={"flush": "sync"})})
 
     async def end(self) -> None:
         """See LeaderTerm. Goes on to its end also when who waits for it is cancelled."""
@@ -432,15 +421,23 @@ class ReplicatedApp:
 
     async def _fetch_snapshot(self, after: int, until: int) -> FetchedSnapshot | None:
         """See FollowerReplay. Raises Error."""
-        settings, leader = self.settings, self.driver.replica.leader_id()
-        address = self._addresses.get(leader)
-        if not address or leader == settings.replication.broker_id:
+        settings, address = self.settings, self._other_leader()
+        if not address:
             return None
         sink = IncomingSnapshot(origin=address, after=after, until=until)
+        leader = self.driver.replica.leader_id()
         who = Opening(settings.cluster, settings.broker_name, settings.replication.broker_id, leader)
         with contextlib.suppress(NotFound):
             await fetch_snapshot(self._runtime.net, address, who, sink, clock=self._clock)
         return sink.known
+
+    def _other_leader(self) -> str:
+        """Where the leader answers the other copies; empty: it is not known, or this copy."""
+        leader = self.driver.replica.leader_id()
+        return "" if leader == self.settings.replication.broker_id else self._addresses.get(leader, "")
+
+    def _lite_news(self, known: int) -> LiteNews | None:
+        return self._term.broker.lite.news(known) if self._term is not None and self._is_open else None
 
     def _other_copies(self) -> list[int]:
         """The leader first."""
@@ -489,6 +486,7 @@ class ReplicatedApp:
                     *replication_rpcs(links),
                     *record_rpcs(links.incoming, records),
                     *copy_rpcs(self._runtime, self._control),
+                    *lite_set_rpcs(settings.broker_name, self._lite_news),
                     *follower_rpcs(self._runtime, reads),
                 ]
             ),

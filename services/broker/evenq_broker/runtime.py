@@ -19,6 +19,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq.runtime.tasks import spawn
 from evenq.store import MessageStore
+from evenq_broker.core.lite.subscriptions import LiteSet
 from evenq_broker.core.replication.actions import HandedOver
 from evenq_broker.core.replication.group_view import ReplicaGroupView
 from evenq_broker.core.replication.membership import CopyChange
@@ -68,6 +69,8 @@ class Leadership:
     """Of the log, this one included; in routes."""
     followers: Callable[[], tuple[str, ...]] = tuple
     """Where the others answer reads now; in routes."""
+    lite_sets: Sequence[LiteSet] = ()
+    """What clients want of lite topics, as the leader before this one knew it."""
 
 
 ONE_COPY = Leadership()

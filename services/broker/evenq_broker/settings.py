@@ -257,7 +257,9 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     renew_max_ms: int = Field(
         default=86_400_000,
         ge=1,
-        description="Longest time that a push consumer that is alive may work on one message, ms (24 h).",
+        description="Longest time that a push consumer that is alive may work on one message, ms (24 h). One that it "
+        "was given in the last `attempt_keep_ms` before the broker's process ended comes again `invisible_default_ms` "
+        "after the next start: its answer may have been lost.",
     )
     attempt_keep_ms: int = Field(
         default=20_000,

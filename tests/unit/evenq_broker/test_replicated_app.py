@@ -7,6 +7,7 @@ import gc
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evenq_broker import replicated_app
@@ -20,13 +21,17 @@ from evenq.errors import ConnectionFailed, StoreCorrupted
 from evenq.runtime.clock import SystemClock
 from evenq.testing.free_ports import FreePorts
 from evenq.wire.net import GrpcNet
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
-HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
+V2 = "/apache.rocketmq.v2.MessagingService/"
+HEARTBEAT = V2 + "Heartbeat"
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
-def copy(number: int, folder: Path, port: int, links: int, net: GrpcNet, *, forward: bool = True) -> ReplicatedApp:
+def copy(
+    number: int, folder: Path, port: int, links: int, net: GrpcNet, *, forward: bool = True, **more: Any
+) -> ReplicatedApp:
     """On an address of its own, with the ports of the others."""
     settings = BrokerSettings(
         host=HOSTS[number], port=port, metrics_port=-1, drain_ms=1_000, listeners=f"external={HOSTS[number]}:{port + 1}",
@@ -35,6 +40,7 @@ def copy(number: int, folder: Path, port: int, links: int, net: GrpcNet, *, forw
             members=",".join(f"{one}={host}:{links}" for one, host in enumerate(HOSTS)), broker_id=number,
             record=f"file:{folder / 'record'}", forward_clients=forward, renew_ms=200, suspect_ms=5_000,
         ),
+        **more,
     )  # fmt: skip
     return ReplicatedApp(settings, clock=SystemClock(), rng=random.Random(number), net=net)
 
@@ -83,6 +89,78 @@ def test_any_copy_takes_clients_whichever_leads(tmp_path: Path) -> None:
                 await until(lambda: in_sync(apps) and not leader.port)
                 for host in HOSTS:
                     await answered(net, f"{host}:{port + 1}")
+            finally:
+                for one in apps:
+                    await one.close()
+                await net.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+def test_a_lite_consumer_reads_on_at_the_next_leader_without_a_word_of_its_own(tmp_path: Path) -> None:
+    """Official SDKs say what they want every 30 s, and for no other reason: a leader that did not know it would give them
+    nothing for that long.
+    """
+    headers = {"x-mq-client-id": "phone"}
+
+    async def story() -> None:
+        net = GrpcNet()
+        with FreePorts() as ports:
+            port, links = ports.take(2), ports.take()
+            address = f"{HOSTS[1]}:{port}"  # whichever leads
+            apps = [
+                copy(
+                    number, tmp_path, port, links, net,
+                    auto_create_groups=True, default_start_from="FIRST",
+                )
+                for number in range(3)
+            ]  # fmt: skip
+
+            async def call(method: str, request: Any, response: Any) -> None:
+                await answered(net, address)
+                data = await net.unary(
+                    address, method, request.SerializeToString(), timeout_ms=30_000, metadata=headers
+                )
+                assert (status := response.FromString(data).status).code == definition_pb2.OK, status
+
+            async def read() -> list[str]:
+                topic, group = definition_pb2.Resource(name="chats"), definition_pb2.Resource(name="phones")
+                request = service_pb2.ReceiveMessageRequest(group=group, batch_size=8)
+                request.message_queue.topic.CopyFrom(topic)
+                request.invisible_duration.seconds, request.long_polling_timeout.seconds = 60, 20
+                frames = net.stream(
+                    address, V2 + "ReceiveMessage", request.SerializeToString(), timeout_ms=60_000, metadata=headers
+                )
+                parsed = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in frames]
+                return [frame.message.body.decode() for frame in parsed if frame.HasField("message")]
+
+            async def send(body: str) -> None:
+                request = service_pb2.SendMessageRequest()
+                message = request.messages.add(topic=definition_pb2.Resource(name="chats"), body=body.encode())
+                message.system_properties.message_id = message.system_properties.lite_topic = body
+                await call(V2 + "SendMessage", request, service_pb2.SendMessageResponse)
+
+            try:
+                for one in apps:
+                    await one.start()
+                await until(lambda: in_sync(apps))
+                (leader,) = [one for one in apps if one.port]
+                wish = service_pb2.SyncLiteSubscriptionRequest(
+                    action=definition_pb2.COMPLETE_ADD, lite_topic_set=["first", "second"]
+                )
+                wish.topic.name, wish.group.name = "chats", "phones"
+                made = admin_pb2.CreateTopicRequest(topic="chats", queues=1, message_type=definition_pb2.LITE)
+                await call("/evenq.v1.Admin/CreateTopic", made, admin_pb2.CreateTopicResponse)
+                await call(V2 + "SyncLiteSubscription", wish, service_pb2.SyncLiteSubscriptionResponse)
+                await send("first")
+                assert await read() == ["first"]
+                await until(lambda: all(one._lite_sets.newest() for one in apps if one is not leader))
+                await leader._control.hand_over(None)
+                await until(lambda: in_sync(apps) and not leader.port)
+                await send("second")
+                assert await read() == ["second"]
             finally:
                 for one in apps:
                     await one.close()

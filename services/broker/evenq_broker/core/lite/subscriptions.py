@@ -1,8 +1,9 @@
 """Which client wants which lite topics (wire contract 3.14).
 
 Kept at every broker of the cluster, keyed by client id, group and parent topic, in memory only: clients say their whole
-set every 30 s. A set that was not sent again for `keep_ms` is forgotten. Called by `loops.lite.lite_topics`; pure,
-times come in as ms. Always true: a name of a set is found under its parent and name, too.
+set every 30 s, and a broker group's next leader has it from the one before. A set that was not sent again for `keep_ms`
+is forgotten. Called by `loops.lite.lite_topics`; pure, times come in as ms. Always true: a name of a set is found under
+its parent and name, too.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _Set:
 class LiteSubscriptions:
     """All sets that this broker knows."""
 
-    __slots__ = ("_count", "_of_client", "_sets", "_subscribers", "all_max", "each_max", "keep_ms")
+    __slots__ = ("_count", "_of_client", "_sets", "_subscribers", "all_max", "changes", "each_max", "keep_ms")
 
     def __init__(self, *, each_max: int, all_max: int, keep_ms: int) -> None:
         self.each_max = each_max
@@ -81,6 +82,8 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}  # parent, lite topic -> who
         self._count = 0
+        self.changes = 0
+        """Grows whenever a set becomes another one."""
 
     def __len__(self) -> int:
         return self._count
@@ -120,7 +123,9 @@ class LiteSubscriptions:
             self._subscribers.setdefault((who.parent, name), {})[who] = None
         self._count += len(after) - len(before)
         known.names = after
-        return added, len(added) > 0 or len(after) != len(before)
+        changed = len(added) > 0 or len(after) != len(before)
+        self.changes += changed
+        return added, changed
 
     def names(self, who: Subscriber) -> Iterable[str]:
         """What the client wants."""
@@ -192,6 +197,7 @@ class LiteSubscriptions:
     def _drop(self, who: Subscriber) -> None:
         known = self._sets.pop(who, None)
         if known is not None:
+            self.changes += 1
             theirs = self._of_client[who.client_id]
             del theirs[who]
             if not theirs:

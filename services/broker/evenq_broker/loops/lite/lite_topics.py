@@ -34,7 +34,7 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.loops.wire.lite import ASK_LITE_SETS, lite_sets_of
+from evenq_broker.loops.wire.lite import ASK_LITE_SETS, LiteNews, lite_sets_of
 from evenq_broker.loops.wire.telemetry import LITE_CLIENTS, lite_topic_ended
 from evenq_broker.runtime import Runtime
 
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 SWEEP_MS = 5_000
 NAMES_SENT_MAX = 20_000
+CHANGES_MAX = 1_000_000
+"""Versions of a term of leadership for each ms between its begin and the next one's."""
 AGAIN_MS = 100
 UNKNOWN_MS = 500
 NOTICE_TRIES = 10  # for a client that does not read; it finds out when it receives
@@ -213,6 +215,18 @@ class Lites:
             LiteSet(who, names, now_ms - synced_ms)
             for who, names, synced_ms in self.subscriptions.newest(NAMES_SENT_MAX)
         ]
+
+    def news(self, known: int) -> LiteNews:
+        """The same for another copy of this broker's group, which has the sets of the version `known`; 0: none."""
+        # Unlike those of any other term: a leader may lead again, and counts from 0 then.
+        version = self._runtime.started_ms * CHANGES_MAX + self.subscriptions.changes
+        return LiteNews(version, () if version == known else self.newest_sets())
+
+    def inherit(self, sets: Iterable[LiteSet]) -> None:
+        """Sets that the leader before this one had, at the begin of a term: clients repeat them within 30 s only."""
+        now_ms = self._runtime.now_ms()
+        for who, names, age_ms in sets:
+            self.subscriptions.learn(who, names, now_ms - age_ms)
 
     async def learn(self) -> None:
         """Ask each broker once, when it comes into sight: after a start, clients repeat their sets only within 30 s.

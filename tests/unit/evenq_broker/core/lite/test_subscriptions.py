@@ -29,6 +29,23 @@ def test_parts_add_and_remove_and_the_whole_replaces() -> None:
     table.check()
 
 
+def test_each_change_of_a_set_is_counted_and_a_repeated_word_is_none() -> None:
+    table = made()
+    counts = []
+    for action, names in (
+        (LiteSubscribeAction.PARTIAL_ADD, ["x", "y"]),
+        (LiteSubscribeAction.COMPLETE_ADD, ["y", "x"]),
+        (LiteSubscribeAction.COMPLETE_ADD, ["z", "x"]),
+        (LiteSubscribeAction.PARTIAL_REMOVE, ["x"]),
+        (LiteSubscribeAction.PARTIAL_REMOVE, ["x"]),
+        (LiteSubscribeAction.COMPLETE_REMOVE, []),
+    ):
+        before = table.changes
+        table.sync(ME, action, names, 0)
+        counts.append(table.changes - before)
+    assert [bool(count) for count in counts] == [True, False, True, True, False, True]
+
+
 def test_who_wants_a_lite_topic_is_known() -> None:
     table = made()
     table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)

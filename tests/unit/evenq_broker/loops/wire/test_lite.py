@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.lite.subscriptions import LiteSet, RequestedStart, Subscriber
-from evenq_broker.loops.wire.lite import lite_set_messages, lite_sets_of, lite_start_of
+from evenq_broker.loops.wire.lite import (
+    LiteNews,
+    ask_leader_for_lite_sets,
+    lite_news,
+    lite_news_of,
+    lite_set_messages,
+    lite_sets_of,
+    lite_start_of,
+)
 
-from evenq.errors import Error
+from evenq.errors import BadRequest, Error
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 
@@ -45,3 +53,13 @@ def test_a_refusal_is_raised() -> None:
     response.status.code = definition_pb2.UNAUTHORIZED
     with pytest.raises(Error):
         lite_sets_of(response.SerializeToString())
+
+
+def test_what_a_leader_tells_another_copy_comes_back_and_anything_else_is_refused() -> None:
+    request = peers_pb2.LiteSubscriptionsRequest.FromString(ask_leader_for_lite_sets("broker-a", 8))
+    assert (request.broker_name, request.known) == ("broker-a", 8)
+    version, sets = lite_news_of(lite_news(LiteNews(9, [LiteSet(Subscriber("c", "g", "t"), ["x"], 5)])))
+    assert version == 9
+    assert [(one.subscriber, list(one.names), one.age_ms) for one in sets] == [(Subscriber("c", "g", "t"), ["x"], 5)]
+    with pytest.raises(BadRequest, match="3 bytes that are no lite subscriptions"):
+        lite_news_of(b"\xff\xff\xff")

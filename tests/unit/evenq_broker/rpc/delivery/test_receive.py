@@ -1,12 +1,15 @@
 """ReceiveMessage (wire contract 3.9): the frames, their order, the end of a poll, and errors as frames."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.core.state.records import Committed
+from evenq_broker.settings import StoreSettings
 
 from evenq.errors import StoreCorrupted
 from evenq.model import NO_GENERATION, StartFrom
@@ -404,5 +407,31 @@ def test_a_new_groups_first_receive_is_answered_once_its_start_is_on_the_disk(ru
         disk.set_result(None)
         await answer
         broker.ledger.journal.record = kept
+
+    run(story)
+
+
+def test_a_push_consumer_gets_what_its_broker_gave_it_and_died_before_it_answered(run: Run, tmp_path: Path) -> None:
+    """Its life would hold the message for a day, and it does not know of it."""
+
+    async def story(stage: Any) -> None:
+        def stored(name: str) -> StoreSettings:
+            return StoreSettings(path=tmp_path / name, flush="sync", segment_bytes=1 << 20, disk_free_min_bytes=0)
+
+        first = await filled(stage, 1, store=stored("first"))
+        given = messages(await receive(stage, named(attempt_id="x"), client="pusher"))
+        assert len(given) == 1
+        await stage.during(first.ledger.journal.record())
+        # As it is on the disk of a process that is killed here: the delivery is recorded, and the answer was not read.
+        shutil.copytree(tmp_path / "first", tmp_path / "second", ignore=shutil.ignore_patterns("lock"))
+        await stage.clock.advance(5_000)
+        second = await stage.broker("a", store=stored("second"))
+        assert not messages(await receive(stage, named(attempt_id="x"), client="pusher"))
+        waited_ms, again = 0, []
+        while not again:
+            assert waited_ms <= second.runtime.settings.invisible_default_ms
+            await stage.clock.advance(1_000)
+            again, waited_ms = messages(await receive(stage, named(attempt_id="x"), client="pusher")), waited_ms + 1_000
+        assert [one.body for one in again] == [given[0].body]
 
     run(story)
