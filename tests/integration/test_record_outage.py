@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from evenq_proofs.group_faults.places import LeasePlace
 from evenq_proofs.group_faults.proxy import ProxyLoop
-from evenq_proofs.replicated_group import FAST, figure, in_sync, leader_of
+from evenq_proofs.replicated_group import FAST, figure, in_sync, leader_of, readiness
 
 import evenq
 from evenq.runtime.clock import SystemClock
@@ -108,3 +108,27 @@ def test_a_leader_that_dies_while_the_record_is_away_is_replaced_once_it_is_back
     assert elections(place)[-1][0] > before[-1][0]
     with evenq.Producer(endpoint=cluster.endpoints) as producer:
         producer.send(evenq.Message(topic=TOPIC, body=b"after it"))
+
+
+@pytest.mark.slow  # three copies of its own, and a read of the record takes 5 s until it fails
+def test_a_follower_that_restarts_while_the_record_is_away_holds_up_no_commit(
+    cluster: LocalCluster, place: LeasePlace
+) -> None:
+    """Decision 92: each commit waits for it, since no set can change; it follows whom it remembers."""
+    leader, before = leader_of(cluster), elections(place)
+    follower = next(node for node in cluster.brokers if node is not leader)
+    with evenq.Producer(endpoint=cluster.endpoints, options=evenq.ProducerOptions(send_timeout_ms=60_000)) as producer:
+        producer.send(evenq.Message(topic=TOPIC, body=b"before it"))
+        place.kill()
+        until(leader, reachable=0)
+        follower.kill()
+        follower.start()
+        producer.send(evenq.Message(topic=TOPIC, body=b"in the middle of it"))
+        assert not place.running
+        assert "group record cannot be read since the start, so this copy follows copy" in follower.log_text()
+        assert "not in sync" in readiness(follower), "it says nothing of itself that it does not know"
+        place.start()
+        in_sync(cluster, 3)
+        producer.send(evenq.Message(topic=TOPIC, body=b"after it"))
+    assert elections(place) == before
+    assert leader_of(cluster) is leader

@@ -2,7 +2,7 @@
 
 `--mutant-walks n` looks for mutants of its rules by walks too (tests/sim/test_replication_model.py kills all of them).
 `--members` plays those in which copies come and go, `--founding` those from before the first record on, `--unclean`
-those with unclean elections, `--mixed` a tenth of the first two each and the rest without. `--search` plays the
+those with unclean elections, `--remembering` those in which starts cannot read the record, `--mixed` a tenth of the first two each and the rest without. `--search` plays the
 exhaustive scopes instead. `--walk n` plays one walk and prints its story. Exits 1 if a walk breaks an invariant, a
 mutant survives, or a scope was not finished.
 """
@@ -22,15 +22,28 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from replication_model.founding import Founding  # noqa: E402 - the line above makes it importable
-from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, UNCLEAN_MUTANTS  # noqa: E402
+from replication_model.mutants import (  # noqa: E402
+    FOUNDING_MUTANTS,
+    MEMBER_MUTANTS,
+    MUTANTS,
+    REMEMBERING_MUTANTS,
+    UNCLEAN_MUTANTS,
+)
+from replication_model.remembering import Remembering  # noqa: E402
 from replication_model.search import SCOPES, Search  # noqa: E402
 from replication_model.unclean import Unclean  # noqa: E402
 from replication_model.walks import ChangingCopies, Outcome, Walk  # noqa: E402
 from replication_model.world import Rules, Violation  # noqa: E402
 
 CHUNK = 50
-KINDS: dict[str, type[Walk]] = {"": Walk, "members": ChangingCopies, "founding": Founding, "unclean": Unclean}
-ALL_MUTANTS = {**MUTANTS, **MEMBER_MUTANTS, **FOUNDING_MUTANTS, **UNCLEAN_MUTANTS}
+KINDS: dict[str, type[Walk]] = {
+    "": Walk,
+    "members": ChangingCopies,
+    "founding": Founding,
+    "unclean": Unclean,
+    "remembering": Remembering,
+}
+ALL_MUTANTS = {**MUTANTS, **MEMBER_MUTANTS, **FOUNDING_MUTANTS, **UNCLEAN_MUTANTS, **REMEMBERING_MUTANTS}
 
 
 def main() -> int:
@@ -45,6 +58,7 @@ def main() -> int:
     parser.add_argument("--members", action="store_true", help="walks in which copies are added and removed")
     parser.add_argument("--founding", action="store_true", help="walks that begin without a record")
     parser.add_argument("--unclean", action="store_true", help="walks in which copies are elected that lack records")
+    parser.add_argument("--remembering", action="store_true", help="walks in which starts cannot read the record")
     parser.add_argument(
         "--mixed", action="store_true", help="of the walks a tenth with --members and a tenth with --founding"
     )
@@ -126,7 +140,12 @@ def mutants(pool: multiprocessing.pool.Pool, walks_max: int, only: str) -> int:
 
 
 def kind_of(mutant: str) -> str:
-    mutants_of = {"members": MEMBER_MUTANTS, "founding": FOUNDING_MUTANTS, "unclean": UNCLEAN_MUTANTS}
+    mutants_of = {
+        "members": MEMBER_MUTANTS,
+        "founding": FOUNDING_MUTANTS,
+        "unclean": UNCLEAN_MUTANTS,
+        "remembering": REMEMBERING_MUTANTS,
+    }
     return next((kind for kind, mutants in mutants_of.items() if mutant in mutants), "")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from replicated_sim.plants import FOUND_BY, PLANTS
-from replicated_sim.scenario import KINDS, OUTAGES, group_plan
+from replicated_sim.scenario import KINDS, OUTAGES, RESTARTED, group_plan
 from replicated_sim.world import run_group
 
 pytestmark = pytest.mark.timeout(300)
@@ -93,7 +93,7 @@ def test_a_world_of_copies_is_the_same_in_every_process() -> None:
 def test_the_seeds_of_ci_meet_every_fault() -> None:
     plans = [group_plan(seed) for seed in SEEDS]
     assert {step.what for plan in plans for step in plan.steps} == set(KINDS)
-    assert {plan.outage.what for plan in plans if plan.outage} == set(OUTAGES)
+    assert {plan.outage.what for plan in plans if plan.outage} == {*OUTAGES, RESTARTED}
     assert {plan.mode for plan in plans} == {"sync", "memory"}
     assert all(len(plan.steps) >= 10 for plan in plans)
     assert list(FOUND_BY) == list(PLANTS)

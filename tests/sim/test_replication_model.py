@@ -13,7 +13,8 @@ from evenq_broker.core.replication.config import Timing
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import Role
 from replication_model.founding import Founding, FoundingWorld
-from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, UNCLEAN_MUTANTS
+from replication_model.mutants import FOUNDING_MUTANTS, MEMBER_MUTANTS, MUTANTS, REMEMBERING_MUTANTS, UNCLEAN_MUTANTS
+from replication_model.remembering import Remembering
 from replication_model.search import Scope, Search
 from replication_model.unclean import Unclean, UncleanWorld
 from replication_model.walks import ChangingCopies, FullDisks, HandingOver, play
@@ -83,6 +84,21 @@ def test_unclean_elections_lose_what_their_copy_lacks_and_nothing_else_and_the_g
     assert sum(len(world.record.unclean) for world in worlds) > WALKS // 8
     assert sum(len(world.given_up) for world in worlds) > WALKS // 8
     assert all(one.healed_rounds for one in outcomes if one.seed % 4 == 0)
+
+
+def test_starts_that_cannot_read_the_record_follow_whom_they_remember_and_break_no_invariant() -> None:
+    """R23: judged besides, that none of them proposes a record before it has read it."""
+    walks = [Remembering(seed, Rules()) for seed in range(2 * WALKS)]
+    outcomes = [walk.play() for walk in walks]
+    assert [(one.seed, one.problem) for one in outcomes if one.problem] == []
+    assert sum(one.healed_rounds > 0 for one in outcomes) > WALKS // 8
+    assert sum(one.committed for one in outcomes) > WALKS
+    assert sum(walk.world.followed > 0 for walk in walks) > WALKS // 8
+
+
+@pytest.mark.parametrize("name", REMEMBERING_MUTANTS)
+def test_walks_in_which_starts_cannot_read_the_record_kill_the_mutant(name: str) -> None:
+    assert any(Remembering(seed, REMEMBERING_MUTANTS[name]).play().problem for seed in range(200))
 
 
 @pytest.mark.parametrize("name", UNCLEAN_MUTANTS)

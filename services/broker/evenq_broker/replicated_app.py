@@ -177,6 +177,7 @@ class ReplicatedApp:
         self._place = place
         self._adopts = settings.replication.from_one_copy and self._identity.epoch == 0
         driver = self._driver = ReplicaDriver(replica, place.coordinator, clock=clock, group=settings.broker_name)
+        driver.remembered = self._identity.remembered.record
         self._control = ReplicaControl(
             driver, broker_name=settings.broker_name, addresses=self._addresses,
             serves=lambda: self._term is not None and self._term.serves, clock=clock,

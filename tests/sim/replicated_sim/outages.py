@@ -2,7 +2,8 @@
 
 What is judged: while the leader lives and reaches its followers, no other copy is elected within `suspect_ms` after the
 return, in which the leader can renew the record (decision 84). If it was killed meanwhile, another copy is elected soon
-after the return.
+after the return. If a follower was killed and starts again while the record is away, sends are acknowledged again before
+the return (decision 92).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import random
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from evenq.testing.history import Op
 from replicated_sim.disks import Keep
+from replicated_sim.scenario import RESTARTED
 
 if TYPE_CHECKING:
     from replicated_sim.world import Copy, GroupWorld
@@ -28,6 +31,10 @@ SETTLED_MS = 2_000
 """Every copy has heard of the leader, and read the record."""
 ELECTED_MS = 5_000
 """After the return; a read that began before may take a second until it fails."""
+ANSWERED_MS = 4_000
+"""From the start of a follower on: its first read of the record takes a second until it fails, and then it may have to
+write its log's end anew and wait for a link.
+"""
 
 
 async def play_outage(world: GroupWorld) -> None:
@@ -80,11 +87,40 @@ async def _away(world: GroupWorld, leader: Copy, what: str, lasts_ms: int) -> No
             await world.clock.sleep_ms(lasts_ms - after_ms)
         case "record, follower paused":
             await _paused(world, [rng.choice(followers)], lasts_ms)
+        case what if what == RESTARTED:
+            until_ms = world.loop.now_ms + lasts_ms
+            await _restarted(world, rng.choice(followers), rng.choice((10, 300, 1_500)))
+            await world.clock.sleep_ms(max(0.0, until_ms - world.loop.now_ms))
         case "all paused":
             await _paused(world, list(world.copies), lasts_ms)
         case _:
             raise ValueError(f"no outage {what!r}")
     world.place.away = False
+
+
+async def _restarted(world: GroupWorld, copy: Copy, after_ms: int) -> None:
+    """It cannot read whom to follow, and every commit waits for it, since the in-sync set cannot change."""
+    with copy.held():
+        world.kill(copy, Keep.ALL)
+        await world.clock.sleep_ms(after_ms)
+        await world.start(copy)
+    begun_ms, seen = world.loop.now_ms, len(world.recorder.events)
+    while not _is_answered(world, seen):
+        if world.loop.now_ms > begun_ms + ANSWERED_MS:
+            world.problems.append(
+                f"no send was acknowledged within {ANSWERED_MS} ms after {copy.name} had started again while the record was "
+                f"away ({world.state()})"
+            )
+            return
+        await world.clock.sleep_ms(20)
+    world.note(f"acknowledged {world.loop.now_ms - begun_ms:.0f} ms after {copy.name} had started again")
+
+
+def _is_answered(world: GroupWorld, since: int) -> bool:
+    """A send that began behind so many events of the history was acknowledged."""
+    events = world.recorder.events[since:]
+    sends = {event.id for event in events if event.kind == "invoke" and event.op == Op.SEND}
+    return any(event.kind == "ok" and event.id in sends for event in events)
 
 
 async def _paused(world: GroupWorld, copies: list[Copy], lasts_ms: int) -> None:

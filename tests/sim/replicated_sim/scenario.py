@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "OUTAGES", "SLOW_MS", "GroupPlan", "GroupStep", "Outage", "group_plan"]
+__all__ = ["KINDS", "OUTAGES", "RESTARTED", "SLOW_MS", "GroupPlan", "GroupStep", "Outage", "group_plan"]
 
 NODES = {
     "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
@@ -24,6 +24,8 @@ KINDS = (*{**NODES, **NETS}, ROT, RETIRE)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
 OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
+RESTARTED = "record, follower restarted"
+"""One more, of seeds that would have none: so the others play what they played before."""
 TARGETS = ("leader", "leader", "follower", "any")
 
 
@@ -43,7 +45,7 @@ class Outage:
     """What a group that is whole again goes through at the end, and must come out of without an election."""
 
     what: str
-    """One of `OUTAGES`."""
+    """One of `OUTAGES`, or `RESTARTED`."""
     lasts_ms: int
 
     def __str__(self) -> str:
@@ -98,10 +100,11 @@ def _retirements(seed: int, last_ms: int) -> list[GroupStep]:
 
 
 def _outage(seed: int) -> Outage | None:
-    """In one seed of two."""
+    """In five seeds of eight."""
     rng = random.Random(f"group outage {seed}")
     if rng.random() < 0.5:
-        return None
+        restarts = random.Random(f"group outage restart {seed}")
+        return Outage(RESTARTED, restarts.choice((7_000, 10_000))) if restarts.random() < 0.25 else None
     what = rng.choice(OUTAGES)
     # Links break after 5 s.
     return Outage(what, rng.choice((1_700, 2_500, 3_500, 8_000) if "pause" in what else (1_000, 2_500, 4_500, 7_000)))

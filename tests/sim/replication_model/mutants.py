@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from evenq_broker.core.replication.epoch_table import EpochTable
 from evenq_broker.core.replication.messages import Records
-from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair
+from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 
 from replication_model.world import Rules
 
-__all__ = ["FOUNDING_MUTANTS", "MEMBER_MUTANTS", "MUTANTS", "UNCLEAN_MUTANTS"]
+__all__ = ["FOUNDING_MUTANTS", "MEMBER_MUTANTS", "MUTANTS", "REMEMBERING_MUTANTS", "UNCLEAN_MUTANTS"]
 
 
 class _NoAdmission(Replica):
@@ -233,6 +233,18 @@ class _LeadsForItsOldDisk(Replica):
         return record.leader == self.config.broker_id and record.epoch == self.attempted
 
 
+class _TakesMemoryForTheRecord(Replica):
+    """R23: what a start remembers passes for the record, so it stands, and changes who is in sync, on that ground."""
+
+    __slots__ = ()
+
+    def _unreadable(self, remembered: GroupRecord) -> list:  # type: ignore[type-arg]
+        if not self._may_follow_remembered(remembered):
+            return []
+        self.seen = Seen(remembered, str(remembered.version))
+        return self._request_epochs()
+
+
 MUTANTS = {
     "R8 altogether": Rules(_NoAdmission),
     "R3 refuse lower epochs": Rules(_HearsOldEpochs),
@@ -271,3 +283,6 @@ UNCLEAN_MUTANTS = {
     "R20 attempt of the old disk": Rules(_LeadsForItsOldDisk),
 }
 """The same of unclean elections; `Unclean` walks find them."""
+
+REMEMBERING_MUTANTS = {"R23 memory for the record": Rules(_TakesMemoryForTheRecord)}
+"""The same of starts that cannot read the record; `Remembering` walks find them."""

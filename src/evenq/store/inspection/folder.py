@@ -26,8 +26,8 @@ LOCK: Final = "lock"
 SPARE: Final = "spare"  # see commit_log
 COPIED: Final = copied_mark.PATH
 EPOCHS: Final = epoch_file.PATH
-OWNERS: Final = frozenset({"replica", "group-record"})
-"""Files of a broker with copies: who it is in its group, and where the group's record is. Not judged here."""
+OWNERS: Final = frozenset({"replica", "group-record", "last-group-record"})
+"""Files of a broker with copies: who it is in its group, and what it saw of the group's record. Not judged here."""
 REPLACED: Final = frozenset({IDENTITY, CHECKPOINT, EPOCHS}) | OWNERS
 REPAIRS: Final = "repair-"
 """How the folders begin into which a repair moves what it takes out."""

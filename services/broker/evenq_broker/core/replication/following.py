@@ -68,7 +68,7 @@ class Follower(Rules):
         return self._request_epochs()
 
     def _request_epochs(self) -> list[Action]:
-        record = self.record
+        record = self.followed
         if record is None or record.leader in {NO_LEADER, self.config.broker_id} or record.epoch != self.max_epoch:
             return []
         if self.request == CUT_UNDER_WAY or not self._is_of_group(self.config.broker_id):
@@ -129,7 +129,7 @@ class Follower(Rules):
 
     def _report(self, *, wants: bool, again: bool = False) -> list[Action]:
         """Say how far the log is (R5), and with `again` that what was sent behind what came is missing."""
-        record = self.record
+        record = self.followed
         if self.role is not Role.FETCHING or record is None or record.epoch != self.max_epoch:
             return []
         if not self._is_of_group(self.config.broker_id):

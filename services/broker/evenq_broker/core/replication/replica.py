@@ -34,6 +34,7 @@ from evenq_broker.core.replication.messages import (
 )
 from evenq_broker.core.replication.record import (
     NO_LEADER,
+    GroupRecord,
     Seen,
     UncleanElection,
     first_record,
@@ -157,7 +158,7 @@ class Replica(Leader):
             if record.version == self.seen.record.version:
                 self._read_again(now_ms)
             return []
-        self.seen, self.again_ms = seen, NEVER
+        self.seen, self.remembered, self.again_ms = seen, None, NEVER
         self.changed_ms = self.read_ms = self.sign_ms = now_ms
         cas = self.cas
         if cas is not None and (cas.expected is None or record.version > cas.expected.record.version):
@@ -170,6 +171,18 @@ class Replica(Leader):
         if self.role is Role.FENCED and not self.persisting:
             return self._follow()
         return self._request_epochs() if self.role is Role.TRUNCATING and self.request == 0 else []
+
+    def unreadable(self, remembered: GroupRecord) -> list[Action]:
+        """No read of the record has succeeded since the start. `remembered`: what this store knew of it in an earlier
+        one. Its leader is followed if this copy is in that epoch still; nothing else is done on that ground (R23).
+        """
+        return self._guarded(lambda: self._unreadable(remembered))
+
+    def _unreadable(self, remembered: GroupRecord) -> list[Action]:
+        if not self._may_follow_remembered(remembered):
+            return []
+        self.remembered = remembered
+        return self._request_epochs()
 
     def absent(self) -> list[Action]:
         """There is no record. The founder of the group writes the first one, if its log never had anything, or was
@@ -258,7 +271,7 @@ class Replica(Leader):
         return self._guarded(lambda: self._lost(broker_id, now_ms))
 
     def _receive(self, envelope: Envelope, now_ms: int) -> list[Action]:
-        record = self.record
+        record = self.followed
         if record is None:
             return []
         known = max(self.max_epoch, self.persisting, record.epoch)

@@ -74,8 +74,8 @@ class Rules:
         "acks", "again_ms", "attempted", "calm_ms", "cas", "caught_up", "changed_ms", "config", "drain_ms",
         "drain_since_ms", "durable", "end", "epoch_start_end", "gap_at", "has_room", "heard", "hw", "hw_epoch",
         "leader_ms", "lost_ms", "max_epoch", "nominated", "number", "own_pair", "persisting", "queued", "rank",
-        "read_ms", "reported", "request", "retried_ms", "role", "roomy", "seen", "session", "sign_ms", "silent",
-        "store_id", "successor", "table", "ticked_ms", "windows", "writing",
+        "read_ms", "remembered", "reported", "request", "retried_ms", "role", "roomy", "seen", "session", "sign_ms",
+        "silent", "store_id", "successor", "table", "ticked_ms", "windows", "writing",
     )  # fmt: skip
 
     queued: tuple[Records, ...]
@@ -111,6 +111,8 @@ class Rules:
         """An epoch on its way to disk; 0: none."""
         self.seen: Seen | None = None
         """The newest record known."""
+        self.remembered: GroupRecord | None = None
+        """Of an earlier start, while this one could not read the record: whom to follow, and nothing else (R23)."""
         self.read_ms = self.sign_ms = self.ticked_ms = 0
         self.again_ms = self.leader_ms = self.lost_ms = NEVER
         self.changed_ms = self.retried_ms = 0
@@ -174,6 +176,11 @@ class Rules:
         """The newest record known."""
         return None if self.seen is None else self.seen.record
 
+    @property
+    def followed(self) -> GroupRecord | None:
+        """What says whom this copy follows: the newest record known, or until one was read what it remembers (R23)."""
+        return self.remembered if self.seen is None else self.seen.record
+
     def may_append(self) -> bool:
         """True if a client's record may be appended now (R9, R11, R13). Else refuse it before anything is written: of
         the copies in sync too few keep up, so it would not be committed.
@@ -190,7 +197,7 @@ class Rules:
 
     def leader_id(self) -> int:
         """Broker id of the leader, as far as known; `NO_LEADER`: unknown."""
-        record = self.record
+        record = self.followed
         if record is None or record.epoch != self.max_epoch or self.role in {Role.FENCED, Role.ELECTED}:
             return NO_LEADER
         if record.leader == self.config.broker_id and self.role not in LEADING:
@@ -281,8 +288,17 @@ class Rules:
 
     def _is_of_group(self, broker_id: int) -> bool:
         """R17: only members count, whatever they confirmed before they were removed. Without a record: all."""
-        record = self.record
+        record = self.followed
         return record is None or broker_id in record.members
+
+    def _may_follow_remembered(self, record: GroupRecord) -> bool:
+        """R23: only where no record was read, only in the epoch that was synced, and only another copy. An epoch has
+        one leader for ever, so what was seen of it then is true still; who leads now, only the record says.
+        """
+        own = self.config.broker_id
+        is_own_epoch = record.epoch == self.max_epoch and own in record.members
+        leads = record.leader in {NO_LEADER, own}
+        return self.seen is None and self.role is Role.TRUNCATING and is_own_epoch and not leads
 
     def _is_of_others(self, record: GroupRecord) -> bool:
         """R19: a log that was written without copies is of no group but the one that it founds: its epochs have the
@@ -355,7 +371,7 @@ class Rules:
 
     def _unclean_since(self, epoch: int) -> int:
         """R20: the newest unclean election after `epoch`; 0: since then every leader had all that was committed."""
-        record = self.record
+        record = self.followed
         newest = record.unclean[-1].epoch if record is not None and record.unclean else 0
         return newest if newest > epoch else 0
 

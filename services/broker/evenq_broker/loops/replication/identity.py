@@ -2,7 +2,8 @@
 
 It holds the cluster and broker id that it belongs to, the store id (R10), the highest epoch that was synced (R3), and
 what the last stop left (REPL_MEMORY loses its identity with the page cache). A folder of another cluster or broker is
-refused. On the thread of the log's writer only.
+refused. Beside it lies what the copy remembers of the group record (`remembered.py`). On the thread of the log's writer
+only.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from evenq.store import lock
 from evenq.store.commit_log import not_written
 from evenq.store.disk import Disk, read_whole
 from evenq_broker.core.replication.config import Mode
-from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID
+from evenq_broker.core.replication.record import NUMBER_MAX, STORE_ID, GroupRecord
 from evenq_broker.core.replication.store_identity import LastStop, keeps_identity
+from evenq_broker.loops.replication.remembered import RememberedRecord, replace_file
 
 __all__ = ["FILE", "ReplicaIdentity", "must_be_alone"]
 
@@ -45,6 +47,10 @@ class ReplicaIdentity:
         self._disk, self._fields = disk, fields
         self.is_new = is_new
         """True: the folder had no such file until now."""
+        self.remembered = RememberedRecord.load(
+            disk, cluster=fields.cluster, broker_id=fields.broker_id, store_id=fields.store_id
+        )
+        """What the last start knew of the group record."""
         self._forgotten = False
 
     @classmethod
@@ -107,14 +113,21 @@ class ReplicaIdentity:
         """The highest epoch that was synced here."""
         return self._fields.epoch
 
-    def persist_epoch(self, epoch: int) -> None:
-        """Sync the highest epoch seen (R3). Raises StoreError."""
+    def persist_epoch(self, epoch: int, record: GroupRecord | None = None) -> None:
+        """Sync the highest epoch seen (R3), and remember the record that told of it. Raises StoreError."""
         if epoch > self._fields.epoch:
             self._write(replace(self._fields, epoch=epoch))
+        if record is not None and not self._forgotten:
+            self.remembered.keep(record)
+
+    def forgets(self, record: GroupRecord) -> bool:
+        """True: a start would learn something from this record of the epoch now that it does not remember."""
+        return record.epoch == self.epoch > 0 and not self._forgotten and not self.remembered.is_as(record)
 
     def forget(self) -> None:
         """Take the file away again, for good: the folder is not for a group. Raises OSError."""
         self._forgotten = True
+        self.remembered.forget()
         self._disk.remove(FILE)
 
     def mark_clean(self) -> None:
@@ -126,23 +139,12 @@ class ReplicaIdentity:
         if self._forgotten:
             return
         try:
-            self._replace(fields)
+            # One that is half written would leave the folder without its epoch, and the copy could act in an older one
+            # (R3).
+            replace_file(self._disk, FILE, asdict(fields))
         except OSError as error:
             raise StoreError(f"{self._disk.describe(FILE)} cannot be written: {not_written(error)}") from error
         self._fields = fields
-
-    def _replace(self, fields: _Fields) -> None:
-        file = self._disk.open(f"{FILE}.new", create=True)
-        try:
-            file.truncate(0)
-            file.pwrite([(json.dumps(asdict(fields)) + "\n").encode()], 0)
-            file.sync()
-        finally:
-            file.close()
-        # A file that is half written would leave the folder without its epoch, and the copy could act in an older one
-        # (R3).
-        self._disk.rename(f"{FILE}.new", FILE)
-        self._disk.sync_folder("")
 
 
 def must_be_alone(folder: Path | None) -> None:

@@ -2,15 +2,20 @@
 
 A record of one epoch at one offset is the same on all copies (I4), unless a disk was cloned or put back while the group
 went on. Where the bytes show it, such a copy is refused: by itself, when its log has to be cut within a record, and by
-its leader, when it asks for records from a place that lies within one. Called by `ReplicaLog` and `ReplicaDriver`.
+its leader, when it asks for records from a place that lies within one. After an unclean election logs part for good,
+and what is cut is kept aside. Called by `ReplicaLog` and `ReplicaDriver`.
 """
 
 from __future__ import annotations
 
+import logging
+
 from evenq.errors import StoreError, WithinRecord
 from evenq.store.log_copy import LogCopy
 
-__all__ = ["cut", "ends_elsewhere"]
+__all__ = ["cut", "ends_elsewhere", "keep_lost"]
+
+log = logging.getLogger(__name__)
 
 WHY = (
     "Same epochs and offsets are the same bytes on all copies of a group, so this log is of another history, as that "
@@ -30,6 +35,21 @@ async def cut(copy: LogCopy, end: int, *, group: str) -> None:
             f"the log of this copy of {group} is in epoch {epoch} and ends at {own_end}, its leader's ends at {end}, "
             f"and no record ends there. {WHY}"
         ) from error
+
+
+async def keep_lost(copy: LogCopy, end: int, unclean: int, *, group: str) -> None:
+    """Before committed records may go, by an unclean election of epoch `unclean` (0: there was none): say how many, and
+    keep them aside as far as there is room (R20).
+    """
+    if not unclean or end >= copy.end:
+        return
+    lost = await copy.keep_lost(end)
+    log.error(
+        "replica %s: %d bytes of the log from %d on, with %d messages of clients, are discarded: a copy that "
+        "lacked them was made leader of epoch %d by an operator, and they may have been acknowledged. %s",
+        group, copy.end - end, end, lost.messages, unclean, lost.where,
+        extra={"bytes": copy.end - end, "messages": lost.messages, "epoch": unclean, "kept_bytes": lost.kept_bytes},
+    )  # fmt: skip
 
 
 def ends_elsewhere(end: int) -> str:

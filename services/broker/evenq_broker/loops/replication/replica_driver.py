@@ -83,6 +83,12 @@ class LogActions(Protocol):
         """Do it behind what was asked for before, then tell the core."""
         ...
 
+    def remember(self) -> None:
+        """Copies or addresses in the group record are others, or it is the first one: note what a start must know of
+        it, behind what was asked for before.
+        """
+        ...
+
     def serve(self, epoch: int) -> None:
         """Open the broker as leader of the epoch, behind what was asked for before."""
         ...
@@ -122,6 +128,8 @@ class ReplicaDriver:
         self.watch = PeerWatch(set(replica.config.members) - {replica.config.broker_id})
         """Who answers, for people."""
         self._coordinator, self._clock, self._group = coordinator, clock, group
+        self.remembered: GroupRecord | None = None
+        """What the last start knew of the group record, until this one has read it. May be set before `start`."""
         self._feeding: set[int] = set()
         """Peers that have a task that reads for them."""
         self._connected: set[int] = set()
@@ -151,7 +159,7 @@ class ReplicaDriver:
     def tell(self, actions: list[Action]) -> None:
         """Carry out what an event of the replica asked for."""
         # First, so that a message to a copy that was just added finds a link.
-        if self.replica.record is not self._record:
+        if self.replica.followed is not self._record:
             self._look_at_copies()
         for action in actions:
             self._carry_out(action)
@@ -169,12 +177,12 @@ class ReplicaDriver:
             self.on_change()
 
     def _members(self) -> tuple[int, ...]:
-        record = self.replica.record
+        record = self.replica.followed
         return self.replica.config.members if record is None else record.members
 
     def _look_at_copies(self) -> None:
         """The record is a newer one: say what changed of the copies, and let the links follow."""
-        before, self._record = self._record, self.replica.record
+        before, self._record = self._record, self.replica.followed
         record, own_id = self._record, self.replica.config.broker_id
         assert record is not None
         if record.unclean and (before is None or before.unclean != record.unclean):
@@ -200,6 +208,7 @@ class ReplicaDriver:
         if before is None or (before.members, before.addresses) != (record.members, record.addresses):
             self.watch.set_others(set(record.members) - {own_id})
             self.on_copies(record)
+            self.log.remember()
 
     def receive(self, envelope: Envelope) -> None:
         """A message of a peer came."""
@@ -382,12 +391,29 @@ class ReplicaDriver:
         except (Error, RecordRefused) as error:
             self.reaches_record = False
             log.debug("replica %s: the group record was not read: %s", self._group, error)  # the watch says it once
+            self._go_by_memory()
             return
         finally:
             self._reading = False
-        self.reaches_record = True
+        self.reaches_record, self.remembered = True, None
         replica = self.replica
         self.tell(replica.absent() if seen is None else replica.observed(seen, self._clock.monotonic_ms()))
+
+    def _go_by_memory(self) -> None:
+        """The record was not read: a start that has not read it yet follows whom it followed before (R23)."""
+        replica, record = self.replica, self.remembered
+        self.remembered = None
+        if record is None or replica.followed is not None:
+            return
+        actions = replica.unreadable(record)
+        if replica.followed is record:
+            log.warning(
+                "replica %s: the group record cannot be read since the start, so this copy follows copy %d, which led "
+                "epoch %d when it was read last; until it is read again this copy is not ready, and will not lead",
+                self._group, record.leader, record.epoch,
+                extra={"broker": self._group, "epoch": record.epoch, "leader": record.leader},
+            )  # fmt: skip
+        self.tell(actions)
 
     async def _watch(self) -> None:
         said = ""

@@ -39,7 +39,7 @@ from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
-from evenq_broker.loops.replication.other_history import cut
+from evenq_broker.loops.replication.other_history import cut, keep_lost
 
 __all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
 
@@ -202,6 +202,10 @@ class ReplicaLog:
         """See LogActions."""
         self._add(lambda: self._do(action))
 
+    def remember(self) -> None:
+        """See LogActions."""
+        self._add(self._remember)
+
     def serve(self, epoch: int) -> None:
         """See LogActions."""
         self._cut_off = False
@@ -305,7 +309,7 @@ class ReplicaLog:
         replica = self._replica
         if isinstance(action, PersistEpoch):
             # In this queue, so that no append of an older epoch is written behind it (R3).
-            await asyncio.to_thread(self._identity.persist_epoch, action.epoch)
+            await asyncio.to_thread(self._identity.persist_epoch, action.epoch, replica.record)
             passing("replica.epoch_safe")
             return replica.epoch_persisted(action.epoch)
         copy = self._copy
@@ -326,7 +330,7 @@ class ReplicaLog:
                         "replica %s: the log is cut from %d to %d: the leader does not have the rest",
                         self._group, copy.end, end,
                     )  # fmt: skip
-                    await self._keep_lost(copy, end, unclean)
+                    await keep_lost(copy, end, unclean, group=self._group)
                 if not await copy.can_cut(end):
                     log.warning(
                         "replica %s: no snapshot is left from before %d, where the log is cut: all is copied anew",
@@ -341,8 +345,14 @@ class ReplicaLog:
                     log.warning(
                         "replica %s: the log begins anew at %d: the leader has nothing of it", self._group, start
                     )
-                await self._keep_lost(copy, copy.start, unclean)
+                await keep_lost(copy, copy.start, unclean, group=self._group)
                 return await self._begin_anew(copy, start)
+
+    async def _remember(self) -> list[Action]:
+        record = self._replica.record
+        if record is not None and self._identity.forgets(record):
+            await asyncio.to_thread(self._identity.remembered.keep, record)
+        return []
 
     async def _begin_anew(self, copy: LogCopy, start: int) -> list[Action]:
         await copy.reset(start)
@@ -350,18 +360,6 @@ class ReplicaLog:
         if start:
             await self._fetch_for(copy, start)
         return self._replica.emptied(start)
-
-    async def _keep_lost(self, copy: LogCopy, end: int, unclean: int) -> None:
-        """Before committed records may go: say how many, and keep them aside as far as there is room (R20)."""
-        if not unclean or end >= copy.end:
-            return
-        lost = await copy.keep_lost(end)
-        log.error(
-            "replica %s: %d bytes of the log from %d on, with %d messages of clients, are discarded: a copy that "
-            "lacked them was made leader of epoch %d by an operator, and they may have been acknowledged. %s",
-            self._group, copy.end - end, end, lost.messages, unclean, lost.where,
-            extra={"bytes": copy.end - end, "messages": lost.messages, "epoch": unclean, "kept_bytes": lost.kept_bytes},
-        )  # fmt: skip
 
     async def _append(self, copy: LogCopy, action: AppendRecords) -> list[Action]:
         records = action.records

@@ -6,7 +6,7 @@ import json
 import pytest
 from crc32c import crc32c
 from evenq_broker.loops.coordinators import places
-from evenq_broker.loops.replication import identity
+from evenq_broker.loops.replication import identity, remembered
 from evenq_proofs.fault_disk import FaultDisk
 
 from evenq.errors import StoreCorrupted, StoreError
@@ -247,7 +247,7 @@ def test_a_damaged_or_missing_checkpoint_is_rebuilt(filled, look):
 
 def test_files_of_a_broker_with_copies_are_no_foreign_ones(filled, look):
     disk = filled()
-    for name in (identity.FILE, places.MARK):
+    for name in (identity.FILE, places.MARK, remembered.FILE):
         disk.open(name, create=True).pwrite([b"of the broker"], 0)
     assert look(disk).findings.listed == []
     disk.open(f"{identity.FILE}.new", create=True).pwrite([b"of the broker"], 0)

@@ -14,7 +14,7 @@ from evenq_broker.core.replication.actions import (
     Truncate,
 )
 from evenq_broker.core.replication.config import ReplicationConfig, Timing
-from evenq_broker.core.replication.epoch_table import EpochTable
+from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.membership import AddCopy, RemoveCopy
 from evenq_broker.core.replication.messages import Envelope, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
@@ -59,16 +59,18 @@ class Coordinator(MemoryCoordinator):
 class Member:
     """One broker: its log, which every write reaches at once, and its driver."""
 
-    def __init__(self, world: World, broker_id: int) -> None:
+    def __init__(self, world: World, broker_id: int, *, data: bytes = b"", epoch_seen: int = 0) -> None:
         self.world, self.id = world, broker_id
         config = ReplicationConfig(
             cluster="c", broker_id=broker_id, members=(0, 1, 2), founds=broker_id == 0, timing=TIMING
         )
-        replica = Replica(config, store_id=str(broker_id) * 32, epoch_seen=0, session=broker_id + 1)
+        replica = Replica(config, store_id=str(broker_id) * 32, epoch_seen=epoch_seen, session=broker_id + 1)
         self.coordinator = Coordinator(world.shared)
         self.driver = ReplicaDriver(replica, self.coordinator, clock=world.clock, group="broker-a")
         self.driver.log, self.driver.peers = self, self
-        self.data = b""
+        self.data = data
+        self.noted: list[GroupRecord] = []
+        """What the record was when copies or addresses had changed."""
         self.end_committed = 0
         self.serves = 0
         self.stopped: list[str] = []
@@ -85,7 +87,8 @@ class Member:
         return self.driver.replica
 
     def start(self) -> None:
-        self.driver.tell(self.replica.recovered(EpochTable(), 0, self.world.clock.monotonic_ms()))
+        table = EpochTable() if not self.data else EpochTable(0, (EpochStart(1, 0),))
+        self.driver.tell(self.replica.recovered(table, len(self.data), self.world.clock.monotonic_ms()))
         self.driver.start()
 
     def append(self, data: bytes) -> None:
@@ -116,6 +119,10 @@ class Member:
                 assert start == 0, "no log begins later"
                 self.data = b""
                 tell(replica.emptied(0))
+
+    def remember(self) -> None:
+        if self.replica.record is not None:
+            self.noted.append(self.replica.record)
 
     def serve(self, epoch: int) -> None:
         self.serves = epoch
@@ -427,6 +434,58 @@ def test_a_leader_that_lives_is_not_replaced_when_the_coordinator_is_back_howeve
         assert world.shared.seen is not None
         assert world.shared.seen.record.epoch == 1
         assert len(world.shared.seen.record.isr) == 3
+
+    play(story)
+
+
+def test_a_copy_that_starts_while_the_coordinator_is_away_follows_whom_it_remembers_and_commits_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R23: every commit waits for it, and the in-sync set cannot shrink before the coordinator is back."""
+
+    async def story(world: World) -> None:
+        leader = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        await world.clock.until(lambda: all(member.data == leader.data for member in world.members))
+        old = world.members[2]
+        remembered = old.replica.record
+        for member in world.members:
+            member.coordinator.away = True
+        await old.driver.close()
+        new = world.members[2] = Member(world, 2, data=old.data, epoch_seen=old.replica.max_epoch)
+        new.coordinator.away, new.driver.remembered = True, remembered
+        leader.append(b"on")
+        await world.clock.advance(TIMING.suspect_ms)
+        assert leader.end_committed < len(leader.data), "without it nothing is committed"
+        copies: list[GroupRecord] = []
+        new.driver.on_copies = copies.append
+        new.start()
+        await world.clock.until(lambda: leader.end_committed == len(leader.data) == len(new.data))
+        assert copies == [remembered]
+        assert "follows copy 0, which led epoch 1 when it was read last" in caplog.text
+        assert not new.driver.in_sync
+        assert not new.noted, "it was not read"
+        for member in world.members:
+            member.coordinator.away = False
+        await world.clock.until(lambda: new.driver.in_sync)
+        assert (leader.replica.max_epoch, leader.stopped) == (1, [])
+        assert new.noted == [], "a start notes nothing anew"
+
+    play(story)
+
+
+def test_a_copy_that_reads_that_there_is_no_record_goes_by_nothing_that_it_remembers() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        remembered = leader.replica.record
+        one = Member(World(), 2, epoch_seen=1)
+        one.driver.remembered = remembered
+        one.start()
+        await one.world.clock.until(lambda: one.coordinator.reads > 0)
+        one.coordinator.away = True
+        await one.world.clock.advance(TIMING.suspect_ms)
+        assert one.replica.followed is None
+        await one.driver.close()
 
     play(story)
 
