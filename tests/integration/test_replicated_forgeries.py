@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from evenq_broker.core.replication.messages import (
     Body,
     Envelope,
@@ -47,8 +48,11 @@ import evenq
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import open_grpc_server
 from evenq.store import StoreOptions
+from evenq.store.disk import RealDisk
+from evenq.store.last_record import record_before
 from evenq.store.log_copy import LogCopy
 from evenq.store.record import STATE, pack
+from evenq.store.segment import path_of, segment_of
 from evenq.testing import LocalCluster
 from evenq.testing.node import Node
 from evenq.wire.net import GrpcNet
@@ -306,6 +310,59 @@ def put_behind(node: Node, *sizes: int) -> None:
         await copy.close()
 
     asyncio.run(story())
+
+
+def put_another_byte_into_the_last_record(node: Node) -> None:
+    """Of a copy that does not run: a whole record of the same place, epoch and length, as a cloned disk may have it."""
+
+    async def end_of() -> int:
+        copy = await LogCopy.open(folder_of(node), StoreOptions(), broker_name=NAME)
+        try:
+            segments.append(copy.identity.segment_bytes)
+            return copy.end
+        finally:
+            await copy.close()
+
+    segments: list[int] = []
+    end = asyncio.run(end_of())
+    record = record_before(RealDisk(folder_of(node)), segments[0], end)
+    assert record is not None
+    file_start, position = segment_of(record[0], segments[0])
+    with (folder_of(node) / path_of(file_start)).open("r+b") as file:
+        file.seek(position)
+        data = bytearray(file.read(end - record[0]))
+        data[-1] ^= 1
+        data[8:12] = crc32c(bytes(data[12:])).to_bytes(4, "big")
+        file.seek(position)
+        file.write(data)
+
+
+@pytest.mark.spec("HA-2")
+def test_a_copy_with_other_bytes_of_the_very_same_lengths_and_epochs_is_refused_at_its_start(
+    cluster: LocalCluster,
+) -> None:
+    """Decision 93: only the checksum of the last record that both logs have tells it."""
+    sent = send(cluster, names_of("same lengths", 10))
+    in_sync(cluster, 3)
+    leader = leader_of(cluster)
+    victim = next(node for node in cluster.brokers if node is not leader)
+    victim.stop()
+    put_another_byte_into_the_last_record(victim)
+    sent += send(cluster, names_of("same lengths more", 5))
+    begun = len(victim.log_text())
+    victim.start()
+    until(lambda: not victim.alive, victim.log_text)
+    line = victim.log_text().splitlines()[-1]
+    assert f"the log of this copy of {NAME} is in epoch " in line
+    assert "its last record before log offset " in line
+    assert "Start that copy with an empty folder" in line
+    assert "Traceback" not in victim.log_text()[begun:]
+    assert str(number_of(victim)) not in in_record(cluster)
+    shutil.rmtree(folder_of(victim))
+    victim.start()
+    in_sync(cluster, 3)
+    assert received(cluster, sent) == set(sent)
+    until(lambda: len({log_of(node) for node in cluster.brokers}) == 1)
 
 
 @pytest.mark.spec("HA-2")

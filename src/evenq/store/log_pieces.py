@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError, WithinRecord
+from evenq.store import last_record
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.record import FLAG_MORE, FRAME_FIELDS, HEADER_BYTES, MAGIC, PADDING
@@ -68,6 +69,10 @@ class LogPieces:
                 raise self._corrupted(start + len(parts[-1]), "the file ends here, and the log does not")
             start += size
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def record_before(self, end: int) -> tuple[int, int] | None:
+        """Log offset and CRC32C of the record that ends at `end`. See `last_record`."""
+        return last_record.record_before(self._disk, self._segment_bytes, end)
 
     def epoch_at(self, position: int, end: int) -> int:
         """Epoch of the frame at `position`; 0 if there is none before `end`."""

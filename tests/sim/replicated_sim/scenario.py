@@ -71,6 +71,11 @@ class GroupPlan:
     outage: Outage | None
     """After `heal_ms`; None: there is none."""
 
+    @property
+    def compares(self) -> bool:
+        """Followers say which epochs they have, so that the last record in common is compared (decision 93)."""
+        return self.seed % 5 == 3
+
     def __str__(self) -> str:
         steps = ", ".join(f"{step.what} {step.target} at {step.at_ms} for {step.lasts_ms}" for step in self.steps)
         clocks = "wrong" if self.clocks_off else "right"

@@ -42,6 +42,7 @@ from replicated_sim.plants import planted
 from replicated_sim.record_place import GroupPlace, SimCoordinator
 from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
 from replicated_sim.stops import stop_all
+from replicated_sim.versions import before
 
 __all__ = ["Copy", "GroupWorld", "run_group"]
 
@@ -477,5 +478,5 @@ def _quiet(*, verbose: bool) -> Iterator[None]:
 def run_group(seed: int, *, plant: str = "", verbose: bool = False) -> GroupOutcome:
     """Play one seed."""
     world = GroupWorld(group_plan(seed))
-    with _quiet(verbose=verbose), replaced([*thread_stand_ins(), *planted(plant)]):
+    with _quiet(verbose=verbose), replaced([*thread_stand_ins(), *before(world.plan), *planted(plant)]):
         return world.play()

@@ -22,6 +22,7 @@ from evenq_broker.core.replication.actions import (
     ReadRecord,
     Reset,
     Send,
+    SendEpochs,
     SendRecords,
     Serve,
     StopServing,
@@ -368,7 +369,7 @@ class World:
         if replica.hw != node.shown:
             self._commit(node, replica)
         for action in actions:
-            if isinstance(action, Send):
+            if isinstance(action, Send | SendEpochs):
                 self._post(node.id, action.to, action.envelope)
             elif isinstance(action, WRITES):
                 node.queue.append(action)

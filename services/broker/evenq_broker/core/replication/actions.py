@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from evenq_broker.core.replication.messages import Envelope, Records
+from evenq_broker.core.replication.messages import Envelope, LastRecord, Records
 from evenq_broker.core.replication.record import GroupRecord, Seen
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "RecordTooOld",
     "Reset",
     "Send",
+    "SendEpochs",
     "SendRecords",
     "Serve",
     "StopServing",
@@ -40,6 +41,17 @@ class Send:
 
     to: int
     envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class SendEpochs:
+    """Read the last record below `match`, where both logs part by their epochs, put it into the EpochsReply, send that.
+    If it cannot be read, send it without; not at all, once the replica is in another epoch: its log may have been cut.
+    """
+
+    to: int
+    envelope: Envelope
+    match: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +103,8 @@ class AppendRecords:
 @dataclass(frozen=True, slots=True)
 class Truncate:
     """Cut the log at `end`, sync that, rebuild what is derived from it, then tell `truncated`. If what is derived
-    cannot be rebuilt from the rest, do as for a Reset to `start`, and tell `emptied`.
+    cannot be rebuilt from the rest, do as for a Reset to `start`, and tell `emptied`. Before all of it: if the own log
+    has another record below `end` than `last`, it is of another history, and the process ends.
     """
 
     end: int
@@ -99,6 +112,8 @@ class Truncate:
     """Where the leader's log begins."""
     unclean: int = 0
     """Epoch of the unclean election for which committed records may go (R20); 0: none may."""
+    last: LastRecord | None = None
+    """Of the leader's log, below `end`; None: it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +183,7 @@ class Fence:
 
 Action: TypeAlias = (
     Send
+    | SendEpochs
     | SendRecords
     | CompareAndSet
     | ReadRecord

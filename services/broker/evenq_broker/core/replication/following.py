@@ -75,7 +75,10 @@ class Follower(Rules):
             return []
         self.number += 1
         self.request = self.number
-        return [Send(record.leader, self._envelope(EpochsRequest(self.request)))]
+        return [Send(record.leader, self._envelope(self._question()))]
+
+    def _question(self) -> EpochsRequest:
+        return EpochsRequest(self.request, self.table, self.end)
 
     def _on_epochs(self, reply: EpochsReply) -> list[Action]:
         # Numbers begin anew with each process, so the number alone does not tell a reply to an earlier start.
@@ -96,7 +99,9 @@ class Follower(Rules):
         self._compare_committed(reply.table.start if cut is None else cut)
         if cut is None:
             return [Reset(reply.table.start, unclean)]
-        return [Truncate(cut, reply.table.start, unclean)]
+        # It is of the place that the leader worked out from this log; should that be another one, it says nothing.
+        last = reply.last if reply.last is not None and reply.last.end == cut else None
+        return [Truncate(cut, reply.table.start, unclean, last)]
 
     def _compare_committed(self, cut: int) -> None:
         """The log of this epoch's leader has what is below `cut`. It must have all that is committed, unless it came to

@@ -16,9 +16,11 @@ from evenq_broker.core.replication.actions import (
     CompareAndSet,
     HandedOver,
     Send,
+    SendEpochs,
     SendRecords,
     Serve,
 )
+from evenq_broker.core.replication.epoch_table import common_end
 from evenq_broker.core.replication.following import Follower
 from evenq_broker.core.replication.membership import CopyChange, changed, is_done
 from evenq_broker.core.replication.messages import (
@@ -166,8 +168,10 @@ class Leader(Follower):
     def _on_request(self, envelope: Envelope, request: EpochsRequest) -> list[Action]:
         if self.role not in LEADING:
             return []
-        reply = EpochsReply(request.number, envelope.session, self.table, self.end)
-        return [Send(envelope.sender, self._envelope(reply))]
+        reply = self._envelope(EpochsReply(request.number, envelope.session, self.table, self.end))
+        theirs = request.table
+        match = None if theirs is None else common_end(self.table, self.end, theirs, request.end)
+        return [Send(envelope.sender, reply) if match is None else SendEpochs(envelope.sender, reply, match)]
 
     def _on_progress(self, envelope: Envelope, progress: FollowerProgress, now_ms: int) -> list[Action]:
         """R5: a follower says how far its log is."""

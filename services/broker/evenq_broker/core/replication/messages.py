@@ -20,6 +20,7 @@ __all__ = [
     "EpochsReply",
     "EpochsRequest",
     "FollowerProgress",
+    "LastRecord",
     "Nomination",
     "Records",
     "Refusal",
@@ -30,10 +31,23 @@ EPOCH_LEAP_MAX = 1_000_000  # a claim further ahead of what is known is nonsense
 
 
 @dataclass(frozen=True, slots=True)
+class LastRecord:
+    """The last record below a place of a log. By it two logs are told apart that have the same epochs and lengths."""
+
+    start: int
+    end: int
+    """The place."""
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
 class EpochsRequest:
     """Follower to leader: where do our logs part? `number` comes back in the reply."""
 
     number: int
+    table: EpochTable | None = None
+    """The own log; None: the sender is of a version that does not say."""
+    end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class EpochsReply:
     """`session` of the follower that asked."""
     table: EpochTable
     end: int
+    last: LastRecord | None = None
+    """The last record of what both logs have by their epochs; None: no comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +155,22 @@ def _fault_of_body(body: Body) -> str:
                 return f"{queued} queued and {ahead} ahead of a log that ends at {end}"
         case Records():
             return _fault_of_records(body)
-        case EpochsReply(_, _, table, end):
-            if not 0 <= end < NUMBER_MAX:
-                return f"a log that ends at {end}"
-            return table.problem(end)
+        case EpochsReply(_, _, table, end, last):
+            if last is not None and not 0 <= last.start < last.end <= end:
+                return f"a last record from {last.start} to {last.end} of a log that ends at {end}"
+            return _fault_of_log(table, end)
+        case EpochsRequest(_, table, end) if table is not None:
+            return _fault_of_log(table, end)
         case Nomination(end):
             if not 0 <= end < NUMBER_MAX:
                 return f"a log that ends at {end}"
         case EpochsRequest() | Refusal():
             pass
     return ""
+
+
+def _fault_of_log(table: EpochTable, end: int) -> str:
+    return table.problem(end) if 0 <= end < NUMBER_MAX else f"a log that ends at {end}"
 
 
 def _fault_of_records(body: Records) -> str:

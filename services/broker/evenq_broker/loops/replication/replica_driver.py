@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from evenq.errors import Error, WithinRecord
 from evenq.runtime.clock import Clock
@@ -31,6 +31,7 @@ from evenq_broker.core.replication.actions import (
     RecordTooOld,
     Reset,
     Send,
+    SendEpochs,
     SendRecords,
     Serve,
     StopServing,
@@ -43,10 +44,12 @@ from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.core.replication.unclean import in_words
 from evenq_broker.loops.coordinators.coordinator import Coordinator, CoordinatorUnknown
+from evenq_broker.loops.replication.epoch_replies import EpochReplies
 from evenq_broker.loops.replication.other_history import ends_elsewhere
 from evenq_broker.loops.replication.peer_watch import PeerWatch
+from evenq_broker.loops.replication.replica_parts import LogActions, PeerSender
 
-__all__ = ["LogActions", "PeerSender", "ReplicaDriver"]
+__all__ = ["ReplicaDriver"]
 
 log = logging.getLogger(__name__)
 
@@ -57,57 +60,6 @@ ALONE_MS = 1_000
 """How long a broker that ends waits for a peer when it is connected to none: all may be stopping, too."""
 PIECE_BYTES = 1 << 20
 """Of records in one message, unless one group of them is larger."""
-
-
-class PeerSender(Protocol):
-    """The links to the other brokers of the group."""
-
-    def send(self, to: int, envelope: Envelope) -> object:
-        """Send, or drop. Never waits. False: it is known already that it is lost."""
-        ...
-
-    def close_peer(self, broker_id: int, reason: str) -> None:
-        """End the links with a broker."""
-        ...
-
-    @property
-    def connected(self) -> set[int]:
-        """Who takes messages now."""
-        ...
-
-
-class LogActions(Protocol):
-    """The log's one writer."""
-
-    def do(self, action: PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset) -> None:
-        """Do it behind what was asked for before, then tell the core."""
-        ...
-
-    def remember(self) -> None:
-        """Copies or addresses in the group record are others, or it is the first one: note what a start must know of
-        it, behind what was asked for before.
-        """
-        ...
-
-    def serve(self, epoch: int) -> None:
-        """Open the broker as leader of the epoch, behind what was asked for before."""
-        ...
-
-    def stop_serving(self, reason: str) -> None:
-        """Fail what waits for a commit, now; then close the broker."""
-        ...
-
-    def committed(self, end: int) -> None:
-        """All below is committed."""
-        ...
-
-    def at_hand(self, start: int, end: int) -> bytes | None:
-        """All records between two places, if they were written just now and are in memory yet; else None."""
-        ...
-
-    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """Whole groups of records from `start`. Raises StoreError, OSError."""
-        ...
 
 
 class ReplicaDriver:
@@ -132,6 +84,7 @@ class ReplicaDriver:
         """What the last start knew of the group record, until this one has read it. May be set before `start`."""
         self._feeding: set[int] = set()
         """Peers that have a task that reads for them."""
+        self._epochs = EpochReplies(replica, begin=self._spawn)
         self._connected: set[int] = set()
         self._may_append = False
         self._reading = self._setting = False
@@ -274,6 +227,8 @@ class ReplicaDriver:
         match action:
             case Send(to, envelope):
                 self.peers.send(to, envelope)
+            case SendEpochs():
+                self._epochs.send(action, log=self.log, peers=self.peers)
             case SendRecords():
                 self._feed(action)
             case PersistEpoch() | AppendEpochStart() | AppendRecords() | Truncate() | Reset():

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
@@ -33,15 +33,17 @@ from evenq_broker.core.replication.actions import (
 )
 from evenq_broker.core.replication.config import Mode
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
+from evenq_broker.core.replication.messages import LastRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
 from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
 from evenq_broker.loops.replication.identity import ReplicaIdentity
-from evenq_broker.loops.replication.other_history import cut, keep_lost
+from evenq_broker.loops.replication.other_history import compare, cut, keep_lost
+from evenq_broker.loops.replication.replica_parts import LeaderTerm, Pieces
 
-__all__ = ["EMPTY_BATCH", "LeaderTerm", "Pieces", "ReplicaLog"]
+__all__ = ["EMPTY_BATCH", "ReplicaLog"]
 
 log = logging.getLogger(__name__)
 
@@ -61,29 +63,6 @@ BEGINS_MAX = 100
 """Of one term: each begin may meet damage that was not met before."""
 EMPTY_BATCH = b"\x01"
 """A journal record without operations: what an epoch begins with."""
-
-
-class LeaderTerm(Protocol):
-    """The broker while it leads one epoch."""
-
-    async def begin(self, epoch: int, attach: Callable[[MessageStore], None]) -> None:
-        """Open store and servers; `attach` is called once the store is open, before anything is appended. May be
-        cancelled, and then leaves nothing behind. Raises what a start of the broker raises.
-        """
-
-    async def end(self) -> None:
-        """Close all of it; the store was abandoned. Idempotent."""
-
-
-class Pieces(Protocol):
-    """Reads the log's files while the store writes them."""
-
-    async def read(self, start: int, end: int, bytes_max: int) -> bytes:
-        """Whole groups of records. Raises StoreError, OSError."""
-
-    def renew(self) -> None:
-        """Read from files opened anew: a log that was cut may have others by these names."""
-
 
 Entry: TypeAlias = PersistEpoch | AppendEpochStart | AppendRecords | Truncate | Reset
 T = TypeVar("T")
@@ -250,6 +229,11 @@ class ReplicaLog:
         self._read_lately.append(start)
         return await self._repairing(lambda: self._read(start, end, bytes_max))
 
+    async def last_record(self, end: int) -> LastRecord | None:
+        """See LogActions."""
+        known = await self._pieces.record_before(end)
+        return None if known is None else LastRecord(known[0], end, known[1])
+
     async def _read(self, start: int, end: int, bytes_max: int) -> bytes:
         if self._copy is not None:
             return await self._copy.read(start, end, bytes_max)
@@ -324,7 +308,8 @@ class ReplicaLog:
                 return await self._also_synced(replica.appended(epoch, end))
             case AppendRecords():
                 return await self._append(copy, action)
-            case Truncate(end, start, unclean):
+            case Truncate(end, start, unclean, last):
+                await compare(last, self.last_record, copy, group=self._group)
                 if end < copy.end:
                     log.warning(
                         "replica %s: the log is cut from %d to %d: the leader does not have the rest",

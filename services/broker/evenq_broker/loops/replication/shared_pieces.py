@@ -35,6 +35,10 @@ class SharedPieces:
             reading.add_done_callback(lambda done: self._forget(wanted, done))
         return await asyncio.shield(reading)
 
+    async def record_before(self, end: int) -> tuple[int, int] | None:
+        """See Pieces."""
+        return await self._jobs.run(lambda: self._pieces.record_before(end))
+
     def renew(self) -> None:
         """The log may be another one than before: what is asked for from now on is read from files opened anew."""
         self._under_way.clear()

@@ -23,6 +23,7 @@ from evenq_broker.core.replication.messages import (
     EpochsReply,
     EpochsRequest,
     FollowerProgress,
+    LastRecord,
     Nomination,
     Records,
     Refusal,
@@ -99,8 +100,8 @@ def envelope_bytes(envelope: Envelope) -> int:
     body = envelope.body
     if isinstance(body, Records):
         return ENVELOPE_BYTES + len(_payload_of(body)) + ENTRY_BYTES * len(body.epochs)
-    entries = len(body.table.entries) if isinstance(body, EpochsReply) else 0
-    return ENVELOPE_BYTES + ENTRY_BYTES * entries
+    table = body.table if isinstance(body, (EpochsReply, EpochsRequest)) else None
+    return ENVELOPE_BYTES + ENTRY_BYTES * (0 if table is None else len(table.entries))
 
 
 def envelope_pieces(envelope: Envelope) -> Iterator[bytes]:
@@ -140,11 +141,16 @@ def _payload_of(records: Records) -> memoryview:
 
 def _put(message: pb.ReplicationMessage, body: Body) -> None:
     match body:
-        case EpochsRequest(number):
-            message.epochs_request.CopyFrom(pb.EpochsRequest(number=number))
-        case EpochsReply(number, session, table, end):
+        case EpochsRequest(number, own, end):
+            message.epochs_request.number = number
+            if own is not None:
+                log = pb.EpochsOfLog(start=own.start, table=_entries(own.entries), end=end)
+                message.epochs_request.log.CopyFrom(log)
+        case EpochsReply(number, session, table, end, last):
             reply = pb.EpochsReply(number=number, session=session, table_start=table.start, end=end)
             reply.table.extend(_entries(table.entries))
+            if last is not None:
+                reply.last.CopyFrom(pb.LastRecord(start=last.start, end=last.end, crc32c=last.crc32c))
             message.epochs_reply.CopyFrom(reply)
         case FollowerProgress(end, confirmed, wants, ahead, queued, again, has_room):
             message.progress.CopyFrom(
@@ -283,11 +289,16 @@ def _envelope_of(message: pb.ReplicationMessage, body: Body) -> Envelope:
 def _body_of(message: pb.ReplicationMessage) -> Body:
     match message.WhichOneof("body"):
         case "epochs_request":
-            return EpochsRequest(message.epochs_request.number)
+            request = message.epochs_request
+            if not request.HasField("log"):
+                return EpochsRequest(request.number)
+            log = request.log
+            return EpochsRequest(request.number, EpochTable(log.start, _starts(log.table)), log.end)
         case "epochs_reply":
             reply = message.epochs_reply
             table = EpochTable(reply.table_start, _starts(reply.table))
-            return EpochsReply(reply.number, reply.session, table, reply.end)
+            last = LastRecord(reply.last.start, reply.last.end, reply.last.crc32c) if reply.HasField("last") else None
+            return EpochsReply(reply.number, reply.session, table, reply.end, last)
         case "progress":
             progress = message.progress
             return FollowerProgress(

@@ -52,7 +52,7 @@ def test_a_start_that_cannot_read_the_record_matches_its_log_with_the_leader_it_
     one = started()
     (request,) = one.unreadable(REMEMBERED)
     assert isinstance(request, Send)
-    assert (request.to, request.envelope.epoch, request.envelope.body) == (0, 1, EpochsRequest(one.request))
+    assert (request.to, request.envelope.epoch, request.envelope.body) == (0, 1, EpochsRequest(one.request, TABLE, 10))
     assert one.receive(envelope(0, EpochsReply(one.request, 11, TABLE, 10)), 0) == [Truncate(10)]
     (send,) = only(one.truncated(10), Send)
     assert (send.to, send.envelope.body) == (0, FollowerProgress(10, 10, True))

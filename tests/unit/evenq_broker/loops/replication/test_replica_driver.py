@@ -16,7 +16,7 @@ from evenq_broker.core.replication.actions import (
 from evenq_broker.core.replication.config import ReplicationConfig, Timing
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.membership import AddCopy, RemoveCopy
-from evenq_broker.core.replication.messages import Envelope, Records
+from evenq_broker.core.replication.messages import Envelope, LastRecord, Records
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import InvariantBroken, Role
@@ -71,6 +71,9 @@ class Member:
         self.data = data
         self.noted: list[GroupRecord] = []
         """What the record was when copies or addresses had changed."""
+        self.compared: list[int] = []
+        self.refused = False
+        """Its last record in common with the leader is another one."""
         self.end_committed = 0
         self.serves = 0
         self.stopped: list[str] = []
@@ -112,7 +115,8 @@ class Member:
                 self.data += records.payload
                 tell(replica.copied(len(self.data)))
                 tell(replica.synced(len(self.data)))
-            case Truncate(end):
+            case Truncate(end, _, _, last):
+                self.refused |= last is not None and last.crc32c != self.data[end - 1]
                 self.data = self.data[:end]
                 tell(replica.truncated(end))
             case Reset(start):
@@ -135,6 +139,10 @@ class Member:
 
     def at_hand(self, start: int, end: int) -> bytes | None:
         return self.data[start:end] if self.remembers else None
+
+    async def last_record(self, end: int) -> LastRecord | None:
+        self.compared.append(end)
+        return LastRecord(end - 1, end, self.data[end - 1])
 
     async def read(self, start: int, end: int, bytes_max: int) -> bytes:
         self.reads += 1
@@ -461,6 +469,8 @@ def test_a_copy_that_starts_while_the_coordinator_is_away_follows_whom_it_rememb
         new.driver.on_copies = copies.append
         new.start()
         await world.clock.until(lambda: leader.end_committed == len(leader.data) == len(new.data))
+        assert leader.compared[-1:] == [len(old.data)], "the last record of what both have"
+        assert not new.refused
         assert copies == [remembered]
         assert "follows copy 0, which led epoch 1 when it was read last" in caplog.text
         assert not new.driver.in_sync
@@ -470,6 +480,21 @@ def test_a_copy_that_starts_while_the_coordinator_is_away_follows_whom_it_rememb
         await world.clock.until(lambda: new.driver.in_sync)
         assert (leader.replica.max_epoch, leader.stopped) == (1, [])
         assert new.noted == [], "a start notes nothing anew"
+
+    play(story)
+
+
+def test_a_copy_whose_log_has_other_bytes_and_the_same_epochs_and_length_is_told_by_its_leaders_last_record() -> None:
+    async def story(world: World) -> None:
+        leader = await world.led()
+        leader.append(b"true")
+        await world.clock.until(lambda: all(member.end_committed == len(leader.data) for member in world.members))
+        old = world.members[2]
+        await old.driver.close()
+        new = world.members[2] = Member(world, 2, data=b"Efals", epoch_seen=old.replica.max_epoch)
+        assert len(new.data) == len(leader.data)
+        new.start()
+        await world.clock.until(lambda: new.refused)
 
     play(story)
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from evenq_broker.core.replication.actions import Action, AppendRecords, Reset, Send
+from evenq_broker.core.replication.actions import Action, AppendRecords, Reset, Send, Truncate
 from evenq_broker.core.replication.config import ReplicationConfig
 from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
-from evenq_broker.core.replication.messages import Envelope, EpochsReply, FollowerProgress, Records
+from evenq_broker.core.replication.messages import Envelope, EpochsReply, FollowerProgress, LastRecord, Records
 from evenq_broker.core.replication.record import GroupRecord, Pair, Seen
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
@@ -20,7 +20,7 @@ from evenq_broker.loops.replication.follower_disk import FULL_MS
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
 from evenq_broker.loops.replication.shared_pieces import SharedPieces
 
-from evenq.errors import StoreFull
+from evenq.errors import StoreError, StoreFull
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
 from evenq.store.log_copy import LogCopy
@@ -382,3 +382,33 @@ def test_a_stop_at_any_moment_of_a_term_that_begins_or_ends_is_over_soon(deposed
 
     for after in range(5 * TURNS):
         asyncio.run(story(after))
+
+
+def test_a_log_of_another_history_is_refused_before_anything_of_it_is_cut() -> None:
+    """Decision 93: the writer compares the last record below the place with the leader's."""
+
+    class Pieces:
+        async def record_before(self, end: int) -> tuple[int, int] | None:
+            return (0, 5) if end == stage_ends[0] else None
+
+    stage_ends: list[int] = []
+
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL, SMALL)
+        await stage.settle()
+        for one in stage.pieces:
+            stage.receive(one)
+        await stage.settle()
+        stage_ends.extend(one.end for one in stage.pieces)
+        stage.log._pieces = Pieces()  # type: ignore[assignment]
+        first, second = stage_ends
+        assert stage.copy.end == second
+        with pytest.raises(StoreError, match="with an empty folder"):
+            await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 6)))
+        assert stage.copy.end == second
+        await stage.log._do(Truncate(second, 0, 0, LastRecord(first, second, 6)))
+        assert stage.copy.end == second, "what cannot be read here is not compared"
+        await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 5)))
+        assert stage.copy.end == first
+
+    play(story)

@@ -34,6 +34,10 @@ class Pieces:
     def renew(self) -> None:
         self.renewals += 1
 
+    def record_before(self, end: int) -> tuple[int, int]:
+        self.threads.add(threading.get_ident())
+        return end - 5, 7
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -49,6 +53,7 @@ def test_the_same_piece_is_read_once_for_all_who_want_it_meanwhile_and_anew_afte
         assert files.reads == [(10, 90, 10), (20, 90, 10)]
         assert await pieces.read(10, 90, 10) == b"10"
         assert len(files.reads) == 3
+        assert await pieces.record_before(90) == (85, 7)
         assert len(files.threads) == 1
         assert threading.get_ident() not in files.threads
         pieces.close()

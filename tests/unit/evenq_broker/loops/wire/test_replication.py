@@ -12,6 +12,7 @@ from evenq_broker.core.replication.messages import (
     EpochsReply,
     EpochsRequest,
     FollowerProgress,
+    LastRecord,
     Nomination,
     Records,
     Refusal,
@@ -40,9 +41,11 @@ OPENING = Opening("cluster", "broker-a", 1, 0)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(max_size=40)
 ENTRIES = st.lists(st.builds(EpochStart, NUMBERS, NUMBERS), max_size=5).map(tuple)
+LASTS = st.builds(LastRecord, NUMBERS, NUMBERS, st.integers(0, (1 << 32) - 1))
 BODIES = st.one_of(
     st.builds(EpochsRequest, NUMBERS),
-    st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
+    st.builds(EpochsRequest, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS),
+    st.builds(EpochsReply, NUMBERS, NUMBERS, st.builds(EpochTable, NUMBERS, ENTRIES), NUMBERS, st.none() | LASTS),
     st.builds(FollowerProgress, NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS, st.booleans(), st.booleans()),
     st.builds(Records, NUMBERS, NUMBERS, NUMBERS, ENTRIES, NUMBERS, NUMBERS, st.binary(max_size=64)),
     st.builds(Nomination, NUMBERS),
@@ -169,7 +172,20 @@ def test_what_an_envelope_holds_is_counted() -> None:
     assert envelope_bytes(records(bytes(5_000))) >= 5_000
     table = EpochTable(0, tuple(EpochStart(number + 1, number) for number in range(1_000)))
     assert envelope_bytes(Envelope("c", 1, "a", 1, 1, EpochsReply(1, 1, table, 5_000))) > 16_000
+    assert envelope_bytes(Envelope("c", 1, "a", 1, 1, EpochsRequest(1, table, 5_000))) > 16_000
+    assert envelope_bytes(Envelope("c", 1, "a", 1, 1, EpochsRequest(1))) > 0
     assert envelope_bytes(Envelope("c", 1, "a", 1, 1, Refusal())) > 0
+
+
+def test_a_release_before_neither_says_its_epochs_nor_gets_a_record() -> None:
+    old = pb.ReplicationMessage(epochs_request=pb.EpochsRequest(number=4)).SerializeToString()
+    one = reader().feed(old)
+    assert one is not None
+    assert one.body == EpochsRequest(4)
+    reply = pb.ReplicationMessage(epochs_reply=pb.EpochsReply(number=4, session=2, end=9)).SerializeToString()
+    one = reader().feed(reply)
+    assert one is not None
+    assert one.body == EpochsReply(4, 2, EpochTable(), 9)
 
 
 @given(st.binary(max_size=200))
@@ -241,7 +257,12 @@ def test_the_size_of_records_and_of_their_pieces_is_bounded_before_anything_is_k
 
 def test_a_table_of_epochs_is_bounded() -> None:
     entries = tuple(EpochStart(number + 1, number) for number in range(ENTRIES_MAX + 1))
-    for body in (EpochsReply(1, 1, EpochTable(0, entries), 5_000), Records(0, 5_000, 0, entries, 0, 0, b"")):
+    table = EpochTable(0, entries)
+    for body in (
+        EpochsReply(1, 1, table, 5_000),
+        EpochsRequest(1, table, 5_000),
+        Records(0, 5_000, 0, entries, 0, 0, b""),
+    ):
         [data] = envelope_pieces(Envelope("c", 1, "a", 1, 1, body))
         assert f"{ENTRIES_MAX + 1} epochs" in refused(reader(), data)
 

@@ -77,13 +77,34 @@ class EpochsRequest(_Message):
     DESCRIPTOR: Descriptor
 
     number: builtins.int
+    @builtins.property
+    def log(self) -> EpochsOfLog: ...
 
     def __init__(
         self,
         *,
         number: builtins.int | None = ...,
+        log: EpochsOfLog | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["number"]) -> None: ...
+    def HasField(self, field_name: Literal["log"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["number", "log"]) -> None: ...
+
+class EpochsOfLog(_Message):
+    DESCRIPTOR: Descriptor
+
+    start: builtins.int
+    @builtins.property
+    def table(self) -> _containers.RepeatedCompositeFieldContainer[EpochStart]: ...
+    end: builtins.int
+
+    def __init__(
+        self,
+        *,
+        start: builtins.int | None = ...,
+        table: Iterable[EpochStart] | None = ...,
+        end: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["start", "table", "end"]) -> None: ...
 
 class EpochsReply(_Message):
     DESCRIPTOR: Descriptor
@@ -94,6 +115,8 @@ class EpochsReply(_Message):
     @builtins.property
     def table(self) -> _containers.RepeatedCompositeFieldContainer[EpochStart]: ...
     end: builtins.int
+    @builtins.property
+    def last(self) -> LastRecord: ...
 
     def __init__(
         self,
@@ -103,8 +126,26 @@ class EpochsReply(_Message):
         table_start: builtins.int | None = ...,
         table: Iterable[EpochStart] | None = ...,
         end: builtins.int | None = ...,
+        last: LastRecord | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["number", "session", "table_start", "table", "end"]) -> None: ...
+    def HasField(self, field_name: Literal["last"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["number", "session", "table_start", "table", "end", "last"]) -> None: ...
+
+class LastRecord(_Message):
+    DESCRIPTOR: Descriptor
+
+    start: builtins.int
+    end: builtins.int
+    crc32c: builtins.int
+
+    def __init__(
+        self,
+        *,
+        start: builtins.int | None = ...,
+        end: builtins.int | None = ...,
+        crc32c: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["start", "end", "crc32c"]) -> None: ...
 
 class EpochStart(_Message):
     DESCRIPTOR: Descriptor
