@@ -42,7 +42,7 @@ from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, r
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
-from evenq_broker.loops.replication.lite_sets import LeaderLiteSets
+from evenq_broker.loops.replication.lite_sets import CopiedLiteSets
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
@@ -53,7 +53,6 @@ from evenq_broker.loops.replication.shared_pieces import SharedPieces
 from evenq_broker.loops.replication.snapshot_fetch import fetch_snapshot
 from evenq_broker.loops.replication.snapshots import FetchedSnapshot, FolderSnapshots, IncomingSnapshot
 from evenq_broker.loops.state.ledger import store_options
-from evenq_broker.loops.wire.lite import LiteNews
 from evenq_broker.loops.wire.records import WantedRecords
 from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
@@ -202,7 +201,7 @@ class ReplicatedApp:
             group=settings.broker_name,
         )  # fmt: skip
         self._log.repair_by(self._repair)
-        self._lite_sets = LeaderLiteSets(runtime.net, self._other_leader, group=settings.broker_name, clock=clock)
+        self._lite_sets = self._copied_lite_sets()
         await self._log.open()
         self._adopts = self._adopts and bool(self._log.holds_records)
         await self._check_adoption(place, replica)
@@ -221,7 +220,7 @@ class ReplicatedApp:
             driver, self._log, self._control, options, segment_bytes=self._segment_bytes, blocks=disk.blocks,
             clock=clock, group=settings.broker_name,
         )  # fmt: skip
-        for loop in (*self._log.spawned(), self._log.disk.watch(disk), watching_room, self._lite_sets.follow()):
+        for loop in (*self._log.spawned(), self._log.disk.watch(disk), watching_room, self._lite_sets.tell()):
             task = spawn(loop, name="replica log")
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -285,11 +284,13 @@ class ReplicatedApp:
             leadership=Leadership(
                 epoch, attach, self._control, copies=len(self.settings.replication.addresses),
                 followers=lambda: readable_copies(self.settings, self._addresses), lite_sets=self._lite_sets.newest(),
+                lite_changed=self._lite_sets.changed,
             ),
             before_listening=self._stop_forwarding, after_listening=self._forward_again,
         )  # fmt: skip
         await term.start()
         self._is_open = True
+        self._lite_sets.changed()
         self._lead_clients()
         self._watching = spawn(self._watch(term), name="term of leadership")
         self._watching.add_done_callback(self._ended)
@@ -422,23 +423,22 @@ class ReplicatedApp:
 
     async def _fetch_snapshot(self, after: int, until: int) -> FetchedSnapshot | None:
         """See FollowerReplay. Raises Error."""
-        settings, address = self.settings, self._other_leader()
-        if not address:
+        settings, leader = self.settings, self.driver.replica.leader_id()
+        address = self._addresses.get(leader)
+        if not address or leader == settings.replication.broker_id:
             return None
         sink = IncomingSnapshot(origin=address, after=after, until=until)
-        leader = self.driver.replica.leader_id()
         who = Opening(settings.cluster, settings.broker_name, settings.replication.broker_id, leader)
         with contextlib.suppress(NotFound):
             await fetch_snapshot(self._runtime.net, address, who, sink, clock=self._clock)
         return sink.known
 
-    def _other_leader(self) -> str:
-        """Where the leader answers the other copies; empty: it is not known, or this copy."""
-        leader = self.driver.replica.leader_id()
-        return "" if leader == self.settings.replication.broker_id else self._addresses.get(leader, "")
-
-    def _lite_news(self, known: int) -> LiteNews | None:
-        return self._term.broker.lite.news(known) if self._term is not None and self._is_open else None
+    def _copied_lite_sets(self) -> CopiedLiteSets:
+        return CopiedLiteSets(
+            self._runtime.net, group=self.settings.broker_name, clock=self._clock,
+            news=lambda: self._term.broker.lite.news() if self._term is not None and self._is_open else None,
+            others=lambda: [self._addresses[one] for one in self._other_copies()],
+        )  # fmt: skip
 
     def _other_copies(self) -> list[int]:
         """The leader first."""
@@ -487,7 +487,7 @@ class ReplicatedApp:
                     *replication_rpcs(links),
                     *record_rpcs(links.incoming, records),
                     *copy_rpcs(self._runtime, self._control),
-                    *lite_set_rpcs(settings.broker_name, self._lite_news),
+                    *lite_set_rpcs(settings.broker_name, self._lite_sets.keep),
                     *follower_rpcs(self._runtime, reads),
                 ]
             ),

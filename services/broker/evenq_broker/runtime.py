@@ -71,6 +71,8 @@ class Leadership:
     """Where the others answer reads now; in routes."""
     lite_sets: Sequence[LiteSet] = ()
     """What clients want of lite topics, as the leader before this one knew it."""
+    lite_changed: Callable[[], None] = lambda: None
+    """Called whenever that becomes something else."""
 
 
 ONE_COPY = Leadership()

@@ -8,7 +8,7 @@ its parent and name, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -72,7 +72,17 @@ class _Set:
 class LiteSubscriptions:
     """All sets that this broker knows."""
 
-    __slots__ = ("_count", "_of_client", "_sets", "_subscribers", "all_max", "changes", "each_max", "keep_ms")
+    __slots__ = (
+        "_count",
+        "_of_client",
+        "_sets",
+        "_subscribers",
+        "all_max",
+        "changes",
+        "each_max",
+        "keep_ms",
+        "on_change",
+    )
 
     def __init__(self, *, each_max: int, all_max: int, keep_ms: int) -> None:
         self.each_max = each_max
@@ -84,6 +94,8 @@ class LiteSubscriptions:
         self._count = 0
         self.changes = 0
         """Grows whenever a set becomes another one."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called then."""
 
     def __len__(self) -> int:
         return self._count
@@ -124,7 +136,8 @@ class LiteSubscriptions:
         self._count += len(after) - len(before)
         known.names = after
         changed = len(added) > 0 or len(after) != len(before)
-        self.changes += changed
+        if changed:
+            self._changed()
         return added, changed
 
     def names(self, who: Subscriber) -> Iterable[str]:
@@ -197,7 +210,7 @@ class LiteSubscriptions:
     def _drop(self, who: Subscriber) -> None:
         known = self._sets.pop(who, None)
         if known is not None:
-            self.changes += 1
+            self._changed()
             theirs = self._of_client[who.client_id]
             del theirs[who]
             if not theirs:
@@ -205,6 +218,10 @@ class LiteSubscriptions:
             self._count -= len(known.names)
             for name in known.names:
                 self._unsubscribe(who, name)
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.on_change()
 
     def _unsubscribe(self, who: Subscriber, name: str) -> None:
         subscribers = self._subscribers[who.parent, name]

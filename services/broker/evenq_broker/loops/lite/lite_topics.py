@@ -75,6 +75,8 @@ class Lites:
             all_max=settings.lite_subscriptions_all_max,
             keep_ms=settings.lite_subscription_ms,
         )
+        self.subscriptions.on_change = runtime.leadership.lite_changed
+        self._news = LiteNews(0, ())
 
     # ------------------------------------------------------------------------------------------------ sending
 
@@ -216,11 +218,13 @@ class Lites:
             for who, names, synced_ms in self.subscriptions.newest(NAMES_SENT_MAX)
         ]
 
-    def news(self, known: int) -> LiteNews:
-        """The same for another copy of this broker's group, which has the sets of the version `known`; 0: none."""
+    def news(self) -> LiteNews:
+        """The same for the other copies of this broker's group."""
         # Unlike those of any other term: a leader may lead again, and counts from 0 then.
         version = self._runtime.started_ms * CHANGES_MAX + self.subscriptions.changes
-        return LiteNews(version, () if version == known else self.newest_sets())
+        if version != self._news.version:
+            self._news = LiteNews(version, self.newest_sets())
+        return self._news
 
     def inherit(self, sets: Iterable[LiteSet]) -> None:
         """Sets that the leader before this one had, at the begin of a term: clients repeat them within 30 s only."""

@@ -1,71 +1,103 @@
-"""What clients want of lite topics, as the leader of this copy's group knows it: a copy that leads next begins with it.
+"""What clients want of lite topics, told by a group's leader to the other copies: one that leads next begins with it.
 
 Sets are in no log, and official SDKs repeat theirs every 30 s only: a new leader that knew none would give their lite
-consumers nothing for that long (decision 91). So each follower asks its leader again and again; the answer is empty
-while nothing has changed. Always true: what is kept is what one leader said last. What was subscribed or unsubscribed
-in the last `LOOK_MS` before a leader is lost is repeated by the client. Owned by `replicated_app.py`.
+consumers nothing for that long (decision 91). So a leader tells each other copy within `LOOK_MS` what has changed, and
+all of it again every `REPEAT_MS`, for copies that have started since. Where no client has a set nothing is sent. What
+was subscribed in the last `LOOK_MS` before a leader is lost is repeated by the client. Owned by `replicated_app.py`, on
+each copy, whichever leads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
 from evenq_broker.core.lite.subscriptions import LiteSet
-from evenq_broker.loops.wire.lite import LiteNews, ask_leader_for_lite_sets, lite_news_of
+from evenq_broker.loops.wire.lite import LiteNews, lite_sets_for_copy
+from evenq_broker.loops.wire.lite import accepted as must_accept
 
-__all__ = ["ANSWER_MS", "LOOK_MS", "METHOD", "LeaderLiteSets"]
+__all__ = ["ANSWER_MS", "LOOK_MS", "METHOD", "REPEAT_MS", "CopiedLiteSets"]
 
 log = logging.getLogger(__name__)
 
 METHOD = "/evenq.v1.Peers/LiteSubscriptions"
 LOOK_MS = 500
+REPEAT_MS = 10_000
 ANSWER_MS = 2_000
-"""The longest wait for an answer."""
+"""The longest wait for a copy's answer."""
 
 
-class LeaderLiteSets:
-    """Of one copy."""
+class CopiedLiteSets:
+    """Of one copy: what it tells while it leads, and what it was told while it follows."""
 
-    def __init__(self, net: Net, leader: Callable[[], str], *, group: str, clock: Clock) -> None:
-        """`leader`: where it answers the other copies now; empty: none is known, or this copy leads. `group`: the
-        broker's name.
+    def __init__(
+        self,
+        net: Net,
+        *,
+        group: str,
+        news: Callable[[], LiteNews | None],
+        others: Callable[[], Sequence[str]],
+        clock: Clock,
+    ) -> None:
+        """`news`: of the term that this copy leads; None: it leads none. `others`: where the other copies answer.
+        `group`: the broker's name.
         """
-        self._net, self._leader, self._group, self._clock = net, leader, group, clock
-        self._source = ""
-        """The address that sent the sets."""
-        self._news = LiteNews(0, ())
-        self._heard_ms = 0
-        """When the leader said last that these are its sets, monotonic ms."""
+        self._net, self._group, self._clock = net, group, clock
+        self._news, self._others = news, others
+        self._sent: dict[str, tuple[int, int]] = {}
+        """By address: the version that the copy there has, and since when, monotonic ms."""
+        self._wake = asyncio.Event()
+        self._kept: list[LiteSet] = []
+        self._kept_ms = 0
+
+    def keep(self, sets: Iterable[LiteSet]) -> None:
+        """The leader says that these are its sets."""
+        self._kept, self._kept_ms = list(sets), self._clock.monotonic_ms()
 
     def newest(self) -> list[LiteSet]:
-        """The sets, for a term that begins. Each as old as the leader's last word: it had dropped those that are not
-        repeated.
+        """The sets, for a term that begins. Each as old as the leader's last word: it had dropped those that clients do
+        not repeat.
         """
-        age_ms = self._clock.monotonic_ms() - self._heard_ms
-        return [LiteSet(one.subscriber, one.names, age_ms) for one in self._news.sets]
+        age_ms = self._clock.monotonic_ms() - self._kept_ms
+        return [LiteSet(one.subscriber, one.names, age_ms) for one in self._kept]
 
-    async def follow(self) -> None:
-        """Ask the leader, again and again. Runs as a loop of the copy."""
+    def changed(self) -> None:
+        """This copy's sets have changed, or it leads from now on."""
+        self._wake.set()
+
+    async def tell(self) -> None:
+        """Tell the other copies while this one leads. Runs as a loop of the copy."""
         while True:
-            address = self._leader()
-            if address:
-                await self._ask(address)
-            await self._clock.sleep_ms(LOOK_MS)
+            await self._wake.wait()
+            self._wake.clear()
+            while (news := self._news()) is not None and self._is_anything_due(news):
+                for address in self._others():
+                    if self._is_due(address, news):
+                        await self._send(address, news)
+                await self._clock.sleep_ms(LOOK_MS)
+            if news is None:
+                self._sent.clear()
 
-    async def _ask(self, address: str) -> None:
-        known = self._news.version if address == self._source else 0
+    def _is_anything_due(self, news: LiteNews) -> bool:
+        """Now, or when it is to be repeated."""
+        return bool(news.sets) or any(version != news.version for version, _ in self._sent.values())
+
+    def _is_due(self, address: str, news: LiteNews) -> bool:
+        version, since_ms = self._sent.get(address, (-1, 0))
+        if version != news.version:
+            return bool(news.sets) or version >= 0
+        return bool(news.sets) and self._clock.monotonic_ms() - since_ms >= REPEAT_MS
+
+    async def _send(self, address: str, news: LiteNews) -> None:
         try:
-            response = await self._net.unary(
-                address, METHOD, ask_leader_for_lite_sets(self._group, known), timeout_ms=ANSWER_MS
+            must_accept(
+                await self._net.unary(address, METHOD, lite_sets_for_copy(self._group, news.sets), timeout_ms=ANSWER_MS)
             )
-            news = lite_news_of(response)
-        except Error as error:  # gone, not a leader yet, or of an older version
-            log.debug("the leader of %s sent no lite subscriptions: %s", self._group, error)
-            return
-        self._heard_ms = self._clock.monotonic_ms()
-        if not known or news.version != known:
-            self._source, self._news = address, news
+        except Error as error:  # it is away, or of an older version
+            log.debug("the copy of %s at %s was told no lite subscriptions: %s", self._group, address, error)
+        else:
+            self._sent[address] = (news.version, self._clock.monotonic_ms())

@@ -14,44 +14,42 @@ from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import LiteSet, RequestedStart, Subscriber
 
 __all__ = [
-    "ASK_LITE_SETS", "LiteNews", "ask_leader_for_lite_sets", "lite_news", "lite_news_of", "lite_set_messages",
-    "lite_sets_of", "lite_start_of",
+    "ASK_LITE_SETS", "COPIED_BYTES_MAX", "LiteNews", "accepted", "lite_set_messages", "lite_sets_for_copy",
+    "lite_sets_in", "lite_sets_of", "lite_start_of",
 ]  # fmt: skip
 
-OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+COPIED_BYTES_MAX = 1 << 20
+"""Of one message to another copy, which takes 2 MiB."""
 
 ASK_LITE_SETS = peers_pb2.LiteSubscriptionsRequest().SerializeToString()
 """Asks another broker for what it knows."""
 
 
 class LiteNews(NamedTuple):
-    """What the leader of a group says to another copy."""
+    """What the leader of a group tells the other copies."""
 
     version: int
-    """Of the sets."""
+    """Of the sets; another one of each term of leadership."""
     sets: Sequence[LiteSet]
-    """None if the other copy has this version."""
 
 
-def ask_leader_for_lite_sets(broker_name: str, known: int) -> bytes:
-    """`known`: the version that this copy has; 0: none."""
-    return peers_pb2.LiteSubscriptionsRequest(broker_name=broker_name, known=known).SerializeToString()
+def lite_sets_for_copy(broker_name: str, sets: Iterable[LiteSet]) -> bytes:
+    """What the leader of the group tells another copy: as many sets as fit; clients repeat the rest."""
+    request, size = peers_pb2.LiteSubscriptionsRequest(broker_name=broker_name), 0
+    for message in lite_set_messages(sets):
+        size += message.ByteSize()
+        if size > COPIED_BYTES_MAX:
+            break
+        request.sets.append(message)
+    return request.SerializeToString()
 
 
-def lite_news(news: LiteNews) -> bytes:
-    """The answer to `ask_leader_for_lite_sets`."""
-    return peers_pb2.LiteSubscriptionsResponse(
-        status=OK, sets=lite_set_messages(news.sets), version=news.version
-    ).SerializeToString()
-
-
-def lite_news_of(response: bytes) -> LiteNews:
-    """What `lite_news` made. Raises what its status says, and BadRequest for what is no such message."""
+def accepted(response: bytes) -> None:
+    """Raises what the status of the answer says, and BadRequest for what is no such message."""
     try:
-        version = peers_pb2.LiteSubscriptionsResponse.FromString(response).version
-        return LiteNews(version, lite_sets_of(response))
+        check(peers_pb2.LiteSubscriptionsResponse.FromString(response).status)
     except DecodeError as error:
-        raise BadRequest(f"{len(response)} bytes that are no lite subscriptions: {error}") from error
+        raise BadRequest(f"{len(response)} bytes that are no answer to lite subscriptions: {error}") from error
 
 
 def lite_start_of(option: definition_pb2.OffsetOption) -> RequestedStart:
@@ -72,7 +70,12 @@ def lite_sets_of(response: bytes) -> list[LiteSet]:
     """What another broker message. Raises what its status says."""
     message = peers_pb2.LiteSubscriptionsResponse.FromString(response)
     check(message.status)
+    return lite_sets_in(message.sets)
+
+
+def lite_sets_in(messages: Iterable[peers_pb2.LiteSet]) -> list[LiteSet]:
+    """What `lite_set_messages` made."""
     return [
         LiteSet(Subscriber(entry.client_id, entry.group, entry.topic), entry.lite_topics, max(0, entry.age_ms))
-        for entry in message.sets
+        for entry in messages
     ]

@@ -1,127 +1,141 @@
-"""A copy keeps what its leader knows of lite consumers, and asks for it again only when it has changed."""
+"""A leader tells the other copies what lite consumers want: when it changes, and to copies that have started since."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from evenq_broker.core.lite.subscriptions import LiteSet, Subscriber
-from evenq_broker.loops.replication.lite_sets import LOOK_MS, LeaderLiteSets
+from evenq_broker.loops.replication.lite_sets import LOOK_MS, REPEAT_MS, CopiedLiteSets
 from evenq_broker.loops.wire.lite import LiteNews
 from evenq_broker.rpc.replication.lite_sets import lite_set_rpcs
 from evenq_proofs.loop_net import LoopNet
 
 from evenq.runtime.clock import FakeClock
 
-FIRST, NEXT, OLD = "host-0:8083", "host-1:8083", "host-2:8083"
+FIRST, SECOND, OLD = "host-1:8083", "host-2:8083", "host-3:8083"
 ANN, BEN = Subscriber("ann", "g", "chats"), Subscriber("ben", "g", "chats")
 
 
-class Leader:
-    """What a copy at one address answers."""
-
-    def __init__(self) -> None:
-        self.news: LiteNews | None = None
-        self.known: list[int] = []
-        """What each call said to have."""
-
-    def newest(self, known: int) -> LiteNews | None:
-        self.known.append(known)
-        if self.news is not None and self.news.version == known:
-            return LiteNews(known, ())
-        return self.news
-
-
 class Stage:
-    """A copy that follows, and the addresses that may lead."""
+    """A leader, two copies, and one of an older version."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.leads = FIRST
-        self.leaders = {FIRST: Leader(), NEXT: Leader()}
-        net = LoopNet(self.clock)
-        for address, leader in self.leaders.items():
-            net.serve(address, lite_set_rpcs("broker-a", leader.newest))
-        net.serve(OLD, [])
-        self.sets = LeaderLiteSets(net, lambda: self.leads, group="broker-a", clock=self.clock)
+        self.net = LoopNet(self.clock)
+        self._news: LiteNews | None = None
+        self.received: dict[str, int] = {}
+        """How often each copy was told something."""
+        self.leader = self.made(lambda: self._news, [FIRST, SECOND, OLD])
+        self.copies = {address: self.begin(address) for address in (FIRST, SECOND)}
+        self.net.serve(OLD, [])
 
-    def kept(self) -> dict[Subscriber, list[str]]:
-        return {one.subscriber: list(one.names) for one in self.sets.newest()}
+    def says(self, version: int, *sets: LiteSet) -> None:
+        """The leader has these sets from now on."""
+        self._news = LiteNews(version, sets)
+        self.leader.changed()
 
-    async def turns(self, count: int = 1) -> None:
-        await self.clock.advance(count * LOOK_MS)
+    def leads_no_more(self) -> None:
+        self._news = None
+
+    def made(self, news: Callable[[], LiteNews | None], others: list[str]) -> CopiedLiteSets:
+        return CopiedLiteSets(self.net, group="broker-a", news=news, others=lambda: others, clock=self.clock)
+
+    def begin(self, address: str) -> CopiedLiteSets:
+        """A copy's process starts."""
+        made = self.made(lambda: None, [])
+
+        def keep(sets: Iterable[LiteSet]) -> None:
+            self.received[address] = self.received.get(address, 0) + 1
+            made.keep(sets)
+
+        self.net.serve(address, lite_set_rpcs("broker-a", keep))
+        return made
+
+    def kept(self, address: str) -> dict[Subscriber, list[str]]:
+        return {one.subscriber: list(one.names) for one in self.copies[address].newest()}
+
+    async def turns(self, count: int = 2) -> None:
+        for _ in range(count):
+            await self.clock.advance(LOOK_MS)
 
 
 def run(story: Callable[[Stage], Awaitable[None]]) -> None:
     async def body() -> None:
         stage = Stage()
-        following = asyncio.ensure_future(stage.sets.follow())
+        telling = asyncio.ensure_future(stage.leader.tell())
         try:
             await story(stage)
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
     asyncio.run(body())
 
 
-def news(version: int, *sets: LiteSet) -> LiteNews:
-    return LiteNews(version, sets)
-
-
-def test_what_the_leader_knows_is_kept_and_comes_once() -> None:
+def test_each_copy_is_told_once_what_has_changed() -> None:
     async def story(stage: Stage) -> None:
-        leader = stage.leaders[FIRST]
-        leader.news = news(7, LiteSet(ANN, ["red", "blue"], 25_000))
-        await stage.turns(4)
-        assert stage.kept() == {ANN: ["red", "blue"]}
-        assert set(leader.known[-2:]) == {7}, "nothing has changed, so nothing was sent again"
-        leader.news = news(8, LiteSet(BEN, ["red"], 0))
-        await stage.turns(2)
-        assert stage.kept() == {BEN: ["red"]}
+        stage.says(7, LiteSet(ANN, ["red", "blue"], 25_000))
+        await stage.turns(6)
+        assert stage.kept(FIRST) == stage.kept(SECOND) == {ANN: ["red", "blue"]}
+        assert stage.received == {FIRST: 1, SECOND: 1}
+        stage.says(8, LiteSet(BEN, ["red"], 0))
+        await stage.turns()
+        assert stage.kept(FIRST) == stage.kept(SECOND) == {BEN: ["red"]}
+        stage.says(9)
+        await stage.turns()
+        assert stage.kept(FIRST) == {}, "the last client has gone"
+        await stage.turns(2 * REPEAT_MS // LOOK_MS)
+        assert stage.received == {FIRST: 3, SECOND: 3}, "and that is said once"
 
     run(story)
 
 
-def test_a_set_is_as_old_as_the_last_word_of_its_leader() -> None:
-    """The leader forgets sets that are not repeated, so one that it names is none of them, however old it is here."""
-
+def test_where_no_client_has_a_set_nothing_is_sent() -> None:
     async def story(stage: Stage) -> None:
-        stage.leaders[FIRST].news = news(7, LiteSet(ANN, ["red"], 0))
-        await stage.turns(400)
-        assert stage.sets.newest()[0].age_ms <= 2 * LOOK_MS
-        stage.leads = ""
-        await stage.turns(20)
-        assert stage.sets.newest()[0].age_ms >= 19 * LOOK_MS
+        stage.says(7)
+        await stage.turns(2 * REPEAT_MS // LOOK_MS)
+        assert stage.received == {}
 
     run(story)
 
 
-def test_sets_outlive_a_leader_that_answers_no_more_and_end_with_the_word_of_the_next_one() -> None:
+def test_a_copy_that_has_started_since_is_told_soon() -> None:
     async def story(stage: Stage) -> None:
-        stage.leaders[FIRST].news = news(7, LiteSet(ANN, ["red"], 0))
-        await stage.turns(2)
-        stage.leaders[FIRST].news = None  # it leads no more, and says so
-        await stage.turns(2)
-        stage.leads = "host-9:8083"  # no process is there
-        await stage.turns(2)
-        stage.leads = OLD  # it does not know the call
-        await stage.turns(2)
-        assert stage.kept() == {ANN: ["red"]}
-        stage.leads, stage.leaders[NEXT].news = NEXT, news(7)
-        await stage.turns(2)
-        assert stage.kept() == {}, "another leader's version 7 is another one"
-        assert stage.leaders[NEXT].known[0] == 0
+        stage.says(7, LiteSet(ANN, ["red"], 0))
+        await stage.turns()
+        stage.copies[FIRST] = stage.begin(FIRST)
+        assert stage.kept(FIRST) == {}
+        await stage.turns(REPEAT_MS // LOOK_MS + 2)
+        assert stage.kept(FIRST) == {ANN: ["red"]}
 
     run(story)
 
 
-def test_a_copy_of_another_group_gets_nothing() -> None:
+def test_a_set_is_as_old_as_the_last_word_of_the_leader_and_outlives_it() -> None:
+    """The leader forgets sets that are not repeated, so one that it names is none of them, however old it is."""
+
     async def story(stage: Stage) -> None:
-        leader = stage.leaders[FIRST]
-        leader.news = news(7, LiteSet(ANN, ["red"], 0))
-        stage.sets._group = "broker-b"
-        await stage.turns(2)
-        assert (stage.kept(), leader.known) == ({}, [])
+        stage.says(7, LiteSet(ANN, ["red"], 80_000))
+        await stage.turns(40 * REPEAT_MS // LOOK_MS)
+        assert stage.copies[FIRST].newest()[0].age_ms <= REPEAT_MS + 2 * LOOK_MS
+        stage.leads_no_more()  # it leads no more
+        await stage.turns(4 * REPEAT_MS // LOOK_MS)
+        assert stage.kept(FIRST) == {ANN: ["red"]}
+        assert stage.copies[FIRST].newest()[0].age_ms >= 3 * REPEAT_MS
+
+    run(story)
+
+
+def test_a_leader_that_leads_again_tells_all_copies_anew() -> None:
+    async def story(stage: Stage) -> None:
+        stage.says(7, LiteSet(ANN, ["red"], 0))
+        await stage.turns()
+        stage.leads_no_more()
+        await stage.turns()
+        stage.copies[FIRST].keep([])  # another one led
+        stage.says(7, LiteSet(ANN, ["red"], 0))
+        await stage.turns()
+        assert stage.kept(FIRST) == {ANN: ["red"]}
 
     run(story)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from evenq_broker.core.lite.subscriptions import LiteSet, RequestedStart, Subscriber
 from evenq_broker.loops.wire.lite import (
-    LiteNews,
-    ask_leader_for_lite_sets,
-    lite_news,
-    lite_news_of,
+    COPIED_BYTES_MAX,
+    accepted,
     lite_set_messages,
+    lite_sets_for_copy,
+    lite_sets_in,
     lite_sets_of,
     lite_start_of,
 )
@@ -55,11 +55,16 @@ def test_a_refusal_is_raised() -> None:
         lite_sets_of(response.SerializeToString())
 
 
-def test_what_a_leader_tells_another_copy_comes_back_and_anything_else_is_refused() -> None:
-    request = peers_pb2.LiteSubscriptionsRequest.FromString(ask_leader_for_lite_sets("broker-a", 8))
-    assert (request.broker_name, request.known) == ("broker-a", 8)
-    version, sets = lite_news_of(lite_news(LiteNews(9, [LiteSet(Subscriber("c", "g", "t"), ["x"], 5)])))
-    assert version == 9
-    assert [(one.subscriber, list(one.names), one.age_ms) for one in sets] == [(Subscriber("c", "g", "t"), ["x"], 5)]
-    with pytest.raises(BadRequest, match="3 bytes that are no lite subscriptions"):
-        lite_news_of(b"\xff\xff\xff")
+def test_a_leader_tells_another_copy_as_many_sets_as_fit() -> None:
+    sets = [LiteSet(Subscriber(f"c{number}", "g", "t"), ["x" * 64] * 100, 5) for number in range(400)]
+    content = lite_sets_for_copy("broker-a", sets)
+    assert COPIED_BYTES_MAX * 0.9 < len(content) < 2 * COPIED_BYTES_MAX
+    request = peers_pb2.LiteSubscriptionsRequest.FromString(content)
+    assert request.broker_name == "broker-a"
+    read = lite_sets_in(request.sets)
+    assert [(one.subscriber, list(one.names), one.age_ms) for one in read] == sets[: len(read)]
+
+
+def test_an_answer_that_is_none_is_refused() -> None:
+    with pytest.raises(BadRequest, match="3 bytes that are no answer"):
+        accepted(b"\xff\xff\xff")

@@ -104,15 +104,16 @@ class LiteSubscriptionsRequest(_Message):
     DESCRIPTOR: Descriptor
 
     broker_name: builtins.str
-    known: builtins.int
+    @builtins.property
+    def sets(self) -> _containers.RepeatedCompositeFieldContainer[LiteSet]: ...
 
     def __init__(
         self,
         *,
         broker_name: builtins.str | None = ...,
-        known: builtins.int | None = ...,
+        sets: Iterable[LiteSet] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["broker_name", "known"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "sets"]) -> None: ...
 
 class LiteSubscriptionsResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -121,17 +122,15 @@ class LiteSubscriptionsResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     @builtins.property
     def sets(self) -> _containers.RepeatedCompositeFieldContainer[LiteSet]: ...
-    version: builtins.int
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         sets: Iterable[LiteSet] | None = ...,
-        version: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "sets", "version"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "sets"]) -> None: ...
 
 class LiteSet(_Message):
     DESCRIPTOR: Descriptor
