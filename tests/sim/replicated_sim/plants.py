@@ -20,7 +20,6 @@ from evenq_broker.loops.delivery.taking import MessageTaker
 from evenq_broker.loops.replication import identity, replica_log
 from evenq_broker.loops.replication.identity import ReplicaIdentity
 from evenq_broker.loops.replication.replica_log import ReplicaLog
-from evenq_broker.loops.replication.shared_pieces import SharedPieces
 from evenq_broker.loops.state.journal import Journal
 
 from evenq.store import MessageStore, log_damage
@@ -161,10 +160,6 @@ def _no_sync(_: CommitLog) -> None:
     return
 
 
-def _files_stay(_: SharedPieces) -> None:
-    return
-
-
 async def _goes_on(self: ReplicaLog, epoch: int) -> list[Action]:
     """The log's loop takes its own cancellation for that of a term that was deposed while it began."""
     try:
@@ -237,7 +232,6 @@ _MADE: dict[str, Callable[[], list[Change]]] = {
         (LogScan, "again", LogScan.pass_over),
     ],
     "silence": lambda: [(Replica, "_stand_by", _by_the_record_alone)],
-    "files of a cut log": lambda: [(SharedPieces, "renew", _files_stay)],
     "a stop": lambda: [(ReplicaLog, "_begin_term", _goes_on)],
     "deadlines": lambda: [(Journal, "ahead_ms", lambda _: 0)],
     "fsync": lambda: [(LogCopy, "sync", _not_synced), (CommitLog, "sync", _no_sync)],
@@ -264,7 +258,6 @@ PLANTS = {
     "R12 offsets": "a leader tells and confirms the progress that it knows, whether it still leads or not",
     "repair": "damaged records are repaired with whatever another copy has there, unchecked",
     "silence": "a leader counts as silent while the record cannot be reached",
-    "files of a cut log": "a leader reads for its followers from files that a cut has removed",
     "a stop": "a copy that is told to stop while a term of it is cancelled goes on for ever",
     "deadlines": "deadlines of deliveries are kept by the time of the broker and not by the log's",
     "fsync": "nothing of a log is synced",
@@ -276,7 +269,7 @@ FOUND_BY: dict[str, tuple[int, ...]] = {
     "7790": (0, 1), "9804": (5,), "R3 lower epochs": (58, 81), "R3 synced epoch": (16,),
     "R4 cut": (10,), "R5 confirmed": (0, 10), "R8 admission": (21, 5), "R10 store id": (18, 24),
     "R10 replaced disk": (18, 24), "R12 receives": (72,), "R12 offsets": (302372,), "repair": (25, 9), "silence": (2, 0),
-    "files of a cut log": (303061,), "a stop": (0, 2), "deadlines": (58, 88, 100), "fsync": (0, 4),
+    "a stop": (0, 2), "deadlines": (58, 88, 100), "fsync": (0, 4),
 }  # fmt: skip
 """Seeds that found a planted fault: they are tried first, since a change of the programs may make one blind."""
 
