@@ -377,7 +377,8 @@ class GroupWorld:
         if error is None:
             return None
         self.note(f"{process.name} ended: {type(error).__name__}: {error}")
-        if isinstance(error, StoreCorrupted) and copy.flipped:
+        # Where the repair went on after the wait for it, it may have ended since, and nothing shows any more.
+        if isinstance(error, StoreCorrupted) and (copy.flipped or "repair from another copy goes on" in str(error)):
             copy.refusals += 1
             if copy.refusals == REFUSALS_MAX:
                 self.note(f"{copy.name} gets an empty disk")
