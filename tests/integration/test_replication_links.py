@@ -30,6 +30,7 @@ from evenq_broker.core.replication.actions import (
     ReadRecord,
     Reset,
     Send,
+    SendEpochs,
     SendRecords,
     Truncate,
 )
@@ -557,7 +558,7 @@ class Owner:
         replica, now_ms = self.replica, CLOCK.monotonic_ms()
         assert self.node is not None
         match action:
-            case Send(to, envelope):
+            case Send(to, envelope) | SendEpochs(to, envelope):
                 self.node.links.send(to, envelope)
             case SendRecords(to, start, end):
                 end = min(end, start + 1_000)
