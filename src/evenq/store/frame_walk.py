@@ -8,6 +8,8 @@ call), `position` behind a whole frame.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -24,7 +26,7 @@ from evenq.store.record import (
     VERSION,
 )
 
-__all__ = ["Fault", "FrameWalk"]
+__all__ = ["AnnouncedEpochs", "Fault", "FrameWalk"]
 
 _WANTED: Final = frozenset(
     {
@@ -50,18 +52,64 @@ class Fault(StrEnum):
     """A whole frame whose epoch cannot follow the one before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnnouncedEpochs:
+    """What a leader says about the epochs of the records that it sends."""
+
+    previous: int
+    """Epoch of the record before them; 0: there is none, or the leader no longer knows it, nor those up to the first of
+    `entries`."""
+    entries: Sequence[tuple[int, int]]
+    """Each epoch that begins in them, and the log offset where the log of the epoch before ended, ascending."""
+
+    def fault(self, begun: Sequence[tuple[int, int]], *, last: int, start: int, end: int) -> tuple[int, str] | None:
+        """Place and reason of the first difference from the epochs that `begun` in the records [start, end), by their
+        first frames, behind a log whose last record has epoch `last`; None: there is none.
+
+        A file's last bytes, too few for a header, may lie between an epoch's begin and its first frame. Records may end
+        there, and so may the log of a leader that goes on in a newer epoch: then the epoch has no frame at all.
+        """
+        entries = [(self.previous, start), *self.entries] if self.previous > last else [*self.entries]
+        ends = [*(offset for _, offset in entries[1:]), end]
+        left = [*reversed(begun)]
+        if not self.previous:
+            known = entries[0][1] if entries else end
+            left = [one for one in left if one[1] >= known]
+        for (epoch, offset), next_offset in zip(entries, ends, strict=False):  # no entry: there is an end alone
+            if left and left[-1][0] == epoch:
+                first = left.pop()[1]
+                if not 0 <= first - offset < HEADER_BYTES:
+                    return first, f"epoch {epoch} begins, which the leader has at {offset}"
+            elif next_offset - offset >= HEADER_BYTES:
+                return offset, f"no record of epoch {epoch}, which the leader has from there on"
+        if left:
+            return left[-1][1], f"epoch {left[-1][0]} begins, which the leader does not have there"
+        return None
+
+
 class FrameWalk:
     """Where a check stands."""
 
     __slots__ = (
-        "_more", "_segment_bytes", "_short_padding", "boundary", "epoch", "epochs", "lacks", "last_store_ms",
-        "position", "reason",
+        "_announced", "_last", "_more", "_segment_bytes", "_short_padding", "_start", "boundary", "epoch", "epochs",
+        "lacks", "last_store_ms", "position", "reason",
     )  # fmt: skip
 
-    def __init__(self, position: int, *, segment_bytes: int, epoch: int = 0, short_padding: bool = False) -> None:
+    def __init__(
+        self,
+        position: int,
+        *,
+        segment_bytes: int,
+        epoch: int = 0,
+        short_padding: bool = False,
+        announced: AnnouncedEpochs | None = None,
+    ) -> None:
         """Begin at `position`, where a group begins and `epoch` was the last one; 0: any may follow. `short_padding`:
-        of a padding only the header must be there, since a file may end behind it.
+        of a padding only the header must be there, since a file may end behind it. `announced`: see `is_whole`.
         """
+        self._start = position
+        self._last = epoch
+        self._announced = announced
         self._segment_bytes = segment_bytes
         self._short_padding = short_padding
         self._more = False
@@ -131,6 +179,20 @@ class FrameWalk:
                 segment_end += segment_bytes
         self.position, self.boundary, self._more, self.epoch = position, boundary, bool(more), epoch
         return fault
+
+    def is_whole(self, end: int) -> bool:
+        """Whether all bytes up to `end` were taken, the last group is whole, and the epochs are those that were
+        announced, if any were. Else `reason` says what is wrong, at `position`.
+        """
+        if self.boundary < end:
+            self.reason = self.reason or "its group goes on behind the bytes that came"
+            return False
+        if self._announced is None:
+            return True
+        fault = self._announced.fault(self.epochs, last=self._last, start=self._start, end=end)
+        if fault is not None:
+            self.position, self.reason = fault
+        return fault is None
 
     # -- what is rare -------------------------------------------------------------------------------------------------
 

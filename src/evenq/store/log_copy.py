@@ -38,7 +38,7 @@ from evenq.store.copy_repair import CopyRepair
 from evenq.store.copy_replay import Replays
 from evenq.store.disk import Disk
 from evenq.store.epoch_file import EpochStarts
-from evenq.store.frame_walk import FrameWalk
+from evenq.store.frame_walk import AnnouncedEpochs, FrameWalk
 from evenq.store.jobs import Jobs
 from evenq.store.lock import Identity
 from evenq.store.log_pieces import LogPieces
@@ -170,14 +170,17 @@ class LogCopy(CopyRepair):
 
     # -- what changes it ----------------------------------------------------------------------------------------------
 
-    async def append(self, data: bytes | memoryview, *, start: int, then_sync: bool = False) -> int:
+    async def append(
+        self, data: bytes | memoryview, *, start: int, then_sync: bool = False, announced: AnnouncedEpochs | None = None
+    ) -> int:
         """Write bytes of the leader's log that begin at `start`, which must be this log's end: whole groups of frames
         with their padding, over the end of a file too. Returns the new end; on disk only with `then_sync`.
 
         All or nothing. Raises RecordsDamaged (place and reason) if a frame is not as the leader wrote it, not of this
-        place, of a lower epoch than the one before, or the last group is not whole; StoreFull; StorePoisoned.
+        place, of a lower epoch than the one before, or of another than `announced`, or the last group is not whole;
+        StoreFull; StorePoisoned.
         """
-        return await self._run(lambda: self._append(data, start, then_sync=then_sync))
+        return await self._run(lambda: self._append(data, start, announced, then_sync=then_sync))
 
     async def append_epoch_start(self, epoch: int, payload: bytes, store_ms: int) -> int:
         """Begin an epoch as its leader: one state record. `store_ms` is now, ms since the epoch of time; an earlier
@@ -292,24 +295,23 @@ class LogCopy(CopyRepair):
             )
             raise self._failure from error
 
-    def _append(self, data: bytes | memoryview, start: int, *, then_sync: bool) -> int:
+    def _append(
+        self, data: bytes | memoryview, start: int, announced: AnnouncedEpochs | None, *, then_sync: bool
+    ) -> int:
         if start != self._end:
             raise StoreError(f"records from log offset {start} on cannot follow a log that ends at {self._end}")
-        end = self._append_checked(memoryview(data), led=0)
+        end = self._append_checked(memoryview(data), announced, led=0)
         passing("replica.copied")
         return self._sync() if then_sync else end
 
-    def _append_checked(self, data: memoryview, *, led: int) -> int:
+    def _append_checked(self, data: memoryview, announced: AnnouncedEpochs | None = None, *, led: int) -> int:
         """`led`: the epoch that begins here, if its leader is this broker."""
         start = self._end
-        walk = FrameWalk(start, segment_bytes=self._segment_bytes, epoch=self._epochs.last)
-        fault = walk.take(data, start)
-        if fault is not None or walk.boundary < start + len(data):
-            reason = walk.reason or "its group goes on behind the bytes that came"
-            raise RecordsDamaged(
-                f"{len(data)} bytes of the log from {start} on are not taken: at log offset {walk.position}: {reason}",
-                log_offset=walk.position,
-            )
+        last = self._epochs.last
+        walk = FrameWalk(start, segment_bytes=self._segment_bytes, epoch=last, announced=announced)
+        if walk.take(data, start) is not None or not walk.is_whole(start + len(data)):
+            what, place = f"{len(data)} bytes of the log from {start} on are not taken", walk.position
+            raise RecordsDamaged(f"{what}: at log offset {place}: {walk.reason}", log_offset=place)
         if not data:
             return start
         self._allow_changes()

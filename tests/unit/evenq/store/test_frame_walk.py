@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenq.store.frame_walk import Fault, FrameWalk
+from evenq.store.frame_walk import AnnouncedEpochs, Fault, FrameWalk
 from evenq.store.record import HEADER_BYTES, MAGIC, PREFIX, REST, VERSION, pack, pack_padding
 
 SEGMENT = 512
@@ -119,3 +119,119 @@ def test_where_a_file_may_end_a_paddings_header_is_enough():
     strict, lenient = (FrameWalk(0, segment_bytes=SEGMENT, short_padding=short) for short in (False, True))
     assert (strict.take(cut, 0), strict.boundary) == (Fault.CUT, 288)
     assert (lenient.take(cut, 0), lenient.boundary) == (None, SEGMENT)
+
+
+# -- the epochs that a leader announces -------------------------------------------------------------------------------
+
+
+def _led(sizes):
+    """A log, the table of its leaders (epoch, end of the log before it), and where its groups end. `sizes` are those of
+    each epoch's records; an epoch without any began and its leader's first record did not come.
+    """
+    data, table, boundaries = bytearray(), [], [0]
+    for epoch, records in enumerate(sizes, 1):
+        table.append((epoch, len(data)))
+        for size in records:
+            rest = SEGMENT - len(data) % SEGMENT
+            if rest < HEADER_BYTES:
+                data += bytes(rest)
+                boundaries.append(len(data))
+            elif HEADER_BYTES + size > rest:
+                data += pack_padding(len(data), rest, epoch=epoch, synced_offset=0, store_ms=7).ljust(rest, b"\0")
+                boundaries.append(len(data))
+            data += pack(
+                kind=2, flags=0, epoch=epoch, topic_id=0, queue_id=0, queue_offset=0, log_offset=len(data),
+                synced_offset=0, store_ms=8, born_ms=8, tag_hash=0, head=bytes(size), system=b"",
+            )  # fmt: skip
+            boundaries.append(len(data))
+    return bytes(data), table, boundaries
+
+
+def _announced(table, start, end):
+    """What the core of the leader says of the records [start, end)."""
+    before = [epoch for epoch, offset in table if offset < start]
+    return AnnouncedEpochs(before[-1] if before else 0, [one for one in table if start <= one[1] < end])
+
+
+def _taken(data, table, start, end, *, last):
+    walk = FrameWalk(start, segment_bytes=SEGMENT, epoch=last, announced=_announced(table, start, end))
+    assert walk.take(memoryview(data)[start:end], start) is None, walk.reason
+    return walk, walk.is_whole(end)
+
+
+EPOCHS = st.lists(st.lists(st.integers(0, SEGMENT - HEADER_BYTES), min_size=1, max_size=5), min_size=2, max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sizes=EPOCHS, seed=st.integers(0, 1 << 30))
+def test_pieces_of_a_leaders_log_have_the_epochs_that_it_announces(sizes, seed):
+    data, table, boundaries = _led(sizes)
+    rng, start, last = random.Random(seed), rng_start(seed, boundaries), 0
+    while start < len(data):
+        end = rng.choice([one for one in boundaries if one > start])
+        walk, whole = _taken(data, table, start, end, last=last)
+        assert whole, walk.reason
+        last = walk.epochs[-1][0] if walk.epochs else last
+        start = end
+
+
+def rng_start(seed, boundaries):
+    """Where a copy begins: at 0, or where a snapshot ends."""
+    return random.Random(~seed).choice([0, 0, *boundaries[:-1]])
+
+
+@settings(max_examples=150, deadline=None)
+@given(sizes=EPOCHS, seed=st.integers(0, 1 << 30))
+def test_bytes_with_other_epochs_than_the_leader_announced_are_refused(sizes, seed):
+    """Of an older log, for example, whose frames are whole and at their place."""
+    data, table, _ = _led(sizes)
+    rng = random.Random(seed)
+    which = rng.randrange(1, len(table))
+    epoch, offset = table[which]
+    plain = FrameWalk(0, segment_bytes=SEGMENT)
+    plain.take(memoryview(data), 0)
+    first = plain.epochs[which][1]
+    early = first - HEADER_BYTES
+    said = [(epoch, first + 1), None]  # later, or nothing
+    said += [(epoch, early)] if early > table[which - 1][1] else []
+    said += [(epoch + 1, offset)] if which == len(table) - 1 else []
+    chosen = rng.choice(said)
+    table[which : which + 1] = [] if chosen is None else [chosen]
+    walk, whole = _taken(data, table, 0, len(data), last=0)
+    assert not whole
+    assert f"epoch {epoch}" in walk.reason or f"epoch {epoch + 1}" in walk.reason
+    assert walk.position >= early
+
+
+def test_records_from_before_the_leaders_table_are_taken_with_any_epochs():
+    data, table, boundaries = _led([[5], [6, 7], [8], [9]])
+    walk, whole = _taken(data, table[3:], 0, len(data), last=0)
+    assert whole, walk.reason
+    walk, whole = _taken(data, [], 0, boundaries[2], last=0)
+    assert whole, walk.reason
+    walk, whole = _taken(data, [(3, table[3][1])], 0, len(data), last=0)
+    assert not whole
+    assert walk.reason == "no record of epoch 3, which the leader has from there on"
+
+
+def test_an_epoch_whose_first_record_did_not_come_has_only_the_rest_of_a_file():
+    first = SEGMENT - HEADER_BYTES - 40  # 40 bytes are left in the file
+    data, table, boundaries = _led([[first], [5], [6]])
+    assert boundaries[2] == SEGMENT
+    walk, whole = _taken(data, table, 0, SEGMENT, last=0)
+    assert (whole, walk.epochs, walk.boundary) == (True, [(1, 0)], SEGMENT)
+    walk, whole = _taken(data, table, SEGMENT, len(data), last=1)  # epoch 2 is announced no more, but is the one before
+    assert (whole, [epoch for epoch, _ in walk.epochs]) == (True, [2, 3])
+    skipped = [(1, 0), (2, SEGMENT - 40), (3, SEGMENT)]  # a copy that had only the zeros of epoch 2 was elected
+    other = data[:SEGMENT] + _led([[first], [], [6]])[0][SEGMENT:]
+    walk, whole = _taken(other, skipped, 0, len(other), last=0)
+    assert whole, walk.reason
+
+
+def test_a_group_that_goes_on_is_not_whole():
+    data, _ = _log([10, 10, 10])  # the second and the third are one
+    walk = FrameWalk(0, segment_bytes=SEGMENT)
+    end = 2 * (HEADER_BYTES + 10)
+    assert walk.take(memoryview(data)[:end], 0) is None
+    assert not walk.is_whole(end)
+    assert walk.reason == "its group goes on behind the bytes that came"

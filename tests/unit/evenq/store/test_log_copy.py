@@ -25,6 +25,7 @@ from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions, checkpoint, epoch_file, log_copy, snapshot
 from evenq.store.disk import RealDisk
 from evenq.store.epoch_file import EpochStarts
+from evenq.store.frame_walk import AnnouncedEpochs
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
 from evenq.store.memory_disk import MemoryDisk
@@ -369,6 +370,31 @@ def test_the_table_keeps_the_last_epochs_up_to_its_limit(monkeypatch):
             again = await follow(disk)
             assert again.epochs == wanted
             await again.close()
+
+    asyncio.run(story())
+
+
+def test_records_of_other_epochs_than_the_leader_announced_are_not_written():
+    """Whole frames at their place, of a file that the leader should no longer read: only the epochs tell (I4)."""
+
+    async def story():
+        disk = MemoryDisk()
+        copy = await follow(disk)
+        await copy.append(made([(1, [10])]), start=0, announced=AnnouncedEpochs(0, ((1, 0),)))
+        end = copy.end
+        old = made([(2, [10, 10])], start=end)
+        for announced, reason in [
+            (AnnouncedEpochs(1, ()), f"at log offset {end}: epoch 2 begins, which the leader does not have there"),
+            (AnnouncedEpochs(1, ((3, end),)), f"at log offset {end}: no record of epoch 3"),
+            (AnnouncedEpochs(1, ((2, end - HEADER_BYTES),)), f"epoch 2 begins, which the leader has at {end - 88}"),
+        ]:
+            with pytest.raises(RecordsDamaged, match=reason) as raised:
+                await copy.append(old, start=end, announced=announced)
+            assert raised.value.log_offset == end
+        assert (copy.end, copy.epochs, len(log_of(disk).rstrip(b"\0")) <= end) == (end, ((1, 0),), True)
+        await copy.append(old, start=end, announced=AnnouncedEpochs(1, ((2, end),)))
+        assert copy.epochs == ((1, 0), (2, end))
+        await copy.close()
 
     asyncio.run(story())
 

@@ -163,8 +163,8 @@ class Follower(Rules):
         if is_empty:
             learned = self._learn_committed(records.committed)
             return learned if is_busy else [*learned, *self._report(wants=True)]
-        if not records.epochs and records.previous_epoch == 0:
-            return []  # their epoch could not be said later
+        # Records without an epoch are of a leader's log with more epochs than its table. They are taken, by a log that
+        # knows of no epoch either: should it have to be matched before one is known, it begins anew.
         if not is_busy:
             self.writing = records
             return [AppendRecords(records)]

@@ -20,6 +20,7 @@ from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import MessageStore, log_damage
 from evenq.store.copy_index import CopyIndex
+from evenq.store.frame_walk import AnnouncedEpochs
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_damage import Repairs
 from evenq.store.record import HEADER_BYTES
@@ -352,9 +353,12 @@ class ReplicaLog:
         at_once = self._sync_each and not more and records.end - records.start <= AT_ONCE_BYTES
         data, start = records.payload, records.start
         assert isinstance(data, bytes)
+        announced = AnnouncedEpochs(records.previous_epoch, records.epochs)
         try:
             end = await self.disk.write(
-                start, lambda: copy.append(data, start=start, then_sync=at_once), is_free=self._has_time
+                start,
+                lambda: copy.append(data, start=start, then_sync=at_once, announced=announced),
+                is_free=self._has_time,
             )
         except (RecordsDamaged, StoreFull) as error:
             self.disk.refused(start, error.message)

@@ -67,6 +67,26 @@ def test_a_log_that_shares_nothing_begins_where_the_leaders_does() -> None:
     assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
 
 
+def test_a_new_copy_takes_records_of_epochs_that_the_leaders_table_no_longer_has() -> None:
+    """Else a group could get no new copy any more once its log has more epochs than a table."""
+    one = matching(EpochTable(), 0)
+    assert reply(one, EpochTable(0, (EpochStart(7, 20), EpochStart(9, 30))), 40) == [Reset(0)]
+    one.emptied(0)
+    for body in (records(0, 10, previous=0), records(10, 15, previous=0)):
+        assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
+        one.copied(body.end)
+    assert one.table.entries == ()
+    body = records(15, 35, epochs=(EpochStart(7, 20), EpochStart(9, 30)), previous=0)
+    assert one.receive(envelope(0, body, epoch=3), 0) == [AppendRecords(body)]
+    one.copied(35)
+    assert one.table.entries == (EpochStart(7, 20), EpochStart(9, 30))
+
+
+def test_a_log_of_which_no_epoch_is_known_yet_begins_anew_when_it_is_matched() -> None:
+    one = matching(EpochTable(), 15)
+    assert reply(one, EpochTable(0, (EpochStart(7, 20), EpochStart(9, 30))), 40) == [Reset(0)]
+
+
 @pytest.mark.parametrize(("number", "session"), [(99, 11), (0, 10)])
 def test_a_reply_to_another_request_or_another_start_is_not_used(number: int, session: int) -> None:
     one = matching(TABLE, 20)
