@@ -11,7 +11,7 @@ JAVA = $$($(BIN)/python tools/java_home.py)
 # Images of containers often set it. Then every server that a test starts, and every worker of pytest, compiles all of its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication grpcio-front replication-model replication-model-search shuffled kubernetes-replicated
+.PHONY: help unit fuzz-front dev lock audit sbom protos fmt lint type arch tidy test sim sim-replicated sim-mutants integration spec compat chaos crowd storage kill-loop verify live live-kills helm kubernetes kubernetes-and-walks spark spark-oldest docs bench bench-store bench-delivery bench-rebalance bench-peers bench-tls bench-connections bench-nats bench-attacks bench-spark bench-spark-idle up demo check clean spark-refused oldest spark-chaos spark-group plain-sends short-chaos verify-replicated replication-faults replication-kills replication-upgrade bench-replication bench-replication-peers grpcio-front replication-model replication-model-search shuffled kubernetes-replicated
 
 # Behind ## stand what one wants to do and what the target does; the groups come in the order of their first target.
 help: ## start | list the targets
@@ -216,6 +216,9 @@ bench-nats: dev ## measure | the wire and the SDK beside NATS JetStream: make be
 
 bench-replication: dev ## measure | three copies beside one with the same flush, catch-up, pauses: make bench-replication ROUNDS=5; needs Go, ten minutes
 	$(BIN)/python benchmarks/replication.py --rounds $(or $(ROUNDS),5)
+
+bench-replication-peers: dev ## measure | three copies beside RocketMQ's SYNC_MASTER with two slaves: make bench-replication-peers ROUNDS=5; needs Java, Maven, Go and 8 GB
+	$(BIN)/python benchmarks/replication_peers.py --rounds $(or $(ROUNDS),5)
 
 bench-spark: dev ## measure | Spark reads from evenq, from Kafka and from nowhere in turn: make bench-spark ROWS=400000 ROUNDS=5
 	JAVA_HOME=$(JAVA) $(BIN)/python benchmarks/spark.py --rows $(or $(ROWS),400000) --rounds $(or $(ROUNDS),5)
