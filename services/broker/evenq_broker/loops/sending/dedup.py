@@ -158,7 +158,12 @@ class Deduplicator:
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, also when the call is broken off meanwhile."""
-        return await asyncio.shield(self._spawn(work, "store a message"))
+        task = self._spawn(work, "store a message")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_mistake)
+            raise
 
     def start(self) -> None:
         """Forget old ids from now on."""
@@ -261,3 +266,9 @@ class Deduplicator:
         if keys:
             key = key_of(keys[-1], digest_of(message.system), topic.topic_id)
             self.recent.entries[key] = pack_place(message.queue_id, message.queue_offset)
+
+
+def _log_mistake(task: asyncio.Task[Any]) -> None:
+    """Its call was broken off, so the outcome reaches no caller. An error of the store is no mistake, any other is."""
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Error):
+        log.error("storing a message failed after its call was broken off", exc_info=error)

@@ -2,6 +2,7 @@
 the first try is under way, after it failed or was broken off, and after a restart."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from evenq_broker.core.sending.plain_sends import PlainSends
 
-from evenq.errors import StoreFull, TooManyRequests
+from evenq.errors import PersistenceTimeout, StoreFull, TooManyRequests
 from evenq.model import MessageType
+from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
@@ -174,8 +176,6 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
         await stage.during(broker.catalog.create_topic("t", queues=1))
         method, result = (SEND, request("one")) if way == "v2" else ("/evenq.v1.Data/Publish", block("one"))
         [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == method]
-        from evenq.serving.rpc import RpcContext
-
         context = RpcContext(method, (), "test", None)
         context.plain = rpc.plain and rpc.plain(result.SerializeToString())
         call = asyncio.ensure_future(rpc.handler(result.SerializeToString(), context))
@@ -188,6 +188,46 @@ def test_the_message_of_a_call_that_was_broken_off_is_found_by_its_retry(run: Ru
         assert (stored(broker), duplicates(broker)) == (1, 1)
 
     run(story)
+
+
+@pytest.mark.parametrize("mistake", [False, True])
+def test_the_outcome_of_a_call_that_was_broken_off_is_in_the_log_only_if_it_is_a_mistake_of_ours(
+    run: Run, monkeypatch: Any, caplog: pytest.LogCaptureFixture, mistake: bool
+) -> None:
+    """A leader that is deposed fails what was sent to it, also where the sender has gone: that is no stack trace."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(**WINDOW)
+        await stage.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.DELAY))
+        held = asyncio.Event()
+
+        async def deposed(*_: Any, **__: Any) -> None:
+            await held.wait()
+            raise ValueError("a slip") if mistake else PersistenceTimeout("epoch 2 began")
+
+        monkeypatch.setattr(broker.ledger.store, "append", deposed)
+        delayed = request("one")
+        delayed.messages[0].system_properties.delivery_timestamp.seconds = stage.clock.now_ms() // 1000 + 60
+        [rpc] = [rpc for rpc in broker.rpcs() if rpc.method == SEND]
+        data = delayed.SerializeToString()
+        context = RpcContext(SEND, (), "test", None)
+        context.plain = rpc.plain and rpc.plain(data)
+        call = asyncio.ensure_future(rpc.handler(data, context))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        held.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gc.collect()
+        monkeypatch.undo()
+
+    run(story)
+    gc.collect()
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == (["storing a message failed after its call was broken off"] if mistake else [])
 
 
 def test_fifo_delayed_and_half_messages_are_stored_once_too(run: Run) -> None:
