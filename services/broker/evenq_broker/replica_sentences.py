@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evenq.errors import StoreError, StorePoisoned
+from evenq.errors import StoreCorrupted, StoreError, StorePoisoned
 
 __all__ = ["copy_ends", "lead_elsewhere", "unusable"]
 
 
 def copy_ends(error: BaseException, broker_name: str, broker_id: int) -> BaseException:
-    """The last words of a copy: `error`, and for a broken disk what the group does and what is to be done."""
+    """The last words of a copy: `error`, and for a disk that is broken or damaged what the group does and what is to be
+    done.
+    """
+    if isinstance(error, StoreCorrupted):
+        return StoreCorrupted(
+            f"copy {broker_id} of {broker_name} ends: {error.message}. When another copy leads (`evenq cluster show`), "
+            "start this one again: it takes damaged records from there. If that does not help, start it with an empty "
+            "folder: it copies everything from the leader",
+            log_offset=error.log_offset,
+        )
     if not isinstance(error, StorePoisoned):
         return error
     return StorePoisoned(

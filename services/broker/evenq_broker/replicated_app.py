@@ -447,7 +447,9 @@ class ReplicatedApp:
 
     def _known_log(self) -> CommittedLog:
         replica = self.driver.replica
-        return CommittedLog(min(replica.hw, replica.end), replica.table, replica.end if replica.leads else 0)
+        matched_end = 0 if self._log is None else self._log.matched_end
+        led_end = replica.end if replica.leads else 0
+        return CommittedLog(min(replica.hw, replica.end), replica.table, led_end, matched_end)
 
     async def _fetch_records(self, copy: int, wanted: WantedRecords) -> bytes:
         """See RecordRepair. Raises Error."""

@@ -21,6 +21,7 @@ from evenq.store import (
     copied_mark,
     epoch_file,
     index_file,
+    log_damage,
     log_tail,
     segment,
     snapshot,
@@ -166,8 +167,12 @@ class _Opening:
             file_end = start + min(file.size(), self._segment_bytes)
             piece_bytes = PIECE_BYTES
             while walk.position < file_end:
-                data = file.pread(min(piece_bytes, file_end - walk.position), walk.position - start)
-                fault = walk.take(memoryview(data), walk.position)
+                at, size = walk.position, min(piece_bytes, file_end - walk.position)
+                data, failure = log_damage.read_readable(file, size, at - start)
+                fault = walk.take(memoryview(data), at)
+                # Whether it was torn is not known, so it is not cut, wherever it lies; another copy may repair it.
+                if failure is not None and fault in {None, Fault.CUT} and walk.position <= at + len(data):
+                    raise log_damage.unreadable(self._disk, self._segment_bytes, walk.position, failure) from failure
                 if fault is None:
                     continue
                 if fault is not Fault.CUT or walk.lacks > file_end - walk.position:

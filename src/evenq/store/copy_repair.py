@@ -38,8 +38,8 @@ class CopyRepair:
 
     async def rewrite(self, start: int, data: bytes) -> None:
         """Put whole records, checked by `log_damage.fault_of`, where the log has damaged ones; all of it is committed
-        and lies in one file. On disk when it returns. Raises StoreError if the log does not reach there (any more),
-        StoreFull, StorePoisoned.
+        and lies in one file. On disk when it returns. Raises StoreError if the log does not reach there (any more) or
+        `log_damage.rewrite` refuses, StoreFull, StorePoisoned.
         """
         await self._run(lambda: self._rewrite(start, data))
 

@@ -118,8 +118,8 @@ class LeaderSide:
 
     async def rewrite(self, start: int, data: bytes) -> None:
         """Put whole records, checked by `log_damage.fault_of`, where the log has damaged ones; all of it is committed
-        and lies in one file. On disk when it returns. Raises StoreError if retention let them go or
-        there is no space, StorePoisoned.
+        and lies in one file. On disk when it returns. Raises StoreError if retention let them go,
+        there is no space, or `log_damage.rewrite` refuses, StorePoisoned.
         """
         await self._written(lambda: log_damage.rewrite(self._disk, self.identity.segment_bytes, start, data))
 
@@ -131,9 +131,11 @@ class LeaderSide:
         was harms nobody but who wanted it.
         """
 
-        def tried() -> OSError | None:
+        def tried() -> OSError | StoreError | None:
             try:
                 write()
+            except StoreError as error:
+                return error
             except OSError as error:
                 # Given back and not raised: what is raised on that thread stops the store.
                 if error.errno in FULL or isinstance(error, FileNotFoundError):
@@ -142,6 +144,8 @@ class LeaderSide:
             return None
 
         error = await self._flusher.blocking(tried)
+        if isinstance(error, StoreError):
+            raise error
         if error is not None:
             raise StoreError(f"{self._disk.describe('')} cannot be repaired now: {error}") from error
 

@@ -26,14 +26,20 @@ __all__ = [
     "check_records",
     "count_records",
     "fault_of",
+    "read_readable",
     "read_whole_records",
     "rewrite",
+    "unreadable",
 ]
 
 PIECE_BYTES: Final = 256 << 10
 """In one step: more would keep the loop from the interpreter."""
 BLOCK_BYTES: Final = 4_096
 """What a disk that cannot read a piece is asked for instead: a sector that it lost takes no others along."""
+LOST: Final = bytes.fromhex("a7d10c5ee2943bf86c1f87ba45d97013")
+"""In place of what the disk cannot read. Zeros would be right within a padding, or a message of zeros, and would hide
+that it cannot be read.
+"""
 MAGIC_PLACE: Final = 4
 """Bytes from a record's begin to its magic."""
 
@@ -100,7 +106,7 @@ class LogScan:
         file = self._disk.open(path_of(self.start))
         try:
             size = min(self._piece_bytes, self.end - walk.position)
-            data = read_tolerant(file, size, walk.position - self.start)
+            data = read_tolerant(file, size, walk.position - self.start, lost=LOST)
             self._piece_bytes = PIECE_BYTES
             fault = walk.take(memoryview(data), walk.position)
             if fault is None:
@@ -152,20 +158,53 @@ class LogScan:
         return name_of_place(self._disk, self._segment_bytes, log_offset)
 
 
-def read_tolerant(file: File, size: int, position: int) -> bytes:
-    """`size` bytes of a file; zeros for what it lacks and for what the disk cannot read: no record is made of them."""
+def read_tolerant(file: File, size: int, position: int, *, lost: bytes = b"\0") -> bytes:
+    """`size` bytes of a file; zeros for what it lacks, and `lost` over and over for what the disk cannot read: neither
+    makes a record.
+    """
     try:
         return file.pread(size, position).ljust(size, b"\0")
     except OSError:
         if size <= BLOCK_BYTES:
-            return bytes(size)
+            return (lost * -(-size // len(lost)))[:size]
     blocks = []
     while size:
         block = min(size, BLOCK_BYTES - position % BLOCK_BYTES)
-        blocks.append(read_tolerant(file, block, position))
+        blocks.append(read_tolerant(file, block, position, lost=lost))
         position += block
         size -= block
     return b"".join(blocks)
+
+
+def read_readable(file: File, size: int, position: int) -> tuple[bytes, OSError | None]:
+    """`size` bytes of a file, fewer at its end; or what lies before the first block that the disk cannot read, and why.
+    No more than two reads fail: a disk may take a long time for each.
+    """
+    try:
+        return file.pread(size, position), None
+    except OSError:
+        pass  # which part of it?
+    blocks: list[bytes] = []
+    while size:
+        block = min(size, BLOCK_BYTES - position % BLOCK_BYTES)
+        try:
+            data = file.pread(block, position)
+        except OSError as error:
+            return b"".join(blocks), error
+        blocks.append(data)
+        if len(data) < block:
+            break
+        position += block
+        size -= block
+    return b"".join(blocks), None
+
+
+def unreadable(disk: Disk, segment_bytes: int, log_offset: int, error: OSError) -> StoreCorrupted:
+    """What a sector that the disk lost is for those who read the log: damage, which another copy may repair."""
+    return StoreCorrupted(
+        f"{name_of_place(disk, segment_bytes, log_offset)} cannot be read: {error}; restore the folder from a copy",
+        log_offset=log_offset,
+    )
 
 
 def fault_of(
@@ -237,13 +276,30 @@ def check_records(data: bytes, start: int, *, segment_bytes: int) -> None:
 
 def rewrite(disk: Disk, segment_bytes: int, start: int, data: bytes) -> None:
     """Put whole records, checked by `fault_of`, where the log has them, durably. They lie in one file, and nobody else
-    writes there. Raises FileNotFoundError, OSError.
+    writes there. Raises FileNotFoundError, OSError; StoreError, and nothing is written, if they begin or end within a
+    block that the disk cannot read.
     """
     file_start, position = segment_of(start, segment_bytes)
     assert position + len(data) <= segment_bytes, "of one file"
     file = disk.open(path_of(file_start))
     try:
+        for edge in (position, position + len(data)):
+            _check_block(disk, segment_bytes, file, file_start, edge)
         file.pwrite([data], position)
         file.sync()
     finally:
         file.close()
+
+
+def _check_block(disk: Disk, segment_bytes: int, file: File, file_start: int, edge: int) -> None:
+    """The system reads a block of which it is to write a part, and a write that fails stops the store."""
+    if edge % BLOCK_BYTES == 0:
+        return
+    try:
+        file.pread(1, edge)
+        file.pread(1, edge - 1)
+    except OSError as error:
+        place = name_of_place(disk, segment_bytes, file_start + edge - edge % BLOCK_BYTES)
+        raise StoreError(
+            f"the {BLOCK_BYTES} bytes from {place} on cannot be read, so no part of them can be written: {error}"
+        ) from error

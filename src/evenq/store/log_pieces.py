@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError, WithinRecord
-from evenq.store import last_record
+from evenq.store import last_record, log_damage
+from evenq.store.descriptors import NO_FILES
 from evenq.store.disk import Disk
 from evenq.store.files import ReadFiles
 from evenq.store.record import FLAG_MORE, FRAME_FIELDS, HEADER_BYTES, MAGIC, PADDING
@@ -45,9 +46,9 @@ class LogPieces:
         """Whole groups from `start` on, padding included: at most `bytes_max`, but at least one group, however large,
         and never beyond `end`. Both must be places between groups, `end` not behind the log's; b"" if they are equal.
 
-        Blocks on the disk. Raises StoreCorrupted for a place without a record, WithinRecord if the log is whole there
-        and no group ends at `start`, and StoreError if the file is not there (any more) or no group ends between the
-        two.
+        Blocks on the disk. Raises StoreCorrupted for a place without a record or that cannot be read, WithinRecord if
+        the log is whole there and no group ends at `start`, and StoreError if the file is not there (any more) or no
+        group ends between the two.
         """
         if start >= end:
             return b""
@@ -163,7 +164,11 @@ class LogPieces:
                 f"{self._disk.describe(path_of(file_start))} is not there: the log begins later, or ends before"
             ) from error
         except OSError as error:
-            raise StoreError(f"{self._name(file_start + position)} cannot be read: {error}") from error
+            log_offset = file_start + position
+            # Without a file descriptor: nothing is wrong with the log.
+            if error.errno in NO_FILES:
+                raise StoreError(f"{self._name(log_offset)} cannot be read: {error}") from error
+            raise log_damage.unreadable(self._disk, self._segment_bytes, log_offset, error) from error
 
     def _name(self, log_offset: int) -> str:
         file_start, position = segment_of(log_offset, self._segment_bytes)

@@ -16,7 +16,7 @@ from typing import Final
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.failpoints import passing
-from evenq.store import consume_queue, log_tail, segment, snapshot
+from evenq.store import consume_queue, log_damage, log_tail, segment, snapshot
 from evenq.store.checkpoint import Checkpoint
 from evenq.store.consume_queue import ENTRY, ConsumeQueue
 from evenq.store.disk import Disk, File
@@ -204,7 +204,9 @@ class Recovery:
         segment_end = start + self._segment_bytes
         piece_bytes = self._piece_bytes
         while segment_end - position >= HEADER_BYTES:
-            data = memoryview(file.pread(min(piece_bytes, file_end - position), position - start))
+            size = min(piece_bytes, file_end - position)
+            readable, failure = log_damage.read_readable(file, size, position - start)
+            data = memoryview(readable)
             taken, states, sealed = self._take(data, position)
             yield states
             if self._unfiled >= FILING_ENTRIES:
@@ -216,6 +218,9 @@ class Recovery:
             if taken:
                 piece_bytes = self._piece_bytes
                 continue
+            # Whether it was torn is not known, so it is not cut; another copy may repair it.
+            if failure is not None:
+                raise log_damage.unreadable(self._disk, self._segment_bytes, position, failure) from failure
             claimed = size_at(data, 0)
             if len(data) < claimed <= file_end - position:
                 piece_bytes = claimed  # one frame larger than a piece

@@ -21,6 +21,8 @@ from evenq.store.memory_disk import MemoryDisk, MemoryFile
 __all__ = ["FaultDisk", "FaultFile", "Keep"]
 
 SECTOR_BYTES: Final = 512
+BLOCK_BYTES: Final = 4_096
+"""What a system reads and writes at once: a lost sector takes its block along."""
 
 
 class Keep(StrEnum):
@@ -35,24 +37,44 @@ class Keep(StrEnum):
 
 
 class FaultFile(MemoryFile):
-    """A file with a written and a synced side."""
+    """A file with a written and a synced side. Blocks of it may be lost: they cannot be read, nor written in part, until
+    they are written as a whole.
+    """
 
-    __slots__ = ("pending", "synced")
+    __slots__ = ("lost", "pending", "synced")
 
     def __init__(self, disk: FaultDisk) -> None:
         super().__init__(disk)
         self.synced = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         """Unsynced changes in order: (offset, bytes), or (size, None) for a truncation."""
+        self.lost: set[int] = set()
+        """Numbers of the blocks that cannot be read."""
 
     @property
     def _faults(self) -> FaultDisk:
         assert isinstance(self.disk, FaultDisk)
         return self.disk
 
+    def lose(self, place: int) -> None:
+        """The sector of this byte cannot be read any more."""
+        self.lost.add(place // BLOCK_BYTES)
+
+    def _lost_in(self, offset: int, size: int) -> set[int]:
+        return self.lost.intersection(range(offset // BLOCK_BYTES, -(-(offset + size) // BLOCK_BYTES)))
+
+    def pread(self, size: int, offset: int) -> bytes:
+        if self.lost and self._lost_in(offset, min(size, max(0, len(self.data) - offset))):
+            self._faults.fail(errno.EIO)
+        return super().pread(size, offset)
+
     def pwrite(self, parts: Sequence[bytes | bytearray], offset: int) -> None:
         data = b"".join(parts)
         cut = self._faults.step("write")
+        for block in self._lost_in(offset, len(data)):
+            if offset > block * BLOCK_BYTES or offset + len(data) < (block + 1) * BLOCK_BYTES:
+                self._faults.fail(errno.EIO)  # the rest of the block has to be read for it
+            self.lost.discard(block)
         if cut is not None:
             self._put(data[:cut], offset)
             self._faults.fail(errno.EIO)
@@ -70,6 +92,7 @@ class FaultFile(MemoryFile):
     def truncate(self, size: int) -> None:
         self._faults.step("truncate")
         super().truncate(size)
+        self.lost = {block for block in self.lost if block * BLOCK_BYTES < size}
         self.pending.append((size, None))
 
     def sync(self) -> None:
@@ -200,6 +223,7 @@ class FaultDisk(MemoryDisk):
             fresh = FaultFile(found)
             fresh.data = file.left(keep, rng)
             fresh.synced = bytearray(fresh.data)
+            fresh.lost = {block for block in file.lost if block * BLOCK_BYTES < len(fresh.data)}
             found.bytes_used += len(fresh.data)
             found.files[name] = found._names[name] = fresh
         return found

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from evenq_proofs.fault_disk import FaultDisk, FaultFile, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, FaultFile, Keep
 
 from evenq.store import copied_mark
 from evenq.store.memory_disk import MemoryDisk
@@ -15,15 +15,17 @@ __all__ = ["Flip", "Keep", "SimDisk"]
 
 LOG_FOLDER = "commitlog/"
 SNAPSHOT_FOLDER = "snapshot/"
+UNREADABLE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A damaged byte of a file, and what it became."""
+    """A damaged byte of a file, and what it became; or one whose sector was lost."""
 
     name: str
     place: int
     byte: int
+    """UNREADABLE: it cannot be read, with its block."""
 
     @property
     def log_offset(self) -> int:
@@ -31,7 +33,7 @@ class Flip:
         return int(self.name.removeprefix(LOG_FOLDER)) + self.place
 
     def __str__(self) -> str:
-        return f"{self.name} at {self.place}"
+        return f"{self.name} at {self.place}" + ", which cannot be read" * (self.byte == UNREADABLE)
 
 
 class SimDisk(FaultDisk):
@@ -94,6 +96,26 @@ class SimDisk(FaultDisk):
         file.synced[place] = file.data[place]
         return Flip(name, place, file.data[place])
 
+    def lose(self, rng: random.Random) -> Flip | None:
+        """Lose a sector of the log that lies before what a start knows to be on disk, and before the newest few KiB; None:
+        there is none yet.
+        """
+        before, blocks = self.vouched_end(), []
+        for name in sorted(name for name in self.files if name.startswith(LOG_FOLDER)):
+            file = self.files[name]
+            assert isinstance(file, FaultFile)
+            end = min(len(file.synced), before - int(name.removeprefix(LOG_FOLDER))) - 8_192
+            blocks += [(name, block * BLOCK_BYTES) for block in range(max(0, end) // BLOCK_BYTES)]
+        return self.lose_at(*rng.choice(blocks)) if blocks else None
+
+    def lose_at(self, name: str, place: int) -> Flip | None:
+        """Lose the sector of this byte, if it is synced; None: it is not."""
+        file = self.files.get(name)
+        if not isinstance(file, FaultFile) or place + BLOCK_BYTES > min(len(file.data), len(file.synced)):
+            return None
+        file.lose(place)
+        return Flip(name, place, UNREADABLE)
+
     def vouched_end(self) -> int:
         """Log offset up to which files that a loss of power leaves say that the log was on disk. What a start finds damaged
         behind it may be a torn write to it.
@@ -109,6 +131,8 @@ class SimDisk(FaultDisk):
     def shows(self, flip: Flip) -> bool:
         """Whether the damage is there still."""
         file = self.files.get(flip.name)
+        if flip.byte == UNREADABLE:
+            return isinstance(file, FaultFile) and flip.place // BLOCK_BYTES in file.lost
         return file is not None and flip.place < len(file.data) and file.data[flip.place] == flip.byte
 
     def log_files(self) -> dict[str, bytes]:

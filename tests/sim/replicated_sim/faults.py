@@ -40,6 +40,7 @@ class GroupFaults:
         self._healing: list[asyncio.Task[None]] = []
         self._moments = Moments(self)
         self._rot_rng = random.Random(f"rot {world.plan.seed}")
+        self._sector_rng = random.Random(f"lost sectors {world.plan.seed}")
 
     async def play(self) -> None:
         """All steps, then everything is made whole."""
@@ -102,6 +103,8 @@ class GroupFaults:
                 await self._power_all(lasts_ms)
             case "rot":
                 await self._rot(copy)
+            case "lost sector":
+                await self._lose_sector(copy, lasts_ms)
             case _ if what in MOMENTS:
                 await self._moments.play(what, lasts_ms)
             case _:
@@ -182,6 +185,38 @@ class GroupFaults:
             self._flip(other, other.disk.flip_at(flip.name, flip.place, rng.randrange(8)))
         if flip is not None and rng.random() < 0.7:  # soon, or when the play is over
             await asyncio.gather(*(self.world.read_at(one, flip) for one in (copy, other)))
+
+    async def _lose_sector(self, copy: Copy, lasts_ms: int) -> None:
+        """A disk cannot read a place of the log any more, perhaps a second one neither: readers meet it, or a start."""
+        rng, world, app, process = self._sector_rng, self.world, copy.app, copy.process
+        if (
+            app is None
+            or app._driver is None
+            or process is None
+            or copy.busy
+            or not copy.alive
+            or not self.may_destroy(copy)
+        ):
+            world.note(NOT_NOW)
+            return
+        other = world.copies[app._other_copies()[0]]
+        lost = copy.disk.lose(rng)
+        self._flip(copy, lost)
+        record = world.place.record
+        all_in_sync = record is not None and len(record.isr) == len(world.copies)
+        if (
+            lost is not None
+            and all_in_sync
+            and lost.log_offset + 8_192 < other.disk.vouched_end()
+            and rng.random() < 0.5
+        ):
+            self._flip(other, other.disk.lose_at(lost.name, lost.place))
+        then = rng.choice(("read", "start", "later"))
+        if lost is not None and then == "read":
+            await asyncio.gather(*(world.read_at(one, lost) for one in (copy, other)))
+        elif lost is not None and then == "start":
+            with copy.held():
+                await self._held("kill", copy, process, lasts_ms)
 
     def _kept(self) -> Keep:
         return self.world.rng.choice((Keep.NONE, Keep.SOME))

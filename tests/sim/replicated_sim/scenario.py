@@ -19,8 +19,9 @@ NETS = {
     "record away": 2, "record cut": 3, "record unclear": 3, "record stale": 1, "leader and record": 2, "clock": 1,
 }  # fmt: skip
 ROT = "rot"  # bits turn under a running broker, in some of the plays, beside what is drawn by weight
+SECTOR = "lost sector"  # a disk cannot read a place, in some of the plays, beside what is drawn by weight
 RETIRE = "retire"  # who is elected is stopped in order, in some of the plays, beside what is drawn by weight
-KINDS = (*{**NODES, **NETS}, ROT, RETIRE)
+KINDS = (*{**NODES, **NETS}, ROT, SECTOR, RETIRE)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
 OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
@@ -104,6 +105,14 @@ def _retirements(seed: int, last_ms: int) -> list[GroupStep]:
     return [GroupStep(at_ms, RETIRE, "leader", rng.choice((100, 1_000))) for at_ms in times]
 
 
+def _lost_sectors(seed: int, last_ms: int) -> list[GroupStep]:
+    """In one seed of eight, beside all else; by this draw in none of those that are known to find a planted fault."""
+    rng = random.Random(f"group lost sectors, 112: {seed}")
+    if rng.random() >= 1 / 8:
+        return []
+    return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), SECTOR, rng.choice(TARGETS), 100) for _ in range(3)]
+
+
 def _outage(seed: int) -> Outage | None:
     """In five seeds of eight."""
     rng = random.Random(f"group outage {seed}")
@@ -127,7 +136,8 @@ def group_plan(seed: int) -> GroupPlan:
         at_ms += rng.choice((0, 5, 50, 300, 1_000, 2_500, 4_000)) + rng.randint(0, 300)
         lasts_ms = rng.choice((100, 300, 1_000, 2_500, 4_500))
         steps.append(GroupStep(at_ms, rng.choice(kinds), rng.choice(TARGETS), lasts_ms))
-    steps = sorted([*steps, *_rot(seed, at_ms), *_retirements(seed, at_ms)], key=lambda step: step.at_ms)
+    beside = [*_rot(seed, at_ms), *_lost_sectors(seed, at_ms), *_retirements(seed, at_ms)]
+    steps = sorted([*steps, *beside], key=lambda step: step.at_ms)
     return GroupPlan(
         seed=seed,
         mode="sync" if rng.random() < 0.7 else "memory",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evenq_broker.replica_sentences import copy_ends, lead_elsewhere
 
-from evenq.errors import StoreCorrupted, StorePoisoned
+from evenq.errors import StoreCorrupted, StoreError, StorePoisoned
 
 
 def test_a_broken_disk_says_what_the_group_does_and_what_is_to_be_done() -> None:
@@ -16,8 +16,18 @@ def test_a_broken_disk_says_what_the_group_does_and_what_is_to_be_done() -> None
         assert part in text
 
 
+def test_damage_that_ends_a_copy_says_what_to_do_with_it() -> None:
+    error = copy_ends(StoreCorrupted("commitlog/0 is damaged", log_offset=7), "broker-a", 2)
+    assert isinstance(error, StoreCorrupted)
+    assert error.log_offset == 7
+    text = str(error)
+    assert text.startswith("copy 2 of broker-a ends: commitlog/0 is damaged. ")
+    for part in ("`evenq cluster show`", "start this one again", "an empty folder"):
+        assert part in text
+
+
 def test_another_error_stays_as_it_is() -> None:
-    error = StoreCorrupted("commitlog/0 is damaged")
+    error = StoreError("the folder is of another broker")
     assert copy_ends(error, "broker-a", 2) is error
 
 

@@ -130,7 +130,8 @@ class Clients:
         numbers = self._sending([body for body, _ in made])
         request = service_pb2.SendMessageRequest(messages=[message for _, message in made])
         answer = await self._call(V2 + "SendMessage", request, service_pb2.SendMessageResponse, settles=True)
-        for number, entry in zip(numbers, answer.entries, strict=True):
+        entries = answer.entries or [answer] * len(numbers)  # a call that fails as a whole has none
+        for number, entry in zip(numbers, entries, strict=True):
             if entry.status.code == OK:
                 self._recorder.ok(number)
             else:

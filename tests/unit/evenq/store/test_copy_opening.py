@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 
 from evenq.errors import StoreCorrupted, StoreError
 from evenq.runtime.clock import FakeClock
@@ -167,5 +167,42 @@ def test_damage_in_a_group_that_only_a_record_behind_it_vouches_for_is_said_to_b
             await follow(image)
         assert caught.value.log_offset == damaged > begin
         await opened.store.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("vouched", [True, False])
+def test_a_record_that_the_disk_cannot_read_is_damage_of_its_place_and_is_never_cut(vouched, monkeypatch):
+    """Decision 94: another copy may repair it, and that it cannot be read says not that it was torn."""
+    segment_bytes = 8 * BLOCK_BYTES
+    monkeypatch.setattr(copy_opening, "PIECE_BYTES", 5 * BLOCK_BYTES)
+
+    async def opened(disk):
+        return await LogCopy.open(
+            None, StoreOptions(), clock=FakeClock(), disk=disk, broker_name="broker-a", segment_bytes=segment_bytes
+        )
+
+    async def story():
+        disk = FaultDisk()
+        copy = await opened(disk)
+        ends = [await copy.append_epoch_start(epoch, bytes(1_000 + epoch), 0) for epoch in range(1, 60)]
+        starts = [0, *ends[:-1]]
+        end = copy.end
+        await copy.close()
+        if not vouched:
+            MarkFile(disk).write(Mark(), durable=True)
+        named = set()
+        for block in range(1, end // BLOCK_BYTES):
+            image = disk.crash(Keep.ALL, random.Random(0))
+            place = block * BLOCK_BYTES
+            image.files[f"commitlog/{place // segment_bytes * segment_bytes:020d}"].lose(place % segment_bytes)
+            before = {path: bytes(file.data) for path, file in image.files.items() if path.startswith("commitlog")}
+            with pytest.raises(StoreCorrupted, match=r"cannot be read: \[Errno 5\]") as raised:
+                await opened(image)
+            assert place - 1_200 < raised.value.log_offset < place + BLOCK_BYTES
+            named.add(raised.value.log_offset)
+            assert {path: bytes(image.files[path].data) for path in before} == before
+        assert len(named) >= end // BLOCK_BYTES - 3
+        assert named <= {*starts, *(start + -start % segment_bytes for start in starts)}
 
     asyncio.run(story())

@@ -7,7 +7,7 @@ import errno
 import random
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
 from evenq.store import Append, FlushMode
@@ -329,3 +329,27 @@ def test_every_flipped_byte_after_a_clean_stop_is_found(open_store, message):
         assert caught > 500
 
     asyncio.run(scenario())
+
+
+def test_a_lost_block_can_neither_be_read_nor_written_in_part_until_it_is_written_as_a_whole():
+    disk = FaultDisk()
+    file = disk.open("f", create=True)
+    file.pwrite([bytes(3 * BLOCK_BYTES)], 0)
+    file.sync()
+    disk.sync_folder("")
+    file.lose(BLOCK_BYTES + 7)
+    assert file.pread(BLOCK_BYTES, 0) == file.pread(BLOCK_BYTES, 2 * BLOCK_BYTES) == bytes(BLOCK_BYTES)
+    for size, place in ((1, BLOCK_BYTES), (1, 2 * BLOCK_BYTES - 1), (3 * BLOCK_BYTES, 0)):
+        with pytest.raises(OSError, match="Errno 5"):
+            file.pread(size, place)
+    for size, place in ((BLOCK_BYTES, BLOCK_BYTES - 1), (BLOCK_BYTES, BLOCK_BYTES + 1)):
+        with pytest.raises(OSError, match="Errno 5"):
+            file.pwrite([bytes(size)], place)
+    later = disk.crash(Keep.NONE, random.Random(1)).open("f")
+    with pytest.raises(OSError, match="Errno 5"):
+        later.pread(1, BLOCK_BYTES)
+    later.pwrite([b"x" * (BLOCK_BYTES + 2)], BLOCK_BYTES - 1)
+    assert later.pread(2, BLOCK_BYTES) == b"xx"
+    later.lose(2 * BLOCK_BYTES)
+    later.truncate(2 * BLOCK_BYTES)
+    assert later.pread(BLOCK_BYTES, BLOCK_BYTES)[:2] == b"xx"

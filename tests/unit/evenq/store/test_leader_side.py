@@ -8,13 +8,14 @@ import random
 import threading
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 
 from evenq.errors import (
     Error,
     HaNotAvailable,
     PersistenceTimeout,
     PreconditionFailed,
+    StoreError,
     StoreFull,
     StorePoisoned,
     TooManyRequests,
@@ -926,3 +927,25 @@ def test_every_error_can_be_told_to_many(open_store, message):
         assert (str(call.exception()), call.exception().leader) == ("gone", "broker-b")
 
     asyncio.run(story())
+
+
+def test_a_repair_that_would_write_a_part_of_a_lost_block_is_refused_and_the_store_goes_on(open_store, message):
+    """Decision 94: a leader that stopped for it would not come back, for its start would meet the same block."""
+
+    async def scenario():
+        disk = FaultDisk()
+        opened = await open_store(disk, segment_bytes=8 * BLOCK_BYTES)
+        for _ in range(20):
+            await opened.store.append([message(bytes(1_000))])
+        file = disk.files[f"commitlog/{0:020d}"]
+        right = bytes(file.data[: 3 * BLOCK_BYTES])
+        file.lose(BLOCK_BYTES)
+        with pytest.raises(StoreError, match="no part of them can be written") as raised:
+            await opened.store.rewrite(BLOCK_BYTES - 5, right[BLOCK_BYTES - 5 : BLOCK_BYTES + 5])
+        assert not isinstance(raised.value, StorePoisoned)
+        await opened.store.append([message(b"goes on")])
+        await opened.store.rewrite(0, right)
+        assert not file.lost
+        await opened.store.close()
+
+    asyncio.run(scenario())

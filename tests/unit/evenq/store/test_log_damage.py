@@ -6,7 +6,7 @@ import errno
 from bisect import bisect_right
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk
 from evenq_proofs.made_log import MadeLog, made_log, put_log
 
 from evenq.errors import StoreCorrupted, StoreError
@@ -16,11 +16,12 @@ from evenq.store.log_damage import (
     check_records,
     count_records,
     fault_of,
+    read_readable,
     read_whole_records,
     rewrite,
 )
 from evenq.store.memory_disk import MemoryFile
-from evenq.store.record import HEADER_BYTES, MESSAGE, STATE, pack
+from evenq.store.record import HEADER_BYTES, MESSAGE, STATE, pack, pack_padding
 from evenq.store.segment import path_of
 
 LOG = made_log()
@@ -95,6 +96,73 @@ def test_a_file_that_is_too_short_or_that_the_disk_cannot_read_in_a_place_is_dam
     monkeypatch.setattr(MemoryFile, "pread", unreadable)
     [part] = parts_of(disk, 0)
     assert part.start <= 300 < part.end
+
+
+def test_a_sector_that_is_lost_within_zeros_is_damage_although_zeros_would_be_right_there() -> None:
+    """A body of zeros fits its checksum, and a padding is zeros: only the disk says that they cannot be read."""
+    disk, size = FaultDisk(), 8 * BLOCK_BYTES
+    first = pack(
+        kind=MESSAGE, flags=0, epoch=1, topic_id=1, queue_id=0, queue_offset=0, log_offset=0, synced_offset=0, store_ms=1,
+        born_ms=1, tag_hash=0, head=bytes(3 * BLOCK_BYTES), system=b"",
+    )  # fmt: skip
+    padding = pack_padding(len(first), size - len(first), epoch=1, synced_offset=0, store_ms=1)
+    file = disk.open(path_of(0), create=True)
+    file.pwrite([first, padding.ljust(size - len(first), b"\0")], 0)
+    scan = LogScan(disk, size, 0, size)
+    while not scan.done:
+        assert scan.step() is None
+    for lost, start, end in ((1, 0, len(first)), (6, len(first), size)):
+        file.lose(lost * BLOCK_BYTES)
+        scan, parts = LogScan(disk, size, 0, size), []
+        while not scan.done:
+            part = scan.step()
+            if part is not None:
+                parts.append((part.start, part.end))
+                scan.pass_over(part)
+        assert parts == [(start, end)]
+        rewrite(disk, size, start, (first + padding.ljust(size - len(first), b"\0"))[start:end])
+        assert not file.lost
+
+
+def test_records_that_begin_or_end_within_a_lost_block_are_not_written() -> None:
+    """The system would have to read the rest of it, the write would fail, and a write that fails stops the store."""
+    disk = FaultDisk()
+    file = disk.open(path_of(0), create=True)
+    file.pwrite([b"-" * (4 * BLOCK_BYTES)], 0)
+    file.lose(BLOCK_BYTES)
+    for start, end in ((BLOCK_BYTES + 1, 3 * BLOCK_BYTES), (0, 2 * BLOCK_BYTES - 1)):
+        with pytest.raises(StoreError, match=r"from .*at byte 4096 .* on cannot be read, so no part of them"):
+            rewrite(disk, 4 * BLOCK_BYTES, start, b"x" * (end - start))
+    assert bytes(file.data) == b"-" * (4 * BLOCK_BYTES)
+    for start, end in ((BLOCK_BYTES, 2 * BLOCK_BYTES), (BLOCK_BYTES - 1, 2 * BLOCK_BYTES + 1), (7, 4 * BLOCK_BYTES)):
+        file.lose(BLOCK_BYTES)
+        rewrite(disk, 4 * BLOCK_BYTES, start, b"x" * (end - start))
+        assert file.pread(end - start, start) == b"x" * (end - start)
+
+
+def test_what_lies_before_a_lost_sector_is_read_and_it_is_tried_twice_at_most(monkeypatch) -> None:
+    disk, data = FaultDisk(), bytes(range(256)) * 96
+    file = disk.open("f", create=True)
+    file.pwrite([data], 0)
+    assert read_readable(file, len(data) + 9, 0) == (data, None)
+    for block in range(2, 6):
+        file.lose(block * BLOCK_BYTES)
+    failed = 0
+    read = FaultDisk.fail
+
+    def counted(disk: FaultDisk, number: int) -> None:
+        nonlocal failed
+        failed += 1
+        read(disk, number)
+
+    monkeypatch.setattr(FaultDisk, "fail", counted)
+    for start in (0, 5, BLOCK_BYTES, 2 * BLOCK_BYTES - 1, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES + 1):
+        failed = 0
+        readable, error = read_readable(file, len(data) - start, start)
+        assert readable == data[start : max(start, 2 * BLOCK_BYTES)]
+        assert error is not None
+        assert error.errno == errno.EIO
+        assert failed == 2
 
 
 def test_nothing_at_or_behind_the_end_is_looked_at() -> None:

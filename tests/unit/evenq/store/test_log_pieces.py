@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 
@@ -130,12 +131,17 @@ def test_a_file_that_is_gone_is_named_and_is_no_damage(written):
     assert not isinstance(raised.value, StoreCorrupted)
 
 
-def test_a_disk_that_cannot_be_read_is_told_as_an_error_of_the_store(written, monkeypatch):
+def test_what_the_disk_cannot_read_is_damage_and_a_lack_of_descriptors_is_none(written, monkeypatch):
     disk, log = written(disk=FaultDisk())
     pieces = LogPieces(disk, SEGMENT)
     monkeypatch.setattr("evenq_proofs.fault_disk.FaultFile.pread", lambda *_: disk.fail(5))
-    with pytest.raises(StoreError, match=r"log offset 0\) cannot be read: \[Errno 5\]"):
+    with pytest.raises(StoreCorrupted, match=r"log offset 0\) cannot be read: \[Errno 5\].*restore") as raised:
         pieces.read(0, log.boundaries[-1], 100)
+    assert raised.value.log_offset == 0
+    monkeypatch.setattr("evenq_proofs.fault_disk.FaultFile.pread", lambda *_: disk.fail(errno.EMFILE))
+    with pytest.raises(StoreError, match=r"log offset 0\) cannot be read: \[Errno 24\]") as raised:
+        pieces.read(0, log.boundaries[-1], 100)
+    assert not isinstance(raised.value, StoreCorrupted)
 
 
 def test_the_epoch_of_each_record_is_told(written):

@@ -10,9 +10,9 @@ import random
 import re
 
 import pytest
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 
-from evenq.errors import StoreError, StoreLocked
+from evenq.errors import StoreCorrupted, StoreError, StoreLocked
 from evenq.runtime.clock import FakeClock
 from evenq.store import checkpoint, record
 
@@ -282,5 +282,34 @@ def test_a_folder_that_cannot_be_written_is_refused_and_left_as_it_was(open_stor
         disk.faults_of.clear()
         assert {path: bytes(disk.files[path].data) for path in before} == before
         await served(open_store, disk)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_record_that_the_disk_cannot_read_is_refused_by_its_place_and_nothing_is_cut(open_store, message, clean):
+    """Decision 94: it may be there again with the next start, or come from another copy."""
+
+    async def scenario():
+        disk = await filled(open_store, message, clean=clean, segment_bytes=8 * BLOCK_BYTES)
+        names = [path for path in files(disk) if path.startswith("commitlog")]
+        refused = 0
+        for name in names:
+            for place in range(0, len(disk.files[name].data), BLOCK_BYTES):
+                image = image_of(disk)
+                for path in files(image):
+                    if path.startswith("checkpoint"):
+                        image.remove(path)  # all of the log is read
+                before = {path: bytes(image.files[path].data) for path in names}
+                image.files[name].lose(place)
+                with pytest.raises(StoreCorrupted, match=r"cannot be read: \[Errno 5\].*restore") as raised:
+                    await served(open_store, image)
+                start = int(name.rpartition("/")[2])
+                assert start <= raised.value.log_offset < start + place + BLOCK_BYTES
+                assert {path: bytes(image.files[path].data) for path in before} == before
+                image.files[name].lost.clear()
+                await served(open_store, image)
+                refused += 1
+        assert refused >= 3
 
     asyncio.run(scenario())

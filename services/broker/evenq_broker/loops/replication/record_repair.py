@@ -8,7 +8,8 @@ between their neighbours; same epoch and offset are the same bytes on all copies
 Bounded: one file at a time, `WAITING_MAX` wait, a part has `PART_BYTES_MAX`, a file is walked once in `REST_MS` unless
 something was repaired in it, each copy is asked once for a part. Belongs to one loop; files are read on a thread of its
 own and written by the folder's owner. Always true: nothing is written that `log_damage.fault_of` finds fault with; what
-lies at or behind the committed end is asked for and written only by a start, and given only by a leader (decision 87).
+lies at or behind the committed end is asked for and written only by a start (decision 87) and before a cut (decision
+94), and given only by a leader.
 """
 
 from __future__ import annotations
@@ -66,6 +67,15 @@ class CommittedLog:
     table: EpochTable
     led_end: int = 0
     """While this copy leads: where its log ends, which is the log of its epoch; else 0."""
+    matched_end: int = 0
+    """While this copy cuts its log to its leader's: where; else 0. The leader has the same below, committed or not
+    (R4).
+    """
+
+    @property
+    def repaired_end(self) -> int:
+        """Damage below is repaired while this copy runs."""
+        return max(self.end, self.matched_end)
 
 
 @dataclass(slots=True)
@@ -120,7 +130,7 @@ class RecordRepair:
         if self.version != seen:
             return True
         log_offset = error.log_offset
-        if self._closed or not 0 <= log_offset < self._known().end:
+        if self._closed or not 0 <= log_offset < self._known().repaired_end:
             return False
         walk = await self._walked(error)
         failure = walk.failure_at(log_offset)
@@ -164,7 +174,8 @@ class RecordRepair:
         walk = _FileLook()
         async with self._one:
             try:
-                await self._walk_through(LogScan(self._disk, self._segment_bytes, start, self._known().end), walk)
+                scan = LogScan(self._disk, self._segment_bytes, start, self._known().repaired_end)
+                await self._walk_through(scan, walk)
             except FileNotFoundError:
                 pass  # retention let it go
             except StorePoisoned:
@@ -205,7 +216,8 @@ class RecordRepair:
         """Why a part could not be repaired; empty: it was."""
         if part.size > PART_BYTES_MAX:
             return f"{part.size} bytes in a row are damaged, {PART_BYTES_MAX} can be fetched"
-        reasons = []
+        reasons: list[str] = []
+        best: tuple[int, bytes] | None = None
         # The rest of a file that no header fits in is of the epoch before or of the one behind: tables differ in that.
         holds_record = -part.start % self._segment_bytes >= HEADER_BYTES or part.start % self._segment_bytes == 0
         wanted = WantedRecords(part.start, part.end, table.epoch_at(part.start) if holds_record else 0)
@@ -221,19 +233,27 @@ class RecordRepair:
             if fault:
                 reasons.append(f"copy {copy} sent other bytes than the log has there: {fault}")
                 continue
-            try:
-                await write(part.start, data)
-            except StorePoisoned:
-                raise
-            except Error as error:
-                return error.message
-            count = log_damage.count_records(data, part.start, segment_bytes=self._segment_bytes)
-            # With each part and not at the walk's end: who waits for this part need not wait for the file.
-            self.version += 1
-            self.records_repaired += count
-            self._log_repair(part, copy, count, len(data))
-            return ""
-        return "; ".join(reasons) or "there is no other copy to ask"
+            if best is None or len(data) > len(best[1]):
+                best = copy, data
+            # One that is damaged in the part, too, gives its begin. The next one may have all of it, and a block that
+            # the disk lost can be written as a whole only.
+            if len(data) == part.size:
+                break
+        if best is None:
+            return "; ".join(reasons) or "there is no other copy to ask"
+        copy, data = best
+        try:
+            await write(part.start, data)
+        except StorePoisoned:
+            raise
+        except Error as error:
+            return error.message
+        count = log_damage.count_records(data, part.start, segment_bytes=self._segment_bytes)
+        # With each part and not at the walk's end: who waits for this part need not wait for the file.
+        self.version += 1
+        self.records_repaired += count
+        self._log_repair(part, copy, count, len(data))
+        return ""
 
     def _log_repair(self, part: DamagedPart, copy: int, count: int, size: int) -> None:
         log.warning(

@@ -103,6 +103,8 @@ class ReplicaLog:
         self._sync_each = replica.config.mode is Mode.REPL_SYNC
         self._cut_off = False
         """The term that is open, or about to, is over."""
+        self.matched_end = 0
+        """While the log is cut to the leader's: where. See CommittedLog."""
         self._replay = FollowerReplay(
             replica, copy=lambda: self._copy, fetch=fetch, trim=lambda start: self._add(lambda: self._trim(start)),
             clock=clock, growth_bytes=growth_bytes, group=group, index=index,
@@ -323,7 +325,7 @@ class ReplicaLog:
                         self._group, end,
                     )  # fmt: skip
                     return await self._begin_anew(copy, start)
-                await cut(copy, end, group=self._group)
+                await self._cut(copy, end)
                 passing("replica.cut")
                 return replica.truncated(end)
             case Reset(start, unclean):
@@ -333,6 +335,16 @@ class ReplicaLog:
                     )
                 await keep_lost(copy, copy.start, unclean, group=self._group)
                 return await self._begin_anew(copy, start)
+
+    async def _cut(self, copy: LogCopy, end: int) -> None:
+        """Damage below the place hides whether a record ends there, and a start may not look that far back: without its
+        repair the copy would end with each try to follow (decision 94).
+        """
+        self.matched_end = end
+        try:
+            await self._repairing(lambda: cut(copy, end, group=self._group))
+        finally:
+            self.matched_end = 0
 
     async def _remember(self) -> list[Action]:
         record = self._replica.record

@@ -19,13 +19,14 @@ from evenq_broker.loops.replication.record_repair import (
     RecordRepair,
 )
 from evenq_broker.loops.wire.records import WantedRecords
-from evenq_proofs.fault_disk import FaultDisk, Keep
+from evenq_proofs.fault_disk import BLOCK_BYTES, FaultDisk, Keep
 from evenq_proofs.made_log import MadeLog, made_log, put_log
 
 from evenq.errors import BadRequest, ConnectionFailed, HaNotAvailable, NotFound, StoreCorrupted, StoreError
 from evenq.runtime.clock import FakeClock
-from evenq.store import epoch_file, lock, log_damage
+from evenq.store import StoreOptions, epoch_file, lock, log_damage
 from evenq.store.epoch_file import EpochStarts
+from evenq.store.log_copy import LogCopy
 from evenq.store.record import HEADER_BYTES, MESSAGE, pack
 from evenq.store.segment import path_of
 
@@ -40,7 +41,8 @@ class Group:
     def __init__(self, log: MadeLog = LOG) -> None:
         self.log, self.clock = log, FakeClock()
         self.disks = [FaultDisk() for _ in range(3)]
-        self.known = [CommittedLog(log.end, TABLE) for _ in range(3)]
+        self.table = EpochTable(0, tuple(EpochStart(epoch, start) for epoch, start in log.epochs))
+        self.known = [CommittedLog(log.end, self.table) for _ in range(3)]
         self.answers: dict[int, Callable[[WantedRecords], Awaitable[bytes]]] = {}
         """What a copy says in place of its own."""
         self.questions: list[tuple[int, int, WantedRecords]] = []
@@ -49,15 +51,17 @@ class Group:
         self.copies = [self._copy(number) for number in range(3)]
 
     def _copy(self, number: int) -> RecordRepair:
+        log = self.log
+
         async def ask(other: int, wanted: WantedRecords) -> bytes:
             self.questions.append((number, other, wanted))
             return await self.answers.get(other, self.copies[other].given)(wanted)
 
         async def write(start: int, data: bytes) -> None:
-            log_damage.rewrite(self.disks[number], SEGMENT, start, data)
+            log_damage.rewrite(self.disks[number], log.segment_bytes, start, data)
 
         return RecordRepair(
-            self.disks[number], SEGMENT, known=lambda: self.known[number],
+            self.disks[number], log.segment_bytes, known=lambda: self.known[number],
             copies=lambda: [other for other in range(3) if other != number], ask=ask, write=write, clock=self.clock,
             group="broker-a",
         )  # fmt: skip
@@ -474,6 +478,87 @@ def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committ
         for _ in range(5):
             await group.clock.advance(1_000)
         await asyncio.wait_for(task, 60)
+        assert group.is_whole(0)
+
+    run(story)
+
+
+def test_each_sector_that_is_lost_is_repaired_by_a_read_and_by_a_start() -> None:
+    """Decision 94: a disk loses sectors more often than it turns bits, and a start refused its folder for ever."""
+    size = 4 * BLOCK_BYTES
+
+    async def opened(disk: FaultDisk) -> LogCopy:
+        return await LogCopy.open(
+            None, StoreOptions(), clock=FakeClock(), disk=disk, broker_name="a", segment_bytes=size
+        )
+
+    async def long_log() -> MadeLog:
+        copy = await opened(FaultDisk())
+        for epoch in range(1, 70):
+            await copy.append_epoch_start(epoch, bytes([epoch]) * (500 + epoch), 0)
+        data = await copy.read(0, copy.end, 1 << 20)
+        await copy.close()
+        return MadeLog(size, data, tuple(start for _, start in copy.epochs), copy.epochs)
+
+    log = asyncio.run(long_log())
+
+    async def story(group: Group) -> None:
+        disk = group.disks[0]
+        disk.remove("commitlog")
+        copy = await opened(disk)
+        await copy.append(log.data, start=0, then_sync=True)
+        await copy.close()
+        known = group.known[0]
+        for place in range(0, log.end - log.end % size, BLOCK_BYTES):
+            file = disk.files[path_of(place - place % size)]
+            file.lose(place % size)
+            assert await group.read(0, place)
+            assert not file.lost
+            file.lose(place % size)
+            group.known[0] = CommittedLog(0, EpochTable())  # as a start, which knows nothing yet
+            with pytest.raises(StoreCorrupted, match="cannot be read") as raised:
+                await opened(disk)
+            await group.copies[0].repair_unopened(raised.value)
+            copy = await opened(disk)
+            await copy.close()
+            assert not file.lost
+            group.known[0] = known
+            await group.clock.advance(REST_MS)
+
+    run(story, log)
+
+
+def test_before_a_cut_what_the_leader_has_too_is_repaired_and_nothing_behind_it() -> None:
+    """Decision 94: a copy that was just started knows of nothing committed, and below the cut it has its leader's log."""
+
+    async def story(group: Group) -> None:
+        place, cut_at = LOG.starts[4], LOG.starts[7]
+        group.flip(0, place)
+        group.known[0] = CommittedLog(0, TABLE)
+        assert not await group.read(0, place)
+        group.known[0] = CommittedLog(0, TABLE, 0, cut_at)
+        group.known[1] = CommittedLog(0, TABLE, LOG.end)
+        group.flip(0, cut_at)
+        assert await group.read(0, place)
+        assert not await group.read(0, cut_at)
+        with pytest.raises(HaNotAvailable):
+            await group.copies[0].given(WantedRecords(LOG.starts[0], LOG.starts[1], 0))
+        group.flip(0, cut_at)
+        assert group.is_whole(0)
+
+    run(story)
+
+
+def test_a_copy_that_has_all_of_a_part_is_preferred_to_one_that_has_its_begin() -> None:
+    """Decision 94: a block that the disk lost can be written as a whole only."""
+
+    async def story(group: Group) -> None:
+        for begin in (2, 3):
+            group.flip(0, LOG.starts[begin])
+        group.flip(1, LOG.starts[3] + 50)
+        assert await group.read(0, LOG.starts[2])
+        asked = [(other, wanted.start, wanted.end) for number, other, wanted in group.questions if number == 0]
+        assert asked == [(other, LOG.starts[2], LOG.starts[4]) for other in (1, 2)], "one write for all of it"
         assert group.is_whole(0)
 
     run(story)

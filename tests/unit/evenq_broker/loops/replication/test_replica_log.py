@@ -20,12 +20,13 @@ from evenq_broker.loops.replication.follower_disk import FULL_MS
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
 from evenq_broker.loops.replication.shared_pieces import SharedPieces
 
-from evenq.errors import StoreError, StoreFull
+from evenq.errors import StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
 from evenq.store.memory_disk import MemoryDisk
+from evenq.store.segment import path_of
 
 STORES = ("a" * 32, "b" * 32)
 PAIRS = tuple(Pair(id_, store) for id_, store in enumerate(STORES))
@@ -410,5 +411,44 @@ def test_a_log_of_another_history_is_refused_before_anything_of_it_is_cut() -> N
         assert stage.copy.end == second, "what cannot be read here is not compared"
         await stage.log._do(Truncate(first, 0, 0, LastRecord(0, first, 5)))
         assert stage.copy.end == first
+
+    play(story)
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_damage_below_a_cut_is_repaired_before_it(mended: bool) -> None:
+    """Decision 94: where a record ends is looked for from the begin of the file, further back than a start looks."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin(SMALL, SMALL, SMALL)
+        await stage.settle()
+        for one in stage.pieces:
+            stage.receive(one)
+        await stage.settle()
+        ends = [one.end for one in stage.pieces]
+        stage.copy._epochs = stage.copy._epochs.begun(ends[1])  # no epoch begins where the log is cut
+        data = stage.disk.files[path_of(0)].data
+        magic = data[4]
+        data[4] ^= 1
+        seen: list[tuple[int, int]] = []
+
+        class Repairing:
+            version = 0
+
+            async def repair(self, error: StoreCorrupted, _: int) -> bool:
+                seen.append((error.log_offset, stage.log.matched_end))
+                data[4] = magic if mended else data[4]
+                return mended
+
+        stage.log.repair_by(Repairing())
+        if mended:
+            await stage.log._do(Truncate(ends[0], 0, 0, None))
+            assert stage.copy.end == ends[0]
+        else:
+            with pytest.raises(StoreCorrupted, match="is damaged"):
+                await stage.log._do(Truncate(ends[0], 0, 0, None))
+            assert stage.copy.end == ends[2]
+        assert seen == [(0, ends[0])]
+        assert stage.log.matched_end == 0
 
     play(story)
