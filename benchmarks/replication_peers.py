@@ -65,9 +65,13 @@ def main() -> int:
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: give 1 or more")
     before = os.getloadavg()[0]
-    rows = [row for mode in options.modes for row in measured(mode, options)]
+    rows: list[Row] = []
+    for mode in options.modes:
+        of_mode = measured(mode, options)
+        title = f"three copies, {mode} mode: medians, {os.cpu_count()} cores"
+        CONSOLE.print(report.drawn(title, report.TITLES, map(report.cells, of_mode)))
+        rows += of_mode
     cells = [report.cells(row) for row in rows]
-    CONSOLE.print(report.drawn(f"three copies: medians, {os.cpu_count()} cores", report.TITLES, cells))
     if not (options.quick or options.no_save or options.only != names):
         about = (
             f"{options.rounds} rounds in turn, bodies of 1 KiB, data on one disk, eight queues, all processes on this "

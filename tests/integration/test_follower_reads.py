@@ -244,7 +244,7 @@ def test_a_follower_shows_nothing_that_is_not_committed(tmp_path: Path) -> None:
         options = evenq.ProducerOptions(max_attempts=1, timeout_ms=1_000, send_timeout_ms=1_000)
         for _ in range(20):  # a leader that heard of the pause refuses before it writes
             end = figure(left, "evenq_broker_replica_log_end")
-            paused.pause()
+            cluster.pause(paused)
             with evenq.Producer(endpoint=cluster.endpoints, options=options) as producer, pytest.raises(Error):
                 producer.send(evenq.Message(topic=TOPIC, body=b"uncommitted"))
             if figure(left, "evenq_broker_replica_log_end") > end:
@@ -289,7 +289,7 @@ def test_a_deposed_leader_that_was_away_shows_the_log_of_its_successor(tmp_path:
         with reading(cluster) as consumer:
             reader = Reader(consumer)
             reader.poll_once()
-            old.pause()
+            cluster.pause(old)
             until(
                 lambda: any(
                     figure(one, "evenq_broker_replica_role", 'role="ready"') == 1

@@ -157,7 +157,7 @@ def test_a_paused_leader_is_left_by_brokers_and_does_not_lead_when_it_wakes() ->
         try:
             eventually(lambda: desk.sizes() == [2, 2, 2], what="6 queues among 3")
             owners, before = desk.owners(), desk.generation()
-            first.pause()
+            cluster.pause(first)
             eventually(lambda: leads(second), seconds=60, what="the other leads")
             eventually(lambda: desk.generation() > before, seconds=60, what="the broker found it")
             assert desk.owners() == owners

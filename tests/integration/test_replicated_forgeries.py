@@ -132,7 +132,7 @@ def sent_alone(cluster: LocalCluster, leader: Node, name: str, pool: ThreadPoolE
     """A message that only the leader has: both others are paused. It is not acknowledged."""
     others = [node for node in cluster.brokers if node is not leader]
     for node in others:
-        node.pause()
+        cluster.pause(node)
     sending = pool.submit(send, cluster, [name])
     for node in others:
         mark = f'broker_id="{number_of(node)}"'

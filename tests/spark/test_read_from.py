@@ -165,7 +165,7 @@ def test_a_follower_that_was_cut_off_shows_what_it_knows_and_is_no_loss(spark: A
         rows = send(cluster, 0, 20)
         leader, cut_off, other = followers_of(cluster)
         until(lambda: knows_all(leader, cut_off), "the follower knows that all is committed")
-        cut_off.pause()
+        cluster.pause(cut_off)
         more = send(cluster, 20, 20)
         for node in (other, leader):
             node.kill()

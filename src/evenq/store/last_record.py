@@ -14,7 +14,7 @@ from evenq.store.disk import Disk
 from evenq.store.record import HEADER_BYTES, MAGIC_BYTES, frame_at
 from evenq.store.segment import path_of, segment_of
 
-__all__ = ["LOOK_BYTES_MAX", "record_before"]
+__all__ = ["LOOK_BYTES_MAX", "crc_of_record_at", "record_before"]
 
 LOOK_BYTES_MAX: Final = 1 << 20
 _LOOKS: Final = (4 << 10, 64 << 10, LOOK_BYTES_MAX)
@@ -45,6 +45,24 @@ def record_before(disk: Disk, segment_bytes: int, end: int) -> tuple[int, int] |
     except (OSError, StoreError):
         pass  # who reads the log itself says more
     return None
+
+
+def crc_of_record_at(disk: Disk, segment_bytes: int, log_offset: int) -> int | None:
+    """CRC32C of the whole record that begins at `log_offset`, padding included. None: as `record_before`."""
+    file_start, position = segment_of(log_offset, segment_bytes)
+    try:
+        file = disk.open(path_of(file_start))
+        try:
+            head = file.pread(HEADER_BYTES, position)
+            size = int.from_bytes(head[:4], "big")
+            if len(head) < HEADER_BYTES or not HEADER_BYTES <= size <= min(LOOK_BYTES_MAX, segment_bytes - position):
+                return None
+            data = file.pread(size, position)
+            return int.from_bytes(data[8:12], "big") if frame_at(data, 0, log_offset) is not None else None
+        finally:
+            file.close()
+    except (OSError, StoreError):
+        return None
 
 
 def _last(data: bytes, base: int, rest_max: int) -> tuple[int, int] | None:

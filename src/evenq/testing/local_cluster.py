@@ -160,6 +160,12 @@ class LocalCluster:
         if self._own_folder and not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def pause(self, node: Node) -> None:
+        """`Node.pause`, but not in the moment in which it has the lock of a file that servers share here, as group
+        records and the rebalancers' lease: all of them would wait for it, as for no server that is gone.
+        """
+        node.pause(without=sorted(self.folder.glob("*.lock")))
+
     def kill(self) -> None:
         """SIGKILL whatever still runs. Idempotent."""
         atexit.unregister(self.kill)

@@ -7,6 +7,7 @@ stranger.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evenq.errors import ConnectionFailed, RequestTimeout
@@ -24,6 +25,7 @@ from evenq.serving.run import PARENT
 __all__ = ["Node"]
 
 _TAIL_LINES = 15
+_PAUSES_MAX, _BETWEEN_S = 1_000, 0.01
 
 
 class Node:
@@ -133,9 +135,20 @@ class Node:
             self.kill()
             raise
 
-    def pause(self) -> None:
-        """SIGSTOP: the process keeps its connections and does nothing."""
-        self._signal(signal.SIGSTOP)
+    def pause(self, *, without: Sequence[Path] = ()) -> None:
+        """SIGSTOP: the process keeps its connections and does nothing. `without`: files whose locks (flock) it must not
+        have meanwhile, since it would stop all who wait for them. Raises RequestTimeout if they stay locked.
+        """
+        for _ in range(_PAUSES_MAX):
+            self._signal(signal.SIGSTOP)
+            if not without:
+                return
+            self._wait_stopped()
+            if not any(_is_locked(one) for one in without):
+                return
+            self._signal(signal.SIGCONT)
+            self._let_run()
+        raise RequestTimeout(f"{self.name} is not paused: {', '.join(map(str, without))} stay locked")
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
@@ -167,6 +180,18 @@ class Node:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
+    def _wait_stopped(self) -> None:
+        """The signal is on its way for a moment, in which the process may take a lock."""
+        for _ in range(_PAUSES_MAX):
+            if self.pid is None or os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG):
+                return
+            self._let_run()
+
+    def _let_run(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_BETWEEN_S)
+
     def _wait(self, timeout_ms: int) -> int:
         if self._process is None:
             return 0
@@ -180,3 +205,15 @@ class Node:
     def _tail(self) -> str:
         lines = self.log_text().splitlines()[-_TAIL_LINES:]
         return f"End of {self.log_path}:\n" + "\n".join(lines) if lines else f"{self.log_path} is empty."
+
+
+def _is_locked(path: Path) -> bool:
+    """By another process."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 import urllib.error
@@ -63,16 +62,7 @@ class OneAddress:
         """Stop its process, so that no connection ends. Not while it has the lock of the group record, which a file is
         here: no other copy could be elected then.
         """
-        while True:
-            leader.pause()
-            with Path(f"{self._record}.lock").open("rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    leader.resume()
-                    time.sleep(0.01)
-                else:
-                    return
+        leader.pause(without=[Path(f"{self._record}.lock")])
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 The file holds one JSON object and is replaced whole by a rename, under an exclusive lock of the file beside it, so a
 compare-and-set is one step for all processes. Its text is its version: a counter in it grows with each write. What
-cannot be read counts as held, and its holder is waited for. The disk is touched by a worker thread only.
+cannot be read counts as held, and its holder is waited for. The lock is waited for `LOCK_WAIT_MS` at most. The disk is
+touched by a worker thread only.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import os
 from pathlib import Path
 
 from evenq.errors import PersistenceTimeout
+from evenq.runtime.clock import Clock, SystemClock
 from evenq_rebalancer.core.election import Record, SeenRecord
 
 __all__ = ["FileLease"]
 
 BYTES_MAX = 4_096
+LOCK_WAIT_MS = 2_000
+LOCK_RETRY_MS = 5
 
 
 class FileLease:
     """See the module."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self._path = path
+        self._clock = clock or SystemClock()
         self._lock = path.with_name(path.name + ".lock")
 
     async def read(self) -> SeenRecord | None:
@@ -33,8 +38,18 @@ class FileLease:
         return await asyncio.to_thread(self._read)
 
     async def write(self, record: Record, version: str) -> str | None:
-        """Replace it if its text is still `version`. Raises PersistenceTimeout if that cannot be done."""
-        return await asyncio.to_thread(self._write, record, version)
+        """Replace it if its text is still `version`. Raises PersistenceTimeout if that cannot be done, or if another
+        process has the lock all the time: one that is stopped.
+        """
+        for _ in range(LOCK_WAIT_MS // LOCK_RETRY_MS):
+            done, fresh = await asyncio.to_thread(self._try_write, record, version)
+            if done:
+                return fresh
+            await self._clock.sleep_ms(LOCK_RETRY_MS)
+        raise PersistenceTimeout(
+            f"the lease {self._path} cannot be written: another process has had the lock {self._lock} for "
+            f"{LOCK_WAIT_MS} ms; if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
+        )
 
     def _read(self) -> SeenRecord | None:
         try:
@@ -43,20 +58,24 @@ class FileLease:
             raise self._failed("read", error) from error
         return SeenRecord(record=_record(text), version=text) if text else None
 
-    def _write(self, record: Record, version: str) -> str | None:
+    def _try_write(self, record: Record, version: str) -> tuple[bool, str | None]:
+        """True and the outcome, or False: the lock is held."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # A file beside it: the lease itself is replaced, and a lock would stay with the file that was there before.
             with self._lock.open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False, None
                 before = self._text()
                 if before != version:
-                    return None
+                    return True, None
                 text = _text(record, writes=_writes(before) + 1)
                 fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
                 fresh.write_text(text, encoding="utf-8")
                 fresh.replace(self._path)
-                return text
+                return True, text
         except OSError as error:
             raise self._failed("written", error) from error
 

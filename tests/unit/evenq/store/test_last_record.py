@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenq.store import last_record
-from evenq.store.last_record import LOOK_BYTES_MAX, record_before
+from evenq.store.last_record import LOOK_BYTES_MAX, crc_of_record_at, record_before
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.record import HEADER_BYTES, MAGIC_BYTES, STATE, pack, pack_padding
 from evenq.store.segment import path_of
@@ -124,3 +124,18 @@ def test_a_record_of_a_later_version_and_a_disk_that_cannot_be_read_name_none(mo
 
     monkeypatch.setattr(disk, "open", broken)
     assert record_before(disk, SEGMENT, ends[0]) is None
+
+
+def test_the_record_that_begins_at_a_place_has_a_checksum_or_none() -> None:
+    data, ends = log_of(b"one", b"", bytes(3_000), bytes(900_000), bytes(LOOK_BYTES_MAX), b"last")
+    starts = [0, *ends[:-1]]
+    disk = written(data)
+    for start in [*starts[:4], starts[5]]:
+        assert crc_of_record_at(disk, SEGMENT, start) == crc_of(data, start)
+    assert crc_of_record_at(disk, SEGMENT, starts[4]) is None, "over the limit"
+    for place in (1, ends[0] - 1, ends[-1], SEGMENT, 7 * SEGMENT):
+        assert crc_of_record_at(disk, SEGMENT, place) is None
+    flipped = bytearray(data)
+    flipped[ends[2] - 1] ^= 1
+    assert crc_of_record_at(written(bytes(flipped)), SEGMENT, starts[2]) is None
+    assert crc_of_record_at(written(bytes(flipped)), SEGMENT, starts[3]) == crc_of(data, starts[3])

@@ -1,16 +1,18 @@
 """One server process, here a small stand-in that serves /readyz."""
 
+import fcntl
 import signal
 import textwrap
 
 import pytest
 
 from evenq.errors import ConnectionFailed, RequestTimeout
+from evenq.testing import node as node_module
 from evenq.testing.free_ports import FreePorts
 from evenq.testing.node import Node
 
 STAND_IN = textwrap.dedent("""
-    import http.server, os, signal, sys
+    import fcntl, http.server, os, signal, sys, threading, time
     print("hello", flush=True)
     if "STUBBORN" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -18,6 +20,15 @@ STAND_IN = textwrap.dedent("""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if "BROKEN" in os.environ:
         sys.exit("no such setting")
+    def lock_and_unlock():
+        while True:
+            with open(os.environ["LOCKS"], "a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                time.sleep(0.002)
+            time.sleep(0.001)
+    if "LOCKS" in os.environ:
+        open(os.environ["LOCKS"], "a").close()
+        threading.Thread(target=lock_and_unlock, daemon=True).start()
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(503 if "NEVER" in os.environ else 200)
@@ -85,6 +96,24 @@ def test_a_paused_node_goes_on_after_resume(make):
     assert node.alive
     node.resume()
     node.wait_ready()
+
+
+def test_a_node_is_not_paused_while_it_has_a_lock(make, tmp_path, monkeypatch):
+    """It takes it and gives it back all the time; who is paused with it stops all who wait for it."""
+    lock = tmp_path / "shared.lock"
+    node = make(LOCKS=str(lock))
+    node.start()
+    node.wait_ready()
+    for _ in range(20):
+        node.pause(without=[lock, tmp_path / "none.lock"])
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        node.resume()
+    monkeypatch.setattr(node_module, "_PAUSES_MAX", 20)
+    with lock.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RequestTimeout, match=r"is not paused: .*shared.lock stay locked"):
+            node.pause(without=[lock])
 
 
 def test_a_node_that_ends_early_shows_its_log(make):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 
 import pytest
 from evenq_rebalancer.core.election import Record
+from evenq_rebalancer.loops import file_lease
 from evenq_rebalancer.loops.file_lease import FileLease
 
 from evenq.errors import PersistenceTimeout
@@ -54,6 +56,25 @@ def test_what_cannot_be_read_counts_as_somebodys_and_can_be_replaced(tmp_path: P
         assert seen is not None
         assert (seen.record.holder, seen.record.duration_ms, seen.record.began_ms) == ("?", 0, 0)
         assert await lease.write(record("a"), seen.version)
+
+    asyncio.run(story())
+
+
+def test_a_lock_that_a_stopped_process_has_is_waited_for_so_long_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_lease, "LOCK_WAIT_MS", 50)
+
+    async def story() -> None:
+        lease = FileLease(tmp_path / "lease")
+        first = await lease.write(record("a"), "")
+        assert first
+        with (tmp_path / "lease.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(PersistenceTimeout, match=r"another process has had the lock .*lease.lock for 50 ms"):
+                await lease.write(record("b"), first)
+            assert await lease.read() is not None
+        assert await lease.write(record("b"), first)
 
     asyncio.run(story())
 

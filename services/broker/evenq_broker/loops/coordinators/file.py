@@ -2,7 +2,8 @@
 
 The file holds one JSON object. It is replaced whole (write, fsync, rename, fsync of the folder) under an exclusive lock
 of the file beside it, so a compare-and-set is one step for all processes, and a crash leaves the old text or the new
-one. The lock is waited for `LOCK_WAIT_MS` at most. A file from a backup is refused (`epoch_mark.py`). The disk is
+one. The lock is waited for `LOCK_WAIT_MS` at most; a process that is stopped while it has it (SIGSTOP) keeps all others
+from writing, for which its number stands in the file. A file from a backup is refused (`epoch_mark.py`). The disk is
 touched by a worker thread only.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,9 +54,11 @@ class FileCoordinator:
                 if done:
                     return seen
                 if self._clock.monotonic_ms() >= deadline_ms:
+                    holder = await asyncio.to_thread(self._holder)
                     raise CoordinatorUnknown(
-                        f"the lock {self._lock_path} was held for {self._lock_wait_ms} ms by another process: nothing "
-                        "was written; if none of the group's brokers runs, see who holds it (fuser)"
+                        f"{holder or 'another process'} has had the lock {self._lock_path} for {self._lock_wait_ms} "
+                        "ms: nothing was written, and no copy can be elected; if it is stopped or hangs, let it go on "
+                        "(kill -CONT) or end it (kill -9)"
                     )
                 await self._clock.sleep_ms(LOCK_RETRY_MS)
 
@@ -113,7 +117,18 @@ class FileCoordinator:
             except BlockingIOError:
                 yield False
                 return
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
             yield True
+
+    def _holder(self) -> str:
+        """Who has the lock, or had it last; empty: not known."""
+        try:
+            text = self._lock_path.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+        return f"process {text}" if text.isdigit() else ""
 
     def _unknown(self, done: str, error: OSError) -> CoordinatorUnknown:
         return CoordinatorUnknown(

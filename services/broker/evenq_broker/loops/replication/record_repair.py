@@ -26,6 +26,7 @@ from evenq.store import epoch_file, log_damage
 from evenq.store.copy_repair import end_of_file, rewrite_unopened
 from evenq.store.disk import Disk
 from evenq.store.jobs import Jobs
+from evenq.store.last_record import crc_of_record_at
 from evenq.store.log_damage import DamagedPart, LogScan
 from evenq.store.record import HEADER_BYTES
 from evenq.store.segment import path_of, segment_of
@@ -220,7 +221,9 @@ class RecordRepair:
         best: tuple[int, bytes] | None = None
         # The rest of a file that no header fits in is of the epoch before or of the one behind: tables differ in that.
         holds_record = -part.start % self._segment_bytes >= HEADER_BYTES or part.start % self._segment_bytes == 0
-        wanted = WantedRecords(part.start, part.end, table.epoch_at(part.start) if holds_record else 0)
+        epoch = table.epoch_at(part.start) if holds_record else 0
+        crc_of_next = await self._jobs.run(lambda: crc_of_record_at(self._disk, self._segment_bytes, part.end))
+        wanted = WantedRecords(part.start, part.end, epoch, crc_of_next)
         for copy in self._copies():
             try:
                 data = await self._ask(copy, wanted)
@@ -349,7 +352,7 @@ class RecordRepair:
             raise NotFound(f"the log here begins at {known.table.start}")
         # A leader knows of nothing committed until its copies have its first record, and a copy that asks at its start
         # waits for this answer (decision 87).
-        if end > max(known.end, known.led_end):
+        if end > max(known.end, known.led_end) and not await self._is_followed_by(end, wanted.next_crc):
             raise HaNotAvailable(f"nothing behind {known.end} is known to be committed here")
         epoch = known.table.epoch_at(start)
         if wanted.epoch and epoch and wanted.epoch != epoch:
@@ -365,6 +368,14 @@ class RecordRepair:
         if len(data) < end - start:
             self._repair_too(file_start)
         return data
+
+    async def _is_followed_by(self, end: int, crc: int | None) -> bool:
+        """Whether the record that begins at `end` here has this checksum: then both logs have the same bytes below it
+        (decision 95).
+        """
+        if crc is None:
+            return False
+        return await self._jobs.run(lambda: crc_of_record_at(self._disk, self._segment_bytes, end)) == crc
 
     def _repair_too(self, file_start: int) -> None:
         if not self._closed and file_start not in self._walks and not self._under_way:

@@ -25,20 +25,23 @@ class WantedRecords:
     """Log offset, exclusive."""
     epoch: int
     """That wrote the record at `start`, as who asks knows; 0: it does not."""
+    next_crc: int | None = None
+    """CRC32C of the record that begins at `end`, as who asks has it; None: it has none."""
 
 
 def ask_records(who: Opening, wanted: WantedRecords) -> bytes:
     """Asks the broker `who.receiver` for records."""
     return pb.FetchRecordsRequest(
         cluster=who.cluster, broker_name=who.broker_name, sender=who.sender, receiver=who.receiver,
-        start=wanted.start, end=wanted.end, epoch=wanted.epoch,
+        start=wanted.start, end=wanted.end, epoch=wanted.epoch, next_crc32c=wanted.next_crc,
     ).SerializeToString()  # fmt: skip
 
 
 def wanted_of(request: pb.FetchRecordsRequest) -> tuple[Opening, WantedRecords]:
     """Who asks, and for what."""
     who = Opening(request.cluster, request.broker_name, request.sender, request.receiver)
-    return who, WantedRecords(request.start, request.end, request.epoch)
+    next_crc = request.next_crc32c if request.HasField("next_crc32c") else None
+    return who, WantedRecords(request.start, request.end, request.epoch, next_crc)
 
 
 def record_pieces(data: bytes) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ from evenq.errors import BadRequest, ConnectionFailed, HaNotAvailable, NotFound,
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions, epoch_file, lock, log_damage
 from evenq.store.epoch_file import EpochStarts
+from evenq.store.last_record import crc_of_record_at
 from evenq.store.log_copy import LogCopy
 from evenq.store.record import HEADER_BYTES, MESSAGE, pack
 from evenq.store.segment import path_of
@@ -244,7 +245,7 @@ def test_a_crash_at_each_step_of_the_disk_leaves_what_is_repaired_again(keep: Ke
 
 def test_what_is_not_known_to_be_committed_is_neither_asked_for_nor_given() -> None:
     async def story(group: Group) -> None:
-        place, following = LOG.starts[6], LOG.starts[7]
+        place, following = LOG.starts[-1], LOG.end  # nothing lies behind that both have
         group.flip(0, place + 20)
         group.known[0] = CommittedLog(place, TABLE)
         assert not await group.read(0, place), "it is not committed here"
@@ -393,9 +394,9 @@ def test_a_folder_that_cannot_be_opened_is_repaired_up_to_the_damage() -> None:
 def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> None:
     async def story(group: Group) -> None:
         disk, repair = group.disks[0], group.copies[0]
-        place = LOG.starts[7] + 5
+        place = LOG.starts[-1] + 5  # nothing lies behind that both have
         group.flip(0, place)
-        error = StoreCorrupted("damaged", log_offset=LOG.starts[7])
+        error = StoreCorrupted("damaged", log_offset=LOG.starts[-1])
 
         async def failing() -> str:
             task = asyncio.ensure_future(repair.repair_unopened(error))
@@ -415,7 +416,7 @@ def test_a_folder_stays_as_it_is_if_no_copy_knows_that_this_is_committed() -> No
         group.known[1] = CommittedLog(LOG.end, TABLE)
         assert "the disk failed" in await failing()
         disk.faults_of.clear()
-        disk.remove(path_of(0))
+        disk.remove(path_of(place // SEGMENT * SEGMENT))
         assert "the file is missing" in await failing()
 
     run(story)
@@ -445,6 +446,42 @@ def test_a_leader_gives_a_start_what_it_cannot_know_to_be_committed_before_that_
     run(story)
 
 
+def test_a_copy_that_knows_of_nothing_committed_gives_what_lies_below_a_record_that_both_have() -> None:
+    """The two in sync have damaged one place, and the third one has just started: nobody could lead (decision 95)."""
+
+    async def story(group: Group) -> None:
+        place = LOG.starts[7]
+        epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
+        group.flip(0, place + 5)
+        group.flip(1, place + 5)
+        for copy in (1, 2):
+            group.known[copy] = CommittedLog(0, TABLE)
+        repairing = asyncio.ensure_future(group.copies[0].repair_unopened(StoreCorrupted("damaged", log_offset=place)))
+        for _ in range(START_MS // 500):
+            await group.clock.advance(1_000)
+        await repairing
+        assert group.is_whole(0)
+
+    run(story)
+
+
+def test_a_copy_gives_nothing_uncommitted_below_another_record_or_below_none() -> None:
+    async def story(group: Group) -> None:
+        copy, (start, end) = group.copies[2], LOG.starts[7:9]
+        group.known[2] = CommittedLog(0, TABLE)
+        crc = crc_of_record_at(group.disks[0], SEGMENT, end)
+        assert crc is not None
+        for other in (None, crc ^ 1):
+            with pytest.raises(HaNotAvailable, match="nothing behind 0 is known to be committed"):
+                await copy.given(WantedRecords(start, end, 0, other))
+        assert await copy.given(WantedRecords(start, end, 0, crc)) == LOG.data[start:end]
+        group.flip(2, end + 5)
+        with pytest.raises(HaNotAvailable, match="nothing behind 0 is known to be committed"):
+            await copy.given(WantedRecords(start, end, 0, crc))
+
+    run(story)
+
+
 def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> None:
     """Else a start would open it and look again for ever."""
 
@@ -467,10 +504,10 @@ def test_a_folder_in_which_nothing_is_damaged_is_not_said_to_be_repaired() -> No
 def test_a_start_waits_a_while_for_copies_that_are_about_to_know_what_is_committed() -> None:
     async def story(group: Group) -> None:
         epoch_file.save(group.disks[0], EpochStarts(LOG.epochs))
-        group.flip(0, LOG.starts[7] + 5)
+        group.flip(0, LOG.starts[-1] + 5)
         group.known[1] = group.known[2] = CommittedLog(0, TABLE)
         task = asyncio.ensure_future(
-            group.copies[0].repair_unopened(StoreCorrupted("damaged", log_offset=LOG.starts[7]))
+            group.copies[0].repair_unopened(StoreCorrupted("damaged", log_offset=LOG.starts[-1]))
         )
         await group.clock.advance(3_000)
         assert not task.done()

@@ -7,8 +7,9 @@ from evenq_broker.loops.wire.replication import PIECE_BYTES_MAX, MalformedMessag
 from evenq.wire.stubs.evenq.v1 import replication_pb2 as pb
 
 
-def test_a_question_names_who_asks_whom_for_what() -> None:
-    who, wanted = Opening("c", "broker-a", 1, 2), WantedRecords(70, 900, 4)
+@pytest.mark.parametrize("next_crc", [None, 0, 0xFFFF_FFFF])
+def test_a_question_names_who_asks_whom_for_what(next_crc: int | None) -> None:
+    who, wanted = Opening("c", "broker-a", 1, 2), WantedRecords(70, 900, 4, next_crc)
     assert wanted_of(pb.FetchRecordsRequest.FromString(ask_records(who, wanted))) == (who, wanted)
 
 

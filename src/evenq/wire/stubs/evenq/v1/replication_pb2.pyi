@@ -327,6 +327,7 @@ class FetchRecordsRequest(_Message):
     start: builtins.int
     end: builtins.int
     epoch: builtins.int
+    next_crc32c: builtins.int
 
     def __init__(
         self,
@@ -338,8 +339,10 @@ class FetchRecordsRequest(_Message):
         start: builtins.int | None = ...,
         end: builtins.int | None = ...,
         epoch: builtins.int | None = ...,
+        next_crc32c: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["cluster", "broker_name", "sender", "receiver", "start", "end", "epoch"]) -> None: ...
+    def HasField(self, field_name: Literal["next_crc32c"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["cluster", "broker_name", "sender", "receiver", "start", "end", "epoch", "next_crc32c"]) -> None: ...
 
 class FetchedRecords(_Message):
     DESCRIPTOR: Descriptor
