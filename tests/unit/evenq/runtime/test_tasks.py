@@ -1,6 +1,7 @@
 """A loop that goes on after errors of the network and ends with a mistake of ours."""
 
 import asyncio
+import gc
 import itertools
 import random
 
@@ -8,7 +9,7 @@ import pytest
 
 from evenq.errors import ConnectionFailed
 from evenq.runtime.clock import FakeClock
-from evenq.runtime.tasks import forever, spawn
+from evenq.runtime.tasks import forever, outlasting, spawn
 
 
 def test_each_failure_waits_longer_and_a_success_starts_over():
@@ -53,3 +54,70 @@ def test_a_task_has_the_name_it_was_given():
         await task
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (None, []),
+        (ConnectionFailed("no server answers"), []),
+        (ValueError("a slip"), ["the work failed after its caller was broken off"]),
+    ],
+)
+def test_a_task_outlasts_its_callers_and_only_a_mistake_of_ours_is_logged_then(caplog, error, lines):
+    async def story():
+        reports, held, ended = [], asyncio.Event(), []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+
+        async def work():
+            await held.wait()
+            ended.append(True)
+            if error is not None:
+                raise error
+            return 7
+
+        task = spawn(work(), name="the work")
+        callers = [spawn(outlasting(task), name=f"caller {number}") for number in range(2)]
+        await asyncio.sleep(0)
+        callers[0].cancel()
+        await asyncio.wait({callers[0]})
+        assert callers[0].cancelled()
+        held.set()
+        await asyncio.wait({task, callers[1]})
+        assert ended == [True]
+        if error is None:
+            assert callers[1].result() == 7
+        else:
+            assert callers[1].exception() is error
+        del task, callers
+        await asyncio.sleep(0)
+        gc.collect()
+        assert reports == []
+
+    asyncio.run(story())
+    assert [record.message for record in caplog.records] == lines
+
+
+def test_what_nobody_waits_for_any_more_leaves_no_report_of_asyncio(caplog):
+    async def story():
+        reports, held = [], asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+
+        async def work():
+            await held.wait()
+            raise ConnectionFailed("no server answers")
+
+        task = spawn(work(), name="the work")
+        caller = spawn(outlasting(task), name="caller")
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait({caller})
+        held.set()
+        await asyncio.wait({task})
+        del task, caller
+        await asyncio.sleep(0)
+        gc.collect()
+        assert reports == []
+
+    asyncio.run(story())
+    assert not caplog.records

@@ -14,7 +14,7 @@ from typing import Any
 
 from evenq.errors import Error, NotFound
 from evenq.model import MIXED_KINDS, MessageType, TopicConfig
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import outlasting, spawn
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS, ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.wire import cluster as wire
@@ -64,7 +64,7 @@ class ClusterCatalog:
         """
         running = self._creating.get(name)
         if running is not None:
-            await asyncio.shield(running)
+            await outlasting(running)
 
     async def create_topic(
         self,
@@ -137,12 +137,12 @@ class ClusterCatalog:
         running = self._creating.get(name)
         if running is not None:
             work.close()
-            await asyncio.shield(running)
+            await outlasting(running)
             return
         task = spawn(work, name=f"create topic {name}")
         self._creating[name] = task
         task.add_done_callback(lambda _: self._creating.pop(name, None))
-        await asyncio.shield(task)
+        await outlasting(task)
 
     async def _place_topic(
         self, name: str, kind: MessageType, queues: int, retention_ms: int | None, uid: str

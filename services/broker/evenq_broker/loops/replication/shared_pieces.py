@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import outlasting, spawn
 from evenq.store.jobs import Jobs
 from evenq.store.log_pieces import LogPieces
 
@@ -33,7 +33,7 @@ class SharedPieces:
             job = self._jobs.run(lambda: self._pieces.read(start, end, bytes_max))
             reading = self._under_way[wanted] = spawn(job, name=f"records from {start} on")
             reading.add_done_callback(lambda done: self._forget(wanted, done))
-        return await asyncio.shield(reading)
+        return await outlasting(reading)
 
     async def record_before(self, end: int) -> tuple[int, int] | None:
         """See Pieces."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenq.errors import Error, StoreCorrupted
 from evenq.model.names import is_system_topic
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import outlasting, spawn
 from evenq.store import Append, StoredMessage, TimerAppend
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
 from evenq_broker.core.sending.validation import digest_of
@@ -158,12 +158,7 @@ class Deduplicator:
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, also when the call is broken off meanwhile."""
-        task = self._spawn(work, "store a message")
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_log_mistake)
-            raise
+        return await outlasting(self._spawn(work, "store a message"))
 
     def start(self) -> None:
         """Forget old ids from now on."""
@@ -266,9 +261,3 @@ class Deduplicator:
         if keys:
             key = key_of(keys[-1], digest_of(message.system), topic.topic_id)
             self.recent.entries[key] = pack_place(message.queue_id, message.queue_offset)
-
-
-def _log_mistake(task: asyncio.Task[Any]) -> None:
-    """Its call was broken off, so the outcome reaches no caller. An error of the store is no mistake, any other is."""
-    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Error):
-        log.error("storing a message failed after its call was broken off", exc_info=error)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, TooManyRequests
 from evenq.runtime.failpoints import passing
-from evenq.runtime.tasks import spawn
+from evenq.runtime.tasks import outlasting, spawn
 from evenq_broker.core.staging.decisions import BatchOutcome, Decisions
 from evenq_broker.core.staging.staged import Batch, StagedRows
 from evenq_broker.core.state.staging_records import (
@@ -114,7 +114,7 @@ class BatchCoordinator:
         broker decides for this query.
         """
         # Not with the call: a decision whose caller went away in the middle must still become safe, or be taken back.
-        return bool(await asyncio.shield(self._spawn(self._decide(query_id, batch_id, winners), "decide a batch")))
+        return bool(await outlasting(self._spawn(self._decide(query_id, batch_id, winners), "decide a batch")))
 
     async def _decide(self, query_id: str, batch_id: int, winners: Mapping[str, Collection[str]]) -> bool:
         async with self._locks.of(query_id):
@@ -149,7 +149,7 @@ class BatchCoordinator:
 
     async def abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
         """These shall never win; durable when it returns. True: the batch is decided, nothing is abandoned."""
-        return bool(await asyncio.shield(self._spawn(self._abandon(query_id, batch_id, tokens), "abandon rows")))
+        return bool(await outlasting(self._spawn(self._abandon(query_id, batch_id, tokens), "abandon rows")))
 
     async def _abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
         async with self._locks.of(query_id):
@@ -180,7 +180,7 @@ class BatchCoordinator:
         now on; durable when it returns.
         """
         work = self._outcome(query_id, batch_id, broker_name, tokens, expired)
-        outcome: BatchOutcome = await asyncio.shield(self._spawn(work, "tell an outcome"))
+        outcome: BatchOutcome = await outlasting(self._spawn(work, "tell an outcome"))
         return outcome
 
     async def _outcome(

@@ -227,7 +227,7 @@ def test_the_outcome_of_a_call_that_was_broken_off_is_in_the_log_only_if_it_is_a
     run(story)
     gc.collect()
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert errors == (["storing a message failed after its call was broken off"] if mistake else [])
+    assert errors == (["store a message failed after its caller was broken off"] if mistake else [])
 
 
 def test_fifo_delayed_and_half_messages_are_stored_once_too(run: Run) -> None:
