@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
+import threading
+import time
 from typing import Any
 
+import load_peer
+import pytest
 from evenq_helm.sdk_load import figures
 
 INVISIBLE_S = 30.0
@@ -40,3 +47,23 @@ def test_what_was_acknowledged_and_comes_again_is_repeated() -> None:
     late = consumed((0, 1.1), (1, 2.1))
     late["got"].append((1, 32.1))
     assert figures(produced(1.0, 2.0), late).repeated == 1
+
+
+def test_a_consumer_that_is_behind_reads_on_and_one_to_which_nothing_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run of ten minutes had it: what had not been read 90 s after the last send was counted as lost."""
+    monkeypatch.setattr(load_peer, "END_S", 2.0)
+    load, wanted = load_peer.Load(), list(range(5))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(wanted) + "\n"))
+    waiting = threading.Thread(target=load.wait_for_the_end)
+    waiting.start()
+    for number in wanted:
+        time.sleep(0.7)
+        assert not load.stop.is_set(), f"after {number} of {len(wanted)}"
+        load.acked.append((number, time.monotonic()))
+    assert load.stop.wait(1.5)
+    waiting.join()
+    stuck = load_peer.Load()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("[1, 2]\n"))
+    stuck.acked.append((1, 0.0))
+    stuck.wait_for_the_end()
+    assert stuck.stop.is_set()

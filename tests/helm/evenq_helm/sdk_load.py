@@ -24,7 +24,8 @@ SDKS = ("official", "ours")
 RATE = int(os.environ.get("EVENQ_TEST_LOAD_RATE", "50"))
 """Messages a second of each SDK. 500 by `make kubernetes-replicated`, on a machine that has the processors for it."""
 PEER = Path(__file__).resolve().parents[1] / "load_peer.py"
-ENDS_S = 180.0
+ENDS_S = 1_500.0
+"""Longest wait for a process to end: a consumer may be far behind after ten minutes, and ends by itself when nothing comes for 90 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
