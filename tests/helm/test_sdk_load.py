@@ -49,7 +49,9 @@ def test_what_was_acknowledged_and_comes_again_is_repeated() -> None:
     assert figures(produced(1.0, 2.0), late).repeated == 1
 
 
-def test_a_consumer_that_is_behind_reads_on_and_one_to_which_nothing_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_is_behind_reads_on_and_one_to_which_nothing_comes_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As a run of ten minutes had it: what had not been read 90 s after the last send was counted as lost."""
     monkeypatch.setattr(load_peer, "END_S", 2.0)
     load, wanted = load_peer.Load(), list(range(5))
