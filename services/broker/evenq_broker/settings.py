@@ -318,7 +318,8 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         ge=0,
         le=60_000,
         description="After a restart of this broker, longest time that calls for routes wait for a "
-        "nameserver that has heard from all brokers, ms; less than the 3 s that clients wait for an answer. "
+        "nameserver that has heard from all brokers, or has all that were there before, ms; less than the 3 s that "
+        "clients wait for an answer. "
         "0 = do not wait.",
     )
     peer_timeout_ms: int = Field(

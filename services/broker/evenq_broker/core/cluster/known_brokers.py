@@ -75,6 +75,10 @@ class KnownBrokers:
                 ops.append(self._put(BrokerKnown(name, now_ms)))
         return ops
 
+    def expected(self) -> list[str]:
+        """Those that are there, or were when a table of routes was sure last, ascending."""
+        return sorted(name for name, known in self._known.items() if not known.gone_ms)
+
     def learn(self, name: str, read_queues: Mapping[str, int]) -> list[BrokerTopics]:
         """A known broker that is there has these readable queues, by topic, and no others: what to record."""
         if name not in self._known:

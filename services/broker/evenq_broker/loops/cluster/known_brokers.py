@@ -74,6 +74,11 @@ class BrokerMemory:
                     extra={"missing": op.name, "unread": op.unread, "dead_letters": op.dead_letters},
                 )
 
+    def all_present(self) -> bool:
+        """Whether each broker that was there, as far as this broker remembers, is in a route now."""
+        present = {view.name for view in self._routes.brokers()}
+        return all(name in present for name in self.brokers.expected())
+
     def missing(self) -> list[BrokerKnown]:
         """Those that are not there, ascending."""
         return self.brokers.missing()

@@ -141,16 +141,23 @@ class ClusterLink:
         self._changes.routes_changed(self._catalog.routes.take_changed_topics())
 
     async def routes_known(self) -> None:
-        """Wait after a restart of this broker until a nameserver that has settled sent the routes, at most until
-        `route_settle_ms` after its first word: members would give up queues of living brokers that are not known yet.
+        """Wait after a restart of this broker until a nameserver that has settled sent the routes, or any has all
+        brokers that were there before, at most until `route_settle_ms` after its first word: members would give up
+        queues of living brokers that are not known yet.
         """
         while self._unsure_until_ms >= 0:
             seen = self._changes.routes.count
             left_ms = self._unsure_until_ms - self._runtime.clock.monotonic_ms()
-            if left_ms <= 0 or self._catalog.routes.sure:
+            if left_ms <= 0 or self._catalog.routes.sure or self._sees_all_known():
                 self._unsure_until_ms = -1
                 return
             await self._changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=left_ms)
+
+    def _sees_all_known(self) -> bool:
+        """A copy that leads from now on remembers whom the leader before it saw, so clients need not wait for it where
+        nameservers are replaced, too, as in an upgrade.
+        """
+        return self._heard_routes and self.known.all_present()
 
     def leads_anywhere(self, context: RpcContext) -> bool:
         """True if the address that the caller came through leads to any broker, and the call names none."""

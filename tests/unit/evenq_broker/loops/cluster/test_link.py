@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.loops.cluster.link import ROUTE_WAIT_MS
 from evenq_proofs.fake_registry import FakeRegistry
@@ -105,6 +107,7 @@ def test_a_restarted_broker_is_not_sure_of_routes_until_a_settled_nameserver_tol
         registry.settling = True
         stage.net.serve("ns:1", registry.rpcs())
         broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
+        broker.cluster.known.brokers.look({"b": "1"}, 1)  # it was there before the restart
         knows = asyncio.ensure_future(broker.cluster.routes_known())
         await stage.clock.advance(5_000)
         assert not knows.done()
@@ -126,8 +129,38 @@ def test_a_restarted_broker_waits_for_sure_routes_no_longer_than_its_setting(run
         stage.net.serve("ns:1", registry.rpcs())
         started_ms = stage.clock.monotonic_ms()
         broker = await begun_with_a_topic(stage, route_settle_ms=20_000)
+        broker.cluster.known.brokers.look({"b": "1"}, 1)  # it was there before the restart
         await stage.during(broker.cluster.routes_known())
         assert 20_000 <= stage.clock.monotonic_ms() - started_ms <= 22_000
+
+    run(story)
+
+
+@pytest.mark.parametrize("peers", [(), ("b",), ("b", "c")])
+def test_a_broker_that_sees_all_whom_it_remembers_waits_for_no_settled_nameserver(
+    run: Run, peers: tuple[str, ...]
+) -> None:
+    """As a copy that leads while a rollout replaces the nameservers, too: clients asked it for routes and waited 2 s."""
+
+    async def story(stage: Any) -> None:
+        registry = FakeRegistry()
+        registry.settling = True
+        stage.net.serve("ns:1", registry.rpcs())
+        broker = await begun_with_a_topic(stage, route_settle_ms=60_000)
+        known = broker.cluster.known.brokers
+        known.look(dict.fromkeys([*peers, "gone"], "1"), 1)
+        known.look(dict.fromkeys(peers, "1"), 2)
+        knows = asyncio.ensure_future(broker.cluster.routes_known())
+        await stage.clock.advance(1_000)
+        assert knows.done() == (not peers), "one that was missing before need not come"
+        for number, _ in enumerate(peers):
+            assert not knows.done(), f"{len(peers) - number} are missing"
+            seen = [replace(broker.cluster.own.now(), name=one) for one in peers[: number + 1]]
+            broker.catalog.routes.snapshot("ns:1", "fake-1", seen, stage.clock.monotonic_ms(), settling=True)
+            broker.cluster.routes_changed()
+            broker.catalog.changes.routes.notify()
+            await stage.clock.advance(10)
+        assert knows.done()
 
     run(story)
 
