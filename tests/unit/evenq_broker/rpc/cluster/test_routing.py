@@ -194,6 +194,9 @@ def test_a_broker_and_a_nameserver_that_restarted_together_tell_no_route_that_la
         fields = {"nameservers": "ns:1", "store": StoreSettings(path=tmp_path, disk_free_min_bytes=0)}
         first = await stage.broker("a", **fields)
         await stage.during(first.catalog.create_topic("t", queues=1))
+        first.catalog.routes.snapshot("another", "x", [other(1, 1)], stage.clock.monotonic_ms())
+        first.cluster.routes_changed()  # it remembers the other one
+        assert "b" in first.cluster.known.brokers
         await stage.during(first.close())
         registry.forget("after restart")
         registry.settling = True
