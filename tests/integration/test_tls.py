@@ -335,27 +335,27 @@ def test_the_sdk_finds_endpoint_and_tls_in_the_environment(
 def test_evenq_up_serves_tls_that_its_own_lines_explain(tmp_path: Path) -> None:
     with FreePorts() as ports:
         port = ports.take()
-    up = subprocess.Popen(
-        [sys.executable, "-m", "evenq.cli", "up", "--tls", "--port", str(port), "--metrics-port", "0"],
-        stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-    )  # fmt: skip
-    try:
-        assert up.stdout is not None
-        lines = []
-        while not lines or "evenq commands" not in lines[-1]:
-            lines.append(up.stdout.readline())
-            assert lines[-1], lines
-        assert lines[0].startswith(f"ready evenqs://127.0.0.1:{port} ")
-        fields = dict(word.split("=", 1) for word in lines[-1].split() if "=" in word)
-        sent_and_received(fields["EVENQ_ENDPOINT"], "up", Tls(ca=fields["EVENQ_TLS_CA"]))
-        with pytest.raises(TlsFailed, match="speaks TLS"):
-            evenq.Admin(endpoint=f"127.0.0.1:{port}").list_topics()
-    finally:
-        up.terminate()
-        assert up.wait(60) == 0
-        assert up.stdout is not None
-        up.stdout.close()
-    assert not Path(fields["EVENQ_TLS_CA"]).exists()
+        up = subprocess.Popen(
+            [sys.executable, "-m", "evenq.cli", "up", "--tls", "--port", str(port), "--metrics-port", "0"],
+            stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+        )  # fmt: skip
+        try:
+            assert up.stdout is not None
+            lines = []
+            while not lines or "evenq commands" not in lines[-1]:
+                lines.append(up.stdout.readline())
+                assert lines[-1], lines
+            assert lines[0].startswith(f"ready evenqs://127.0.0.1:{port} ")
+            fields = dict(word.split("=", 1) for word in lines[-1].split() if "=" in word)
+            sent_and_received(fields["EVENQ_ENDPOINT"], "up", Tls(ca=fields["EVENQ_TLS_CA"]))
+            with pytest.raises(TlsFailed, match="speaks TLS"):
+                evenq.Admin(endpoint=f"127.0.0.1:{port}").list_topics()
+        finally:
+            up.terminate()
+            assert up.wait(60) == 0
+            assert up.stdout is not None
+            up.stdout.close()
+        assert not Path(fields["EVENQ_TLS_CA"]).exists()
 
 
 @pytest.mark.slow
