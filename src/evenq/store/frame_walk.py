@@ -91,25 +91,14 @@ class FrameWalk:
     """Where a check stands."""
 
     __slots__ = (
-        "_announced", "_last", "_more", "_segment_bytes", "_short_padding", "_start", "boundary", "epoch", "epochs",
-        "lacks", "last_store_ms", "position", "reason",
+        "_more", "_segment_bytes", "_short_padding", "boundary", "epoch", "epochs", "lacks", "last_store_ms",
+        "position", "reason",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        position: int,
-        *,
-        segment_bytes: int,
-        epoch: int = 0,
-        short_padding: bool = False,
-        announced: AnnouncedEpochs | None = None,
-    ) -> None:
+    def __init__(self, position: int, *, segment_bytes: int, epoch: int = 0, short_padding: bool = False) -> None:
         """Begin at `position`, where a group begins and `epoch` was the last one; 0: any may follow. `short_padding`:
-        of a padding only the header must be there, since a file may end behind it. `announced`: see `is_whole`.
+        of a padding only the header must be there, since a file may end behind it.
         """
-        self._start = position
-        self._last = epoch
-        self._announced = announced
         self._segment_bytes = segment_bytes
         self._short_padding = short_padding
         self._more = False
@@ -181,15 +170,18 @@ class FrameWalk:
         return fault
 
     def is_whole(self, end: int) -> bool:
-        """Whether all bytes up to `end` were taken, the last group is whole, and the epochs are those that were
-        announced, if any were. Else `reason` says what is wrong, at `position`.
+        """Whether all bytes up to `end` were taken, and the last group is whole. Else `reason` says what is wrong, at
+        `position`.
         """
         if self.boundary < end:
             self.reason = self.reason or "its group goes on behind the bytes that came"
-            return False
-        if self._announced is None:
-            return True
-        fault = self._announced.fault(self.epochs, last=self._last, start=self._start, end=end)
+        return self.boundary >= end
+
+    def is_as_announced(self, announced: AnnouncedEpochs, *, last: int, start: int) -> bool:
+        """Whether the epochs that began in the bytes from `start` on, behind a record of epoch `last`, are those that
+        their leader announces. Else `reason` says what is wrong, at `position`.
+        """
+        fault = announced.fault(self.epochs, last=last, start=start, end=self.boundary)
         if fault is not None:
             self.position, self.reason = fault
         return fault is None

@@ -308,8 +308,9 @@ class LogCopy(CopyRepair):
         """`led`: the epoch that begins here, if its leader is this broker."""
         start = self._end
         last = self._epochs.last
-        walk = FrameWalk(start, segment_bytes=self._segment_bytes, epoch=last, announced=announced)
-        if walk.take(data, start) is not None or not walk.is_whole(start + len(data)):
+        walk = FrameWalk(start, segment_bytes=self._segment_bytes, epoch=last)
+        is_good = walk.take(data, start) is None and walk.is_whole(start + len(data))
+        if not is_good or (announced and not walk.is_as_announced(announced, last=last, start=start)):
             what, place = f"{len(data)} bytes of the log from {start} on are not taken", walk.position
             raise RecordsDamaged(f"{what}: at log offset {place}: {walk.reason}", log_offset=place)
         if not data:

@@ -154,9 +154,10 @@ def _announced(table, start, end):
 
 
 def _taken(data, table, start, end, *, last):
-    walk = FrameWalk(start, segment_bytes=SEGMENT, epoch=last, announced=_announced(table, start, end))
+    walk = FrameWalk(start, segment_bytes=SEGMENT, epoch=last)
     assert walk.take(memoryview(data)[start:end], start) is None, walk.reason
-    return walk, walk.is_whole(end)
+    assert walk.is_whole(end), walk.reason
+    return walk, walk.is_as_announced(_announced(table, start, end), last=last, start=start)
 
 
 EPOCHS = st.lists(st.lists(st.integers(0, SEGMENT - HEADER_BYTES), min_size=1, max_size=5), min_size=2, max_size=6)

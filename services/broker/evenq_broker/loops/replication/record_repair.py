@@ -9,7 +9,7 @@ Bounded: one file at a time, `WAITING_MAX` wait, a part has `PART_BYTES_MAX`, a 
 something was repaired in it, each copy is asked once for a part. Belongs to one loop; files are read on a thread of its
 own and written by the folder's owner. Always true: nothing is written that `log_damage.fault_of` finds fault with; what
 lies at or behind the committed end is asked for and written only by a start (decision 87) and before a cut (decision
-94), and given only by a leader.
+94), and given only by a leader, or below a record that both logs have (decision 95).
 """
 
 from __future__ import annotations
