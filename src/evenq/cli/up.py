@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
 from evenq.cli.up_plan import plan_of
 from evenq.errors import Error, StoreError, StoreLocked
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.lock_file import LockHeld, lock_file
 from evenq.serving.logs import setup_logs
 from evenq.serving.run import run as run_loop
 
@@ -26,26 +25,16 @@ __all__ = ["lock_folder", "run"]
 def lock_folder(folder: Path, stack: ExitStack) -> None:
     """Make the data folder ours until `stack` ends. Raises StoreLocked that names the folder and the process in it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Not "w": the file of a process that has the lock must keep its number.
-        file = stack.enter_context((folder / "up.lock").open("a+", encoding="utf-8"))
+        stack.enter_context(lock_file(folder / "up.lock"))
+    except LockHeld as held:
+        raise StoreLocked(
+            f"the data folder {folder.resolve()} is in use by another `evenq up`, {held}; "
+            "stop it, or choose another folder with --data"
+        ) from held
     except OSError as error:
         raise StoreError(
             f"the data folder {folder} cannot be used: {error.strerror}; choose another with --data"
         ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        raise StoreLocked(
-            f"the data folder {folder.resolve()} is in use by another `evenq up`, process {owner}; "
-            "stop it, or choose another folder with --data"
-        ) from error
-    file.seek(0)
-    file.truncate()
-    file.write(f"{os.getpid()}\n")
-    file.flush()
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,20 +9,20 @@ touched by a worker thread only.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 from evenq.errors import PersistenceTimeout
 from evenq.runtime.clock import Clock, SystemClock
+from evenq.runtime.lock_file import LockHeld, run_locked
 from evenq_rebalancer.core.election import Record, SeenRecord
 
 __all__ = ["FileLease"]
 
 BYTES_MAX = 4_096
 LOCK_WAIT_MS = 2_000
-LOCK_RETRY_MS = 5
 
 
 class FileLease:
@@ -41,15 +41,16 @@ class FileLease:
         """Replace it if its text is still `version`. Raises PersistenceTimeout if that cannot be done, or if another
         process has the lock all the time: one that is stopped.
         """
-        for _ in range(LOCK_WAIT_MS // LOCK_RETRY_MS):
-            done, fresh = await asyncio.to_thread(self._try_write, record, version)
-            if done:
-                return fresh
-            await self._clock.sleep_ms(LOCK_RETRY_MS)
-        raise PersistenceTimeout(
-            f"the lease {self._path} cannot be written: another process has had the lock {self._lock} for "
-            f"{LOCK_WAIT_MS} ms; if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
-        )
+        change = partial(self._write, record, version)
+        try:
+            return await run_locked(self._lock, change, clock=self._clock, wait_ms=LOCK_WAIT_MS)
+        except LockHeld as held:
+            raise PersistenceTimeout(
+                f"the lease {self._path} cannot be written: {held} has had the lock {self._lock} for {LOCK_WAIT_MS} "
+                "ms; if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
+            ) from held
+        except OSError as error:
+            raise self._failed("written", error) from error
 
     def _read(self) -> SeenRecord | None:
         try:
@@ -58,26 +59,15 @@ class FileLease:
             raise self._failed("read", error) from error
         return SeenRecord(record=_record(text), version=text) if text else None
 
-    def _try_write(self, record: Record, version: str) -> tuple[bool, str | None]:
-        """True and the outcome, or False: the lock is held."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # A file beside it: the lease itself is replaced, and a lock would stay with the file that was there before.
-            with self._lock.open("a") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return False, None
-                before = self._text()
-                if before != version:
-                    return True, None
-                text = _text(record, writes=_writes(before) + 1)
-                fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-                fresh.write_text(text, encoding="utf-8")
-                fresh.replace(self._path)
-                return True, text
-        except OSError as error:
-            raise self._failed("written", error) from error
+    def _write(self, record: Record, version: str) -> str | None:
+        before = self._text()
+        if before != version:
+            return None
+        text = _text(record, writes=_writes(before) + 1)
+        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(self._path)
+        return text
 
     def _text(self) -> str:
         try:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 from evenq.errors import StoreError, StoreFull, StoreLocked
+from evenq.runtime.lock_file import LockHeld, lock_file
 
 __all__ = ["SMALL_BYTES_MAX", "BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
 
@@ -102,7 +103,7 @@ class FolderTarget:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._lock = -1
+        self._lock = ExitStack()
 
     def describe(self, path: str) -> str:
         """See BackupTarget."""
@@ -155,12 +156,11 @@ class FolderTarget:
 
     def __enter__(self) -> Self:
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise StoreLocked(f"another backup writes to {self._root}: wait for it, or name another target") from error
+            self._lock.enter_context(lock_file(self._root / LOCK))
+        except LockHeld as held:
+            raise StoreLocked(
+                f"another backup, {held}, writes to {self._root}: wait for it, or name another target"
+            ) from held
         except OSError as error:
             raise self._failed("", error) from error
         return self
@@ -168,7 +168,7 @@ class FolderTarget:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._lock)
+        self._lock.close()
 
     def _failed(self, path: str, error: OSError) -> StoreError:
         return failed(self.describe(path), error)

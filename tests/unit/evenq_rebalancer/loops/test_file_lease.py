@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,9 @@ def test_a_lock_that_a_stopped_process_has_is_waited_for_so_long_and_no_longer(
         assert first
         with (tmp_path / "lease.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            with pytest.raises(PersistenceTimeout, match=r"another process has had the lock .*lease.lock for 50 ms"):
+            with pytest.raises(
+                PersistenceTimeout, match=rf"process {os.getpid()} has had the lock .*lease.lock for 50 ms"
+            ):
                 await lease.write(record("b"), first)
             assert await lease.read() is not None
         assert await lease.write(record("b"), first)

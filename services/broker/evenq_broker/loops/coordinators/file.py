@@ -10,14 +10,13 @@ touched by a worker thread only.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 from evenq.runtime.clock import Clock
+from evenq.runtime.lock_file import LockHeld, run_locked
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, Seen, record_fields, record_of
 from evenq_broker.loops.coordinators.coordinator import BYTES_MAX, CoordinatorUnknown, parsed_record
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
@@ -25,7 +24,6 @@ from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
 __all__ = ["FileCoordinator"]
 
 LOCK_WAIT_MS = 2_000
-LOCK_RETRY_MS = 5
 WATCH_MS = 200
 
 
@@ -47,20 +45,17 @@ class FileCoordinator:
 
     async def compare_and_set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         """See Coordinator."""
-        deadline_ms = self._clock.monotonic_ms() + self._lock_wait_ms
+        change = partial(self._set, expected, proposed)
         async with self._busy:
-            while True:
-                done, seen = await asyncio.to_thread(self._try_set, expected, proposed)
-                if done:
-                    return seen
-                if self._clock.monotonic_ms() >= deadline_ms:
-                    holder = await asyncio.to_thread(self._holder)
-                    raise CoordinatorUnknown(
-                        f"{holder or 'another process'} has had the lock {self._lock_path} for {self._lock_wait_ms} "
-                        "ms: nothing was written, and no copy can be elected; if it is stopped or hangs, let it go on "
-                        "(kill -CONT) or end it (kill -9)"
-                    )
-                await self._clock.sleep_ms(LOCK_RETRY_MS)
+            try:
+                return await run_locked(self._lock_path, change, clock=self._clock, wait_ms=self._lock_wait_ms)
+            except LockHeld as held:
+                raise CoordinatorUnknown(
+                    f"{held} has had the lock {self._lock_path} for {self._lock_wait_ms} ms: nothing was written, and "
+                    "no copy can be elected; if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
+                ) from held
+            except OSError as error:
+                raise self._unknown("written", error) from error
 
     async def watch(self) -> AsyncIterator[Seen]:
         """See Coordinator. Looks every 200 ms."""
@@ -77,14 +72,6 @@ class FileCoordinator:
             return self._seen()
         except OSError as error:
             raise self._unknown("read", error) from error
-
-    def _try_set(self, expected: Seen | None, proposed: GroupRecord) -> tuple[bool, Seen | None]:
-        """True and the outcome, or False: the lock is held."""
-        try:
-            with self._locked() as mine:
-                return (True, self._set(expected, proposed)) if mine else (False, None)
-        except OSError as error:
-            raise self._unknown("written", error) from error
 
     def _set(self, expected: Seen | None, proposed: GroupRecord) -> Seen | None:
         before = self._seen()
@@ -106,29 +93,6 @@ class FileCoordinator:
             seen = None
         self._mark.accept(None if seen is None else seen.record, str(self._path))
         return seen
-
-    @contextmanager
-    def _locked(self) -> Iterator[bool]:
-        self._lock_path.parent.mkdir(parents=True, exist_ok=True)
-        # A file beside it: the record itself is replaced, and a lock would stay with the file that was there before.
-        with self._lock_path.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n")
-            lock.flush()
-            yield True
-
-    def _holder(self) -> str:
-        """Who has the lock, or had it last; empty: not known."""
-        try:
-            text = self._lock_path.read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            return ""
-        return f"process {text}" if text.isdigit() else ""
 
     def _unknown(self, done: str, error: OSError) -> CoordinatorUnknown:
         return CoordinatorUnknown(
