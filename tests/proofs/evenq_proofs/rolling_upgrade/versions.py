@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,8 +39,8 @@ def version_of(commit: str, folder: Path) -> Version:
         archive = subprocess.run(
             ["git", "archive", short, *SOURCES], cwd=ROOT, check=True, stdout=subprocess.PIPE
         ).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
-            packed.extractall(tree, filter="data")
+        tree.mkdir(parents=True)
+        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
     return Version(short, tree)
 
 
