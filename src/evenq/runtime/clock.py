@@ -81,8 +81,8 @@ class FakeClock:
             self._monotonic = max(due, self._monotonic)
             if not future.done():
                 future.set_result(None)
-        self._wall += target - self._monotonic
-        self._monotonic = target
+        self._wall += max(0, target - self._monotonic)  # more than that may have been spent
+        self._monotonic = max(target, self._monotonic)
         await self._settle()
 
     async def until(self, state: Callable[[], object], *, step_ms: int = 5, limit_ms: int = 60_000) -> None:
@@ -110,6 +110,11 @@ class FakeClock:
     def jump_wall(self, delta_ms: int) -> None:
         """Set the wall clock forward or back without any time passing."""
         self._wall += delta_ms
+
+    def spend(self, duration_ms: int) -> None:
+        """Let time pass within a step of the loop: who sleeps wakes with the next `advance`."""
+        self._wall += duration_ms
+        self._monotonic += duration_ms
 
     async def _settle(self) -> None:
         import asyncio

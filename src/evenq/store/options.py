@@ -76,7 +76,9 @@ class StoreOptions:
     snapshot_records: int = field(
         default=300_000,
         metadata=_means(
-            "Most records between two snapshots; limits the time of a restart where records are small.", ge=1
+            "Most records between two snapshots, mostly a sixth of it; limits the time of a restart where records "
+            "are small.",
+            ge=1,
         ),
     )
     snapshot_interval_ms: int = field(

@@ -2,7 +2,8 @@
 
 What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
 all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log or
-`snapshot_records` of its records, and what was appended meanwhile.
+`snapshot_records` of its records, and what was appended meanwhile; mostly a sixth of that, because snapshots are taken
+early as long as they take little of the time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ from evenq.store.snapshot import Snapshot
 __all__ = ["NoTimers", "SnapshotOf", "Snapshotter", "TakenSnapshot", "TimerPart"]
 
 log = logging.getLogger(__name__)
+
+EARLY_SHARE = 6
+"""A snapshot may be taken when this part of `snapshot_records` was appended: a sixth."""
+EARLY_REST = 20
+"""And when it is this many times as long ago as the last one took: snapshots take a twentieth of the time at most."""
 
 SnapshotOf = Callable[[], bytes]
 """Gives the owner's state, on the loop."""
@@ -103,6 +109,8 @@ class Snapshotter:
         self._tried_ms = clock.monotonic_ms()
         self._records = 0
         """Appended since the start when the last snapshot was tried."""
+        self._took_ms = 0
+        """How long that was."""
         self.newest = newest
         """Log offset of the newest one on disk; 0 if there is none."""
         self.timers: TimerPart = NoTimers()
@@ -125,16 +133,19 @@ class Snapshotter:
             self._tried_ms, self._records = self._clock.monotonic_ms(), self._appended()
             taken = TakenSnapshot(self._state.stats.log_end, self._assigned_end())
             await self._taken(self._owner())()
+            self._took_ms = self._clock.monotonic_ms() - self._tried_ms
         return taken
 
     async def tick(self) -> None:
         """Take one if it is due. A full disk only puts it off."""
         grown = self._state.stats.log_end - self.newest
         waited_ms = self._clock.monotonic_ms() - self._tried_ms
+        records, records_max = self._appended() - self._records, self._options.snapshot_records
         due = (
             grown >= self._options.snapshot_log_bytes
             or waited_ms >= self._options.snapshot_interval_ms
-            or self._appended() - self._records >= self._options.snapshot_records
+            or records >= records_max
+            or (records * EARLY_SHARE >= records_max and waited_ms >= EARLY_REST * self._took_ms)
         )
         if not self.automatic or not grown or not due or not self._state.certain:
             return

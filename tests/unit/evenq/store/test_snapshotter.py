@@ -68,6 +68,40 @@ def test_a_start_reads_no_more_than_the_log_since_the_last_automatic_snapshot(op
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("takes_ms", "snapshots"), [(0, 6), (300, 2)])
+def test_snapshots_are_taken_early_while_they_take_little_of_the_time(open_store, message, takes_ms, snapshots):
+    """600 records in a minute, at most 300 between two: one for each sixth of that, or, where one takes 300 ms, after 6 s."""
+
+    async def scenario():
+        opened = await open_store(
+            FaultDisk(), snapshot_of=lambda: opened.clock.spend(takes_ms) or b"", snapshot_records=300
+        )
+        assert opened.store.stats.snapshots == 0
+        begun_ms = opened.clock.monotonic_ms()
+        for number in range(300):
+            await opened.store.append([message(b"%d" % number)])
+            await opened.clock.advance(40)
+        assert opened.store.stats.snapshots == snapshots
+        assert opened.clock.monotonic_ms() - begun_ms >= 12_000
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+def test_no_more_than_so_many_records_lie_behind_a_snapshot_however_long_it_takes(open_store, message):
+    async def scenario():
+        opened = await open_store(
+            FaultDisk(), snapshot_of=lambda: opened.clock.spend(60_000) or b"", snapshot_records=300
+        )
+        for number in range(1_000):
+            await opened.store.append([message(b"%d" % number)])
+            await opened.clock.advance(20)
+        assert opened.store.stats.snapshots == 4
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
 def test_one_is_taken_after_the_interval_only_if_anything_is_new(open_store, message):
     async def scenario():
         owner = Owner()

@@ -1,7 +1,8 @@
 """Keeps a follower ready to lead: takes each newer snapshot of the leader and replays its own log up to it.
 
-A leader takes a snapshot each time its log has grown by `store.snapshot_log_bytes` or `store.snapshot_records`; what a
-new leader reads before it serves is then about that much, however long the log. Runs beside the log's one writer and
+A leader takes a snapshot each time its log has grown by `store.snapshot_log_bytes` or `store.snapshot_records`, and of
+records mostly a sixth of that; what a new leader reads before it serves is then about that much, however long the log.
+Runs beside the log's one writer and
 gives way to it: the work is done by `LogCopy.replay`, slowly, and given up as soon as the folder changes its owner.
 Always true: only what is
 committed and on disk here is derived, so nothing of it can be cut.
@@ -27,7 +28,11 @@ log = logging.getLogger(__name__)
 
 LOOK_MS = 1_000
 REST_MS = 10_000
-"""Between two questions for a snapshot while none is due by the growth of the log."""
+"""Between two questions for a snapshot while little would have to be read."""
+MUCH_BYTES = 8 << 20
+"""More than little: some ten thousand records."""
+ASK_REST = 100
+"""A question is asked when the one before is this many times as long ago as it took: its leader reads the snapshot."""
 
 DAMAGED_REST_MS = 600_000
 """Between two tries of a copy whose damage could not be repaired."""
@@ -53,6 +58,8 @@ class FollowerReplay:
         self._replica, self._copy, self._fetch, self._trim = replica, copy, fetch, trim
         self._clock, self._growth_bytes, self._index = clock, growth_bytes, index
         self._fetched_ms = clock.monotonic_ms() - REST_MS
+        self._took_ms = 0
+        """How long the last question took, without the replay."""
         self._damaged: LogCopy | None = None
         """Its damage was logged."""
         self._damaged_ms = self._seen = 0
@@ -78,8 +85,9 @@ class FollowerReplay:
             # Until the logs are matched the end of this one may still be cut.
             if copy is None or self._replica.role is not Role.FETCHING:
                 continue
-            rested = self._clock.monotonic_ms() - self._fetched_ms >= REST_MS
-            if rested or self.lag >= self._growth_bytes:
+            rested_ms = self._clock.monotonic_ms() - self._fetched_ms
+            much = self.lag >= min(self._growth_bytes, MUCH_BYTES) and rested_ms >= ASK_REST * self._took_ms
+            if rested_ms >= REST_MS or much:
                 self._fetched_ms = self._clock.monotonic_ms()
                 await self._look(copy)
             if self._index is not None and not self._is_indexed and copy is self._copy():
@@ -89,6 +97,7 @@ class FollowerReplay:
         seen = 0 if self.repairs is None else self.repairs.version
         try:
             known = await self._fetch(copy.replayed_end, min(self._replica.hw, copy.synced_end))
+            self._took_ms = self._clock.monotonic_ms() - self._fetched_ms
             if known is None:
                 self._logged.clear()
                 return

@@ -52,6 +52,8 @@ class Stage:
         self.copy: Copy | None = self.log
         self.newest: FetchedSnapshot | None = None
         self.trouble: Exception | None = None
+        self.takes_ms = 0
+        """How long an answer takes."""
         self.asked: list[tuple[int, int]] = []
         self.trimmed: list[int] = []
         self.replay = FollowerReplay(
@@ -66,6 +68,7 @@ class Stage:
 
     async def fetch(self, after: int, until: int) -> FetchedSnapshot | None:
         self.asked.append((after, until))
+        self.clock.spend(self.takes_ms)
         if self.trouble is not None:
             raise self.trouble
         newest = self.newest
@@ -106,6 +109,15 @@ def test_it_asks_at_once_then_seldom_and_often_when_the_log_has_grown() -> None:
         assert stage.replay.lag == 50
         await stage.clock.advance(3 * LOOK_MS)
         assert len(stage.log.replays) == 1
+
+    run(story)
+
+
+def test_a_leader_whose_answer_takes_long_is_asked_seldom() -> None:
+    async def story(stage: Stage) -> None:
+        stage.replica.hw, stage.takes_ms = 900, 40
+        await stage.clock.advance(12 * LOOK_MS + LOOK_MS // 2)
+        assert len(stage.asked) == 3
 
     run(story)
 
