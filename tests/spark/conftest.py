@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_proofs.quick_spark import quick_spark
+from evenq_proofs.quick_spark import make_classes, quick_spark
 from pyspark_evenq import cluster as calls
 from pyspark_evenq import connection
 
@@ -48,14 +48,28 @@ def errors_to(path: Path) -> Iterator[None]:
         os.close(before)
 
 
+def java_home() -> str:
+    """Raises CalledProcessError if there is no Java."""
+    known = os.environ.get("JAVA_HOME")
+    if known:
+        return known
+    finds = (sys.executable, str(ROOT / "tools" / "java_home.py"))
+    return subprocess.run(finds, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """What is made once is made before the first test, whose limit is too short for it on a busy machine."""
+    config = session.config
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    with suppress(subprocess.CalledProcessError):  # the first test says so
+        make_classes(java_home())
+
+
 @pytest.fixture(scope="session")
 def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Java, this Python, the loopback address and quick defaults, for every Spark that is started from here."""
-    if not os.environ.get("JAVA_HOME"):
-        found = subprocess.run(
-            [sys.executable, ROOT / "tools" / "java_home.py"], capture_output=True, text=True, check=True
-        )
-        os.environ["JAVA_HOME"] = found.stdout.strip()
+    os.environ["JAVA_HOME"] = java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.update(quick_spark(os.environ["JAVA_HOME"], tmp_path_factory.mktemp("spark-home")))

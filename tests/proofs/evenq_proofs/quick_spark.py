@@ -18,7 +18,7 @@ import pyspark
 
 from evenq_proofs.spark_classes import class_archive
 
-__all__ = ["quick_spark", "spark_home"]
+__all__ = ["make_classes", "quick_spark", "spark_home"]
 
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _DEFAULTS = {
@@ -42,6 +42,11 @@ def spark_home(folder: Path) -> Path:
             if entry.name not in {"work", "logs", "__pycache__"} and not (folder / parent / entry.name).exists():
                 (folder / parent / entry.name).symlink_to(entry)
     return folder
+
+
+def make_classes(java_home: str) -> None:
+    """Make the file of Spark's classes now, unless it is there: minutes on a busy machine, once."""
+    class_archive(java_home, _JAVA)
 
 
 def quick_spark(java_home: str, folder: Path) -> dict[str, str]:
