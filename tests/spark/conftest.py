@@ -62,7 +62,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
-    with suppress(subprocess.CalledProcessError):  # the first test says so
+    with suppress(subprocess.SubprocessError):  # the first test says so
         make_classes(java_home())
 
 

@@ -17,7 +17,10 @@ from typing import IO, TypeVar
 
 from evenq.runtime.clock import Clock
 
-__all__ = ["LockHeld", "lock_file", "run_locked"]
+__all__ = ["HOW_TO_FREE", "LockHeld", "lock_file", "run_locked"]
+
+HOW_TO_FREE = "if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
+"""What to do about the process that a LockHeld names, for errors."""
 
 RETRY_MS = 5
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evenq.errors import PersistenceTimeout
 from evenq.runtime.clock import Clock, SystemClock
-from evenq.runtime.lock_file import LockHeld, run_locked
+from evenq.runtime.lock_file import HOW_TO_FREE, LockHeld, run_locked
 from evenq_rebalancer.core.election import Record, SeenRecord
 
 __all__ = ["FileLease"]
@@ -47,7 +47,7 @@ class FileLease:
         except LockHeld as held:
             raise PersistenceTimeout(
                 f"the lease {self._path} cannot be written: {held} has had the lock {self._lock} for {LOCK_WAIT_MS} "
-                "ms; if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
+                f"ms; {HOW_TO_FREE}"
             ) from held
         except OSError as error:
             raise self._failed("written", error) from error

@@ -70,7 +70,7 @@ def test_a_start_reads_no_more_than_the_log_since_the_last_automatic_snapshot(op
 
 @pytest.mark.parametrize(("takes_ms", "snapshots"), [(0, 6), (300, 2)])
 def test_snapshots_are_taken_early_while_they_take_little_of_the_time(open_store, message, takes_ms, snapshots):
-    """600 records in a minute, at most 300 between two: one for each sixth of that, or, where one takes 300 ms, after 6 s."""
+    """300 records in 12 s, at most 300 between two: one for each sixth of that, or, where one takes 300 ms, after 6 s."""
 
     async def scenario():
         opened = await open_store(

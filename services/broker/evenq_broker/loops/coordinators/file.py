@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from evenq.runtime.clock import Clock
-from evenq.runtime.lock_file import LockHeld, run_locked
+from evenq.runtime.lock_file import HOW_TO_FREE, LockHeld, run_locked
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused, Seen, record_fields, record_of
 from evenq_broker.loops.coordinators.coordinator import BYTES_MAX, CoordinatorUnknown, parsed_record
 from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
@@ -52,7 +52,7 @@ class FileCoordinator:
             except LockHeld as held:
                 raise CoordinatorUnknown(
                     f"{held} has had the lock {self._lock_path} for {self._lock_wait_ms} ms: nothing was written, and "
-                    "no copy can be elected; if it is stopped or hangs, let it go on (kill -CONT) or end it (kill -9)"
+                    f"no copy can be elected; {HOW_TO_FREE}"
                 ) from held
             except OSError as error:
                 raise self._unknown("written", error) from error

@@ -2,10 +2,9 @@
 
 A leader takes a snapshot each time its log has grown by `store.snapshot_log_bytes` or `store.snapshot_records`, and of
 records mostly a sixth of that; what a new leader reads before it serves is then about that much, however long the log.
-Runs beside the log's one writer and
-gives way to it: the work is done by `LogCopy.replay`, slowly, and given up as soon as the folder changes its owner.
-Always true: only what is
-committed and on disk here is derived, so nothing of it can be cut.
+Runs beside the log's one writer and gives way to it: the work is done by `LogCopy.replay`, slowly, and given up as soon
+as the folder changes its owner. Always true: only what is committed and on disk here is derived, so nothing of it can
+be cut.
 """
 
 from __future__ import annotations
