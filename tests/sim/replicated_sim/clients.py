@@ -80,8 +80,22 @@ class _Calmly(ClientsAtBroker):
 class _SimPuller(_Calmly, GroupPuller):
     """At the next broker after each error."""
 
+    turns_to: int | None = None
+    """The broker where its next pull is, with a look at its progress first; None: where the last one was."""
+
+    async def _pull(self) -> None:
+        if self.turns_to is not None:
+            self._broker, self.turns_to = self.turns_to - 1, None
+            self.go_on()
+        await super()._pull()
+
     async def _failed(self) -> None:
         self.go_on()
+
+    @property
+    def reads_at(self) -> int | None:
+        """The broker that told it its progress; None: it has to ask."""
+        return self._broker if self._offsets else None
 
 
 class _SimAtBroker(_Calmly):
@@ -146,7 +160,8 @@ class SimClients:
             for number, address in enumerate(addresses)
         ]
         rng = random.Random(f"{seed} puller")
-        self._clients.append(_SimPuller(addresses, recorder, rng, self.answers, **edges("puller")))
+        self.puller = _SimPuller(addresses, recorder, rng, self.answers, **edges("puller"))
+        self._clients.append(self.puller)
         self._tasks: list[list[asyncio.Task[None]]] = []
 
     def start(self) -> None:

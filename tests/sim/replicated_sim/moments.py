@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOMENTS", "NOT_NOW", "Moments"]
 
-MOMENTS = ("strike", "admission", "floor", "succession", "late reader", "unsynced", "retire")
+MOMENTS = ("strike", "admission", "floor", "succession", "late reader", "unsynced", "retire", "woken")
 NOT_NOW = "not now"
 WAIT_MS = 8_000
 """For the moment; it may never come."""
@@ -66,6 +66,8 @@ class Moments:
                 await self._unsynced(leader, followers)
             case "retire":
                 await self._retire(leader, lasts_ms)
+            case "woken":
+                await self._woken(leader)
             case _:
                 raise ValueError(f"no moment {what!r}")
 
@@ -225,6 +227,29 @@ class Moments:
             world.note(f"{new.name} is stopped; {world.state()}")
             await self._faults.do("roll", new, lasts_ms)
         await way
+
+    async def _woken(self, old: Copy) -> None:
+        """A leader does not run until a reader has progress at its successor. The reader then asks the old one, which
+        goes on with that question before it knows anything.
+        """
+        world, process = self._world, old.process
+        assert process is not None
+        assert world.clients is not None
+        puller = world.clients.puller
+
+        def goes_on() -> bool:
+            new = self._leads(old)
+            return new is not None and new is not old and puller.reads_at == new.number
+
+        with old.held():
+            process.pause()
+            if await self._until(goes_on):
+                await world.clock.sleep_ms(world.rng.choice((300, 1_000, 2_000)))
+                puller.turns_to = old.number
+                await self._until(lambda: puller.turns_to is None, within_ms=1_000)
+                await world.clock.sleep_ms(world.rng.choice((10, 100)))
+                world.note(f"{old.name} goes on; {world.state()}")
+            process.resume()
 
     # ------------------------------------------------------------------------------------------------ inside
 

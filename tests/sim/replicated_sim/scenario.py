@@ -21,7 +21,8 @@ NETS = {
 ROT = "rot"  # bits turn under a running broker, in some of the plays, beside what is drawn by weight
 SECTOR = "lost sector"  # a disk cannot read a place, in some of the plays, beside what is drawn by weight
 RETIRE = "retire"  # who is elected is stopped in order, in some of the plays, beside what is drawn by weight
-KINDS = (*{**NODES, **NETS}, ROT, SECTOR, RETIRE)
+WOKEN = "woken"  # a deposed leader that did not run meanwhile is asked, in some of the plays, beside what is drawn by weight
+KINDS = (*{**NODES, **NETS}, ROT, SECTOR, RETIRE, WOKEN)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
 OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
@@ -113,6 +114,14 @@ def _lost_sectors(seed: int, last_ms: int) -> list[GroupStep]:
     return [GroupStep(rng.randint(6_000, max(7_000, last_ms)), SECTOR, rng.choice(TARGETS), 100) for _ in range(3)]
 
 
+def _woken(seed: int, last_ms: int) -> list[GroupStep]:
+    """In one seed of eight, beside all else; by this draw only in those of the known ones that need it."""
+    rng = random.Random(f"group woken, 43: {seed}")
+    if rng.random() >= 1 / 8:
+        return []
+    return [GroupStep(rng.randint(4_000, max(5_000, last_ms)), WOKEN, "leader", 0) for _ in range(2)]
+
+
 def _outage(seed: int) -> Outage | None:
     """In five seeds of eight."""
     rng = random.Random(f"group outage {seed}")
@@ -136,7 +145,7 @@ def group_plan(seed: int) -> GroupPlan:
         at_ms += rng.choice((0, 5, 50, 300, 1_000, 2_500, 4_000)) + rng.randint(0, 300)
         lasts_ms = rng.choice((100, 300, 1_000, 2_500, 4_500))
         steps.append(GroupStep(at_ms, rng.choice(kinds), rng.choice(TARGETS), lasts_ms))
-    beside = [*_rot(seed, at_ms), *_lost_sectors(seed, at_ms), *_retirements(seed, at_ms)]
+    beside = [*_rot(seed, at_ms), *_lost_sectors(seed, at_ms), *_retirements(seed, at_ms), *_woken(seed, at_ms)]
     steps = sorted([*steps, *beside], key=lambda step: step.at_ms)
     return GroupPlan(
         seed=seed,

@@ -143,6 +143,8 @@ class GroupWorld:
         self.notes: list[str] = []
         """What was done and what came of it, for people."""
         self.store_ids = 0
+        self.clients: SimClients | None = None
+        """Once the group is whole for the first time."""
         self.acknowledged: list[Acknowledged] = []
         self.drained = False
         """Everything was received, pulled and scanned, and all brokers were stopped in order."""
@@ -214,7 +216,7 @@ class GroupWorld:
             )
             self.recorder.ok(number)
         addresses = [f"{copy.name}:8081" for copy in self.copies]
-        clients = SimClients(
+        clients = self.clients = SimClients(
             self.loop, self.net, addresses, self.recorder, self.plan.seed, delays=not self.plan.clocks_off
         )
         clients.start()
