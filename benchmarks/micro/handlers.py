@@ -65,7 +65,7 @@ HEADERS = ("sdk", "deadline", "same")
 programs; nothing.
 """
 NO_TABLE = f.settings({f.HEADER_TABLE_SIZE: 0})
-LOADS = ("unary", "batch", "publish", "receive")
+LOADS = ("unary", "batch", "publish", "receive", "nothing")
 BLOCK, BLOCKS_IN_FLIGHT = 256, 4
 Work = Callable[["Wire"], Awaitable[int]]
 
@@ -248,6 +248,14 @@ async def receiving(wire: Wire, topic: str, batches: int, profile: cProfile.Prof
     return spent
 
 
+async def polling(wire: Wire, topic: str, count: int, profile: cProfile.Profile | None) -> list[Clocked]:
+    """The CPU of receives that find nothing in any queue, and do not wait."""
+    await fill(wire, topic, 1)
+    request = made.receive(topic, f"g-{topic}", "*", is_sql=False, poll_ms=0)
+    await _timed(wire, wire.frames(b"ReceiveMessage", request), None)  # gets the one that made the topic
+    return await _sent(wire, [wire.frames(b"ReceiveMessage", request) for _ in range(count)], 64, profile)
+
+
 async def _timed(wire: Wire, call: bytes, profile: cProfile.Profile | None) -> Clocked:
     if profile is not None:
         profile.enable()
@@ -352,6 +360,9 @@ async def _round(wire: Wire, name: str, turn: int, messages: int, profile: cProf
         count = batches * 32
         await fill(wire, topic, count + 512)
         spent = await receiving(wire, topic, batches, profile)
+    elif name == "nothing":
+        count = messages
+        spent = await polling(wire, f"nothing-{turn}", count, profile)
     elif name == "publish":
         count = max(1, messages * 4 // BLOCK) * BLOCK
         spent = await publishing(wire, count, profile)

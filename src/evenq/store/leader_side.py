@@ -106,6 +106,13 @@ class LeaderSide:
             return []
         return queue.ahead(start, count_max=count_max, bytes_max=bytes_max)
 
+    def placed_end(self, topic_id: int, queue_id: int) -> int:
+        """The offset behind the last message that has a place, whether it is committed, or even written; 0 for an
+        unknown queue. Of a replicated store.
+        """
+        queue = self._queues.get((topic_id, queue_id))
+        return 0 if queue is None else queue.next_offset
+
     def recent(self, start: int, end: int) -> bytes | None:
         """The log from `start` up to `end`, where the newest written group ends, as it lies in the file; None: not all
         of it is kept in memory, so read the file. Only groups that were written just now are kept, 256 KiB at most.

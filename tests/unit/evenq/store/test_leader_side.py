@@ -97,6 +97,7 @@ def test_what_is_written_is_neither_answered_nor_shown_before_its_commit(open_st
         await turns()
         assert not any(call.done() for call in calls)
         assert (store.queue_range(1, 0), store.queue_range(1, 1)) == ((0, 0), (0, 0))
+        assert [store.placed_end(1, queue_id) for queue_id in (0, 1, 2)] == [1, 1, 0]
         assert store.read_hot(1, 0, 0, count_max=9, bytes_max=999).messages == []
         assert (await store.read(1, 0, 0, count_max=9, bytes_max=999)).messages == []
         assert await store.read_at(1, 0, [0]) == []

@@ -202,9 +202,10 @@ class MessageTaker:
     async def _look(self, wish: ReceiveWish, batch: Batch, queue_id: int, count: int) -> None:
         # One turn: every queue once.
         wish.behind.clear()
+        known, group_id, topic_id = self._ledger.progress.queue, wish.group.group_id, wish.topic.topic_id
         for looked_at, one in enumerate(self._in_turn(wish, queue_id)):
-            queue = await self._begun(wish, one)
-            if wish.queues is not None and not self._anything_in(queue):
+            queue = known(group_id, topic_id, one) or await self._begun(wish, one)
+            if not self._anything_in(queue, wish):
                 continue
             await self._take_whole(queue, wish, batch, count)
             if len(batch.frames) >= count or batch.payload_bytes >= self._runtime.settings.receive_bytes_max:
@@ -241,15 +242,16 @@ class MessageTaker:
         start = self._turn % count
         return [*range(start, count), *range(start)]
 
-    def _anything_in(self, queue: QueueProgress) -> bool:
-        return bool(queue.ready) or queue.next < self._ledger.store.queue_range(queue.topic_id, queue.queue_id)[1]
+    def _anything_in(self, queue: QueueProgress, wish: ReceiveWish) -> bool:
+        """Most of many queues have nothing at most receives: said before any of the steps of taking."""
+        store, topic_id, queue_id = self._ledger.store, queue.topic_id, queue.queue_id
+        if queue.ready or queue.next < store.queue_range(topic_id, queue_id)[1]:
+            return True
+        return wish.ahead and queue.next < store.placed_end(topic_id, queue_id)
 
     async def _begun(self, wish: ReceiveWish, queue_id: int) -> QueueProgress:
-        progress = self._ledger.progress
+        """The group's first receive there."""
         group, topic = wish.group, wish.topic
-        queue = progress.queue(group.group_id, topic.topic_id, queue_id)
-        if queue is not None:
-            return queue
         if wish.queues is None:
             record = begin(self._catalog, self._ledger, group, topic, membership=self._membership)
             if record is not None:
@@ -257,7 +259,7 @@ class MessageTaker:
                 self._must_exist(wish)
         else:
             self._lite.begin(group, topic, [queue_id])
-        made = progress.queue(group.group_id, topic.topic_id, queue_id)
+        made = self._ledger.progress.queue(group.group_id, topic.topic_id, queue_id)
         assert made is not None
         return made
 
@@ -472,7 +474,7 @@ class MessageTaker:
             return
         for one in wish.queues:
             queue = self._ledger.progress.queue(group_id, topic_id, one)
-            if queue is not None and self._anything_in(queue):
+            if queue is not None and self._anything_in(queue, wish):
                 self._long_polls.ready(group_id, topic_id, one)
 
     async def _learn_lanes(self, queue: QueueProgress) -> None:

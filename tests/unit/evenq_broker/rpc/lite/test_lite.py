@@ -306,6 +306,27 @@ def test_two_waiting_clients_of_a_group_each_get_one_of_two_messages(run: Run) -
     run(story)
 
 
+def test_a_full_answer_leaves_those_who_wait_on_to_later_messages(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        await brokers(stage, "a")
+        clients = ("c", "d", "e")
+        for client in clients:
+            await sync(stage, ALL, "x", "y", client=client)
+        waiting = [receiving(stage, poll_ms=10_000, count=1, client=client) for client in clients]
+        await stage.clock.advance(100)
+        await send(stage, message("x0"), message("y0", "y"))
+        await stage.clock.advance(100)
+        (last,) = (one for one in waiting if not one.done())
+        answered = [one.result() for one in waiting if one.done()]
+        assert sorted(map(names, answered)) == [["x0"], ["y0"]]
+        await send(stage, message("x1"))
+        for (got,) in answered:
+            assert await ack(stage, got) == OK
+        assert names(await stage.during(last)) == ["x1"]
+
+    run(story)
+
+
 def test_what_two_brokers_gave_at_once_is_not_lost(run: Run) -> None:
     async def story(stage: Any) -> None:
         await brokers(stage)
