@@ -168,11 +168,12 @@ class LeaderSide:
         """
         self._state.refuse(error)
 
-    def give_up(self, error: Error) -> None:
-        """The first half of `MessageStore.abandon`, at once: from now on nothing is appended, committed or answered but
-        with such an error. `close` gives the rest back.
+    def give_up(self, error: Error, *, later: Error | None = None) -> None:
+        """The first half of `MessageStore.abandon`, at once: from now on nothing is appended, committed or answered.
+        What waits fails with such an `error`; of later appends nothing is kept for certain, and they fail with `later`.
+        `close` gives the rest back.
         """
-        self._state.abandon(error)
+        self._state.abandon(error, later=later)
 
     async def _settle_within(self, wait_ms: int) -> None:
         """Wait for commits, `wait_ms` at most; who waits longer learns that the record may or may not survive."""

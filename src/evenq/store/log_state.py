@@ -29,6 +29,7 @@ class LogState:
         "failure",
         "full",
         "last_store_ms",
+        "later",
         "on_failure",
         "on_full",
         "on_poison",
@@ -63,6 +64,8 @@ class LogState:
         """How often a full disk freed places again."""
         self.failure: Error | None = None
         """Why the store stopped for good."""
+        self.later: Error | None = None
+        """What appends are refused with since then; None: with `failure`."""
         self.refusal: Error | None = None
         """Why its owner has it refuse everything for now."""
         self.full: StoreFull | None = None
@@ -116,9 +119,12 @@ class LogState:
         if self.on_failure is not None:
             self.on_failure(failure)
 
-    def abandon(self, error: Error) -> None:
-        """Stop for good, though nothing is broken: every waiting and later append fails with `error`."""
+    def abandon(self, error: Error, *, later: Error | None = None) -> None:
+        """Stop for good, though nothing is broken: every append that waits fails with `error`, and every later one with
+        `later`, or with `error` too.
+        """
         if self.failure is None:
+            self.later = later
             self._stop(error)
 
     def _stop(self, failure: Error) -> None:

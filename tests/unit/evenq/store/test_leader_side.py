@@ -707,6 +707,25 @@ def test_an_abandoned_store_tells_all_who_wait_at_once_and_keeps_what_is_written
     asyncio.run(story())
 
 
+def test_only_who_waited_when_the_log_was_given_up_does_not_know_whether_it_is_kept(open_store, message):
+    async def story(opened):
+        store = opened.store
+        waits = await written(opened, lambda: store.append([message(b"a")]))
+        end = store._appender.assigned_end
+        store.give_up(PersistenceTimeout("deposed: kept or not"), later=HaNotAvailable("deposed: not taken"))
+        assert type(waits.exception()) is PersistenceTimeout
+        for append in (
+            lambda: store.append([message(b"b")]),
+            lambda: store.append([message(b"b")], timers=[timer(1)]),
+            lambda: store.append_state(b"s"),
+        ):
+            with pytest.raises(HaNotAvailable, match="not taken"):
+                append()
+        assert store._appender.assigned_end == end
+
+    played(open_store, story)
+
+
 def test_a_snapshot_whose_log_is_being_synced_is_not_written_any_more(open_store, message, tmp_path):
     async def story():
         opened = await open_store(tmp_path, replicated=True, flush=FlushMode.ASYNC)

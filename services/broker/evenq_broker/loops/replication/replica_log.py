@@ -203,7 +203,10 @@ class ReplicaLog:
         store, self._store = self._store, None
         if store is not None:
             store.give_up(
-                PersistenceTimeout(f"{reason}; whether the record is kept is not known: look, or send it again")
+                PersistenceTimeout(f"{reason}; whether the record is kept is not known: look, or send it again"),
+                later=HaNotAvailable(
+                    f"nothing is taken here any more: {reason}; try again, another copy leads or will"
+                ),
             )
         self._add(self._end_term)
 

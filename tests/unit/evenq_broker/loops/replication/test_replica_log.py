@@ -20,13 +20,14 @@ from evenq_broker.loops.replication.follower_disk import FULL_MS
 from evenq_broker.loops.replication.replica_log import AT_ONCE_BYTES, ReplicaLog
 from evenq_broker.loops.replication.shared_pieces import SharedPieces
 
-from evenq.errors import StoreCorrupted, StoreError, StoreFull
+from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import FakeClock
 from evenq.store import StoreOptions
 from evenq.store.log_copy import LogCopy
 from evenq.store.log_pieces import LogPieces
 from evenq.store.memory_disk import MemoryDisk
 from evenq.store.segment import path_of
+from evenq.wire.status import status_of
 
 STORES = ("a" * 32, "b" * 32)
 PAIRS = tuple(Pair(id_, store) for id_, store in enumerate(STORES))
@@ -314,6 +315,25 @@ def test_a_later_term_reads_the_files_of_its_own_log_and_not_those_that_a_cut_re
         assert await stage.log.read(0, end, 1 << 20) == data
         await stage.log.close(clean=False)
         pieces.close()
+
+    play(story)
+
+
+def test_who_sends_to_a_leader_that_was_just_deposed_is_told_that_nothing_was_taken() -> None:
+    """HA-6: 50401, which leaves it open whether the message is kept, is for those who waited; others would send twice."""
+
+    class Given:
+        def give_up(self, error: Error, *, later: Error) -> None:
+            self.errors = error, later
+
+    async def story(stage: Stage) -> None:
+        await stage.log.open()
+        store = stage.log._store = Given()  # type: ignore[assignment]
+        stage.log.stop_serving("epoch 2 began, led by broker 1")
+        waiting, later = store.errors
+        assert [status_of(error, "JAVA").code for error in (waiting, later)] == [50401, 50002]
+        for error in (waiting, later):
+            assert "epoch 2 began, led by broker 1" in error.message
 
     play(story)
 
