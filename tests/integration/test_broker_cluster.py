@@ -87,8 +87,17 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
         created = await call(net, first.address, "/evenq.v1.Admin/CreateTopic", request, admin_pb2.CreateTopicResponse)
         assert [(p.broker_name, p.entry.write_queues) for p in created.placements] == [("broker-a", 2), ("broker-b", 2)]
         both = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
-        assert await route(net, second.address, "flights") == both
-        assert {name for name, _ in await route(net, second.address, "made-by-asking")} == {"broker-a", "broker-b"}
+
+        async def told() -> bool:  # routes are pushed, so the other broker has it a moment later
+            return await route(net, second.address, "flights") == both
+
+        await until(told)
+
+        async def made() -> bool:
+            asked = await route(net, second.address, "made-by-asking")
+            return {name for name, _ in asked} == {"broker-a", "broker-b"}
+
+        await until(made)
 
         second.kill()
 

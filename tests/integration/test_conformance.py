@@ -525,11 +525,18 @@ def test_assignments_are_the_same_bytes_each_time_at_every_broker(cluster: Local
         clients = [Wire(net, broker.address) for broker in cluster.brokers]
         await clients[0].send("share", b"hello")
         for client in clients:
+
+            async def all_brokers(
+                client: Wire = client,
+            ) -> bool:  # routes are pushed: the topic is there a moment later
+                answer = await client.queues("share", "share")
+                brokers = {one.message_queue.broker.name for one in answer.assignments}
+                return brokers == {broker.name for broker in cluster.brokers}
+
+            await until(all_brokers)
             answers = [await client.queues("share", "share") for _ in range(3)]
             assert {answer.status.code for answer in answers} == {OK}
             assert len({answer.SerializeToString() for answer in answers}) == 1
-            brokers = {one.message_queue.broker.name for one in answers[0].assignments}
-            assert brokers == {broker.name for broker in cluster.brokers}
 
     run(story)
 
