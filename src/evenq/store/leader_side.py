@@ -175,12 +175,12 @@ class LeaderSide:
         """
         self._state.abandon(error, later=later)
 
-    async def _settle_within(self, wait_ms: int) -> None:
-        """Wait for commits, `wait_ms` at most; who waits longer learns that the record may or may not survive."""
-        if wait_ms > 0 and self._appender.assigned_end > self._state.stats.log_end:
+    async def settle(self, within_ms: int) -> None:
+        """Wait until everything that was appended has its outcome, `within_ms` at most."""
+        if within_ms > 0 and self._appender.assigned_end > self._state.stats.log_end:
             tasks = [
                 spawn(self._appender.settled(), name="store-settled"),
-                spawn(self._clock.sleep_ms(wait_ms), name="store-close-limit"),
+                spawn(self._clock.sleep_ms(within_ms), name="store-settle-limit"),
             ]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -188,6 +188,10 @@ class LeaderSide:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settle_and_leave(self, wait_ms: int) -> None:
+        """Who waits for a commit for more than `wait_ms` learns that the record may or may not survive."""
+        await self.settle(wait_ms)
         self._appender.leave(
             PersistenceTimeout(
                 f"not every in-sync copy confirmed the record within {wait_ms} ms of the broker's stop: it may or may "

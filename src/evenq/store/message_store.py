@@ -486,7 +486,7 @@ class MessageStore(LeaderSide, BackupSide):
 
     async def _settle(self, wait_ms: int) -> None:
         if self._state.replicated:
-            await self._settle_within(wait_ms)
+            await self._settle_and_leave(wait_ms)
             return
         with contextlib.suppress(StoreFull):
             await self._appender.settled()

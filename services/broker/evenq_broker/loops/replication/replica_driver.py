@@ -41,7 +41,7 @@ from evenq_broker.core.replication.membership import CopyChange
 from evenq_broker.core.replication.messages import Envelope
 from evenq_broker.core.replication.record import NO_LEADER, GroupRecord, RecordRefused
 from evenq_broker.core.replication.replica import Replica
-from evenq_broker.core.replication.rules import Role
+from evenq_broker.core.replication.rules import NOTHING, Role
 from evenq_broker.core.replication.unclean import in_words
 from evenq_broker.loops.coordinators.coordinator import Coordinator, CoordinatorUnknown
 from evenq_broker.loops.replication.epoch_replies import EpochReplies
@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 TICK_MS = 50
 WATCH_PAUSE_MS = 1_000
 TOO_OLD_LOG_MS = 30_000
+SETTLE_MS = 500
+"""How long a hand-over waits for the outcome of what was taken before; a commit takes some milliseconds."""
 ALONE_MS = 1_000
 """How long a broker that ends waits for a peer when it is connected to none: all may be stopping, too."""
 PIECE_BYTES = 1 << 20
@@ -170,14 +172,14 @@ class ReplicaDriver:
             self.tell(self.replica.receive(envelope, self._clock.monotonic_ms()))
 
     async def drain(self) -> HandedOver:
-        """Let another broker take over; ends within `drain_ms` of the timing, and if the replica fails. Only a leader
-        that serves waits.
+        """Let another broker take over; ends within `drain_ms` of the timing and `SETTLE_MS`, and if the replica
+        fails. Only a leader that serves waits.
         """
         self._draining_to_end = True  # also a hand-over that is under way: nothing is taken any more
         self._alone_ms = self._clock.monotonic_ms()
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
-            self.tell(self.replica.drain(self._clock.monotonic_ms()))
+            self._spawn(self._begin_drain(), name="hand-over")
         ends: set[asyncio.Future[Any]] = {self._drained, self.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         return self._drained.result() if self._drained.done() else HandedOver(NO_LEADER, self.replica.max_epoch)
@@ -188,9 +190,19 @@ class ReplicaDriver:
         """
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
-            self.tell(self.replica.drain(self._clock.monotonic_ms(), to=to, within_ms=within_ms))
             self._drained.add_done_callback(self._handed_over)
+            self._spawn(self._begin_drain(to, within_ms), name="hand-over")
         return await asyncio.shield(self._drained)
+
+    async def _begin_drain(self, to: int = NOTHING, within_ms: int = 0) -> None:
+        """Senders whose records are on their way to the copies are answered first: the successor may begin its epoch
+        before they are committed here, and they would be told that it is not known whether their records are kept.
+        """
+        try:
+            await self.log.settle(SETTLE_MS)
+            self.tell(self.replica.drain(self._clock.monotonic_ms(), to=to, within_ms=within_ms))
+        finally:
+            self.log.settled()
 
     def change_copies(self, change: CopyChange) -> None:
         """Propose another state of the group's copies, if nothing else is under way; `Replica.why_not_changed` says

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from evenq.errors import HaNotAvailable, PersistenceTimeout, RecordsDamaged, StoreCorrupted, StoreError, StoreFull
+from evenq.errors import RecordsDamaged, StoreCorrupted, StoreError, StoreFull
 from evenq.runtime.clock import Clock
 from evenq.runtime.failpoints import passing
 from evenq.store import MessageStore, log_damage
@@ -37,6 +37,7 @@ from evenq_broker.core.replication.epoch_table import EpochStart, EpochTable
 from evenq_broker.core.replication.messages import LastRecord
 from evenq_broker.core.replication.replica import Replica
 from evenq_broker.core.replication.rules import Role
+from evenq_broker.loops.replication.append_gate import AppendGate
 from evenq_broker.loops.replication.follower_disk import FollowerDisk
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.follower_replay import FetchSnapshot, FollowerReplay
@@ -103,6 +104,7 @@ class ReplicaLog:
         self._sync_each = replica.config.mode is Mode.REPL_SYNC
         self._cut_off = False
         """The term that is open, or about to, is over."""
+        self._gate = AppendGate(replica)
         self.matched_end = 0
         """While the log is cut to the leader's: where. See CommittedLog."""
         self._replay = FollowerReplay(
@@ -201,13 +203,7 @@ class ReplicaLog:
         # At once and not in the queue's turn: a write that is under way there may take seconds, and until then a
         # deposed leader could acknowledge.
         store, self._store = self._store, None
-        if store is not None:
-            store.give_up(
-                PersistenceTimeout(f"{reason}; whether the record is kept is not known: look, or send it again"),
-                later=HaNotAvailable(
-                    f"nothing is taken here any more: {reason}; try again, another copy leads or will"
-                ),
-            )
+        self._gate.close(store, reason)
         self._add(self._end_term)
 
     def committed(self, end: int) -> None:
@@ -216,6 +212,14 @@ class ReplicaLog:
             # The store may have been opened shorter than the core knows (`_attach`), and commits nothing that it does
             # not have.
             self._store.commit(min(end, self._store.stats.written_end))
+
+    async def settle(self, within_ms: int) -> None:
+        """See LogActions."""
+        await self._gate.settle(self._store, within_ms)
+
+    def settled(self) -> None:
+        """See LogActions."""
+        self._gate.settled(self._store)
 
     @property
     def full(self) -> bool:
@@ -277,17 +281,7 @@ class ReplicaLog:
     def look(self) -> None:
         """Refuse appends, or take them again, as the core says now; readers look what is committed."""
         self.reads.changed()
-        store, replica = self._store, self._replica
-        if store is None:
-            return
-        if replica.may_append():
-            store.refuse(None)
-            return
-        record = replica.record
-        have = replica.copies()
-        least = 0 if record is None else record.min_isr
-        reason = "the broker hands over to another one" if have >= least else f"{have} of {least} copies are in sync"
-        store.refuse(HaNotAvailable(f"nothing is taken now: {reason}; try again"))
+        self._gate.look(self._store)
 
     # The entries.
 

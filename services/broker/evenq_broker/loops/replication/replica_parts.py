@@ -57,6 +57,16 @@ class LogActions(Protocol):
         """All below is committed."""
         ...
 
+    async def settle(self, within_ms: int) -> None:
+        """As a leader, take nothing more until `settled`, and wait until what was taken has its outcome, `within_ms`
+        at most.
+        """
+        ...
+
+    def settled(self) -> None:
+        """Take records again if the core says so."""
+        ...
+
     def at_hand(self, start: int, end: int) -> bytes | None:
         """All records between two places, if they were written just now and are in memory yet; else None."""
         ...

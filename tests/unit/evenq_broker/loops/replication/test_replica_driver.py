@@ -82,6 +82,11 @@ class Member:
         self.reads = 0
         self.remembers = False
         """Records are in memory yet."""
+        self.settling: list[int] = []
+        """Limits of waits for the outcome of what was taken."""
+        self.taken = asyncio.Event()
+        self.taken.set()
+        self.takes_nothing = False
         self.hold_reads = asyncio.Event()
         self.hold_reads.set()
 
@@ -136,6 +141,14 @@ class Member:
 
     def committed(self, end: int) -> None:
         self.end_committed = end
+
+    async def settle(self, within_ms: int) -> None:
+        self.settling.append(within_ms)
+        self.takes_nothing = True
+        await self.taken.wait()
+
+    def settled(self) -> None:
+        self.takes_nothing = False
 
     def at_hand(self, start: int, end: int) -> bytes | None:
         return self.data[start:end] if self.remembers else None
@@ -273,6 +286,27 @@ def test_a_drain_lets_another_broker_lead_within_a_moment() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_successor_is_asked_once_what_was_taken_has_its_outcome(ends: bool) -> None:
+    """It may begin its epoch at once, and who waits at the old leader then would not know whether the record is kept."""
+
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        to = (old.id + 1) % 3
+        old.taken.clear()
+        handing = asyncio.ensure_future(old.driver.drain() if ends else old.driver.hand_over(to, within_ms=1_000))
+        await world.clock.advance(300)
+        assert (len(old.settling), old.takes_nothing) == (1, True)
+        assert old.replica.role is Role.READY
+        old.taken.set()
+        await world.clock.until(handing.done)
+        assert handing.result().leader in ({0, 1, 2} - {old.id} if ends else {to})
+        assert not old.takes_nothing
+
+    play(story)
+
+
 def test_a_drain_that_nobody_takes_ends_in_time() -> None:
     async def story(world: World) -> None:
         old = await world.led()
@@ -318,7 +352,8 @@ def test_a_drain_ends_with_a_replica_that_fails_meanwhile() -> None:
         for member in world.members:
             member.coordinator.away = member is not old
         handing = asyncio.ensure_future(old.driver.drain())
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
         assert old.replica.role is Role.DRAINING
         old.driver.tell(old.replica.disk_failed(OSError("EIO")))
         done, _ = await asyncio.wait({handing}, timeout=20)
