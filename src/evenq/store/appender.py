@@ -361,9 +361,8 @@ class Appender:
         state = self._state
         state.stats.refused += 1
         if state.failure is not None:
-            raise copy(
-                state.later or state.failure
-            )  # one that is raised again and again would keep the stack of each time
+            # A copy: one that is raised again and again would keep the stack of each time.
+            raise copy(state.later or state.failure)
         if state.closed:
             raise StorePoisoned("the store is closed: no append can be stored")
         if state.refusal is not None:
