@@ -71,6 +71,10 @@ async def route(net: GrpcNet, address: str, topic: str) -> list[tuple[str, int]]
     return [(queue.broker.name, queue.id) for queue in answer.message_queues]
 
 
+async def is_route(net: GrpcNet, address: str, topic: str, queues: list[tuple[str, int]]) -> bool:
+    return await route(net, address, topic) == queues
+
+
 async def until(state: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(60):
         while not await state():  # noqa: ASYNC110  other processes have no event to wait for
@@ -87,11 +91,8 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
         created = await call(net, first.address, "/evenq.v1.Admin/CreateTopic", request, admin_pb2.CreateTopicResponse)
         assert [(p.broker_name, p.entry.write_queues) for p in created.placements] == [("broker-a", 2), ("broker-b", 2)]
         both = [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
-
-        async def told() -> bool:  # routes are pushed, so the other broker has it a moment later
-            return await route(net, second.address, "flights") == both
-
-        await until(told)
+        # Routes are pushed, so the other broker has a topic a moment later.
+        await until(lambda: is_route(net, second.address, "flights", both))
 
         async def made() -> bool:
             asked = await route(net, second.address, "made-by-asking")
@@ -100,18 +101,9 @@ def test_a_topic_lands_on_both_brokers_and_a_killed_broker_leaves_the_route_unti
         await until(made)
 
         second.kill()
-
-        async def alone() -> bool:
-            return await route(net, first.address, "flights") == both[:2]
-
-        await until(alone)
+        await until(lambda: is_route(net, first.address, "flights", both[:2]))
         second.restart()
-
-        async def back() -> bool:
-            return await route(net, first.address, "flights") == both
-
-        await until(back)
-
+        await until(lambda: is_route(net, first.address, "flights", both))
         second.stop()
         assert await route(net, first.address, "flights") == both[:2], "who says goodbye is gone at once"
 

@@ -518,25 +518,27 @@ def test_an_empty_poll_is_one_frame_at_its_time(cluster: LocalCluster) -> None:
 # ------------------------------------------------------------------------------------------------ assignment and others
 
 
+def brokers_of(answer: service_pb2.QueryAssignmentResponse) -> set[str]:
+    return {one.message_queue.broker.name for one in answer.assignments}
+
+
 def test_assignments_are_the_same_bytes_each_time_at_every_broker(cluster: LocalCluster) -> None:
     """Checklist 44: an answer that flickers makes Go drop all queues."""
 
     async def story(net: GrpcNet) -> None:
         clients = [Wire(net, broker.address) for broker in cluster.brokers]
         await clients[0].send("share", b"hello")
+        everybody = {broker.name for broker in cluster.brokers}
         for client in clients:
 
-            async def all_brokers(
-                client: Wire = client,
-            ) -> bool:  # routes are pushed: the topic is there a moment later
-                answer = await client.queues("share", "share")
-                brokers = {one.message_queue.broker.name for one in answer.assignments}
-                return brokers == {broker.name for broker in cluster.brokers}
+            async def reaches_all(client: Wire = client) -> bool:
+                return brokers_of(await client.queues("share", "share")) == everybody
 
-            await until(all_brokers)
+            await until(reaches_all)  # routes are pushed: the topic is there a moment later
             answers = [await client.queues("share", "share") for _ in range(3)]
             assert {answer.status.code for answer in answers} == {OK}
             assert len({answer.SerializeToString() for answer in answers}) == 1
+            assert brokers_of(answers[0]) == everybody
 
     run(story)
 

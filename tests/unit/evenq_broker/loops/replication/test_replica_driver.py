@@ -352,9 +352,7 @@ def test_a_drain_ends_with_a_replica_that_fails_meanwhile() -> None:
         for member in world.members:
             member.coordinator.away = member is not old
         handing = asyncio.ensure_future(old.driver.drain())
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert old.replica.role is Role.DRAINING
+        await world.clock.until(lambda: old.replica.role is Role.DRAINING)
         old.driver.tell(old.replica.disk_failed(OSError("EIO")))
         done, _ = await asyncio.wait({handing}, timeout=20)
         assert done, "it waits for a successor for ever"
