@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from replicated_sim.plants import FOUND_BY, PLANTS
-from replicated_sim.scenario import KINDS, OUTAGES, RESTARTED, group_plan
-from replicated_sim.world import run_group
+from replicated_sim.scenario import KINDS, OUTAGES, RESTARTED, calm_plan, group_plan
+from replicated_sim.world import run_group, run_plan
+
+from evenq.testing.history import EntryKind, Event, Op
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,6 +31,9 @@ QUICK = BLOCK
 SEARCHED = 120
 """Seeds played for a planted fault that the known ones do not find: a change of the programs changes what a seed does."""
 SAME_TWICE = (3, 11)
+CALM = (0, 1, 3, 7)
+AT_ONCE_MS = 100
+"""A commit takes 20 ms in a calm world at most, the shortest pause of the protocol 500."""
 REGRESSIONS = [
     int(line.split()[0])
     for line in (HERE / "replicated_regressions.txt").read_text().splitlines()
@@ -73,6 +78,22 @@ def test_the_simulation_finds_what_is_planted(plant: str) -> None:
             played(seed)  # without the planted fault the seed is clean
             return
     pytest.fail(f'none of {SEARCHED} seeds finds it; search with `make sim-replicated PLANT="{plant}"`')
+
+
+def took_ms(history: list[Event], *ops: Op) -> list[int]:
+    """How long each call took that was answered."""
+    begun = {event.id: event.at_ms for event in history if event.kind == EntryKind.INVOKE and event.op in ops}
+    return [event.at_ms - begun[event.id] for event in history if event.kind == EntryKind.OK and event.id in begun]
+
+
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow if n else ()) for n in CALM])
+def test_nobody_waits_for_a_repeat_in_a_group_that_nothing_disturbs(seed: int) -> None:
+    """A follower's repeat that crossed with records stopped all commits until its next one."""
+    outcome = run_plan(calm_plan(seed))
+    assert outcome.problems == []
+    took = took_ms(outcome.history, Op.SEND, Op.ACK, Op.OFFSET)
+    assert len(took) > 3_000
+    assert max(took) < AT_ONCE_MS
 
 
 @pytest.mark.slow

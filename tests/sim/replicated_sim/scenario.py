@@ -6,9 +6,9 @@ Each seed draws a few kinds of faults and plays only these (a swarm): some need 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["KINDS", "OUTAGES", "RESTARTED", "SLOW_MS", "GroupPlan", "GroupStep", "Outage", "group_plan"]
+__all__ = ["KINDS", "OUTAGES", "RESTARTED", "SLOW_MS", "GroupPlan", "GroupStep", "Outage", "calm_plan", "group_plan"]
 
 NODES = {
     "kill": 4, "power": 4, "cut power": 4, "power all": 2, "wipe": 2, "flip": 1, "pause": 3, "roll": 2, "hand over": 2,
@@ -25,6 +25,7 @@ WOKEN = "woken"  # a deposed leader that did not run meanwhile is asked, in some
 KINDS = (*{**NODES, **NETS}, ROT, SECTOR, RETIRE, WOKEN)
 WEIGHTS = {**NODES, **NETS}
 SLOW_MS = (5.0, 60.0)
+CALM_MS = 30_000
 OUTAGES = ("record", "record, leader killed", "record, follower paused", "all paused")
 RESTARTED = "record, follower restarted"
 """One more, of seeds that would have none: so the others play what they played before."""
@@ -159,3 +160,9 @@ def group_plan(seed: int) -> GroupPlan:
         heal_ms=max(step.at_ms + step.lasts_ms for step in steps) + 500,
         outage=_outage(seed),
     )
+
+
+def calm_plan(seed: int) -> GroupPlan:
+    """The group of a seed, and nothing is done to it."""
+    plan = replace(group_plan(seed), steps=(), heal_ms=CALM_MS, outage=None)
+    return replace(plan, clocks_off=False, device_ms=(0.1, 3.0), slow_disk=None)

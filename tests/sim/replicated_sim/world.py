@@ -44,7 +44,7 @@ from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
 from replicated_sim.stops import stop_all
 from replicated_sim.versions import before
 
-__all__ = ["Copy", "GroupWorld", "run_group"]
+__all__ = ["Copy", "GroupWorld", "run_group", "run_plan"]
 
 COPIES = range(3)
 BOUND_MS = 60_000
@@ -480,6 +480,11 @@ def _quiet(*, verbose: bool) -> Iterator[None]:
 
 def run_group(seed: int, *, plant: str = "", verbose: bool = False) -> GroupOutcome:
     """Play one seed."""
-    world = GroupWorld(group_plan(seed))
-    with _quiet(verbose=verbose), replaced([*thread_stand_ins(), *before(world.plan), *planted(plant)]):
+    return run_plan(group_plan(seed), plant=plant, verbose=verbose)
+
+
+def run_plan(plan: GroupPlan, *, plant: str = "", verbose: bool = False) -> GroupOutcome:
+    """Play a plan."""
+    world = GroupWorld(plan)
+    with _quiet(verbose=verbose), replaced([*thread_stand_ins(), *before(plan), *planted(plant)]):
         return world.play()

@@ -154,7 +154,9 @@ class Follower(Rules):
         if records.start > received and is_empty and records.previous_epoch == 0:
             return self._match_again()  # the leader's log begins there: it no longer has what comes next
         if not self._is_next(records):
-            return self._miss(received) if records.start > received else []  # or it is a repeat
+            # Also of records that overlap: the leader sent them when it heard `again`, while those that came were on
+            # their way. It takes them for received, and would send no more until the repeat.
+            return self._miss(received) if records.start > received or records.end > received else []  # or a repeat
         if records.previous_epoch != self._last_epoch(records):
             return self._match_again()
         # Only here the records fit the own log, so this is the leader of the epoch and it counts this copy as it is.
@@ -175,7 +177,9 @@ class Follower(Rules):
         return []
 
     def _miss(self, received: int) -> list[Action]:
-        """Records came, and not those before them: ask once, all that were on their way may come behind them."""
+        """Records came that do not begin where what was received ends: ask once for those that do, all that were on
+        their way may come behind them.
+        """
         if self.gap_at == received:
             return []
         self.gap_at = received

@@ -137,7 +137,7 @@ def fetching_with_tail() -> Replica:
     return one
 
 
-@pytest.mark.parametrize("body", [records(0, 10, previous=0), records(0, 5), records(0, 15, previous=0)])
+@pytest.mark.parametrize("body", [records(0, 10, previous=0), records(0, 5)])
 def test_records_that_begin_below_the_end_are_not_copied(body) -> None:  # type: ignore[no-untyped-def]
     assert fetching().receive(envelope(0, body), 0) == []
 
@@ -155,6 +155,16 @@ def test_records_behind_a_gap_are_not_copied_and_what_is_missing_is_asked_for_on
 
 def progress(actions: list[Action]) -> list[FollowerProgress]:
     return [send.envelope.body for send in only(actions, Send)]
+
+
+def test_of_records_that_overlap_what_it_received_the_rest_is_asked_for_at_once() -> None:
+    """A repeat crossed with records, so the leader sent them again with more behind them: it would wait for the next one."""
+    one = fetching(ahead=200)
+    first = records(10, 20)
+    assert one.receive(envelope(0, first), 0) == [AppendRecords(first)]
+    assert one.receive(envelope(0, records(10, 20)), 0) == [], "only what is there"
+    assert progress(one.receive(envelope(0, records(10, 40)), 0)) == [FollowerProgress(10, 10, False, 200, 10, True)]
+    assert one.receive(envelope(0, records(10, 50)), 0) == [], "it has asked"
 
 
 def test_records_that_come_while_others_are_written_wait_and_are_written_next() -> None:
