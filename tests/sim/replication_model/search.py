@@ -20,7 +20,7 @@ from evenq_broker.core.replication.rules import LEADING, Role
 from replication_model.world import BROKERS, Node, Rules, Violation, World
 
 STILL = Timing(retry_ms=1, renew_ms=1 << 40, suspect_ms=1 << 41, lag_ms=1 << 40, backoff_ms=1, drain_ms=1 << 40)
-LEFT_OUT = {"config", "calm_ms", "has_room", "roomy", "session", "again_ms", "changed_ms", "leader_ms", "lost_ms", "read_ms", "retried_ms", "sign_ms", "ticked_ms", "number", "request", "heard", "caught_up", "cas", "seen", "acks", "store_id", "own_pair", "drain_ms", "drain_since_ms", "successor", "table", "writing", "queued", "gap_at", "reported", "windows", "nominated", "rank"}  # fmt: skip
+LEFT_OUT = {"config", "asked", "calm_ms", "has_room", "roomy", "session", "again_ms", "changed_ms", "leader_ms", "lost_ms", "read_ms", "retried_ms", "sign_ms", "ticked_ms", "number", "request", "heard", "caught_up", "cas", "seen", "acks", "store_id", "own_pair", "drain_ms", "drain_since_ms", "successor", "table", "writing", "queued", "gap_at", "reported", "windows", "nominated", "rank"}  # fmt: skip
 KEPT = tuple(sorted(set(Replica.__mro__[3].__slots__) - LEFT_OUT))  # type: ignore[attr-defined]
 
 
@@ -121,6 +121,7 @@ def _node_key(node: Node) -> tuple[object, ...]:
         None if seen is None else seen.record,
         None if cas is None else cas.proposed,
         frozenset(replica.acks.items()),
+        frozenset((id_, envelope.epoch) for id_, envelope in replica.asked.items()),
         tuple((id_, window.start) for id_, window in sorted(replica.windows.items())),
     )
 

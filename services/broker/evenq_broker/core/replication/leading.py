@@ -85,10 +85,12 @@ class Leader(Follower):
         self.end = end
         if epoch != self.max_epoch or self.persisting:
             return []  # written before a higher epoch was seen: it may be cut later
+        answers: list[Action] = []
         if self.role is Role.ELECTED:
             self._move(Role.STARTING)
             self.epoch_start_end = end
-        return [*self._advance(), *self._feed()]
+            answers = self._answer_asked()
+        return [*answers, *self._advance(), *self._feed()]
 
     def _advance(self) -> list[Action]:
         """R6: commit what every copy that counts has."""
@@ -172,6 +174,15 @@ class Leader(Follower):
         theirs = request.table
         match = None if theirs is None else common_end(self.table, self.end, theirs, request.end)
         return [Send(envelope.sender, reply) if match is None else SendEpochs(envelope.sender, reply, match)]
+
+    def _answer_asked(self) -> list[Action]:
+        """Who asked for epochs before this replica led."""
+        asked, self.asked = self.asked, {}
+        actions: list[Action] = []
+        for _, envelope in sorted(asked.items()):
+            if envelope.epoch == self.max_epoch and isinstance(envelope.body, EpochsRequest):
+                actions += self._on_request(envelope, envelope.body)
+        return actions
 
     def _on_progress(self, envelope: Envelope, progress: FollowerProgress, now_ms: int) -> list[Action]:
         """R5: a follower says how far its log is."""
@@ -264,6 +275,7 @@ class Leader(Follower):
         self.acks = {pair: end for pair, end in self.acks.items() if self._is_of_group(pair.broker_id)}
         self.windows = {id_: window for id_, window in self.windows.items() if self._is_of_group(id_)}
         self.heard = {id_: ms for id_, ms in self.heard.items() if self._is_of_group(id_)}
+        self.asked = {id_: envelope for id_, envelope in self.asked.items() if self._is_of_group(id_)}
 
     def _upkeep(self, now_ms: int) -> list[Action]:
         self.silent = silent = self._silent(now_ms)

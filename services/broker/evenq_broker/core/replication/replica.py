@@ -282,6 +282,10 @@ class Replica(Leader):
         if self._is_over(envelope.epoch):
             # A refusal is never answered by a refusal, or two copies that are both behind would go on for ever.
             return [] if isinstance(envelope.body, Refusal) else [Send(envelope.sender, self._envelope(Refusal()))]
+        # Followers may hear of an election before who won it, and ask at once; asked again 500 ms later, a planned
+        # hand-over would take so long.
+        if isinstance(envelope.body, EpochsRequest) and self.role not in LEADING:
+            self.asked = {**self.asked, envelope.sender: envelope}
         if envelope.epoch > known:
             return self._overtaken(envelope)
         if envelope.epoch > self.max_epoch or self.persisting:

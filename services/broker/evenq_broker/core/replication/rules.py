@@ -71,7 +71,7 @@ class Rules:
     """See the module. Attributes are for reading; only events change them."""
 
     __slots__ = (
-        "acks", "again_ms", "attempted", "calm_ms", "cas", "caught_up", "changed_ms", "config", "drain_ms",
+        "acks", "again_ms", "asked", "attempted", "calm_ms", "cas", "caught_up", "changed_ms", "config", "drain_ms",
         "drain_since_ms", "durable", "end", "epoch_start_end", "gap_at", "has_room", "heard", "hw", "hw_epoch",
         "leader_ms", "lost_ms", "max_epoch", "nominated", "number", "own_pair", "persisting", "queued", "rank",
         "read_ms", "remembered", "reported", "request", "retried_ms", "role", "roomy", "seen", "session", "sign_ms",
@@ -142,6 +142,8 @@ class Rules:
         self.has_room = False
         """Its disk has room for messages, as the owner said last."""
         # Leader.
+        self.asked: Mapping[int, Envelope] = {}
+        """Broker id -> its last request for epochs that came before this replica led; answered when it does."""
         self.acks: Mapping[Pair, int] = {}
         """What each pair confirmed in this epoch."""
         self.heard: Mapping[int, int] = {}

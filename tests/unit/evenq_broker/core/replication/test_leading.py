@@ -230,6 +230,34 @@ def test_records_go_to_who_waits_and_carry_what_is_committed() -> None:
     assert one.records(SendRecords(1, 10, 20), 20, b"x") is None
 
 
+def test_who_asks_for_epochs_before_the_elected_leads_is_answered_when_it_does() -> None:
+    """Others may hear of an election first. The repeat, 500 ms later, would be the pause of a planned hand-over."""
+    one = replica(0)
+    one.recovered(EpochTable(), 0, 0)
+    one.observed(seen(), 0)
+    (call,) = only(one.stand(), CompareAndSet)
+    assert only(one.receive(envelope(1, EpochsRequest(7)), 0), Send) == [], "it does not know that it won"
+    one.cas_done(call.number, Seen(call.proposed, "2"), 0)
+    assert one.receive(envelope(2, EpochsRequest(8)), 0) == [], "its epoch is not on disk"
+    one.epoch_persisted(1)
+    assert one.receive(envelope(2, EpochsRequest(9)), 0) == [], "nor is its first record"
+    sent = only(one.appended(1, 10), Send)
+    assert [(send.to, send.envelope.body.number) for send in sent] == [(1, 7), (2, 9)]
+    assert one.appended(1, 20) == [], "once"
+
+
+def test_who_asked_for_epochs_of_another_term_is_not_answered_by_it() -> None:
+    one = replica(0)
+    one.recovered(EpochTable(), 0, 0)
+    one.observed(seen(), 0)
+    one.receive(envelope(1, EpochsRequest(7), epoch=5), 0)
+    (call,) = only(one.stand(), CompareAndSet)
+    one.cas_done(call.number, Seen(call.proposed, "2"), 0)
+    one.epoch_persisted(1)
+    assert only(one.appended(1, 10), Send) == []
+    assert one.asked == {}
+
+
 def test_what_is_committed_goes_with_the_next_records_or_tick_and_each_repeat_says_it_again() -> None:
     one = ready()
     one.appended(1, 20)
