@@ -156,7 +156,7 @@ class Follower(Rules):
         if not self._is_next(records):
             # Also of records that overlap: the leader sent them when it heard `again`, while those that came were on
             # their way. It takes them for received, and would send no more until the repeat.
-            return self._miss(received) if records.start > received or records.end > received else []  # or a repeat
+            return self._miss(received) if records.end > received else []  # or it is a repeat
         if records.previous_epoch != self._last_epoch(records):
             return self._match_again()
         # Only here the records fit the own log, so this is the leader of the epoch and it counts this copy as it is.

@@ -157,6 +157,12 @@ def progress(actions: list[Action]) -> list[FollowerProgress]:
     return [send.envelope.body for send in only(actions, Send)]
 
 
+def test_records_that_begin_below_the_end_and_go_on_behind_it_are_asked_for_and_not_copied() -> None:
+    (send,) = fetching().receive(envelope(0, records(0, 15, previous=0)), 0)
+    assert isinstance(send, Send)
+    assert send.envelope.body == FollowerProgress(10, 10, True)
+
+
 def test_of_records_that_overlap_what_it_received_the_rest_is_asked_for_at_once() -> None:
     """A repeat crossed with records, so the leader sent them again with more behind them: it would wait for the next one."""
     one = fetching(ahead=200)
