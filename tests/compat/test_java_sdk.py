@@ -42,6 +42,8 @@ RECORDS_MAX = 10_000
 """What the SDK may log about two outages of some seconds, twenty sends a second among them: seven records a send."""
 QUICK_END = {"POLL_DEFAULT_MS": "500"}
 """A push consumer that ends waits for its poll."""
+CLOSING = 10
+"""Clients of each kind that close after a restart."""
 AUTO_CREATE = {"AUTO_CREATE_TOPICS": "true", "AUTO_CREATE_GROUPS": "true", "DEFAULT_START_FROM": "FIRST"}
 BROKER_SETTINGS = {"TRANSACTION_FIRST_CHECK_MS": "2000", "TRANSACTION_CHECK_INTERVAL_MS": "2000"}
 pytestmark = pytest.mark.timeout(BUILD_SECONDS + 300)
@@ -372,6 +374,30 @@ def test_clients_go_on_after_restarts_of_the_only_broker_and_lose_nothing(tmp_pa
         assert records < RECORDS_MAX
         for one in (sender, simple, push, late):
             one.do("close")
+
+
+def test_clients_that_close_while_their_stream_is_opened_again_are_closed_soon(tmp_path: Path, java: Java) -> None:
+    """One second after a stream broke the SDK opens it again, also when the client was closed in between, and then
+    waits for the stream's end without limit. These close at ten moments of that second.
+    """
+    settings = {**QUICK_END, "DEFAULT_START_FROM": "FIRST"}
+    with LocalCluster(brokers=1, folder=tmp_path / "cluster", broker_settings=settings) as cluster:
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            admin.create_topic("closing", queues=1)
+            admin.create_group("closing")
+        at = {"endpoint": cluster.endpoint, "topic": "closing"}
+        senders = [java.client(f"closing-sender-{number}", "producer", **at) for number in range(CLOSING)]
+        takers = [java.client(f"closing-{number}", "simple", group="closing", **at) for number in range(CLOSING)]
+        broker = cluster.brokers[0]
+        broker.kill()
+        broker.restart()
+        pause = threading.Event()
+        for pair in zip(senders, takers, strict=True):
+            for client in pair:
+                client.do("close", seconds=10)
+            pause.wait(1 / CLOSING)
+        with evenq.Admin(endpoint=cluster.endpoint) as admin:
+            assert not admin.describe_group("closing").members, "nobody who said goodbye joins again"
 
 
 def test_tls_and_plain_text_side_by_side_and_a_client_of_the_other_kind_does_not_start(

@@ -141,6 +141,12 @@ def asked_by_a_command(words: tuple[str, ...], parser: Any, monkeypatch: pytest.
     return net.called
 
 
+@pytest.fixture(autouse=True)
+def folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some commands write to the folder they are given, and here each is given one by a relative name."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def asked_by_the_admin() -> set[str]:
     """Every public method once, with arguments by their names."""

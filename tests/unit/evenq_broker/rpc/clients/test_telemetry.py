@@ -196,6 +196,40 @@ def test_a_client_that_ends_its_stream_has_its_polls_answered_at_once(run: Run, 
     run(story)
 
 
+def test_a_stream_opened_after_the_goodbye_is_answered_and_ended_and_makes_no_member(run: Run) -> None:
+    """Java opens a broken stream again although it was closed in between, never ends it, and waits for its end."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            await asyncio.Event().wait()
+
+        def opened() -> AsyncIterator[bytes]:
+            method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+            return stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
+
+        first = opened()
+        await stage.during(anext(first))
+        goodbye = service_pb2.NotifyClientTerminationRequest()
+        await stage.ask("NotifyClientTermination", goodbye, service_pb2.NotifyClientTerminationResponse)
+        late = opened()
+        command = service_pb2.TelemetryCommand.FromString(await stage.during(anext(late)))
+        assert command.status.code == definition_pb2.OK
+        with pytest.raises(StopAsyncIteration):
+            await stage.during(anext(late))
+        assert broker.clients.table.get("c") is None
+        assert broker.membership.members.members("g") == []
+        again = opened()  # another client that has the same id
+        await stage.during(anext(again))
+        assert [member.client_id for member in broker.membership.members.members("g")] == ["c"]
+        assert broker.clients.streams.reaches("c")
+
+    run(story)
+
+
 def test_a_group_that_is_not_granted_is_answered_and_leaves_no_trace(run: Run) -> None:
     """No group, no member, no client, and nothing is said of the group."""
 
