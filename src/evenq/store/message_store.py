@@ -97,7 +97,7 @@ class MessageStore(LeaderSide, BackupSide):
         self._snapshotter = Snapshotter(
             self._state, self._flusher, disk, options, clock=clock, jobs=flush_jobs, queues=self._queues,
             settled=self._appender.settled, assigned_end=lambda: self._appender.assigned_end, owner=snapshot_of,
-            newest=recovery.newest_snapshot, log_start=recovery.log_start,
+            newest=recovery.newest_snapshot, log_start=recovery.log_start, read=recovery.records,
         )  # fmt: skip
         self._reads = QueueReads(
             disk, self._reader, self._queues, self._state.stats, threads=options.read_threads

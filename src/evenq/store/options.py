@@ -76,7 +76,7 @@ class StoreOptions:
     snapshot_records: int = field(
         default=300_000,
         metadata=_means(
-            "Most records between two snapshots, mostly a sixth of it; limits the time of a restart where records "
+            "Most records between two snapshots, mostly a twentieth of it; limits the time of a restart where records "
             "are small.",
             ge=1,
         ),

@@ -2,8 +2,8 @@
 
 What goes into one is taken on the loop in one step; it is written on the flush thread after the log is on disk beyond
 all of it, and committed where the log has copies. So a start reads at most `snapshot_log_bytes` of the log or
-`snapshot_records` of its records, and what was appended meanwhile; mostly a sixth of that, because snapshots are taken
-early as long as they take little of the time.
+`snapshot_records` of its records, and what was appended meanwhile; mostly a twentieth of that, because snapshots are
+taken early as long as they take little of the time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["NoTimers", "SnapshotOf", "Snapshotter", "TakenSnapshot", "TimerPart"
 
 log = logging.getLogger(__name__)
 
-EARLY_SHARE = 6
-"""A snapshot may be taken when this part of `snapshot_records` was appended: a sixth."""
+EARLY_SHARE = 20
+"""A snapshot may be taken when this part of `snapshot_records` was appended: a twentieth."""
 EARLY_REST = 20
 """And when it is this many times as long ago as the last one took: snapshots take a twentieth of the time at most."""
 
@@ -90,9 +90,11 @@ class Snapshotter:
         self, state: LogState, flusher: Flusher, disk: Disk, options: StoreOptions, *, clock: Clock, jobs: Jobs,
         settled: Callable[[], Awaitable[None]], assigned_end: Callable[[], int],
         queues: dict[tuple[int, int], ConsumeQueue], owner: SnapshotOf | None,
-        newest: int, log_start: int,
+        newest: int, log_start: int, read: int,
     ) -> None:  # fmt: skip
-        """`settled` waits until every append so far has its outcome, `assigned_end` is behind the last of them."""
+        """`settled` waits until every append so far has its outcome, `assigned_end` is behind the last of them. `read`:
+        records that the start read.
+        """
         self._state = state
         self._settled = settled
         self._assigned_end = assigned_end
@@ -107,7 +109,8 @@ class Snapshotter:
         """Where the log begins, or will as soon as a snapshot says so."""
         self._lock = asyncio.Lock()
         self._tried_ms = clock.monotonic_ms()
-        self._records = 0
+        # A start reads them again, however little each start appends.
+        self._records = -read
         """Appended since the start when the last snapshot was tried."""
         self._took_ms = 0
         """How long that was."""

@@ -6,8 +6,9 @@ message of the log. Bytes that are no such message give no keys and no error; a 
 
 from __future__ import annotations
 
-__all__ = ["keys_of"]
+__all__ = ["keys_of", "message_id_of"]
 
+TAG_TAG = 1 << 3 | 2  # string tag = 1
 KEYS_TAG = 2 << 3 | 2  # repeated string keys = 2
 MESSAGE_ID_TAG = 3 << 3 | 2  # string message_id = 3
 FIELD_MAX = (1 << 29) - 1
@@ -15,6 +16,7 @@ TAG_MAX = FIELD_MAX << 3 | 7
 VARINT_BYTES_MAX = 10
 GROUPS_MAX = 100  # nested groups: protobuf's own limit
 
+_UP_TO_ID = frozenset({TAG_TAG, KEYS_TAG, MESSAGE_ID_TAG})
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 
 
@@ -22,6 +24,27 @@ def keys_of(head: bytes, system: bytes) -> list[bytes]:  # noqa: ARG001  # what 
     """The message's keys and its message id, each once, in the order of their coming; empty ones are left out. `head`
     is not looked at. Empty for bytes that protobuf would refuse.
     """
+    keys, message_id = _read(system)
+    if message_id:
+        keys.append(message_id)
+    return list(dict.fromkeys(keys)) if len(keys) > 1 else keys
+
+
+def message_id_of(system: bytes) -> bytes:
+    """The message id; empty if there is none. Quick for what a server wrote, which has the fields in their order."""
+    position, end = 0, len(system) - 1
+    while position < end:
+        tag, length = system[position], system[position + 1]
+        if tag not in _UP_TO_ID or length > 0x7F:
+            break
+        start, position = position + 2, position + 2 + length
+        if tag == MESSAGE_ID_TAG:
+            return system[start:position]
+    return _read(system)[1]
+
+
+def _read(system: bytes) -> tuple[list[bytes], bytes]:
+    """Keys, the same one several times perhaps, and the message id."""
     keys: list[bytes] = []
     message_id = b""
     position, end = 0, len(system)
@@ -38,25 +61,21 @@ def keys_of(head: bytes, system: bytes) -> list[bytes]:  # noqa: ARG001  # what 
                     length, position = _varint(system, position - 1)
                 start, position = position, position + length
                 if position > end:
-                    return []
+                    return [], b""
                 if tag == KEYS_TAG:
                     if length:
                         keys.append(system[start:position])
                 elif tag == MESSAGE_ID_TAG:
                     message_id = system[start:position]
                 elif not 8 <= tag <= TAG_MAX:
-                    return []
+                    return [], b""
             elif 8 <= tag <= 0x78 and not tag & 7 and system[position] < 0x80:
                 position += 1  # a small number in one of the first fields, like the message type
             else:
                 position = _skip(system, position, tag)
     except (IndexError, ValueError):
-        return []
-    if position != end:
-        return []
-    if message_id:
-        keys.append(message_id)
-    return list(dict.fromkeys(keys)) if len(keys) > 1 else keys
+        return [], b""
+    return (keys, message_id) if position == end else ([], b"")
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from evenq_broker.loops.coordinators.epoch_mark import EpochMark, replace_file
 __all__ = ["FileCoordinator"]
 
 LOCK_WAIT_MS = 2_000
-WATCH_MS = 200
+WATCH_MS = 50
 
 
 class FileCoordinator:
@@ -58,7 +58,7 @@ class FileCoordinator:
                 raise self._unknown("written", error) from error
 
     async def watch(self) -> AsyncIterator[Seen]:
-        """See Coordinator. Looks every 200 ms."""
+        """See Coordinator. Looks every `WATCH_MS`."""
         last = ""
         while True:
             seen = await self.read()

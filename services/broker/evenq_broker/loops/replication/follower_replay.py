@@ -1,10 +1,10 @@
 """Keeps a follower ready to lead: takes each newer snapshot of the leader and replays its own log up to it.
 
 A leader takes a snapshot each time its log has grown by `store.snapshot_log_bytes` or `store.snapshot_records`, and of
-records mostly a sixth of that; what a new leader reads before it serves is then about that much, however long the log.
-Runs beside the log's one writer and gives way to it: the work is done by `LogCopy.replay`, slowly, and given up as soon
-as the folder changes its owner. Always true: only what is committed and on disk here is derived, so nothing of it can
-be cut.
+records mostly a twentieth of that; what a new leader reads before it serves is then about that much, however long the
+log. Runs beside the log's one writer and gives way to it: the work is done by `LogCopy.replay`, slowly, and given up
+as soon as the folder changes its owner. Always true: only what is committed and on disk here is derived, so nothing of
+it can be cut.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 LOOK_MS = 1_000
 REST_MS = 10_000
 """Between two questions for a snapshot while little would have to be read."""
-MUCH_BYTES = 8 << 20
-"""More than little: some ten thousand records."""
+MUCH_BYTES = 3 << 20
+"""More than little: thousands of records."""
 ASK_REST = 100
 """A question is asked when the one before is this many times as long ago as it took: its leader reads the snapshot."""
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenq.errors import Error, StoreCorrupted
 from evenq.model.names import is_system_topic
 from evenq.runtime.tasks import outlasting, spawn
-from evenq.store import Append, StoredMessage, TimerAppend
+from evenq.store import Append, Kept, RecordBlock, TimerAppend
+from evenq.store.record import HEADER_BYTES
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
 from evenq_broker.core.sending.validation import digest_of
-from evenq_broker.core.state.keys import keys_of
+from evenq_broker.core.state.keys import message_id_of
 from evenq_broker.core.state.records import encode
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 from evenq_broker.loops.state.catalog import Catalog
@@ -39,6 +41,10 @@ RESTORE_MAX_MS = 2_000
 """Longest time of a start for reading back what came last."""
 READ_COUNT = 1_000
 READ_BYTES = 4 << 20
+WHOLE = Kept(head=True, system=True, check=False)
+"""Damage gives a wrong message id here, which nobody asks for."""
+
+_system_length = Struct(f">{HEADER_BYTES - 4}xI").unpack_from  # the last field of a record's header
 
 Claim = tuple[Key, Append | TimerAppend]
 T = TypeVar("T")
@@ -245,19 +251,23 @@ class Deduplicator:
             at = max(await store.offset_at(*ids, since_ms), high - most)
             first = at
             while at < high:
-                batch = await store.read(*ids, at, count_max=READ_COUNT, bytes_max=READ_BYTES)
-                for message in batch.messages:
-                    self._remember(topic, message)
-                if batch.next_offset <= at:
+                block = await store.read_block(*ids, at, count_max=READ_COUNT, bytes_max=READ_BYTES, kept=WHOLE)
+                self._remember(block, *ids)
+                if block.next_offset <= at:
                     break
-                at = batch.next_offset
+                at = block.next_offset
         except StoreCorrupted as error:
             log.warning("message ids of topic %s were not restored: %s", topic.name, error.message)
             return 0
         return at - first
 
-    def _remember(self, topic: TopicConfig, message: StoredMessage) -> None:
-        keys = keys_of(message.head, message.system)
-        if keys:
-            key = key_of(keys[-1], digest_of(message.system), topic.topic_id)
-            self.recent.entries[key] = pack_place(message.queue_id, message.queue_offset)
+    def _remember(self, block: RecordBlock, topic_id: int, queue_id: int) -> None:
+        # Up to `duplicates_max` messages, before a start serves: bytes and not objects.
+        entries, data, at = self.recent.entries, b"".join(block.pieces()), 0
+        for offset, size in enumerate(block.sizes, block.first_offset):
+            end = at + size
+            system = data[end - _system_length(data, at)[0] : end]
+            at = end
+            if message_id := message_id_of(system):
+                entries[key_of(message_id, digest_of(system), topic_id)] = pack_place(queue_id, offset)
+        block.give_back()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenq_broker.core.state.frames import field, varint, varint_field
-from evenq_broker.core.state.keys import keys_of
+from evenq_broker.core.state.keys import MESSAGE_ID_TAG, keys_of, message_id_of
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -38,6 +38,23 @@ def test_keys_come_first_then_the_message_id_and_each_once():
     assert keys_of(b"any head", properties.SerializeToString()) == [b"a", b"b"]
     assert keys_of(b"", definition_pb2.SystemProperties(message_id="id").SerializeToString()) == [b"id"]
     assert keys_of(b"", b"") == []
+
+
+def test_the_message_id_is_found_whatever_it_stands_behind():
+    properties = definition_pb2.SystemProperties(tag="t", keys=["b", "a"], message_id="b", body_encoding=1)
+    assert message_id_of(properties.SerializeToString()) == b"b"
+    assert (
+        message_id_of(definition_pb2.SystemProperties(keys=["k" * 200], message_id="id").SerializeToString()) == b"id"
+    )
+    assert message_id_of(definition_pb2.SystemProperties(keys=["k"]).SerializeToString()) == b""
+    assert message_id_of(b"") == b""
+
+
+@given(st.lists(_PIECE, max_size=12))
+def test_the_message_id_is_that_of_protobuf_or_the_first_one_of_several(pieces):
+    system = b"".join(pieces)
+    read = definition_pb2.SystemProperties.FromString(system).message_id.encode()
+    assert message_id_of(system) in {read, *(piece[2:] for piece in pieces if piece[0] == MESSAGE_ID_TAG)}
 
 
 @given(st.lists(_PIECE, max_size=12))
