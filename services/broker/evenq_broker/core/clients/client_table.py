@@ -1,7 +1,8 @@
 """The v2 clients this broker has heard of: when last, and what they said of themselves.
 
 Called by every handler that knows the caller's id, and by the liveness loop. Telemetry streams come and go; this table
-is what a client's life is measured by (wire contract 3.2, 4.6). Pure: time comes in as ms since the epoch.
+is what a client's life is measured by (wire contract 3.2, 4.6). It also knows who said goodbye and has called nothing
+since: what a telemetry stream says of such a client counts no more. Pure: time comes in as ms since the epoch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ __all__ = ["PRODUCER", "Client", "ClientTable"]
 
 PRODUCER = 1
 """ClientType of the v2 protocol."""
+GOODBYE_MS = 60_000
+"""How long a goodbye is known, and anew after each telemetry stream that comes behind it."""
+GOODBYES_MAX = 10_000
 
 
 class Client:
@@ -33,11 +37,12 @@ class Client:
 class ClientTable:
     """client id -> Client, the one silent for longest first."""
 
-    __slots__ = ("_clients", "_lost", "clients_max")
+    __slots__ = ("_clients", "_goodbyes", "_lost", "clients_max")
 
     def __init__(self, *, clients_max: int = 100_000) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._lost: dict[str, None] = {}
+        self._goodbyes: OrderedDict[str, int] = OrderedDict()
         self.clients_max = clients_max
 
     def __len__(self) -> int:
@@ -51,6 +56,7 @@ class ClientTable:
         """A sign of life; 0 and "" change nothing that is known. Raises TooManyRequests when the table is full."""
         client = self._clients.get(client_id)
         if client is None:
+            self._goodbyes.pop(client_id, None)
             if len(self._clients) >= self.clients_max:
                 raise TooManyRequests(f"this broker knows {len(self._clients)} clients, the limit is clients_max")
             client = self._clients[client_id] = Client(now_ms)
@@ -69,8 +75,29 @@ class ClientTable:
         """All clients with their ids, the one silent for longest first."""
         return list(self._clients.items())
 
+    def goodbye(self, client_id: str, now_ms: int) -> None:
+        """The client ends, by its own word."""
+        self.forget(client_id)
+        self._goodbyes[client_id] = now_ms
+        self._goodbyes.move_to_end(client_id)
+        if len(self._goodbyes) > GOODBYES_MAX:
+            self._goodbyes.popitem(last=False)
+
+    def after_goodbye(self, client_id: str, now_ms: int) -> bool:
+        """Whether a stream that the client opens now comes from what is left of it: it said goodbye, and has called
+        nothing since.
+        """
+        said_ms = self._goodbyes.get(client_id)
+        if said_ms is None:
+            return False
+        if said_ms + GOODBYE_MS < now_ms:
+            del self._goodbyes[client_id]
+            return False
+        self._goodbyes[client_id] = now_ms
+        return True
+
     def forget(self, client_id: str) -> Client | None:
-        """The client said goodbye; gives what was known."""
+        """The client is gone; gives what was known."""
         self._lost.pop(client_id, None)
         return self._clients.pop(client_id, None)
 

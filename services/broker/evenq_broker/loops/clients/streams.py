@@ -2,14 +2,13 @@
 
 Always true: nothing waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
 `DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for room, so a client that stops reading is not read
-either. Several streams of one client may live at once: the newest gets the commands. The first stream
-that a client opens after its goodbye ends.
+either. Several streams of one client may live at once: the newest gets the commands.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Iterable
 from itertools import islice
 
@@ -22,8 +21,6 @@ DEAF_MS = 10_000
 BYTES_MAX = 16 << 20
 STREAMS_PER_CLIENT = 8
 CANDIDATES_MAX = 8
-GOODBYE_MS = 60_000
-GOODBYES_MAX = 10_000
 
 
 class TelemetryStream:
@@ -38,8 +35,6 @@ class TelemetryStream:
         self.ended = False
         self.error: Error | None = None
         """Why it ended, if its client should hear it."""
-        self.after_goodbye = False
-        """Its client had said goodbye when it was opened: it ends with the answer to its settings."""
         self._clock = clock
         self._commands_max = commands_max
         self._outbox: deque[bytes] = deque()
@@ -104,7 +99,6 @@ class Streams:
         self._commands_max = commands_max
         self._streams: dict[str, list[TelemetryStream]] = {}
         self._producers: dict[str, dict[TelemetryStream, None]] = {}
-        self._goodbyes: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
@@ -112,9 +106,6 @@ class Streams:
     def open(self, client_id: str) -> TelemetryStream:
         """A new stream; the oldest one of a client with very many ends."""
         stream = TelemetryStream(client_id, self._clock, self._commands_max)
-        # Only once: a living client with the same id opens its stream again, and keeps it.
-        said_ms = self._goodbyes.pop(client_id, None)
-        stream.after_goodbye = said_ms is not None and self._clock.monotonic_ms() - said_ms <= GOODBYE_MS
         streams = self._streams.setdefault(client_id, [])
         streams.append(stream)
         if len(streams) > STREAMS_PER_CLIENT:
@@ -141,13 +132,6 @@ class Streams:
             streams.remove(stream)
         if not streams:
             self._streams.pop(stream.client_id, None)
-
-    def goodbye(self, client_id: str) -> None:
-        """The client said that it ends."""
-        self._goodbyes[client_id] = self._clock.monotonic_ms()
-        self._goodbyes.move_to_end(client_id)
-        if len(self._goodbyes) > GOODBYES_MAX:
-            self._goodbyes.popitem(last=False)
 
     def retire(self, client_id: str) -> None:
         """The client said goodbye or is silent: no commands for it, unless it tells its settings again."""

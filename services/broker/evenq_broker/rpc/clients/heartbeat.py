@@ -55,7 +55,7 @@ class Clients:
         if client_id:
             self._sessions.left_v2(client_id)
             self._clients.end(client_id)
-            self._clients.streams.goodbye(client_id)
+            self._clients.table.goodbye(client_id, self._runtime.now_ms())
             # Rust tells its access point only (wire contract 3.2), and so does who knows no more than one address.
             if context.language == "RUST" or self._cluster.leads_anywhere(context):
                 self._runtime.spawn(self._tell_others(data, context), name="pass on a termination")

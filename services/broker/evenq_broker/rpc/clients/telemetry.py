@@ -101,9 +101,9 @@ async def _read(
         async for request in requests:
             command = parsed(service_pb2.TelemetryCommand, request, context)
             if command.HasField("settings"):
-                if stream.after_goodbye:
-                    # Java opens a broken stream again after a second, also if it was closed in between, and then waits
-                    # without limit for the end of this stream, which it never ends itself.
+                if clients.table.after_goodbye(context.client_id, runtime.now_ms()):
+                    # Java and Node.js open a broken stream again after a second, also if the client was closed in
+                    # between. Java then waits without limit for the end of this stream, which it never ends itself.
                     await stream.answer(settings_reply(runtime, catalog, command.settings, context))
                     return
                 if not _group_refused(command.settings, context):

@@ -1,7 +1,7 @@
 """Who lives, and who was silent for too long."""
 
 import pytest
-from evenq_broker.core.clients.client_table import PRODUCER, ClientTable
+from evenq_broker.core.clients.client_table import GOODBYE_MS, GOODBYES_MAX, PRODUCER, ClientTable
 
 from evenq.errors import TooManyRequests
 
@@ -60,3 +60,29 @@ def test_the_lost_are_given_up_sooner_than_the_silent_unless_they_are_seen_again
     table.lose("back")
     assert table.expire(1_000, 10) == ["silent", "back"]
     assert table.give_up(1_000, 10) == []
+
+
+def test_what_is_left_of_a_client_that_said_goodbye_is_known_until_it_calls_again() -> None:
+    table = ClientTable()
+    table.seen("a", 1, client_type=PUSH, group="g")
+    assert not table.after_goodbye("a", 1)
+    table.goodbye("a", 2)
+    assert table.get("a") is None
+    assert [table.after_goodbye(one, 3) for one in ("a", "a", "b")] == [True, True, False]
+    table.seen("a", 4)
+    assert not table.after_goodbye("a", 5)
+
+
+def test_a_goodbye_is_known_for_a_while_and_anew_after_each_stream_behind_it() -> None:
+    table = ClientTable()
+    table.goodbye("a", 0)
+    assert table.after_goodbye("a", GOODBYE_MS)
+    assert table.after_goodbye("a", 2 * GOODBYE_MS)
+    assert not table.after_goodbye("a", 3 * GOODBYE_MS + 1)
+
+
+def test_goodbyes_are_bounded_and_the_newest_are_known() -> None:
+    table = ClientTable()
+    for number in range(GOODBYES_MAX + 2):
+        table.goodbye(f"c{number}", number)
+    assert [table.after_goodbye(f"c{number}", GOODBYES_MAX) for number in (1, 2)] == [False, True]

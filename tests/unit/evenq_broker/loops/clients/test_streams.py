@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evenq_broker.loops.clients.streams import (
-    DEAF_MS,
-    GOODBYE_MS,
-    GOODBYES_MAX,
-    STREAMS_PER_CLIENT,
-    Streams,
-    TelemetryStream,
-)
+from evenq_broker.loops.clients.streams import DEAF_MS, STREAMS_PER_CLIENT, Streams, TelemetryStream
 
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
@@ -106,26 +99,3 @@ def test_a_client_has_a_few_streams_at_most_and_a_closed_one_leaves_nothing() ->
     for stream in opened:
         streams.close(stream)
     assert len(streams) == 0
-
-
-def test_the_first_stream_after_a_goodbye_is_known_and_the_next_one_is_kept() -> None:
-    async def story() -> None:
-        streams, clock = made()
-        assert not streams.open("c").after_goodbye
-        streams.goodbye("c")
-        assert not streams.open("other").after_goodbye
-        assert [streams.open("c").after_goodbye for _ in range(2)] == [True, False]
-        for waited_ms, known in ((GOODBYE_MS, True), (GOODBYE_MS + 1, False)):
-            streams.goodbye("c")
-            await clock.advance(waited_ms)
-            assert streams.open("c").after_goodbye is known
-
-    asyncio.run(story())
-
-
-def test_goodbyes_are_bounded_and_the_newest_are_known() -> None:
-    streams, _ = made()
-    for number in range(GOODBYES_MAX + 2):
-        streams.goodbye(f"c{number}")
-    assert not streams.open("c1").after_goodbye
-    assert streams.open("c2").after_goodbye
