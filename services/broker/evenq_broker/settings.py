@@ -287,7 +287,8 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=13_000,
         ge=0,
         description="A v2 client that lost its telemetry stream and is silent for this time is dropped, "
-        "and its messages are delivered again, ms; more than the 10 s between two heartbeats.",
+        "and its messages are delivered again, ms; more than the 10 s between two heartbeats. A stream of the "
+        "Java SDK whose client makes no call for this time is ended.",
     )
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients that are remembered.")
 

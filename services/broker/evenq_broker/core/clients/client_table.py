@@ -23,10 +23,12 @@ GOODBYES_MAX = 10_000
 class Client:
     """One client object of an SDK."""
 
-    __slots__ = ("client_type", "group", "last_ms", "subscriptions")
+    __slots__ = ("called", "client_type", "group", "last_ms", "subscriptions")
 
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
+        self.called = False
+        """It made another call than telemetry, since `expect_call`."""
         self.client_type = 0
         """Number of the v2 `ClientType`; 0 = not known yet."""
         self.group = ""
@@ -52,8 +54,10 @@ class ClientTable:
         """What is known, or None."""
         return self._clients.get(client_id)
 
-    def seen(self, client_id: str, now_ms: int, *, client_type: int = 0, group: str = "") -> Client:
-        """A sign of life; 0 and "" change nothing that is known. Raises TooManyRequests when the table is full."""
+    def seen(self, client_id: str, now_ms: int, *, client_type: int = 0, group: str = "", calls: bool = True) -> Client:
+        """A sign of life; 0 and "" change nothing that is known. `calls`: it is more than the settings of a stream.
+        Raises TooManyRequests when the table is full.
+        """
         client = self._clients.get(client_id)
         if client is None:
             self._goodbyes.pop(client_id, None)
@@ -65,6 +69,8 @@ class ClientTable:
             self._clients.move_to_end(client_id)
             if self._lost:
                 self._lost.pop(client_id, None)
+        if calls:
+            client.called = True
         if client_type:
             client.client_type = client_type
         if group:
@@ -74,6 +80,12 @@ class ClientTable:
     def all(self) -> list[tuple[str, Client]]:
         """All clients with their ids, the one silent for longest first."""
         return list(self._clients.items())
+
+    def expect_call(self, client_id: str) -> None:
+        """From now on, `called` says whether there was one."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.called = False
 
     def goodbye(self, client_id: str, now_ms: int) -> None:
         """The client ends, by its own word."""

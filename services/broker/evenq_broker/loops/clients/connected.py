@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from evenq_broker.core.clients.client_table import ClientTable
 from evenq_broker.loops.clients.commands import Commands
-from evenq_broker.loops.clients.streams import Streams
+from evenq_broker.loops.clients.streams import Streams, TelemetryStream
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_MS = 1_000
 RELEASE_MS = 1_000  # a last ack may still be on its way
+JAVA = "JAVA"
 
 
 class ConnectedClients:
@@ -41,6 +42,14 @@ class ConnectedClients:
     def on_end(self, listener: Callable[[str], None]) -> None:
         """Call `listener(client_id)` when a client is gone."""
         self._end_listeners.append(listener)
+
+    def open_stream(self, client_id: str, language: str) -> TelemetryStream:
+        """A new telemetry stream of the client."""
+        # Java may open one when its client was closed already, if its goodbye did not arrive, and waits for its end.
+        on_trial = language == JAVA
+        if on_trial:
+            self.table.expect_call(client_id)
+        return self.streams.open(client_id, on_trial=on_trial)
 
     def end(self, client_id: str, *, delay_ms: int = RELEASE_MS) -> None:
         """The client is gone: end what is kept for it, and its deliveries `delay_ms` from now."""
@@ -67,6 +76,10 @@ class ConnectedClients:
                     "client %s made no call for %d ms, removed", client_id, silent_ms, extra={"client_id": client_id}
                 )
                 self.end(client_id, delay_ms=0)
+            for stream in self.streams.tried(settings.client_lost_ms):
+                client = self.table.get(stream.client_id)
+                if client is None or not client.called:
+                    stream.end()
             for client_id in self.table.give_up(self._runtime.now_ms(), settings.client_lost_ms):
                 lost_ms = settings.client_lost_ms
                 log.info(

@@ -2,13 +2,14 @@
 
 Always true: nothing waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
 `DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for room, so a client that stops reading is not read
-either. Several streams of one client may live at once: the newest gets the commands.
+either. Several streams of one client may live at once: the newest gets the commands. Streams on trial are told to the
+owner once, after a while.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable
 from itertools import islice
 
@@ -99,13 +100,17 @@ class Streams:
         self._commands_max = commands_max
         self._streams: dict[str, list[TelemetryStream]] = {}
         self._producers: dict[str, dict[TelemetryStream, None]] = {}
+        self._on_trial: OrderedDict[TelemetryStream, int] = OrderedDict()
+        """Since when."""
 
     def __len__(self) -> int:
         return sum(map(len, self._streams.values()))
 
-    def open(self, client_id: str) -> TelemetryStream:
+    def open(self, client_id: str, *, on_trial: bool = False) -> TelemetryStream:
         """A new stream; the oldest one of a client with very many ends."""
         stream = TelemetryStream(client_id, self._clock, self._commands_max)
+        if on_trial:
+            self._on_trial[stream] = self._clock.monotonic_ms()
         streams = self._streams.setdefault(client_id, [])
         streams.append(stream)
         if len(streams) > STREAMS_PER_CLIENT:
@@ -126,12 +131,25 @@ class Streams:
     def close(self, stream: TelemetryStream) -> None:
         """The stream is over. Idempotent."""
         stream.end()
+        self._on_trial.pop(stream, None)
         self.publish(stream, ())
         streams = self._streams.get(stream.client_id, [])
         if stream in streams:
             streams.remove(stream)
         if not streams:
             self._streams.pop(stream.client_id, None)
+
+    def tried(self, trial_ms: int) -> list[TelemetryStream]:
+        """Open streams whose trial is over, each once."""
+        until_ms = self._clock.monotonic_ms() - trial_ms
+        over: list[TelemetryStream] = []
+        while self._on_trial:
+            stream, opened_ms = next(iter(self._on_trial.items()))
+            if opened_ms > until_ms:
+                break
+            del self._on_trial[stream]
+            over.append(stream)
+        return over
 
     def retire(self, client_id: str) -> None:
         """The client said goodbye or is silent: no commands for it, unless it tells its settings again."""

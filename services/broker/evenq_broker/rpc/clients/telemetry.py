@@ -53,7 +53,7 @@ def rpcs(
     """The one call of this module."""
 
     async def telemetry(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
-        stream = clients.streams.open(context.client_id)
+        stream = clients.open_stream(context.client_id, context.language)
         reading = spawn(
             _read(
                 runtime,
@@ -214,7 +214,9 @@ def _remember(
         group = settings.subscription.group.name
         subscriptions = list(_subscriptions(settings.subscription.subscriptions))
     try:
-        client = clients.table.seen(context.client_id, runtime.now_ms(), client_type=settings.client_type, group=group)
+        client = clients.table.seen(
+            context.client_id, runtime.now_ms(), client_type=settings.client_type, group=group, calls=False
+        )
         client.subscriptions = {entry.topic: entry.filter.expression for entry in subscriptions}
         if group:
             sessions.seen_v2(context, group, settings.client_type, subscriptions)

@@ -99,3 +99,21 @@ def test_a_client_has_a_few_streams_at_most_and_a_closed_one_leaves_nothing() ->
     for stream in opened:
         streams.close(stream)
     assert len(streams) == 0
+
+
+def test_streams_on_trial_that_are_still_open_are_told_once_when_it_is_over() -> None:
+    async def story() -> None:
+        streams, clock = made()
+        first, closed = (streams.open("c", on_trial=True) for _ in range(2))
+        streams.open("c")
+        streams.close(closed)
+        await clock.advance(50)
+        second = streams.open("d", on_trial=True)
+        await clock.advance(50)
+        assert streams.tried(101) == []
+        assert streams.tried(100) == [first]
+        assert streams.tried(100) == []
+        await clock.advance(50)
+        assert streams.tried(100) == [second]
+
+    asyncio.run(story())

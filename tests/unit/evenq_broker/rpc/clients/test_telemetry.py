@@ -240,6 +240,35 @@ def test_streams_behind_the_goodbye_are_answered_and_ended_and_make_no_member(ru
     run(story)
 
 
+@pytest.mark.parametrize(("language", "beats", "lives"), [("JAVA", 0, False), ("JAVA", 1, True), ("GO", 0, True)])
+def test_a_stream_of_java_whose_client_calls_nothing_else_is_ended(
+    run: Run, language: str, beats: int, lives: bool
+) -> None:
+    """Its client was closed while the broker was away: nobody heard the goodbye, and it waits for the stream's end."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(client_lost_ms=5_000)
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+            await asyncio.Event().wait()
+
+        beat = service_pb2.HeartbeatRequest(client_type=PUSH)  # type: ignore[arg-type]  # a number of the enum
+        await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse)  # before does not count
+        headers = {"x-mq-client-id": "c", "x-mq-language": language}
+        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+        frames = stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
+        await stage.during(anext(frames))
+        for _ in range(beats):
+            await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse)
+        await stage.during(stage.clock.sleep_ms(4_900))
+        assert broker.clients.streams.reaches("c")
+        await stage.during(stage.clock.sleep_ms(1_500))
+        assert broker.clients.streams.reaches("c") is lives
+
+    run(story)
+
+
 def test_a_group_that_is_not_granted_is_answered_and_leaves_no_trace(run: Run) -> None:
     """No group, no member, no client, and nothing is said of the group."""
 
