@@ -78,7 +78,7 @@ class ConnectedClients:
                 self.end(client_id, delay_ms=0)
             for stream in self.streams.tried(settings.client_lost_ms):
                 client = self.table.get(stream.client_id)
-                if client is None or not client.called:
+                if client is not None and not client.called:
                     stream.end()
             for client_id in self.table.give_up(self._runtime.now_ms(), settings.client_lost_ms):
                 lost_ms = settings.client_lost_ms
