@@ -2,8 +2,8 @@
 
 Always true: nothing waits for a client. A command that finds the outbox full is refused; one whose outbox was full for
 `DEAF_MS` loses its stream (wire contract 4.1, 4.5). Answers wait for room, so a client that stops reading is not read
-either. Several streams of one client may live at once: the newest gets the commands. `tried` names streams
-on trial once, after a while.
+either. Several streams of one client may live at once: the newest gets the commands. `tried` names streams on
+trial once, after a while.
 """
 
 from __future__ import annotations

@@ -33,6 +33,19 @@ def reply(broker: Any, response: definition_pb2.Settings, language: str = "JAVA"
     return command.settings
 
 
+def opened(stage: Any, language: str = "JAVA") -> AsyncIterator[bytes]:
+    """A stream of client `c`, which says its settings once and never ends it."""
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+        await asyncio.Event().wait()
+
+    headers = {"x-mq-client-id": "c", "x-mq-language": language}
+    method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+    frames: AsyncIterator[bytes] = stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
+    return frames
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_push_consumer_gets_a_policy_that_its_language_understands(run: Run, language: str) -> None:
     async def story(stage: Any) -> None:
@@ -201,26 +214,17 @@ def test_streams_behind_the_goodbye_are_answered_and_ended_and_make_no_member(ru
 
     async def story(stage: Any) -> None:
         broker = await stage.broker()
-        headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
-
-        async def requests() -> AsyncIterator[bytes]:
-            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
-            await asyncio.Event().wait()
-
-        def opened() -> AsyncIterator[bytes]:
-            method = "/apache.rocketmq.v2.MessagingService/Telemetry"
-            return stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
 
         def members() -> list[str]:
             return [member.client_id for member in broker.membership.members.members("g")]
 
-        first = opened()
+        first = opened(stage)
         await stage.during(anext(first))
         assert members() == ["c"]
         goodbye = service_pb2.NotifyClientTerminationRequest()
         await stage.ask("NotifyClientTermination", goodbye, service_pb2.NotifyClientTerminationResponse)
         for _ in range(2):
-            late = opened()
+            late = opened(stage)
             command = service_pb2.TelemetryCommand.FromString(await stage.during(anext(late)))
             assert command.status.code == definition_pb2.OK
             with pytest.raises(StopAsyncIteration):
@@ -231,7 +235,7 @@ def test_streams_behind_the_goodbye_are_answered_and_ended_and_make_no_member(ru
         beat = service_pb2.HeartbeatRequest(client_type=PUSH)  # type: ignore[arg-type]  # a number of the enum
         beat.group.name = "g"
         await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse)
-        again = opened()
+        again = opened(stage)
         await stage.during(anext(again))
         assert broker.clients.table.get("c").subscriptions == {"t": "*"}
         assert broker.clients.streams.reaches("c")
@@ -248,16 +252,9 @@ def test_a_stream_of_java_whose_client_calls_nothing_else_is_ended(
 
     async def story(stage: Any) -> None:
         broker = await stage.broker(client_lost_ms=5_000)
-
-        async def requests() -> AsyncIterator[bytes]:
-            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
-            await asyncio.Event().wait()
-
         beat = service_pb2.HeartbeatRequest(client_type=PUSH)  # type: ignore[arg-type]  # a number of the enum
         await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse)  # before does not count
-        headers = {"x-mq-client-id": "c", "x-mq-language": language}
-        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
-        frames = stage.net.stream("a:8081", method, requests(), timeout_ms=None, metadata=headers)
+        frames = opened(stage, language)
         await stage.during(anext(frames))
         for _ in range(beats):
             await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse)
