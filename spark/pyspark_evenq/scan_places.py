@@ -89,6 +89,10 @@ class ScanPlaces:
         self._copies.answered(place, empty=False, far_behind=far_behind, now_ms=now_ms)
         return far_behind and place.leads and self._copies.next(self.leader, self._followers, now_ms) != place
 
+    def refused(self) -> None:
+        """The leader gave nothing, and is asked again: at its place by a new route."""
+        self._is_old = True
+
     def failed(self, place: ReadPlace | None) -> bool:
         """It did not answer, or could not; None: no place was known. True: pause before the next call, which goes to
         where the last one failed.

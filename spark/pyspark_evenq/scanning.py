@@ -288,15 +288,19 @@ class _RangeScan:
                 f"neither the leader of broker {self._queue.broker_name} nor a follower gives {self._queue} from "
                 f"offset {self._next} on; the last one said: {failure.message}; a follower: {self._refusal}"
             ) from failure
-        passes = follows or failure.retryable or failure.refresh_route or isinstance(failure, errors.IllegalOffset)
+        refused = isinstance(failure, errors.IllegalOffset) and not follows
+        passes = follows or failure.retryable or failure.refresh_route or refused
         if over or not passes:
             raise failure
-        if isinstance(failure, errors.IllegalOffset) and not follows:
+        if refused:
             # If that fails, the next try tells more.
             with contextlib.suppress(errors.ConnectionFailed, errors.RequestTimeout, errors.TopicNotFound):
                 self._skip_what_is_gone()
         log.warning("%s: reading goes on at offset %d after: %s", self._queue, self._next, failure)
-        if self._places.failed(place):
+        # A leader that refuses answers, and what it says counts: no follower is asked in its place.
+        if refused:
+            self._places.refused()
+        if refused or self._places.failed(place):
             time.sleep(self._backoff.next_ms() / 1000)
 
     def _skip_what_is_gone(self) -> None:

@@ -6,14 +6,14 @@ import threading
 from typing import Any
 
 import pytest
-from pyspark_evenq import scan_places
+from pyspark_evenq import cluster, scan_places
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.cluster import Located
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.scanning import read, scan_tasks
 
-from evenq.errors import ConnectionFailed, IllegalOffset
+from evenq.errors import ConnectionFailed, IllegalOffset, RequestTimeout
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -60,12 +60,6 @@ def test_a_follower_gives_the_rest_when_the_leader_breaks_off_and_stays_away(cop
     """HA-9: nothing is lost and nothing comes twice where the copy is changed in the middle."""
     leader, follower = copied
     leader.cut_scans = 1
-    original = leader._scan
-
-    def once(encoded: bytes, context: Any) -> Any:
-        yield from original(encoded, context)
-
-    leader._scan = once
     stopper = threading.Thread(target=leader.stop)
     rows = []
     given = {"endpoints": leader.endpoint, "subscribe": "flights", "blockBytes": "1024", "gcFreeze": "false"}
@@ -148,6 +142,27 @@ def test_what_the_leader_lacks_is_a_loss_also_if_a_follower_has_it(copied: tuple
     with pytest.raises(IllegalOffset, match="data loss"):
         bodies(leader)
     assert bodies(leader, failOnDataLoss="false") == numbers(10)
+
+
+def test_a_leader_that_lacks_the_range_is_asked_again_if_it_does_not_say_what_it_has(
+    copied: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a slow answer of the leader would decide whether rows that its retention has dropped come back."""
+    leader, follower = copied
+    leader.low[0] = 10
+    asked, query = [], cluster.query
+
+    def late_at_first(*place: Any, **question: Any) -> Any:
+        asked.append(place)
+        if len(asked) == 1:
+            raise RequestTimeout("no answer")
+        return query(*place, **question)
+
+    monkeypatch.setattr(cluster, "query", late_at_first)
+    with pytest.raises(IllegalOffset, match="data loss"):
+        bodies(leader)
+    assert len(asked) == 2
+    assert follower.any_copy == []
 
 
 def test_a_follower_of_another_topic_of_that_name_is_left_alone(copied: tuple[Any, Any]) -> None:
