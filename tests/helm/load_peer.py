@@ -2,7 +2,8 @@
 
 SDK produce ENDPOINT TOPIC RATE: numbered messages, RATE of them a second, each sent once by the program whatever the SDK does with it.
 SDK consume ENDPOINT TOPIC GROUP: receives and acknowledges one by one. The line is a list of numbers; it ends once it has acknowledged
-all of them, or when nothing was acknowledged for 90 s: what it is behind by is not lost.
+all of them, or when nothing was acknowledged for 90 s: what it is behind by is not lost. Once it has received all of them that time is
+35 s: what is missing then are acknowledgements whose answer was lost, and those messages do not come again.
 
 SDK is `official` (the official Python SDK and nothing of ours) or `ours`. While it runs it says `{"count": N}`, at its end what became of
 each message: `sent` and `acked` are pairs of number and time (seconds of one clock of the machine), `got` the same for each receipt.
@@ -23,7 +24,7 @@ from typing import Any
 SENDERS, TAKERS = 8, 4
 BATCH, INVISIBLE_S, WAIT_S = 32, 30, 2
 FAILED_PAUSE_S = 0.05
-END_S = 90
+END_S, COMES_AGAIN_S = 90, INVISIBLE_S + 5
 
 Pairs = list[tuple[int, float]]
 
@@ -109,12 +110,14 @@ class Load:
     def wait_for_the_end(self) -> None:
         """A thread that reads the line."""
         wanted, acked = set(json.loads(sys.stdin.readline() or "[]")), -1
-        end = time.monotonic() + END_S
-        while time.monotonic() < end:
+        last, patience = time.monotonic(), END_S
+        while time.monotonic() < last + patience:
             if len(self.acked) > acked:
-                acked, end = len(self.acked), time.monotonic() + END_S
+                acked, last = len(self.acked), time.monotonic()
                 if acked >= len(wanted) and wanted <= {number for number, _ in self.acked}:
                     break
+            elif patience == END_S and wanted <= {number for number, _ in self.got}:
+                patience = COMES_AGAIN_S
             time.sleep(0.25)
         self.stop.set()
 

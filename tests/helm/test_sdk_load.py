@@ -69,3 +69,18 @@ def test_a_consumer_that_is_behind_reads_on_and_one_to_which_nothing_comes_ends(
     stuck.acked.append((1, 0.0))
     stuck.wait_for_the_end()
     assert stuck.stop.is_set()
+
+
+def test_a_consumer_that_has_received_all_waits_only_until_messages_would_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An acknowledgement that worked, and whose answer was lost with the leader: that message never comes again."""
+    monkeypatch.setattr(load_peer, "COMES_AGAIN_S", 0.5)
+    load = load_peer.Load()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("[1, 2]\n"))
+    load.got += [(1, 0.0), (2, 0.0)]
+    load.acked.append((1, 0.0))
+    ended = threading.Thread(target=load.wait_for_the_end)
+    ended.start()
+    assert load.stop.wait(load_peer.END_S / 3)
+    ended.join()
