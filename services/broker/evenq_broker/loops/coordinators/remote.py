@@ -161,7 +161,7 @@ class RemoteCoordinator:
             raise self._noted(error) from error.__cause__
         except Error as error:
             raise self._unknown(done, error.message) from error
-        if not self._reached:
+        if not self._reached and result is not None:  # None: of a set that met another token; the read says what is there
             self._reached = True
             log.info("the group record %s is reached again", self._store.name)
         return result
@@ -215,6 +215,11 @@ class RemoteCoordinator:
                 raise
 
         fresh = await self._tried(once)
+        # Of two writes of one version one is refused, so the same record in the same version is the same write.
+        raises = expected is not None and proposed.version > expected.record.version
+        if fresh is None and raises and not unsure and (touched := await self._touched(expected, token)):
+            token = touched
+            fresh = await self._tried(once)
         # The token may be another one because of the own first try, whose answer was lost.
         if fresh is None and unsure:
             fresh = await self._token_of(write)
@@ -222,6 +227,16 @@ class RemoteCoordinator:
             return None
         await self._accept(proposed)
         return Seen(proposed, fresh)
+
+    async def _touched(self, expected: Seen | None, token: str) -> str:
+        """The token that the expected record has now, if somebody changed only what stands around it: a label of the Lease,
+        as an upgrade of a chart does, or the same record put there again. Its token is another one then, and would be
+        met by every try: nothing else tells it, since a record of no higher version is no news. Empty: it has not.
+        """
+        if expected is None:
+            return ""
+        stored = (await self._tried(self._store.read)).stored
+        return stored.token if stored is not None and stored.record == expected.record and stored.token != token else ""
 
     async def _token_of(self, write: str) -> str:
         """The token of our own write, whose answer was lost."""

@@ -53,6 +53,35 @@ def test_the_lease_shows_people_who_leads_and_keeps_what_others_wrote(lease_api:
     coordinators.run(scenario)
 
 
+def test_a_lease_whose_labels_somebody_changes_is_written_on(lease_api: LeaseApi, coordinators: Any) -> None:
+    """As an upgrade of the chart does, or `kubectl label`: the Lease has another version then, and the record has not. Whoever
+    saw the record before may write the next one, leader or not.
+    """
+    path = path_of(coordinators)
+
+    def labelled(value: str) -> None:
+        lease = lease_api.leases[path]
+        metadata = {**lease["metadata"], "labels": {"helm.sh/chart": value}}
+        lease_api.put(path, {**lease, "metadata": metadata}, "MODIFIED")
+
+    async def scenario() -> None:
+        a, b = coordinators.on_lease(KubernetesApi()), coordinators.on_lease(KubernetesApi())
+        seen = await a.compare_and_set(await a.compare_and_set(None, FIRST), FIRST.elected(0))
+        assert seen is not None
+        theirs = await b.read()
+        labelled("evenq-1")
+        renewed = await a.compare_and_set(seen, seen.record.renewed())
+        assert renewed is not None, "the leader goes on writing"
+        assert await b.compare_and_set(theirs, seen.record.elected(0)) is None, "the record is another one by now"
+        theirs = await b.read()
+        labelled("evenq-2")
+        assert theirs is not None
+        assert await b.compare_and_set(theirs, theirs.record.elected(0)) is not None, "another copy may be elected"
+        assert await a.compare_and_set(renewed, renewed.record.renewed()) is None
+
+    coordinators.run(scenario)
+
+
 def test_a_watch_goes_on_when_connections_end_and_when_its_place_is_too_old(
     lease_api: LeaseApi, coordinators: Any
 ) -> None:
