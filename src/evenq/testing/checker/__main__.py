@@ -33,7 +33,6 @@ def main(arguments: list[str] | None = None) -> int:
         help="longest recovery after a fault (default %(default)s)",
     )
     options = parser.parse_args(arguments)
-    gc.disable()  # a history makes no cycles, and walking its millions of events again and again is half of the time
     try:
         histories = [read_history(path) for path in options.files]
         events = histories[0] if len(histories) == 1 else merge_histories(list(histories))
@@ -46,4 +45,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # a history makes no cycles, and walking its millions of events again and again is half of the time
     sys.exit(main())

@@ -1,6 +1,7 @@
 """How a server process ends: code and words."""
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -15,10 +16,15 @@ from evenq.serving.settings import ServerSettings
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    """A program that ends leaves the handlers of its loop behind; other tests of this process hear signals, too."""
+def _process_as_before() -> Iterator[None]:
+    """A program that ends leaves the handlers of its loop behind, and a garbage collector that seldom looks; other tests of
+    this process hear signals, and leave garbage.
+    """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    threshold = gc.get_threshold()
     yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
