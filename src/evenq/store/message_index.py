@@ -150,6 +150,7 @@ class MessageIndex:
         self._block = IndexBlock(0, 0, 0)
         self._packing: Iterator[None] | None = None
         self._held = False
+        self._said = ""
         self._keys_failed = False
         self._rebuilt: set[int] = set()
         self._passed_over = False
@@ -360,8 +361,11 @@ class MessageIndex:
         self._disk.remove(header.path)
 
     def _failed(self, what: str) -> None:
+        """Once for each reason: it is tried again twice a second, and a disk may be full for days."""
         self.failures += 1
-        log.warning("message index: %s", what)
+        if what != self._said:
+            self._said = what
+            log.warning("message index: %s", what)
 
     # -- lookup -------------------------------------------------------------------------------------------------------
 

@@ -118,7 +118,12 @@ class RemoteCoordinator:
         self._timing = timing or RemoteTiming()
         # One call at a time: an answer that was overtaken must not reach the mark after a newer one.
         self._busy = asyncio.Lock()
-        self._reached = True
+        self._failing: dict[str, str] = {}
+        """What failed last, `read` or `written`, with the token of the newest record then: a right to write that is
+        missing stays missing, however well the record can be read.
+        """
+        self._newest = ""
+        """Token of the record that was read or written last."""
 
     async def read(self) -> Seen | None:
         """See Coordinator."""
@@ -158,20 +163,29 @@ class RemoteCoordinator:
         except RecordWentBack:
             raise
         except CoordinatorUnknown as error:
-            raise self._noted(error) from error.__cause__
+            raise self._noted(error, done) from error.__cause__
         except Error as error:
             raise self._unknown(done, error.message) from error
-        if not self._reached and result is not None:  # None: of a set that met another token; the read says what is there
-            self._reached = True
-            log.info("the group record %s is reached again", self._store.name)
+        if result is not None:  # None: of a set that met another token; the read says what is there
+            self._succeeded(done)
         return result
 
-    def _unknown(self, done: str, problem: str) -> CoordinatorUnknown:
-        return self._noted(CoordinatorUnknown(f"the group record {self._store.name} cannot be {done}: {problem}"))
+    def _succeeded(self, done: str) -> None:
+        before = bool(self._failing)
+        self._failing.pop(done, None)
+        if self._failing.get("written", self._newest) != self._newest:  # another copy writes, so nothing waits for us
+            del self._failing["written"]
+        if before and not self._failing:
+            log.info("the group record %s is reached again", self._store.name)
 
-    def _noted(self, error: CoordinatorUnknown) -> CoordinatorUnknown:
-        if self._reached:
-            self._reached = False
+    def _unknown(self, done: str, problem: str) -> CoordinatorUnknown:
+        error = CoordinatorUnknown(f"the group record {self._store.name} cannot be {done}: {problem}")
+        return self._noted(error, done)
+
+    def _noted(self, error: CoordinatorUnknown, done: str = "read") -> CoordinatorUnknown:
+        first = not self._failing
+        self._failing.setdefault(done, self._newest)
+        if first:
             log.warning("%s; the leader goes on, no other copy can be elected meanwhile", error.message)
         error.is_logged = True
         return error
@@ -190,6 +204,7 @@ class RemoteCoordinator:
     async def _read(self) -> Look:
         look = await self._tried(self._store.read)
         await self._accept(None if look.stored is None else look.stored.record)
+        self._newest = "" if look.stored is None else look.stored.token
         return look
 
     async def _accept(self, record: GroupRecord | None) -> None:
@@ -226,6 +241,7 @@ class RemoteCoordinator:
         if fresh is None:
             return None
         await self._accept(proposed)
+        self._newest = fresh
         return Seen(proposed, fresh)
 
     async def _touched(self, expected: Seen | None, token: str) -> str:

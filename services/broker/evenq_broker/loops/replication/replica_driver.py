@@ -104,6 +104,8 @@ class ReplicaDriver:
         """Why the group record could not be written last; it is logged once."""
         self.reaches_record = True
         """False while the group record cannot be read, written or watched: the leader goes on, no copy is elected."""
+        self._writes = True
+        """False: the last write of the record failed, and nobody was seen to write it since."""
         self._closed = False
 
     def start(self) -> None:
@@ -328,7 +330,7 @@ class ReplicaDriver:
             # Of no error of this call it is known that nothing was written: both sets count until the record is read
             # (R7).
             except (Error, RecordRefused) as error:
-                self.reaches_record = False
+                self.reaches_record, self._writes = False, False
                 if str(error) != self._unwritten:
                     self._unwritten = str(error)
                     log.log(
@@ -337,7 +339,7 @@ class ReplicaDriver:
                     )  # fmt: skip
                 actions = replica.cas_unknown(action.number)
             else:
-                self._unwritten, self.reaches_record = "", True
+                self._unwritten, self.reaches_record, self._writes = "", True, True
                 now_ms = self._clock.monotonic_ms()
                 if seen is None:
                     actions = replica.cas_conflict(action.number, None, now_ms)
@@ -362,7 +364,7 @@ class ReplicaDriver:
             return
         finally:
             self._reading = False
-        self.reaches_record, self.remembered = True, None
+        self.reaches_record, self.remembered = self._writes, None
         replica = self.replica
         self.tell(replica.absent() if seen is None else replica.observed(seen, self._clock.monotonic_ms()))
 
@@ -387,7 +389,7 @@ class ReplicaDriver:
         while True:
             try:
                 async for seen in self._coordinator.watch():
-                    said, self.reaches_record = "", True
+                    said, self.reaches_record, self._writes = "", True, True  # it was changed: somebody writes it
                     self.tell(self.replica.observed(seen, self._clock.monotonic_ms()))
             except (Error, RecordRefused) as error:
                 self.reaches_record = False

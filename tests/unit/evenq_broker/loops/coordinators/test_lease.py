@@ -166,7 +166,9 @@ def test_an_api_server_that_is_away_is_unknown_in_bounded_time_and_said_once(
         assert time.monotonic() - began < 60
         lease_api.pause(paused=False)
         lease_api.status_of = {}
-        assert (await a.read()).record in {FIRST, FIRST.elected(0)}
+        now = await a.read()
+        assert now.record in {FIRST, FIRST.elected(0)}
+        assert await a.compare_and_set(now, now.record.renewed()) is not None
 
     coordinators.run(scenario)
     said = [record.message for record in caplog.records if "evenq_broker" in record.name]

@@ -244,3 +244,27 @@ def test_a_record_is_not_used_while_the_mark_of_this_broker_cannot_be(
 
     caplog.set_level("INFO")
     asyncio.run(scenario())
+
+
+def test_a_right_to_write_that_is_missing_is_said_once_however_well_the_record_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        a = on(store, tmp_path)
+        seen = await a.compare_and_set(None, FIRST)
+        assert seen is not None
+        for _ in range(3):
+            store.errors = [Forbidden("no right to write")]
+            with pytest.raises(CoordinatorUnknown):
+                await a.compare_and_set(seen, replace(FIRST, version=FIRST.version + 1))
+            assert await a.read() == seen
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 1
+        assert "cannot be written: no right to write" in said[0]
+        caplog.clear()
+        assert await a.compare_and_set(seen, replace(FIRST, version=FIRST.version + 1)) is not None
+        assert ["is reached again" in record.getMessage() for record in caplog.records] == [True]
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
