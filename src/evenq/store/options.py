@@ -40,7 +40,7 @@ class StoreOptions:
         default=None,
         metadata=_means(
             "Size of one commit-log file, bytes; empty = 1/16 of the volume, from 16 MiB to 1 "
-            "GiB; with copies 64 MiB. A folder keeps the size that it was created with.",  # CL-2; the memory engine takes 16 MiB at most
+            "GiB; with copies 64 MiB. A folder keeps the size that it was created with.",  # CL-2; in memory 16 MiB
             ge=1 << 12,
             le=1 << 31,
         ),

@@ -245,9 +245,9 @@ class RemoteCoordinator:
         return Seen(proposed, fresh)
 
     async def _touched(self, expected: Seen | None, token: str) -> str:
-        """The token that the expected record has now, if somebody changed only what stands around it: a label of the Lease,
-        as an upgrade of a chart does, or the same record put there again. Its token is another one then, and would be
-        met by every try: nothing else tells it, since a record of no higher version is no news. Empty: it has not.
+        """The token that the expected record has now, if somebody changed only what stands around it: a label of the
+        Lease, as an upgrade of a chart does, or the same record put there again. Every other try would meet the new
+        token, too: nothing else tells it, since a record of no higher version is no news. Empty: it has not changed.
         """
         if expected is None:
             return ""
