@@ -166,8 +166,8 @@ def remove_replica(options: argparse.Namespace) -> None:
     _change(
         options,
         lambda admin: admin.remove_copy(options.name, options.copy),
-        f"Copy {options.copy} is no copy of broker group {options.name} any more. Stop its process; its folder is of "
-        "no use to the group.",
+        f"Copy {options.copy} is no copy of broker group {options.name} any more. Stop its process. It may "
+        "be added again, with its folder or an empty one.",
     )
 
 

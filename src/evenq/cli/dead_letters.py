@@ -25,7 +25,7 @@ def list_all(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         view = await admin.list_dead_letters(options.group or "", limit=options.max, waiting=options.waiting)
         listings = [_counts(view)]
-        if options.group:
+        if options.group and (view.counts or options.json):
             listings.append(_letters(view))
         print_page(Page(facts=_silent(view), listings=listings), as_json=options.json)
 
@@ -186,7 +186,7 @@ def _letters(view: DeadLettersView) -> Listing:
         )
         for one in view.letters
     ]  # fmt: skip
-    return Listing(key="letters", columns=columns, rows=rows, empty="No dead letters.")
+    return Listing(key="letters", columns=columns, rows=rows, empty="None waits for a replay.")
 
 
 def _facts(letter: DeadLetterView) -> dict[str, Scalar | list[str]]:

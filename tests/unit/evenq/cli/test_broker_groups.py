@@ -187,7 +187,8 @@ def test_remove_replica_lets_another_copy_lead_first_if_it_leads(run: Any) -> No
     names = [name for name, _ in calls if name != "DescribeCluster"]
     assert names == ["MoveLeader", "ChangeCopies"]
     assert request_of(calls).remove == 0
-    _, _, _, calls = run("broker remove-replica broker-a --copy 2", DescribeCluster=cluster(), ChangeCopies=changed())
+    _, out, _, calls = run("broker remove-replica broker-a --copy 2", DescribeCluster=cluster(), ChangeCopies=changed())
+    assert "It may be added again, with its folder or an empty one" in one_line(out)
     assert [name for name, _ in calls if name != "DescribeCluster"] == ["ChangeCopies"]
 
 

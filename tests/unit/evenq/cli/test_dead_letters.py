@@ -30,6 +30,13 @@ def test_counts_of_all_and_letters_of_one(run):
     assert (code, calls, "-1" in err) == (1, [], True)
 
 
+def test_that_a_group_has_none_is_said_once(run):
+    _, out, _, _ = run("dlq list g", List=pb.ListDeadLettersResponse(known=True))
+    assert out.count("No dead letters.") == 1
+    _, out, _, _ = run("dlq list g --waiting", List=listed())
+    assert "None waits for a replay." in out
+
+
 def test_one_letter_whole(run):
     _, out, _, calls = run("dlq show g m1", List=listed("m1"))
     request = pb.ListDeadLettersRequest.FromString(calls[0][1])
