@@ -73,8 +73,8 @@ class ProgressBar:
 
 def inspect(options: argparse.Namespace) -> int:
     """`evenq store inspect DIR`."""
-    disk = folder_of(options.dir)
     try:
+        disk = folder_of(options.dir)
         with ProgressBar("reading the log", quiet=options.json) as progress:
             seen = survey(disk, owner=disk.owner, quick=options.quick, on_progress=progress)
     except StoreError as error:
@@ -162,10 +162,10 @@ def _others(seen: FolderSurvey) -> Listing:
 
 def verify(options: argparse.Namespace) -> int:
     """`evenq store verify DIR`."""
-    disk = folder_of(options.dir)
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
     try:
+        disk = folder_of(options.dir)
         with ProgressBar("verifying", quiet=options.json) as progress:
             verdict = verify_folder(disk, owner=disk.owner, on_progress=progress)
     except StoreError as error:

@@ -105,8 +105,9 @@ def test_a_folder_that_is_none_is_exit_code_2(evenq, tmp_path):
     assert code == 2
     assert "`identity`" in err
     assert evenq("inspect", tmp_path)[0] == 2
+    assert evenq("inspect", tmp_path / "nowhere")[0] == 2
     code, _, err = evenq("verify", tmp_path / "nowhere")
-    assert code != 0
+    assert code == 2
     assert "nowhere" in err
     assert not (tmp_path / "nowhere").exists()
 
