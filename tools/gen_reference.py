@@ -121,11 +121,13 @@ driver's own. They have no labels but these; those of queues and topics end with
 CLI_HEAD = """
 # Command line
 
-`evenq COMMAND --help` says the same in a terminal. Every command but `up` and `store` talks to a running cluster, at
-`--endpoint`, else at the environment variable `EVENQ_ENDPOINT`, else at `127.0.0.1:8081`.
+`evenq COMMAND --help` says the same in a terminal. Every command but `up`, `store` and `backup list`, `verify` and
+`restore` talks to a running cluster, at `--endpoint`, else at the environment variable `EVENQ_ENDPOINT`, else at
+`127.0.0.1:8081`.
 
-Exit codes: 0 done; 1 the server said no, or no server answers; 2 the command line or a port must be changed; 130 after
-Ctrl-C.
+Exit codes: 0 done; 1 a server refused or none answers, a check found problems, or `--yes` is missing; 2 the command
+line or a port must be changed, or `store` cannot read the folder; 130 after Ctrl-C. A plan of `offset` needs no `--yes`
+for 0.
 
 The servers `evenq-nameserver`, `evenq-broker` and `evenq-rebalancer` take [settings](settings.md) as flags.
 """

@@ -48,7 +48,9 @@ def add_backup(
 ) -> None:
     """Add the group. `noun` and `command` make a group and an action of it."""
     actions = noun(commands, "backup", "back up running brokers, check backups, make data folders of them", _BACKUP)
-    create = command(actions, "create", "copy what is new of brokers to a target", "backup", "create", examples=_CREATE)
+    create = command(
+        actions, "create", "back up running brokers: copy what is new to a target", "backup", "create", examples=_CREATE
+    )
     create.add_argument("--to", required=True, metavar="TARGET", help="folder or URL; made if it is not there")
     create.add_argument(
         "--broker", action="append", default=[], metavar="NAME", help="only this one; may be repeated (default: all)"

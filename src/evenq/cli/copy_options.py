@@ -86,12 +86,12 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
     _at(add)
     remove = one("remove-replica", "remove a copy from a broker group while it runs", "remove_replica", _REMOVE)
     _copy(remove, "number of the copy")
-    replace = one("replace", "put another copy in place of one, while the group runs", "replace", _REPLACE)
+    replace = one("replace", "replace a copy of a broker group while it runs", "replace", _REPLACE)
     _copy(replace, "number of the copy that goes")
     replace.add_argument("--by", type=natural, required=True, metavar="COPY", help="number of the copy that comes")
     _at(replace)
     _wait(replace, "longest wait until the new copy is in sync (default %(default)s)")
-    grow = one("grow", "let a broker group have the copies that are named, while it runs", "grow", _GROW)
+    grow = one("grow", "add the copies that a broker group lacks, then raise the minimum", "grow", _GROW)
     grow.add_argument(
         "--members",
         type=_members,
@@ -100,13 +100,17 @@ def add_copies(actions: Any, command: Callable[..., argparse.ArgumentParser]) ->
         help="all its copies, as in replication.members",
     )
     grow.add_argument(
-        "--min-in-sync", type=natural, default=2, metavar="N", help="with fewer nothing is taken (default %(default)s)"
+        "--min-in-sync",
+        type=natural,
+        default=2,
+        metavar="N",
+        help="fewest copies in sync; with fewer, messages are refused (default %(default)s)",
     )
     _wait(grow, "longest wait until all are in sync (default %(default)s)")
     minimum = one(
         "set-min-in-sync", "set how many copies of a broker group must be in sync", "set_min_in_sync", _MINIMUM
     )
-    minimum.add_argument("copies", type=natural, metavar="N", help="with fewer in sync nothing is taken")
+    minimum.add_argument("copies", type=natural, metavar="N", help="with fewer in sync, messages are refused")
     unclean = command(
         actions,
         "elect-unclean",

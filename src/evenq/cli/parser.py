@@ -41,8 +41,8 @@ _TOP = """\
   evenq offset reset billing --to 2h         show the plan to read two hours again; --yes applies it
   evenq verify --seconds 60                  test whether this cluster loses, repeats or reorders messages
 
-Every command but `up` and `store` talks to a running cluster: --endpoint HOST:PORT, or EVENQ_ENDPOINT, or
-127.0.0.1:8081.
+Every command but `up`, `store` and `backup list|verify|restore` talks to a running cluster: --endpoint HOST:PORT, or
+EVENQ_ENDPOINT, or 127.0.0.1:8081.
 """
 _UP = """\
 examples:
@@ -360,7 +360,7 @@ def _add_group(commands: Any) -> None:
 
 
 def _add_broker(commands: Any) -> None:
-    actions = _noun(commands, "broker", "list, show and drain brokers; move the leader of a broker group")
+    actions = _noun(commands, "broker", "list, show and drain brokers; change the leader and copies of a broker group")
     _command(actions, "list", "list all brokers", "brokers", "list_all")
     show = _command(actions, "show", "show one broker; without a name: all brokers", "brokers", "show")
     show.add_argument("name", nargs="?")
