@@ -7,6 +7,7 @@ import ast
 import re
 import shlex
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from evenq.cli.parser import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\[[^\]]+\]\(([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.*)$", re.MULTILINE)
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MACHINE = re.compile(r"(?<![\w./])/(?:work|root|tmp)/")
 INLINE = re.compile(r"`(evenq [^`]+)`")
 COMMANDS = {
@@ -38,6 +42,41 @@ def test_every_link_to_a_file_leads_somewhere(all_pages):
     links = [(page, target) for page in all_pages for target in LINK.findall((ROOT / page).read_text(encoding="utf-8"))]
     files = [(page, target) for page, target in links if "://" not in target]
     assert [f"{page}: {to}" for page, to in files if not (ROOT / page).parent.joinpath(to).exists()] == []
+
+
+def test_every_link_to_a_place_in_a_page_leads_to_a_heading(all_pages):
+    wrong = []
+    for page in all_pages:
+        text = CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+        for target, anchor in ANCHOR.findall(text):
+            path = (ROOT / page).parent / target if target else ROOT / page
+            if "://" not in target and path.suffix == ".md" and anchor not in anchors(path.read_text(encoding="utf-8")):
+                wrong.append(f"{page}: {target}#{anchor}")
+    assert wrong == []
+
+
+def anchors(text):
+    """As GitHub makes them of headings; one that comes again gets a number."""
+    seen = Counter()
+    for heading in HEADING.findall(CODE.sub("", text)):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}-{seen[name] - 1}"
+
+
+def test_every_test_and_make_target_that_a_page_names_is_there(all_pages):
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    known = {f"`{name}`" for name in re.findall(r"def (test_\w+)", tests)}
+    known |= {f"`make {name}" for name in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+    named = [
+        (page, name)
+        for page in all_pages
+        if page != "CHANGELOG.md" and "decisions" not in page  # they tell what was
+        for name in re.findall(r"`test_\w+`|`make [a-z-]+", (ROOT / page).read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 100
+    assert [f"{page}: {name}" for page, name in named if name not in known] == []
 
 
 def test_no_page_names_a_folder_of_somebodys_machine(all_pages):
