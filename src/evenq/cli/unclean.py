@@ -21,6 +21,7 @@ _LOST = (
     Column("away_since_ms", "away since", "time"),
     Column("answers", "answers with another store"),
 )
+_LOST_FOR_GOOD, _NOT_LOST = "What only these have is lost for good", "These may lead by the group record"
 _ENDS = (
     Column("copy", "copy", "number"),
     Column("log_end", "log end", "number"),
@@ -64,8 +65,10 @@ def elect_unclean(options: argparse.Namespace) -> None:
 
 
 def _plan_page(plan: UncleanPlanView, options: argparse.Namespace) -> Page:
+    here = {one.copy for one in plan.group.copies if one.may_lead}  # with the store of the record
     lost: list[tuple[Scalar, ...]] = [
-        (one.copy, one.store_id, one.away_since_ms, one.away_since_ms == 0) for one in plan.lost
+        (one.copy, one.store_id, one.away_since_ms, one.away_since_ms == 0 and one.copy not in here)
+        for one in plan.lost
     ]
     ends: list[tuple[Scalar, ...]] = [
         (one.copy, one.log_end, one.log_epoch, one.committed_end, one.copy == plan.suggested)
@@ -76,7 +79,7 @@ def _plan_page(plan: UncleanPlanView, options: argparse.Namespace) -> Page:
         facts=_facts(plan),
         listings=[
             copies_listing([plan.group]),
-            Listing(key="lost", columns=_LOST, rows=lost, title="What only these have is lost for good"),
+            Listing(key="lost", columns=_LOST, rows=lost, title=_NOT_LOST if plan.refusal else _LOST_FOR_GOOD),
             Listing(key="ends", columns=_ENDS, rows=ends, title="What is left"),
         ],
         sentence=_plan_sentence(plan, options),

@@ -82,6 +82,19 @@ def test_a_refusal_comes_after_the_plan_and_nothing_is_asked_for(run: Any) -> No
     assert [one.accept_data_loss for one in asked_of(calls)] == [False]
 
 
+def test_a_group_that_is_well_is_not_said_to_lose_anything(run: Any) -> None:
+    well = answer(refusal="it has a leader")
+    for copy, lost in zip(well.group.copies, [*well.lost, None], strict=True):
+        copy.state, copy.may_lead = Copy.IN_SYNC, True
+        if lost is not None:
+            lost.away_since_ms = 0
+    _, out, _, _ = run("broker elect-unclean broker-a", ElectUnclean=well)
+    text = one_line(out)
+    assert "lost for good" not in text
+    assert f"0 {STORE} - no" in text
+    assert f"1 {'b' * 32} - yes" in one_line(run("broker elect-unclean broker-a", ElectUnclean=answer())[1])
+
+
 def test_json_is_one_document(run: Any) -> None:
     _, out, _, _ = run(
         "broker elect-unclean broker-a --copy 2 --accept-data-loss --json",
