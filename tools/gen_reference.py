@@ -72,7 +72,8 @@ WHAT_TO_DO = {
     "LiteTopicQuotaExceeded": "Use fewer lite topics, or wait until idle ones expire.",
     "LiteSubscriptionQuotaExceeded": "Unsubscribe from lite topics that are not needed, or use more clients.",
     "PropertiesTooLarge": "Send fewer or shorter properties.",
-    "InternalError": "Look for the id of the text in the broker's log; report it.",
+    "InternalError": "Look for the id of the text in the broker's log. Damaged data: "
+    "[runbook](../operating/runbooks/StoreDamaged.md). Anything else: report it.",
     "HaNotAvailable": "Try again. The text says how many copies keep up, or that another broker takes over.",
     "NotImplementedYet": "Do without the call.",
     "PersistenceTimeout": "Send it again; the message may be there twice then. Look at the disk.",

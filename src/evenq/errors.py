@@ -272,7 +272,7 @@ class PropertiesTooLarge(BadRequest):
 
 
 class InternalError(Error):
-    """A mistake of ours; the id in the sentence finds it in the server's log."""
+    """A fault in the server, or stored data that is damaged. The id in the text finds it in the server's log."""
 
     code = 50001
     retryable = True
