@@ -72,7 +72,9 @@ def scale(options: argparse.Namespace) -> None:
                 f"{who(left)}; run the command again to continue waiting, add --force to close them unread, "
                 f"or undo it with `evenq topic scale {options.name} --queues {last + 1}`"
             )
-        sentence = f"Topic {options.name} has {options.queues} queues on {_brokers(brokers)}."
+        each = "each of " * (len(brokers) != 1)
+        queues = f"{options.queues} queue{'s' * (options.queues != 1)}"
+        sentence = f"Topic {options.name} has {queues} on {each}{_brokers(brokers)}."
         if open_ones:
             sentence = f"Queues {options.queues} to {last} of topic {options.name} will be closed when they are read."
         elif any(one.message_type is MessageType.FIFO for one in brokers):

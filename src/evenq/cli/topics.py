@@ -65,7 +65,8 @@ def create(options: argparse.Namespace) -> None:
         page = Page(
             facts={"topic": options.name, "queues": total},
             listings=[Listing(key="brokers", columns=columns, rows=rows)],
-            sentence=f"Topic {options.name} has {total} queues on {len(rows)} broker{'s' * (len(rows) != 1)}.",
+            sentence=f"Topic {options.name} has {total} queue{'s' * (total != 1)} on {len(rows)} "
+            f"broker{'s' * (len(rows) != 1)}.",
         )
         print_page(page, as_json=options.json)
 

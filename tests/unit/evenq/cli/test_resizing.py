@@ -66,6 +66,16 @@ def test_fewer_queues_are_a_plan_until_somebody_says_yes(run) -> None:
     assert "has 2 queues on 1 broker" in out
 
 
+def test_queues_are_counted_on_each_broker(run) -> None:
+    """`topic create` counts all of them, so the difference has to be said."""
+    two = scaled(6, 6)
+    two.brokers.add(broker_name="c").entry.CopyFrom(two.brokers[0].entry)
+    _, out, _, _ = run("topic scale orders --queues 6", ScaleTopic=[two, two])
+    assert "has 6 queues on each of 2 brokers" in out
+    _, out, _, _ = run("topic scale orders --queues 1 --yes", ScaleTopic=[scaled(1, 1), scaled(1, 1)])
+    assert "has 1 queue on 1 broker" in out
+
+
 def test_more_queues_need_no_yes(run) -> None:
     code, _, _, calls = run("topic scale orders --queues 6", ScaleTopic=[scaled(4, 4), scaled(6, 6)])
     assert (code, len(calls)) == (0, 2)
