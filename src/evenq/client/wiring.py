@@ -207,8 +207,9 @@ def producer_parts(
     )  # fmt: skip
     replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
     transacting = Transacting(
-        calls, clock=clock, rng=rng, options=options, route=sending.route, run_checker=run_checker
-    )
+        calls, clock=clock, rng=rng, options=options, route=sending.route, route_changed=sending.route_changed,
+        run_checker=run_checker,
+    )  # fmt: skip
     return calls, sending, replies, transacting
 
 

@@ -176,6 +176,10 @@ class Sending:
         until_ms = self._clock.monotonic_ms() + self._options.send_timeout_ms
         return await self._first_route.get(topic, is_wanted=lambda: self._clock.monotonic_ms() < until_ms)
 
+    def route_changed(self, topic: str, then: Callable[[], None]) -> None:
+        """Ask for the topic's route; `then` is called after the answer."""
+        self._routes.changed(topic, then)
+
     async def close(self) -> None:
         """End what runs; unsettled messages fail."""
         # Tasks first: then no message is on its way, and all that are left are in batches or without a route.

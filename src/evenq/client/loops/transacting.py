@@ -2,7 +2,8 @@
 
 One connection to each broker of the topics' routes is kept open for the questions (checks); a connection that breaks is
 opened again with growing pauses. A half message is sent once, never twice: after a failure the caller does not know
-whether it is stored, and if it is, the checker decides. All of it runs in one event loop.
+whether it is stored, and if it is, the checker decides. But the route is asked for again, so the next one goes to where
+the broker is by then, and so do the connections. All of it runs in one event loop.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Transacting:
         rng: random.Random,
         options: ProducerOptions,
         route: Callable[[str], Awaitable[Route]],
+        route_changed: Callable[[str, Callable[[], None]], None],
         run_checker: RunChecker,
     ) -> None:
         self._calls = calls
@@ -53,9 +55,12 @@ class Transacting:
         self._rng = rng
         self._options = options
         self._route = route
+        self._route_changed = route_changed
         self._run_checker = run_checker
         self._troubles = Troubles(clock, who="producer")
         self._topics: set[str] = set()
+        self._renewing: set[str] = set()
+        self._closed = False
         self._connections: dict[str, BrokerConnection[Iterable[str], Check]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -70,10 +75,7 @@ class Transacting:
         self._topics |= fresh
         for connection in self._connections.values():
             connection.news()
-        if self._looking is not None:
-            # Looked for at once, not after the refresh: a check may come as soon as the first half message is stored.
-            self._looking.cancel()
-        self._looking = spawn(self._look(), name="evenq-transaction-routes")
+        self._look_now()
 
     async def begin(self, topic: str, message_id: str, encoded: bytes) -> HalfMessage:
         """Store a half message. Raises what a send raises; it is not tried twice."""
@@ -83,7 +85,12 @@ class Transacting:
             raise Forbidden(f"topic {topic} has no writable queue now; look at its permissions")
         self._turn += 1
         queue = route.writable[self._turn % len(route.writable)]
-        return await self._calls.send_half(route.address_of(queue.broker_name), queue, message_id, encoded)
+        try:
+            return await self._calls.send_half(route.address_of(queue.broker_name), queue, message_id, encoded)
+        except Error as error:
+            if error.refresh_route:
+                self._renew(topic)
+            raise
 
     async def end(self, half: HalfMessage, resolution: TransactionResolution) -> None:
         """Tell the decision: to its broker, then at the access point, and so on for `max_attempts` rounds; telling it
@@ -106,6 +113,7 @@ class Transacting:
 
     async def close(self) -> None:
         """End the connections; questions that are being answered have a little time."""
+        self._closed = True
         tasks = [connection.task for connection in self._connections.values()]
         tasks += [self._looking] if self._looking is not None else []
         for task in tasks:
@@ -121,6 +129,23 @@ class Transacting:
             await asyncio.gather(answers, timer, return_exceptions=True)
 
     # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _renew(self, topic: str) -> None:
+        """Ask for the topic's route, once for all half messages that fail meanwhile, and connect to where it leads."""
+        if topic not in self._renewing:
+            self._renewing.add(topic)
+            self._route_changed(topic, partial(self._renewed, topic))
+
+    def _renewed(self, topic: str) -> None:
+        self._renewing.discard(topic)
+        self._look_now()
+
+    def _look_now(self) -> None:
+        # At once, not after the refresh: a check may come as soon as the first half message is stored.
+        if self._looking is not None:
+            self._looking.cancel()
+        if not self._closed:
+            self._looking = spawn(self._look(), name="evenq-transaction-routes")
 
     async def _look(self) -> None:
         """Keep a connection to every broker of the topics."""

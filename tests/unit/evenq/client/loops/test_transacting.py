@@ -39,6 +39,11 @@ class Calls:
         self.ended: list[tuple[str, str, TransactionResolution, bool]] = []
         self.announced: dict[str, list[list[str]]] = {}
         self.lines: dict[str, asyncio.Queue[Check | Error]] = {}
+        self.renewals: list[Callable[[], None]] = []
+
+    def route_changed(self, topic: str, then: Callable[[], None]) -> None:
+        """Answered when the test says so."""
+        self.renewals.append(then)
 
     async def query_route(self, topic: str) -> Route:
         if topic == "missing":
@@ -88,7 +93,7 @@ class Stage:
         self.asked: list[str] = []
         self.transacting = Transacting(
             self.calls, clock=self.clock, rng=random.Random(3), options=ProducerOptions(),
-            route=self.calls.query_route, run_checker=self.checker,
+            route=self.calls.query_route, route_changed=self.calls.route_changed, run_checker=self.checker,
         )  # fmt: skip
 
     async def checker(self, message: ReceivedMessage) -> TransactionResolution:
@@ -120,6 +125,46 @@ def test_half_messages_go_round_the_brokers_and_one_that_failed_is_not_sent_agai
         assert len(stage.calls.halves) == 3
         with pytest.raises(Forbidden):
             await stage.transacting.begin("closed", "id", b"m")
+
+    play(story)
+
+
+def test_after_a_failure_the_route_is_asked_for_and_half_messages_and_checks_go_to_the_next_leader() -> None:
+    async def story(stage: Stage) -> None:
+        calls = stage.calls
+        calls.addresses = {"a": "a:1"}
+        await stage.transacting.begin("t", "id", b"m")
+        await stage.clock.advance(0)
+        assert set(calls.lines) == {"a:1"}
+        calls.failures = [ConnectionFailed("gone"), ConnectionFailed("gone")]
+        for _ in range(2):
+            with pytest.raises(ConnectionFailed):
+                await stage.transacting.begin("t", "id", b"m")
+        assert len(calls.renewals) == 1  # one question for all that fail meanwhile
+        calls.addresses = {"a": "a:2"}
+        calls.renewals.pop()()
+        await stage.clock.advance(0)
+        assert "a:2" in calls.lines  # not after `route_refresh_ms`
+        await stage.transacting.begin("t", "id", b"m")
+        assert calls.halves[-1] == "a:2"
+        calls.failures = [InvalidTransactionId("refused")]
+        with pytest.raises(InvalidTransactionId):
+            await stage.transacting.begin("t", "id", b"m")
+        assert calls.renewals == []  # the broker answered: it is where it is
+
+    play(story)
+
+
+def test_a_route_that_comes_after_the_end_opens_no_connection() -> None:
+    async def story(stage: Stage) -> None:
+        stage.calls.failures = [ConnectionFailed("gone")]
+        with pytest.raises(ConnectionFailed):
+            await stage.transacting.begin("t", "id", b"m")
+        await stage.transacting.close()
+        stage.calls.lines.clear()
+        stage.calls.renewals.pop()()
+        await stage.clock.advance(0)
+        assert stage.calls.lines == {}
 
     play(story)
 
