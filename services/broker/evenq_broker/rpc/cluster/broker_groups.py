@@ -13,9 +13,10 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import one_copy
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.wire.broker_groups import copy_change, group_message
+from evenq_broker.loops.wire.broker_groups import group_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.copy_requests import change_of, check_address
 from evenq_broker.runtime import GroupControl, Runtime
 
 __all__ = ["own_group", "rpcs"]
@@ -65,11 +66,13 @@ class _BrokerGroups:
 
     async def change(self, data: bytes, _context: RpcContext) -> bytes:
         request = parsed(admin_pb2.ChangeCopiesRequest, data)
-        change = copy_change(request)
+        change = change_of(request)
         name = request.broker_name
         if self._is_elsewhere(name):
             return await self._pass(name, CHANGE_COPIES, data)
-        view = await self._own(name, "it is not a group of copies").change(change)
+        group = self._own(name, "it is not a group of copies")
+        check_address(change, group.view())
+        view = await group.change(change)
         return admin_pb2.ChangeCopiesResponse(status=OK, group=group_message(view)).SerializeToString()
 
     async def elect_unclean(self, data: bytes, _context: RpcContext) -> bytes:

@@ -18,15 +18,10 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import ReplicaGroupView, combined
 from evenq_broker.core.replication.record import NO_LEADER, REASON_MAX
 from evenq_broker.core.replication.unclean import UncleanOrder
-from evenq_broker.loops.wire.broker_groups import (
-    copy_change,
-    election_message,
-    group_message,
-    group_of,
-    lost_message,
-)
+from evenq_broker.loops.wire.broker_groups import election_message, group_message, group_of, lost_message
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.copy_requests import change_of, check_address
 from evenq_broker.runtime import GroupControl, Runtime
 
 __all__ = ["copy_rpcs"]
@@ -92,11 +87,12 @@ class _Copies:
     async def change(self, data: bytes, context: RpcContext) -> bytes:
         """As a leader serves it for clients, which one that waits for other copies does not do yet."""
         request = parsed(admin_pb2.ChangeCopiesRequest, data)
-        change = copy_change(request)
+        change = change_of(request)
         self._check_name(request.broker_name)
         view = await self._everywhere()
         if view.leader not in {NO_LEADER, self._own_id()}:
             return await self._pass(CHANGE_COPIES, data, context, view, view.leader)
+        check_address(change, view)
         view = await self._control.change(change)
         return admin_pb2.ChangeCopiesResponse(status=OK, group=group_message(view)).SerializeToString()
 

@@ -155,6 +155,9 @@ def test_a_change_that_is_none_or_nobody_can_make_is_refused(run: Run) -> None:
             await ask_change(stage, remove=1)
         with pytest.raises(BadRequest, match="copy -1"):
             await ask_change(stage, broker_name="b", add=admin_pb2.NewCopy(copy=-1, address="db3:1"))
+        with pytest.raises(BadRequest, match="copy 1000000000: copies have numbers from 0 to 999999999"):
+            await ask_change(stage, broker_name="b", add=admin_pb2.NewCopy(copy=1_000_000_000, address="db3:1"))
+        assert control.changes == []
         with pytest.raises(PreconditionFailed, match="broker a has one copy: it is not a group of copies"):
             await ask_change(stage, broker_name="a", remove=1)
         control.error = PreconditionFailed("not in sync: copy 1")

@@ -209,3 +209,21 @@ def test_the_minimum_is_lowered_at_the_leader_that_serves_nobody_yet() -> None:
     request = admin_pb2.ChangeCopiesRequest(broker_name="broker-a", in_sync_min=1)
     called([other, leader], "ChangeCopies", request, admin_pb2.ChangeCopiesResponse)
     assert (other.changes, leader.changes) == ([], [SetMinimum(1)])
+
+
+@pytest.mark.parametrize(
+    ("new", "kind", "said"),
+    [
+        ({"copy": 1_000_000_000, "address": "host-9:1"}, BadRequest, "numbers from 0 to 999999999"),
+        ({"copy": 3, "address": "host-2:1"}, PreconditionFailed, "copy 2 of broker group broker-a answers at host-2:1"),
+    ],
+)
+def test_a_copy_that_could_never_be_reached_or_written_down_is_not_added(
+    new: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    leader = Electable(2)
+    leader.result = replace(leader.result, leader=2)
+    request = admin_pb2.ChangeCopiesRequest(broker_name="broker-a", add=admin_pb2.NewCopy(**new))
+    with pytest.raises(kind, match=said):
+        called([leader], "ChangeCopies", request, admin_pb2.ChangeCopiesResponse)
+    assert leader.changes == []
