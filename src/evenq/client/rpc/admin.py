@@ -54,6 +54,9 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, diagnosis_pb2
 
 __all__ = ["AdminCalls"]
 
+COPY_MAX, COPIES_MAX = 999_999_999, 9
+"""Highest number of a copy of a broker group, and most copies."""
+
 
 class AdminCalls(QueryCalls):
     """All raise what the answer's status stands for."""
@@ -330,18 +333,20 @@ class AdminCalls(QueryCalls):
         )
 
     async def move_leader(self, broker: str, *, to: int | None, epoch: int) -> MoveAnswer:
-        request = admin_pb2.MoveLeaderRequest(broker_name=broker, to=to, epoch=epoch)
+        request = admin_pb2.MoveLeaderRequest(broker_name=broker, to=_copy_number(to), epoch=epoch)
         response = await self.ask("MoveLeader", request, admin_pb2.MoveLeaderResponse)
         return MoveAnswer(response.leader, response.epoch)
 
     async def add_copy(self, broker: str, copy: int, address: str) -> BrokerGroupView:
-        new = admin_pb2.NewCopy(copy=copy, address=address)
+        new = admin_pb2.NewCopy(copy=_copy_number(copy), address=address)
         return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, add=new))
 
     async def remove_copy(self, broker: str, copy: int) -> BrokerGroupView:
-        return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, remove=copy))
+        return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, remove=_copy_number(copy)))
 
     async def set_in_sync_min(self, broker: str, copies: int) -> BrokerGroupView:
+        if not 1 <= copies <= COPIES_MAX:
+            raise BadRequest(f"{copies} copies cannot be needed: a broker group has 1 to {COPIES_MAX}")
         return await self._change_copies(admin_pb2.ChangeCopiesRequest(broker_name=broker, in_sync_min=copies))
 
     async def elect_unclean(
@@ -349,7 +354,7 @@ class AdminCalls(QueryCalls):
     ) -> UncleanPlanView:
         request = admin_pb2.ElectUncleanRequest(
             broker_name=broker,
-            copy=copy,
+            copy=_copy_number(copy),
             accept_data_loss=accept_data_loss,
             reason=reason,
             despite_better=despite_better,
@@ -359,6 +364,13 @@ class AdminCalls(QueryCalls):
 
     async def _change_copies(self, request: admin_pb2.ChangeCopiesRequest) -> BrokerGroupView:
         return broker_group((await self.ask("ChangeCopies", request, admin_pb2.ChangeCopiesResponse)).group)
+
+
+def _copy_number(copy: int | None) -> int | None:
+    """None: none is named. Raises BadRequest."""
+    if copy is not None and not 0 <= copy <= COPY_MAX:
+        raise BadRequest(f"copy {copy}: copies have numbers from 0 to {COPY_MAX}")
+    return copy
 
 
 def _landed(brokers: Iterable[admin_pb2.ResizedTopic], what: str) -> list[ResizeView]:

@@ -127,3 +127,24 @@ def test_a_simulation_is_asked_for_each_topic_that_was_decided() -> None:
     for change, answers in (({"members": 0}, ()), ({}, (assignment_pb2.ExplainResponse(status=OK),))):
         with pytest.raises(BadRequest):
             asyncio.run(admin(Net(*answers)).simulate_group("g", **(wish | change)))
+
+
+@pytest.mark.parametrize("number", [-1, 1_000_000_000, 1 << 63])
+def test_a_number_that_no_copy_can_have_is_refused_before_anything_is_asked(number: int) -> None:
+    net = Net()
+    calls = admin(net)
+    for work in (
+        calls.move_leader("b", to=number, epoch=0),
+        calls.add_copy("b", number, "db4:8083"),
+        calls.remove_copy("b", number),
+        calls.elect_unclean("b", number, accept_data_loss=True, reason="", despite_better=False, epoch=0),
+    ):
+        with pytest.raises(BadRequest, match=f"copy {number}: copies have numbers from 0 to 999999999"):
+            asyncio.run(work)
+    assert net.calls == []
+
+
+@pytest.mark.parametrize("copies", [0, 10, 1 << 63])
+def test_no_more_copies_can_be_needed_than_a_group_can_have(copies: int) -> None:
+    with pytest.raises(BadRequest, match=f"{copies} copies cannot be needed: a broker group has 1 to 9"):
+        asyncio.run(admin(Net()).set_in_sync_min("b", copies))
