@@ -54,6 +54,12 @@ async def copy_removed(calls: CopyCalls, clock: Clock, broker: str, copy: int) -
                 f"broker group {broker} needs {group.in_sync_min} copies and has {len(group.copies)}; add another one "
                 "first, or need fewer (`evenq broker set-min-in-sync`)"
             )
+        if group.in_sync <= group.in_sync_min:  # the leader that comes would refuse it: then this one may as well stay
+            missing = ", ".join(f"copy {one.copy}" for one in group.copies if not one.in_sync)
+            raise PreconditionFailed(
+                f"without copy {copy} fewer than the {group.in_sync_min} copies that broker group {broker} needs would "
+                f"be in sync; not in sync: {missing}. Nothing was changed, and copy {copy} leads on"
+            )
         moved = await leader_moved(calls, clock, broker, wait_ms=LEAD_MS)
         if not moved.served:
             raise PreconditionFailed(

@@ -71,6 +71,15 @@ def test_a_leader_of_a_group_that_needs_all_its_copies_does_not_move() -> None:
     assert (wire.asked, wire.changes) == ([], [])
 
 
+def test_a_leader_that_could_not_be_removed_after_it_had_handed_over_leads_on() -> None:
+    whole = needing(group(0, 4), 2)
+    seen = replace(whole, copies=(*whole.copies[:2], replace(whole.copies[2], state="AWAY", may_lead=False)))
+    wire = Copies(seen)
+    with pytest.raises(PreconditionFailed, match="without copy 0 fewer than the 2 .* not in sync: copy 2. Nothing was"):
+        play(lambda clock: copy_removed(wire, clock, "g", 0))
+    assert (wire.asked, wire.changes) == ([], [])
+
+
 def test_a_new_leader_that_does_not_serve_yet_keeps_the_old_copy() -> None:
     wire = Copies(group(0, 4), group(0, 4), group(1, 5, state="STARTING"))
     with pytest.raises(PreconditionFailed, match="copy 0 was not removed: try again"):
