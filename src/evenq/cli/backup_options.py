@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.natural import positive
 from evenq.cli.times import duration_ms
 
 __all__ = ["add_backup"]
@@ -59,7 +60,7 @@ def add_backup(
         "--max-rate", type=_rate, default=0, metavar="BYTES", help="a second, with K, M or G (default: no limit)"
     )
     create.add_argument(
-        "--keep", type=_positive, default=0, metavar="N", help="restore points to keep (default: all of them)"
+        "--keep", type=positive, default=0, metavar="N", help="restore points to keep (default: all of them)"
     )
     create.add_argument("--check", action="store_true", help="read older pieces too, and replace damaged ones")
     create.add_argument(
@@ -95,10 +96,3 @@ def _rate(text: str) -> int:
     if not number.isdecimal() or int(number) * unit < 1 << 10:
         raise argparse.ArgumentTypeError(f"{text!r} is no rate: write bytes a second, 1K or more, as in 500K or 20M")
     return int(number) * unit
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from evenq.cli.natural import positive
 from evenq.cli.times import duration_ms
 
 __all__ = ["add_group_reports"]
@@ -60,8 +61,8 @@ def add_group_reports(actions: Any, command: Callable[..., argparse.ArgumentPars
     )
     simulate.add_argument("name")
     simulate.add_argument("--topic", metavar="NAME", default="", help="only this topic (default: all of the group)")
-    simulate.add_argument("--members", type=_positive, default=0, metavar="N", help="assume N members")
-    simulate.add_argument("--queues", type=_positive, default=0, metavar="N", help="assume N queues on each broker")
+    simulate.add_argument("--members", type=positive, default=0, metavar="N", help="assume N members")
+    simulate.add_argument("--queues", type=positive, default=0, metavar="N", help="assume N queues on each broker")
     simulate.add_argument("--strategy", default="", metavar="NAME", help="assume this strategy")
     simulate.add_argument(
         "--lose-zone", default="", metavar="ZONE", help="assume that this zone's members and brokers are gone"
@@ -85,9 +86,3 @@ def add_group_reports(actions: Any, command: Callable[..., argparse.ArgumentPars
         metavar="TIME",
         help="report queues whose oldest message is unfinished for this time (default: the broker's setting, 60s)",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count; give 1 or more")
-    return int(text)

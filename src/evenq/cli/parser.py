@@ -18,7 +18,7 @@ from evenq.cli.balance_options import add_balance
 from evenq.cli.copy_options import NO_LEADER, add_copies
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.group_report_options import add_group_reports
-from evenq.cli.natural import natural
+from evenq.cli.natural import natural, positive
 from evenq.cli.query_options import add_queries
 from evenq.cli.resizing_options import add_draining, add_resizing
 from evenq.cli.retry_options import add_retry
@@ -194,7 +194,7 @@ def _command(
         parser.add_argument("--json", action="store_true", help="print JSON for programs instead of tables for people")
         parser.add_argument(
             "--timeout",
-            type=_positive,
+            type=positive,
             default=10,
             metavar="SECONDS",
             help="longest wait for an answer (default %(default)s)",
@@ -224,18 +224,18 @@ def _add_up(commands: Any) -> None:
     )
     up.add_argument("--data", type=Path, metavar="DIR", help="keep messages and offsets here (default: in memory only)")
     up.add_argument(
-        "--brokers", type=_positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
+        "--brokers", type=positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
     )
     up.add_argument(
         "--replicas",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="copies of each broker's data, each a process of its own, 1 to 9; with --data (default %(default)s)",
     )
     up.add_argument(
         "--rebalancers",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="number of rebalancers, of which one leads, 1 to 9 (default %(default)s)",
@@ -281,7 +281,7 @@ def _add_topic(commands: Any) -> None:
     )
     create.add_argument("name")
     create.add_argument(
-        "--queues", type=_positive, default=0, metavar="N", help="message queues per broker (default: by the broker)"
+        "--queues", type=positive, default=0, metavar="N", help="message queues per broker (default: by the broker)"
     )
     create.add_argument(
         "--type",
@@ -325,7 +325,7 @@ def _add_group(commands: Any) -> None:
     create.add_argument("--ordered", action="store_true", help="deliver each message group in order")
     create.add_argument(
         "--max-attempts",
-        type=_positive,
+        type=positive,
         default=0,
         metavar="N",
         help="deliveries before the dead-letter topic (default 17)",
@@ -384,7 +384,7 @@ def _add_produce(commands: Any) -> None:
     source = produce.add_mutually_exclusive_group()
     source.add_argument("--body", help="text of the message; with --count it is repeated, and `{n}` becomes its number")
     source.add_argument("--file", type=Path, metavar="FILE", help="one message a line; `-` is standard input")
-    produce.add_argument("--count", type=_positive, metavar="N", help="number of messages")
+    produce.add_argument("--count", type=positive, metavar="N", help="number of messages")
     produce.add_argument("--tag", help="tag of the messages, to filter by")
     produce.add_argument(
         "--key", action="append", default=[], help="key of the messages, to find them by; may be repeated"
@@ -414,8 +414,8 @@ def _add_consume(commands: Any) -> None:
         type=str.lower,
         help="where a group begins that has never read the topic (default: the setting of the group, else last)",
     )
-    consume.add_argument("--max", type=_positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
-    consume.add_argument("--idle", type=_positive, metavar="SECONDS", help="stop after this time without a message")
+    consume.add_argument("--max", type=positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
+    consume.add_argument("--idle", type=positive, metavar="SECONDS", help="stop after this time without a message")
     filters = consume.add_mutually_exclusive_group()
     filters.add_argument(
         "--filter", default="*", metavar="TAGS", help='only these tags, e.g. "new || paid" (default: all)'
@@ -426,13 +426,6 @@ def _add_consume(commands: Any) -> None:
     filters.add_argument(
         "--lite-topic", action="append", metavar="NAME", help="for LITE topics: only this lite topic; may be repeated"
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
 
 
 def _broker_queues(text: str) -> tuple[str, int]:

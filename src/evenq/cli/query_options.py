@@ -8,6 +8,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from evenq.cli.natural import positive
+
 __all__ = ["add_queries"]
 
 _OFFSET = """\
@@ -125,7 +127,7 @@ def _add_offset(commands: Any, noun: Noun, command: Command) -> None:
     target.add_argument("--to-offset", type=_count, metavar="N", help="this offset, in each selected queue")
     _add_move(reset)
     skip = command(actions, "skip", "skip messages that a group should not read", "offsets", "skip", examples=_SKIP)
-    skip.add_argument("--count", type=_positive, metavar="N", help="N messages in each queue (default: all)")
+    skip.add_argument("--count", type=positive, metavar="N", help="N messages in each queue (default: all)")
     _add_move(skip)
     clone = command(actions, "clone", "copy the offsets of another group", "offsets", "clone", examples=_CLONE)
     clone.add_argument("--from", dest="source", required=True, metavar="GROUP2", help="the group to copy from")
@@ -166,7 +168,7 @@ def _add_message(commands: Any, noun: Noun, command: Command) -> None:
     )
     get.add_argument(
         "--body-max",
-        type=_positive,
+        type=positive,
         default=4_096,
         metavar="BYTES",
         help="show at most this much of it (default %(default)s)",
@@ -199,7 +201,7 @@ def _add_limit(parser: argparse.ArgumentParser, default: int) -> None:
     )
     parser.add_argument(
         "--body-max",
-        type=_positive,
+        type=positive,
         default=60,
         metavar="BYTES",
         help="show at most this much of each body (default %(default)s)",
@@ -221,13 +223,6 @@ def _place(text: str) -> tuple[str, int]:
     if not slash or not broker or not number.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no queue: write BROKER/ID, e.g. broker-a/0")
     return broker, int(number)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
 
 
 def _count(text: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from evenq.cli.natural import natural
+from evenq.cli.natural import natural, positive
 
 __all__ = ["add_draining", "add_resizing"]
 
@@ -95,16 +95,9 @@ def _one_broker(parser: argparse.ArgumentParser) -> None:
 def _waiting(parser: argparse.ArgumentParser, seconds: int) -> None:
     parser.add_argument(
         "--wait",
-        type=_positive,
+        type=positive,
         default=seconds,
         metavar="SECONDS",
         help="longest wait for groups to read the remaining messages (default %(default)s)",
     )
     parser.add_argument("--no-wait", action="store_true", help="start it, and do not wait for the end")
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
