@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from evenq_broker.core.replication.record import MEMBERS_MAX, address_fault
+
 __all__ = ["ReplicationSettings"]
+
+BROKER_ID_MAX = 999_999_999
 
 
 class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
@@ -18,9 +23,9 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         default="",
         description="Addresses of all brokers of the group, this one included, as `id=host:port`, "
         "comma-separated: where they reach each other, and where readers that take any copy reach followers. "
-        "Empty = one copy.",
+        "Empty = one copy; then those of these settings that say where or which copy this is are refused.",
     )
-    broker_id: int = Field(default=0, ge=0, le=999_999_999, description="Number of this broker among `members`.")
+    broker_id: int = Field(default=0, ge=0, le=BROKER_ID_MAX, description="Number of this broker among `members`.")
     host: str = Field(
         default="",
         description="Address on which this broker listens for the other copies; empty = the address in `host`.",
@@ -120,7 +125,10 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         """What is wrong with settings that only together are; empty: nothing. Raises ValueError."""
         addresses = self.addresses
         if not addresses:
-            return ""
+            return self._problem_of_one()
+        problem = _problem_of_members(addresses)
+        if problem:
+            return problem
         if self.broker_id not in addresses:
             return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
         if self.min_in_sync > len(addresses):
@@ -135,8 +143,60 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         if not self.record.startswith(("file:", "etcd:", "lease:")):
             places = "file:PATH, etcd:host:port/KEY or lease:NAME"
             return f"replication.record must say where the group record is kept: {places}"
+        if self.record.startswith("file:") and self.record != "file:" and not Path(self.record[len("file:") :]).name:
+            return f"replication.record = {self.record!r} names no file: write file: and its path"
+        if self.etcd_password is not None and not self.etcd_user:
+            return "replication.etcd_password is set without replication.etcd_user: etcd wants both, or neither"
         if not self.renew_ms < self.suspect_ms:
             return (
                 f"replication.suspect_ms = {self.suspect_ms} must be more than replication.renew_ms = {self.renew_ms}"
             )
         return ""
+
+    def port_problem(self, *, host: str, ports: dict[str, int]) -> str:
+        """What is wrong with where the other copies reach this one, beside the other `ports` of this broker (setting ->
+        port, on `host`); empty: nothing. Raises ValueError.
+        """
+        own = self.addresses.get(self.broker_id, "")
+        port = self.port or int(own.rpartition(":")[2] or 0)
+        if not own or self.host not in {"", host}:
+            return ""
+        taken = next((name for name, other in ports.items() if other == port), "")
+        if not taken:
+            return ""
+        return f"port {port} is for the other copies (replication.members) and {taken} as well; choose another for one"
+
+    def _problem_of_one(self) -> str:
+        """A broker that is alone because its members were forgotten takes messages that no other copy gets."""
+        meant = {
+            "record": self.record,
+            "broker_id": self.broker_id,
+            "from_one_copy": self.from_one_copy,
+            "forward_clients": self.forward_clients,
+        }
+        name = next((name for name, value in meant.items() if value), "")
+        if not name:
+            return ""
+        return (
+            f"replication.{name} is set and replication.members is empty, so this broker would be alone: name all "
+            "copies there, this one included"
+        )
+
+
+def _problem_of_members(addresses: Mapping[int, str]) -> str:
+    if len(addresses) > MEMBERS_MAX:
+        return f"replication.members names {len(addresses)} brokers; a group has {MEMBERS_MAX} at most"
+    numbers: dict[str, int] = {}
+    for number, address in addresses.items():
+        if number > BROKER_ID_MAX:
+            return f"replication.members names broker {number}; ids are from 0 to {BROKER_ID_MAX}"
+        fault = address_fault(address)
+        if fault:
+            return f"replication.members, broker {number}: {fault}"
+        if address in numbers:
+            return (
+                f"replication.members gives brokers {numbers[address]} and {number} the address {address}; each needs "
+                "its own"
+            )
+        numbers[address] = number
+    return ""

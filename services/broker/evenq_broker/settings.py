@@ -371,7 +371,10 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
             check_shared(self.shared_listener_names, spots)
         except SettingsError as error:
             raise ValueError(error.message) from error
-        problem = self.replication.problem(has_folder=self.store.path is not None)
+        ports = {"port": self.port, "tls.port": self.tls.port, "metrics_port": self.metrics_port}
+        problem = self.replication.problem(has_folder=self.store.path is not None) or self.replication.port_problem(
+            host=self.host, ports=ports
+        )
         if problem:
             raise ValueError(problem)
         if self.replication.forward_clients and 0 in {self.port, self.tls.port, *(spot.port for spot in spots)}:

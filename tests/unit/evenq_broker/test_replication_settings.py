@@ -39,6 +39,15 @@ def test_members_that_are_not_addresses_are_refused(members: str, problem: str) 
         ({"broker_id": 2}, "broker_id = 2 is not among"),
         ({"min_in_sync": 3}, "min_in_sync = 3 is more than the 2 brokers"),
         ({"record": "r"}, "must say where the group record is kept"),
+        ({"record": "file:/"}, "replication.record = 'file:/' names no file"),
+        ({"etcd_password": "/p"}, "etcd_password is set without replication.etcd_user"),
+        ({"members": "0=:8083,1=db2:8083"}, "replication.members, broker 0: address ':8083': it must be host:port"),
+        ({"members": "0=db 1:8083"}, "broker 0: address 'db 1:8083': it must be host:port"),
+        ({"members": "0=db1:0"}, "broker 0: address 'db1:0': it must be host:port"),
+        ({"members": "0=db1:65536"}, "broker 0: address 'db1:65536': it must be host:port"),
+        ({"members": "0=db1:1,1=db2:1,2=db1:1"}, "gives brokers 0 and 2 the address db1:1; each needs its own"),
+        ({"members": "0=db1:1,1000000000=db2:1"}, "names broker 1000000000; ids are from 0 to 999999999"),
+        ({"members": ",".join(f"{one}=db{one}:1" for one in range(10))}, "names 10 brokers; a group has 9 at most"),
         ({"renew_ms": 6_000}, "suspect_ms = 6000 must be more than replication.renew_ms = 6000"),
     ],
 )
@@ -55,3 +64,22 @@ def test_only_the_copy_that_founds_a_group_brings_its_data() -> None:
     assert ok.problem(has_folder=True) == ""
     other = ok.model_copy(update={"broker_id": 1})
     assert "the lowest of members: broker 0, not 1" in other.problem(has_folder=True)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"record": "file:/r"}, {"broker_id": 1}, {"from_one_copy": True}, {"forward_clients": True}]
+)
+def test_a_broker_whose_members_were_forgotten_is_not_alone_in_silence(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    problem = ReplicationSettings(**fields).problem(has_folder=True)
+    assert f"replication.{name} is set and replication.members is empty" in problem
+
+
+def test_the_port_for_copies_is_no_other_port_of_the_broker() -> None:
+    settings, ports = ReplicationSettings(**GROUP), {"port": 8081, "tls.port": -1, "metrics_port": 8083}
+    assert "port 8083 is for the other copies (replication.members) and metrics_port as well" in settings.port_problem(
+        host="0.0.0.0", ports=ports
+    )
+    assert settings.model_copy(update={"port": 8090}).port_problem(host="0.0.0.0", ports=ports) == ""
+    assert settings.model_copy(update={"host": "10.0.0.1"}).port_problem(host="0.0.0.0", ports=ports) == ""
+    assert ReplicationSettings().port_problem(host="0.0.0.0", ports={"port": 0}) == ""
