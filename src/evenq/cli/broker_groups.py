@@ -5,7 +5,7 @@ changes of their copies.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from evenq.cli.admin import with_admin
@@ -156,8 +156,10 @@ def add_replica(options: argparse.Namespace) -> None:
     _change(
         options,
         lambda admin: admin.add_copy(options.name, options.copy, options.at),
-        f"Broker group {options.name} has a copy {options.copy} at {options.at}. It counts once it has everything: "
-        "start it with an empty folder if it does not run yet, and look with `evenq cluster show`.",
+        lambda _: (
+            f"Broker group {options.name} has a copy {options.copy} at {options.at}. It counts once it has everything: "
+            "start it with an empty folder if it does not run yet, and look with `evenq cluster show`."
+        ),
     )
 
 
@@ -166,8 +168,10 @@ def remove_replica(options: argparse.Namespace) -> None:
     _change(
         options,
         lambda admin: admin.remove_copy(options.name, options.copy),
-        f"Copy {options.copy} is no copy of broker group {options.name} any more. Stop its process. It may "
-        "be added again, with its folder or an empty one.",
+        lambda _: (
+            f"Copy {options.copy} is no copy of broker group {options.name} any more. Stop its process. It may be "
+            "added again, with its folder or an empty one."
+        ),
     )
 
 
@@ -178,8 +182,10 @@ def replace(options: argparse.Namespace) -> None:
         lambda admin: admin.replace_copy(
             options.name, options.copy, new=options.by, address=options.at, wait_ms=options.wait * 1_000
         ),
-        f"Copy {options.by} is in sync, and copy {options.copy} is no copy of broker group {options.name} any more. "
-        "Stop its process.",
+        lambda group: (
+            f"Copy {options.by} is in sync, and copy {options.copy} is no copy of broker group {options.name} any "
+            f"more. Stop its process. The group has {_listed(one.copy for one in group.copies)} now."
+        ),
     )
 
 
@@ -190,8 +196,7 @@ def grow(options: argparse.Namespace) -> None:
         lambda admin: admin.grow_copies(
             options.name, options.members, in_sync_min=options.min_in_sync, wait_ms=options.wait * 1_000
         ),
-        f"Copies {', '.join(map(str, sorted(options.members)))} of broker group {options.name} are in sync, and it "
-        f"takes messages while at least {options.min_in_sync} are.",
+        lambda group: _grown(group, options.members),
     )
 
 
@@ -200,11 +205,39 @@ def set_min_in_sync(options: argparse.Namespace) -> None:
     _change(
         options,
         lambda admin: admin.set_in_sync_min(options.name, options.copies),
-        f"Broker group {options.name} takes messages while {options.copies} of its copies are in sync.",
+        lambda group: (
+            f"Broker group {options.name} takes messages while {group.in_sync_min} of its copies are in sync."
+        ),
     )
 
 
-def _change(options: argparse.Namespace, change: Callable[[Admin], Awaitable[BrokerGroupView]], sentence: str) -> None:
+def _grown(group: BrokerGroupView, members: Mapping[int, str]) -> str:
+    """What is so now, which may be more than was asked for: nothing is removed, moved or lowered."""
+    have = _listed(one.copy for one in group.copies if one.copy in members)
+    verb = "is" if len(members) == 1 else "are"
+    sentence = (
+        f"{have[0].upper()}{have[1:]} of broker group {group.broker_name} {verb} in sync, and it takes messages while "
+        f"at least {group.in_sync_min} {'is' if group.in_sync_min == 1 else 'are'}."
+    )
+    for one in group.copies:
+        asked = members.get(one.copy, one.address)
+        if one.address and one.address != asked:
+            sentence += (
+                f" Copy {one.copy} stays at {one.address}, not {asked}: only copies that are added get an address."
+            )
+    return sentence
+
+
+def _listed(copies: Iterable[int]) -> str:
+    numbers = sorted(copies)
+    return f"cop{'y' if len(numbers) == 1 else 'ies'} {', '.join(map(str, numbers))}"
+
+
+def _change(
+    options: argparse.Namespace,
+    change: Callable[[Admin], Awaitable[BrokerGroupView]],
+    sentence: Callable[[BrokerGroupView], str],
+) -> None:
     async def work(admin: Admin) -> BrokerGroupView:
         return await change(admin)
 
@@ -218,6 +251,6 @@ def _change(options: argparse.Namespace, change: Callable[[Admin], Awaitable[Bro
             "in_sync": group.in_sync,
             "in_sync_min": group.in_sync_min,
         },
-        sentence=sentence,
+        sentence=sentence(group),
     )
     print_page(page, as_json=options.json)

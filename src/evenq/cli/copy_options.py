@@ -154,5 +154,7 @@ def _members(text: str) -> dict[int, str]:
         number, equals, address = part.strip().partition("=")
         if not equals or not number.isdecimal() or not address.rpartition(":")[2].isdecimal():
             raise argparse.ArgumentTypeError(f"{part!r} is no copy; write N=HOST:PORT, as in 1=db2:8083")
+        if int(number) in members or address in members.values():
+            raise argparse.ArgumentTypeError(f"{part!r} names a copy or an address again; each stands there once")
         members[int(number)] = address
     return members

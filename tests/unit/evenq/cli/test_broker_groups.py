@@ -200,6 +200,7 @@ def test_a_replacement_is_removed_only_when_the_new_copy_is_in_sync(run: Any) ->
     )
     assert code == 0
     assert "Copy 2 is in sync, and copy 1 is no copy of broker group broker-a any more" in one_line(out)
+    assert "The group has copies 0, 1, 2 now." in one_line(out), "as the last answer says"
     changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in calls if name == "ChangeCopies"]
     assert [change.WhichOneof("change") for change in changes] == ["add", "remove"]
     code, _, err, calls = run(
@@ -235,8 +236,31 @@ def test_grow_adds_what_is_missing_and_raises_the_minimum_last(run: Any) -> None
     assert "Copies 0, 1, 2 of broker group broker-a are in sync" in one_line(out)
     changes = [admin_pb2.ChangeCopiesRequest.FromString(data) for name, data in calls if name == "ChangeCopies"]
     assert [(one.add.copy, one.add.address, one.in_sync_min) for one in changes] == [(2, "db2:8083", 0), (0, "", 2)]
+
+
+@pytest.mark.parametrize("members", ["0:db0", "0=db0:1,0=db1:1", "0=db0:1,1=db0:1"])
+def test_members_that_are_none_or_named_twice_are_refused(
+    run: Any, members: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        run("broker grow broker-a --members 0:db0")
+        run(f"broker grow broker-a --members {members}")
+    assert "--members: '" in capsys.readouterr().err
+
+
+def test_a_group_that_has_more_than_it_is_to_grow_to_is_told_as_it_is(run: Any) -> None:
+    three = cluster()
+    three.broker_groups[0].in_sync_min = 3
+    address = three.broker_groups[0].copies[1].address
+    _, out, _, calls = run(
+        f"broker grow broker-a --members 0={three.broker_groups[0].copies[0].address},1=typo:8083",
+        DescribeCluster=three,
+    )
+    assert [name for name, _ in calls] == ["DescribeCluster"]
+    text = one_line(out)
+    assert "Copies 0, 1 of broker group broker-a are in sync, and it takes messages while at least 3 are." in text
+    assert f"Copy 1 stays at {address}, not typo:8083: only copies that are added get an address." in text
+    _, out, _, _ = run("broker grow broker-a --members 0=h:1 --min-in-sync 1", DescribeCluster=three)
+    assert "Copy 0 of broker group broker-a is in sync, and it takes messages while at least 3 are." in one_line(out)
 
 
 def test_an_unclean_election_is_said_for_ever(run: Any) -> None:
