@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from evenq.cli.named_places import folder, place
 from evenq.cli.natural import positive
 from evenq.cli.times import duration_ms
 
@@ -52,7 +52,9 @@ def add_backup(
     create = command(
         actions, "create", "back up running brokers: copy what is new to a target", "backup", "create", examples=_CREATE
     )
-    create.add_argument("--to", required=True, metavar="TARGET", help="folder or URL; made if it is not there")
+    create.add_argument(
+        "--to", type=place, required=True, metavar="TARGET", help="folder or URL; made if it is not there"
+    )
     create.add_argument(
         "--broker", action="append", default=[], metavar="NAME", help="only this one; may be repeated (default: all)"
     )
@@ -71,14 +73,14 @@ def add_backup(
     def local(name: str, text: str, examples: str = "") -> argparse.ArgumentParser:
         made = command(actions, name, text, "backup_local", name if name != "list" else "list_points",
                        examples=examples, remote=False)  # fmt: skip
-        made.add_argument("target", metavar="TARGET")
+        made.add_argument("target", type=place, metavar="TARGET")
         made.add_argument("--broker", default="", metavar="NAME", help="only this one")
         return made
 
     _json(local("list", "list restore points, and the log offsets that can be restored"))
     _json(local("verify", "read a backup and check every byte of it"))
     restore = local("restore", "make a new data folder of a backup", _RESTORE)
-    restore.add_argument("--data", type=Path, metavar="FOLDER", help="the new data folder")
+    restore.add_argument("--data", type=folder, metavar="FOLDER", help="the new data folder")
     restore.add_argument(
         "--until", type=int, metavar="OFFSET", help="log offset at which it ends (default: all of the backup)"
     )

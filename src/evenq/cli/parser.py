@@ -18,6 +18,7 @@ from evenq.cli.balance_options import add_balance
 from evenq.cli.copy_options import NO_LEADER, add_copies
 from evenq.cli.dead_letter_options import add_dead_letters
 from evenq.cli.group_report_options import add_group_reports
+from evenq.cli.named_places import folder
 from evenq.cli.natural import natural, positive
 from evenq.cli.query_options import add_queries
 from evenq.cli.resizing_options import add_draining, add_resizing
@@ -222,7 +223,9 @@ def _add_up(commands: Any) -> None:
         default=8081,
         help="access point; further brokers take the next ports; 0 = any free ones (default %(default)s)",
     )
-    up.add_argument("--data", type=Path, metavar="DIR", help="keep messages and offsets here (default: in memory only)")
+    up.add_argument(
+        "--data", type=folder, metavar="DIR", help="keep messages and offsets here (default: in memory only)"
+    )
     up.add_argument(
         "--brokers", type=positive, default=1, metavar="N", help="number of brokers, 1 to 26 (default %(default)s)"
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenq.cli.named_places import folder
+
 __all__ = ["add_store"]
 
 _STORE = """\
@@ -60,7 +62,7 @@ def add_store(
 
     def action(name: str, text: str, module: str, examples: str) -> argparse.ArgumentParser:
         made = command(actions, name, text, module, name, examples=examples, remote=False)
-        made.add_argument("dir", type=Path, metavar="DIR")
+        made.add_argument("dir", type=folder, metavar="DIR")
         return made
 
     inspect = action("inspect", "show what a data folder holds, and what a start would read", "store", _INSPECT)
