@@ -12,7 +12,7 @@ from evenq_broker.core.state.handles import KEY_BYTES
 from evenq_broker.core.state.records import KeyPut, encode
 
 from evenq.cli.backup import target_of
-from evenq.cli.output import Column, Listing, Page, console, print_page
+from evenq.cli.output import Column, Listing, Page, console, print_page, progress_console
 from evenq.cli.store import ProgressBar
 from evenq.errors import BadRequest, Error
 from evenq.runtime.clock import SystemClock
@@ -44,12 +44,26 @@ def _names(target: BackupTarget, options: argparse.Namespace) -> list[str]:
     return [chosen_broker(target, options.broker)] if options.broker or not names else names
 
 
+def _newest(target: BackupTarget, name: str) -> BackupManifest:
+    """The newest manifest that can be read; of newer ones it is said that they cannot: what only they name is not in
+    what follows.
+    """
+    known = known_manifest(target, name)
+    for damage in known.damaged:
+        progress_console().print(
+            f"{damage}. Restore point {known.manifest.number} of broker {name} is the newest that can be read; the "
+            "next `evenq backup create` copies again what is behind it.",
+            markup=False,
+        )
+    return known.manifest
+
+
 def list_points(options: argparse.Namespace) -> None:
     """`evenq backup list TARGET`."""
     target = target_of(options.target)
     rows: list[tuple[str | int, ...]] = []
     for name in _names(target, options):
-        manifest = known_manifest(target, name).manifest
+        manifest = _newest(target, name)
         rows += [
             (name, point.number, point.created_ms, point.log_start, point.first, manifest.last_of(point), point.epoch,
              point.copied_bytes)
@@ -89,7 +103,7 @@ def restore(options: argparse.Namespace) -> None:
         raise BadRequest("say where the new data folder shall be: --data FOLDER")
     target = target_of(options.target)
     name = chosen_broker(target, options.broker)
-    manifest = known_manifest(target, name).manifest
+    manifest = _newest(target, name)
     plan = plan_restore(target, manifest, options.until)
     if options.dry_run:
         print_page(Page(facts=_facts(plan, manifest, None, None)), as_json=options.json)
