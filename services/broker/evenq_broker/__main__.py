@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.extras import sentence
+from evenq.runtime.quiet_grpc import quiet_grpc
 from evenq.runtime.tasks import spawn
-from evenq.wire.net import GrpcNet
 
 if TYPE_CHECKING:
     from evenq_broker.settings import BrokerSettings
@@ -20,6 +20,7 @@ __all__ = ["main"]
 
 async def serve(settings: BrokerSettings, stop: asyncio.Event) -> None:
     """Run one broker until `stop`, or until it fails."""
+    from evenq.wire.net import GrpcNet
     from evenq_broker.app import BrokerApp
     from evenq_broker.replicated_app import ReplicatedApp
 
@@ -53,6 +54,7 @@ def main() -> int:
     """The console script. What the extra `server` brings is imported here, so that a sentence can say that it is
     missing.
     """
+    quiet_grpc()
     try:
         from evenq.serving.run import run_program
         from evenq_broker.settings import BrokerSettings

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.extras import sentence
+from evenq.runtime.quiet_grpc import quiet_grpc
 
 if TYPE_CHECKING:
     from evenq_nameserver.settings import NameserverSettings
@@ -25,6 +26,7 @@ async def serve(settings: NameserverSettings, stop: asyncio.Event) -> None:
 
 def main() -> None:
     """Read settings, serve, exit; or say that the extra `server` is missing."""
+    quiet_grpc()
     try:
         from evenq.serving.run import run_program
         from evenq_nameserver.settings import NameserverSettings

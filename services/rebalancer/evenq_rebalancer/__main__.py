@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from evenq.runtime.clock import SystemClock
 from evenq.runtime.extras import sentence
+from evenq.runtime.quiet_grpc import quiet_grpc
 
 if TYPE_CHECKING:
     from evenq_rebalancer.settings import RebalancerSettings
@@ -32,6 +33,7 @@ async def _serve(settings: RebalancerSettings, stop: asyncio.Event) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit code. A missing extra `server` is said."""
+    quiet_grpc()
     try:
         from evenq.serving.run import run_program
         from evenq_rebalancer.settings import RebalancerSettings

@@ -18,6 +18,7 @@ from evenq.cli.tls_options import use_tls
 from evenq.client.core.access_points import ONE_ADDRESS
 from evenq.errors import ConnectionFailed, Error, IllegalAccessPoint, PortInUse, SettingsError, Unauthorized
 from evenq.runtime.extras import is_installed, missing, sentence
+from evenq.runtime.quiet_grpc import quiet_grpc
 
 __all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "main"]
 
@@ -29,12 +30,12 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    quiet_grpc()
     parser = make_parser()
     options = parser.parse_args(arguments)
     if getattr(options, "run", None) is None:
         getattr(options, "help_of", parser).print_help()
         return EXIT_OK
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our own sentence says what its core would say in lines of its own
     if getattr(options, "credentials", None):
         _sign_with(options.credentials)
     if not is_installed("rich"):  # before anything is done that could then not be shown

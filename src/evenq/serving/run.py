@@ -66,8 +66,6 @@ def run_program(
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, program: str = "") -> int:
     """Run `main(stop)` on uvloop if there is one, else on asyncio's loop. Returns the exit code; raises nothing."""
-    # gRPC's core writes lines of its own to stderr, one for each handshake that a client gets wrong.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _calm_collector()
     keep_freed_memory()
     _allow_files()
