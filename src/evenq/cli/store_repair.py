@@ -6,6 +6,7 @@ import argparse
 from datetime import UTC, datetime
 
 from evenq.cli.output import Column, Listing, Page, console, print_page
+from evenq.cli.repaired_copy import give_new_store_id, is_copy
 from evenq.cli.store import ProgressBar, finding_lines, folder_of
 from evenq.errors import StoreLocked
 from evenq.runtime.clock import SystemClock
@@ -18,6 +19,12 @@ from evenq.store.inspection.verify import FolderVerdict, verify
 __all__ = ["repair"]
 
 RANGES_SHOWN = 40
+_AS_COPY = (
+    "This is one copy of a broker group. What is cut here, other copies may have: a start while another copy leads "
+    "takes damaged records from it, and one with an empty folder copies everything. A copy that was cut is a new one "
+    "to its group: it does not lead before it has everything that the others have. If no other copy is left, `evenq "
+    "broker elect-unclean` lets it lead."
+)
 
 
 def repair(options: argparse.Namespace) -> int:
@@ -29,19 +36,22 @@ def repair(options: argparse.Namespace) -> int:
     if not options.apply:
         verdict = _look(options, reader)
         plan = repairing.plan_of(reader, verdict, accept_loss=options.accept_loss)
-        _report(options, verdict, plan, done="")
+        _report(options, verdict, plan, done="", renewed=plan.lost_from is not None and is_copy(reader))
         return 1 if plan.left else 0
     disk = RealDisk(options.dir)
     lock.acquire(disk)
     try:
         verdict = _look(options, reader)
         plan = repairing.plan_of(disk, verdict, accept_loss=options.accept_loss)
+        renewed = plan.lost_from is not None and is_copy(disk)
+        if renewed:  # first: a cut folder must at no time be what the group thinks that it is
+            give_new_store_id(disk)
         into = f"{REPAIRS}{datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
         for _ in repairing.apply(disk, verdict.folder, plan, into=into):
             pass
     finally:
         disk.unlock()
-    _report(options, verdict, plan, done=str(options.dir / into))
+    _report(options, verdict, plan, done=str(options.dir / into), renewed=renewed)
     return 1 if plan.left else 0
 
 
@@ -50,7 +60,9 @@ def _look(options: argparse.Namespace, reader: ReadOnlyDisk) -> FolderVerdict:
         return verify(reader, owner=lambda: None, on_progress=progress)  # the lock is ours, or was free just now
 
 
-def _report(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing.RepairPlan, *, done: str) -> None:
+def _report(
+    options: argparse.Namespace, verdict: FolderVerdict, plan: repairing.RepairPlan, *, done: str, renewed: bool
+) -> None:
     columns = (
         Column("action", "action"), Column("path", "file"), Column("log_offset", "from log offset", "number"),
         Column("size", "bytes", "number"), Column("why", "why", "sentence"),
@@ -62,6 +74,7 @@ def _report(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing
         "lost_from": plan.lost_from,
         "lost_bytes": plan.lost_bytes,
         "lost": [str(gone) for gone in plan.lost],
+        "new_copy": renewed,
         "left": len(plan.left),
     }
     steps = Listing(key="steps", columns=columns, rows=rows, title="done" if done else "would be done", empty="nothing")
@@ -76,6 +89,8 @@ def _report(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing
             out.print(f"  {gone}", markup=False)
         if len(plan.lost) > RANGES_SHOWN:
             out.print(f"  and of {len(plan.lost) - RANGES_SHOWN} more queues (--json shows all)", markup=False)
+    if renewed:
+        out.print(f"\n{_AS_COPY}", markup=False)
     for finding in plan.left:
         out.print("\nnot mended:\n" + "\n".join(finding_lines(finding)), markup=False)
     out.print(f"\n{_advice(options, verdict, plan, done)}", markup=False)

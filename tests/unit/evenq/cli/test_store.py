@@ -240,6 +240,39 @@ def test_what_is_cut_is_listed_and_can_be_dumped(evenq, folder):
     assert evenq("verify", folder)[0] == 0
 
 
+COPY = {
+    "cluster": "evenq", "broker_id": 1, "store_id": "0" * 32, "epoch": 7, "boot_id": "b", "clean": True,
+}  # fmt: skip
+
+
+def test_a_copy_that_is_cut_is_another_store_to_its_group(evenq, folder):
+    """The group record lets a store lead by itself: one without a part of its log would have the others cut."""
+    (folder / "replica").write_text(json.dumps(COPY))
+    (folder / "checkpoint").write_bytes(b"junk")
+    assert evenq("repair", folder, "--apply")[0] == 0
+    assert json.loads((folder / "replica").read_text()) == COPY, "nothing of the log was cut"
+    damage(folder, 5000)
+    code, out, _ = evenq("repair", folder, "--accept-loss")
+    assert code == 0
+    assert "does not lead before it has everything" in " ".join(out.split())
+    assert json.loads((folder / "replica").read_text()) == COPY, "a plan changes nothing"
+    code, out, _ = evenq("repair", folder, "--accept-loss", "--apply", "--json")
+    assert (code, json.loads(out)["new_copy"]) == (0, True)
+    now = json.loads((folder / "replica").read_text())
+    assert now.pop("store_id") not in {COPY["store_id"], ""}
+    assert now == {key: value for key, value in COPY.items() if key != "store_id"}
+
+
+def test_a_copy_whose_identity_cannot_be_changed_is_not_cut(evenq, folder):
+    (folder / "replica").write_text("{")
+    damage(folder, 5000)
+    log = content(folder / "commitlog")
+    code, _, err = evenq("repair", folder, "--accept-loss", "--apply")
+    assert code == 1
+    assert "start this copy with an empty folder" in err
+    assert content(folder / "commitlog") == log
+
+
 def test_beside_a_running_store_only_reading_is_done(evenq, tmp_path):
     path = tmp_path / "broker-a"
 
