@@ -139,6 +139,46 @@ def test_bounds_of_the_front_reach_each_server_and_settings_go_before_them(helm:
     assert found["rebalancer"]["HEADER_LIST_BYTES_MAX"] == "8192"
 
 
+@pytest.mark.parametrize("copies", ["1", "3"])
+def test_each_variable_stands_once_and_settings_go_before_those_of_the_chart(helm: str, copies: str, tmp_path: Path) -> None:
+    """Of two variables with one name Kubernetes takes the last, until an upgrade takes one away: then both are gone, and a
+    server has the default of the program. So `broker.flush: sync` would be async.
+    """
+    file = tmp_path / "values.yaml"
+    given = {
+        "broker": {
+            "groups": 1,
+            "replicas": int(copies),
+            "settings": {"EVENQ_BROKER_STORE__FLUSH": "async", "EVENQ_BROKER_DEFAULT_QUEUES": "7"},
+            "extraEnv": [
+                {"name": "EVENQ_BROKER_DEFAULT_QUEUES", "value": "9"},
+                {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            ],
+        },
+        "nameserver": {"settings": {"EVENQ_NAMESERVER_CLUSTER": "other"}},
+        "rebalancer": {"replicas": 2, "settings": {"EVENQ_REBALANCER_CLUSTER": "other"}},
+    }
+    file.write_text(yaml.safe_dump(given))
+    found = {}
+    for pod in pods(render(helm, "-f", str(file))):
+        (container,) = pod["containers"]
+        names = [e["name"] for e in container["env"]]
+        assert sorted(names) == sorted(set(names)), container["name"]
+        found[container["name"]] = environment(container)
+    assert found["broker"]["EVENQ_BROKER_STORE__FLUSH"] == "async"
+    assert found["broker"]["EVENQ_BROKER_DEFAULT_QUEUES"] == "9"
+    assert found["nameserver"]["EVENQ_NAMESERVER_CLUSTER"] == found["rebalancer"]["EVENQ_REBALANCER_CLUSTER"] == "other"
+    if copies == "3":
+        order = list(found["broker"])
+        assert order.index("POD_NAME") < order.index("EVENQ_BROKER_ADVERTISE"), "only earlier ones are put in"
+
+
+def test_a_name_that_all_brokers_would_have_is_refused(helm: str) -> None:
+    assert "two brokers cannot have the same one" in refusal(helm, "broker.settings.EVENQ_BROKER_BROKER_NAME=shop")
+    more = "broker.extraEnv[0].name=EVENQ_BROKER_BROKER_NAME,broker.extraEnv[0].value=shop"
+    assert "two brokers cannot have the same one" in refusal(helm, more)
+
+
 def test_the_fronts_bounds_are_taken_by_the_servers_and_leave_room_in_their_memory(helm: str) -> None:
     from evenq.serving.front_limits import FrontLimits
 

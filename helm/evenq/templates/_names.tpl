@@ -225,31 +225,47 @@ livenessProbe:
 - {name: metrics, containerPort: {{ .root.Values.metrics.port }}}
 {{- end }}
 
-{{/* Who serves gRPC, and its bounds; what `settings` says goes before. Call with root, service, values. */}}
+{{/* Who serves gRPC, and its bounds. Call with root, service, values. */}}
 {{- define "evenq.frontEnv" -}}
-{{- $prefix := printf "EVENQ_%s" (upper .service) }}
-{{- $given := .values.settings }}
-{{- $front := printf "%s_FRONT" $prefix }}
-{{- if not (hasKey $given $front) }}
+{{- $front := printf "EVENQ_%s_FRONT" (upper .service) }}
 - {name: {{ $front }}, value: {{ .root.Values.front }}}
-{{- end }}
 {{- range $key, $value := .values.frontLimits }}
-{{- $name := printf "%s_LIMITS__%s" $front (snakecase $key | upper) }}
-{{- if not (hasKey $given $name) }}
-- {name: {{ $name }}, value: {{ int64 $value | quote }}}
-{{- end }}
+- {name: {{ $front }}_LIMITS__{{ snakecase $key | upper }}, value: {{ int64 $value | quote }}}
 {{- end }}
 {{- end }}
 
-{{/* Settings of a server that the user gives: EVENQ_ variables, then anything else. Call with the service's values. */}}
-{{- define "evenq.settings" -}}
-{{- range $key, $value := .settings }}
-- name: {{ $key }}
-  value: {{ $value | quote }}
+{{/* Variables of a server's container: those of the chart, then what `settings` and `extraEnv` give, which goes before. Each name stands
+there once: of two with one name an upgrade that takes one away takes both, and the setting would have its default. Call with the
+service's values and `own`, the chart's as YAML. */}}
+{{- define "evenq.env" -}}
+{{- $given := dict }}
+{{- $order := list }}
+{{- range $key, $value := .values.settings }}
+{{- $_ := set $given $key (dict "name" $key "value" $value) }}
+{{- $order = append $order $key }}
 {{- end }}
-{{- with .extraEnv }}
-{{ toYaml . }}
+{{- range .values.extraEnv }}
+{{- $_ := set $given .name . }}
+{{- $order = append $order .name }}
 {{- end }}
+{{- $rows := list }}
+{{- $names := list }}
+{{- range fromYamlArray .own }}
+{{- if not (hasKey $given .name) }}
+{{- $rows = append $rows . }}
+{{- else if has .name (list "POD_NAME" "POD_IP") }}
+{{- /* Others refer to it, and only earlier ones are put in. */}}
+{{- $rows = append $rows (get $given .name) }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- end }}
+{{- range $name := $order }}
+{{- if not (has $name $names) }}
+{{- $rows = append $rows (get $given $name) }}
+{{- $names = append $names $name }}
+{{- end }}
+{{- end }}
+{{- toYaml $rows }}
 {{- end }}
 
 {{/* Signed calls only: the users file of a Secret, mounted whole so that its changes arrive. Then TLS. */}}

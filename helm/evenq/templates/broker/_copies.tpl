@@ -40,10 +40,19 @@
 {{- if and .Values.networkPolicy.enabled (eq (include "evenq.followerReads" .) "true") (not .Values.auth.enabled) }}
 {{- fail "networkPolicy.followerReads=true needs auth.enabled: without signed calls any program that reaches broker.replication.port could speak for a copy, and what was acknowledged could be lost. Switch auth.enabled on, or leave followerReads at auto" }}
 {{- end }}
-{{- range $key := list "BROKER_NAME" "REPLICATION__BROKER_ID" "REPLICATION__MEMBERS" "REPLICATION__RECORD" "REPLICATION__MODE" "REPLICATION__MIN_IN_SYNC" "REPLICATION__PORT" "REPLICATION__FROM_ONE_COPY" "REPLICATION__FORWARD_CLIENTS" }}
-{{- if hasKey $broker.settings (printf "EVENQ_BROKER_%s" $key) }}
+{{- end }}
+{{- $given := keys $broker.settings }}
+{{- range $broker.extraEnv }}{{ $given = append $given .name }}{{ end }}
+{{- $fixed := list "BROKER_NAME" }}
+{{- if gt $copies 1 }}
+{{- $fixed = concat $fixed (list "REPLICATION__BROKER_ID" "REPLICATION__MEMBERS" "REPLICATION__RECORD" "REPLICATION__MODE" "REPLICATION__MIN_IN_SYNC" "REPLICATION__PORT" "REPLICATION__FROM_ONE_COPY" "REPLICATION__FORWARD_CLIENTS") }}
+{{- end }}
+{{- range $key := $fixed }}
+{{- if has (printf "EVENQ_BROKER_%s" $key) $given }}
+{{- if gt $copies 1 }}
 {{- fail (printf "broker.settings.EVENQ_BROKER_%s: the chart says it itself for copies; use broker.groups, broker.replicas and broker.replication" $key) }}
 {{- end }}
+{{- fail (printf "broker.settings.EVENQ_BROKER_%s: the chart says it itself: the name of each broker is that of its pod, and two brokers cannot have the same one" $key) }}
 {{- end }}
 {{- end }}
 {{- if and (eq $copies 1) $broker.replication.fromOneCopy }}
