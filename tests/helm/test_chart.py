@@ -358,7 +358,7 @@ def is_from(peer: dict[str, Any], source: str) -> bool:
 def test_pods_talk_to_those_they_need_and_to_nobody_else(helm: str, values: list[str], clients: set[str]) -> None:
     documents = render(helm, *values)
     policies = [d for d in documents if d["kind"] == "NetworkPolicy"]
-    assert len(policies) == 3
+    assert len(policies) == 4
     for policy in policies:
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
         assert policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "evenq"
@@ -382,10 +382,54 @@ def test_policies_and_metrics_can_be_narrowed_and_switched_off(helm: str) -> Non
     assert {source for source in PEERS if lets_in(narrow, "broker", "metrics", source)} == {"prometheus"}
     assert not [d for d in render(helm, "--set", "networkPolicy.enabled=false") if d["kind"] == "NetworkPolicy"]
     alone = render(helm, "--set", "rebalancer.enabled=false")
-    assert len([d for d in alone if d["kind"] == "NetworkPolicy"]) == 2
+    assert len([d for d in alone if d["kind"] == "NetworkPolicy"]) == 3
     closed = render(helm, "--set", "rebalancer.topology=false")
     assert find(closed, "NetworkPolicy", "evenq-rebalancer")["spec"]["egress"] == []
     assert "dns" in refusal(helm, "networkPolicy.dns=[]", flag="--set-json"), "no peer means every peer to Kubernetes"
+
+
+COMMANDS = ("--set", "broker.groups=1,broker.replicas=3,broker.replication.fromOneCopy=true", "--set-string")
+COMMANDS += ("broker.settings.EVENQ_BROKER_STORE__SEGMENT_BYTES=536870912",)
+
+
+def commands(documents: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Metadata and specification of the pods that run one command and end."""
+    jobs = [d["spec"]["template"] for d in documents if d["kind"] == "Job"]
+    shown = [(t["metadata"], t["spec"]) for t in (*jobs, *(d for d in documents if d["kind"] == "Pod"))]
+    assert {m["labels"]["app.kubernetes.io/component"] for m, _ in shown} == {"test", "rollback", "grow"}
+    return shown
+
+
+@pytest.mark.parametrize("door", [8081, 8443])
+def test_pods_of_one_command_reach_brokers_in_a_namespace_that_refuses_all_by_default(helm: str, door: int) -> None:
+    tls = ["--set", "tls.enabled=true,tls.existingSecret=pair"] if door == 8443 else []
+    documents = render(helm, *COMMANDS, *tls)
+    selector = find(documents, "NetworkPolicy", "evenq-commands")["spec"]["podSelector"]
+    (expression,) = selector["matchExpressions"]
+    for metadata, _ in commands(documents):
+        labels = metadata["labels"]
+        assert selector["matchLabels"].items() <= labels.items()
+        assert labels[expression["key"]] in expression["values"]
+    assert "scale-in" in expression["values"], "rendered only beside a release that runs"
+    assert lets_out(documents, "commands", door, "broker")
+    assert lets_out(documents, "commands", 53, "other namespace")
+    assert not lets_out(documents, "commands", 8084, "broker")
+    assert not any(lets_in(documents, "commands", door, source) for source in PEERS)
+
+
+def test_pods_of_one_command_fit_a_quota_and_stand_where_brokers_may(helm: str, tmp_path: Path) -> None:
+    """A namespace with a quota refuses pods that do not say what they need; a taint keeps away those that do not bear it."""
+    toleration = {"key": "queues", "operator": "Exists"}
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        yaml.safe_dump({"broker": {"tolerations": [toleration]}, "nodeSelector": {"pool": "all"}, "priorityClassName": "vital"})
+    )
+    for _, pod in commands(render(helm, *COMMANDS, "-f", str(file))):
+        (container,) = pod["containers"]
+        assert set(container["resources"]) == {"requests", "limits"}
+        assert pod["tolerations"] == [toleration]
+        assert pod["nodeSelector"] == {"pool": "all"}
+        assert pod["priorityClassName"] == "vital"
 
 
 # ------------------------------------------------------------------------------------------------------------------ placement

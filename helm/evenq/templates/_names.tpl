@@ -163,6 +163,20 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{/* Where pods of one command run, and with what: they need no more than a broker's pod finds. */}}
+{{- define "evenq.commandPod" -}}
+{{- $broker := .Values.broker }}
+{{- with $broker.priorityClassName | default .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $broker.nodeSelector | default .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $broker.tolerations | default .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* A selector of pods that stand apart. Call as evenq.placement. */}}
 {{- define "evenq.apart" -}}
 {{- if .peers -}}
