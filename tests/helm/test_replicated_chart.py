@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +117,22 @@ def test_a_drain_takes_one_copy_of_a_group_at_a_time(helm: str) -> None:
             == (find(documents, "StatefulSet", name)["spec"]["selector"]["matchLabels"])
         ), "as many pods as the set has, or maxUnavailable would count others"
     assert "for each group" in refusal(helm, "broker.groups=1", "broker.replicas=3", "broker.maxUnavailable=2")
+
+
+def test_another_version_of_the_chart_does_not_write_to_the_leases(helm: str, tmp_path: Path) -> None:
+    """They hold the record of who leads: a write that its leader has not made changes what it compares."""
+    newer = shutil.copytree(CHART, tmp_path / "evenq")
+    text = (newer / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*$", r"\1: 9.9.9", text))
+    leases = []
+    for chart in (CHART, newer):
+        command = [helm, "template", "evenq", str(chart), "--kube-version", "1.34.0", *COPIES]
+        shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        documents = [d for d in yaml.safe_load_all(shown) if d]
+        leases.append([d for d in documents if d["kind"] == "Lease"])
+        assert find(documents, "StatefulSet", "evenq-broker-0")["metadata"]["labels"]["helm.sh/chart"]
+    assert leases[0] == leases[1]
+    assert [lease["metadata"]["labels"]["app.kubernetes.io/component"] for lease in leases[0]] == ["broker", "broker"]
 
 
 def spread_of(helm: str, *values: str) -> dict[str, Any]:
