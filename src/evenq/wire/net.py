@@ -122,7 +122,7 @@ class GrpcNet:
                 request, timeout=timeout_ms / 1000, metadata=tuple(metadata.items()) if metadata else None
             )
         except grpc.aio.AioRpcError as error:
-            raise await self._failure(error, peer, address, method, timeout_ms) from error
+            raise await self._failure(error, peer, address, method, timeout_ms) from _without_call(error)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -166,7 +166,7 @@ class GrpcNet:
             async for frame in call:
                 yield frame
         except grpc.aio.AioRpcError as error:
-            raise await self._failure(error, peer, address, method, timeout_ms) from error
+            raise await self._failure(error, peer, address, method, timeout_ms) from _without_call(error)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -177,6 +177,7 @@ class GrpcNet:
                 # A generator may be closed at a `yield`: gRPC goes on receiving until the call is cancelled. After the
                 # end it does nothing.
                 call.cancel()
+                call = None  # the error's traceback has this frame; see `_without_call`
             if peer.retired:
                 await self._end(peer)
 
@@ -333,6 +334,17 @@ class GrpcNet:
         raise errors.TooManyRequests(
             f"calls run to {self._channels_max} addresses at once, the maximum; wait for one to end"
         )
+
+
+def _without_call(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+    """The same, without the frames of the call that failed: a call that somebody keeps, with its error, keeps its
+    channel, and gRPC connects on for a channel that was closed.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__context__
+    return error
 
 
 def _is_cancelled() -> bool:

@@ -210,6 +210,41 @@ def test_after_close_calls_fail_at_once() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("kind", ["unary", "stream"])
+def test_a_closed_net_connects_no_more_whoever_keeps_its_errors(kind: str) -> None:
+    """A program that keeps the exception of a wrong certificate had handshakes in its log for ever."""
+
+    async def test(net: GrpcNet) -> None:
+        connections, kept = 0, []
+
+        async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            writer.close()
+
+        async def call(address: str) -> None:
+            if kind == "unary":
+                await net.unary(address, ECHO, b"", timeout_ms=5_000)
+                return
+            async for _ in net.stream(address, CHAT, b"", timeout_ms=5_000):
+                pass
+
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+            address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            while connections < 5:
+                with pytest.raises(errors.ConnectionFailed) as caught:
+                    await call(address)
+                kept.append(caught.value)
+                await SystemClock().sleep_ms(50)
+            await net.close()
+            await SystemClock().sleep_ms(300)  # one that was on its way
+            before = connections
+            await SystemClock().sleep_ms(1_000)
+            assert connections == before, "gRPC tries five times a second"
+
+    run(test)
+
+
 def test_a_call_that_runs_when_the_net_is_closed_fails_and_its_task_goes_on() -> None:
     async def test(net: GrpcNet) -> None:
         door = await server()
