@@ -254,7 +254,7 @@ class ReplicatedApp:
         if driver is not None:
             await driver.close()
         if self._forwarder is not None:
-            self._forwarder.close()
+            await self._forwarder.leave()
         if self._links is not None:  # the next leader waits for who is in sync and does not know that it ends
             await self._links.close()
         for task in self._tasks:

@@ -3,6 +3,8 @@
 A copy that follows opens the ports that its leader serves clients at, so that a load balancer may choose any copy. A
 connection that comes while no copy leads is held, for `HOLD_S` at most, until somebody does: refused, a client of gRPC
 would pause for a second, then for longer.
+A copy that stops ends its connections by `leave`: what the leader has answered reaches the client. A leader holds a
+message by the life of the push consumer that it gave it to: an answer that is lost on the way would hold it for a day.
 Always true: at most `CONNECTIONS_MAX` connections, each with at most `PIECE_BYTES` in each direction that have not left
 yet, because a side is not read while the other one has not taken what was read before; after `close` no port and no
 connection is left.
@@ -30,6 +32,8 @@ CONNECTIONS_MAX = 8_000
 PIECE_BYTES = 16 << 10
 LAST_BYTES_S = 5.0
 """Longest time for the last bytes to leave when the other side has ended."""
+LEAVE_S = 1.0
+"""Longest time for what the leader has answered to leave when this host goes."""
 HOLD_S = 10.0
 """Longest wait for a host that answers; then its connection ends, and the client tries again."""
 CONNECT_S = 5.0
@@ -52,6 +56,8 @@ class ConnectionForwarder:
         """Where connections lead; empty: no leader is known."""
         self._listening: list[asyncio.AbstractServer] = []
         self._pairs: dict[_Pair, None] = {}
+        self._fewer = asyncio.Event()
+        """A pair has ended."""
         self.piece = memoryview(bytearray(PIECE_BYTES))
         """What was read last, of any connection: it is written on before the loop reads another one."""
 
@@ -81,8 +87,25 @@ class ConnectionForwarder:
             listening.close()
         self._listening.clear()
 
+    async def leave(self) -> None:
+        """Close ports and connections; what the leader answered before it saw that arrives at the clients, for
+        `LEAVE_S` at most. Idempotent.
+        """
+        self.stop_listening()
+        for pair in list(self._pairs):
+            pair.leave()
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                while self._pairs:
+                    self._fewer.clear()
+                    await self._fewer.wait()
+        except TimeoutError:
+            log.debug("%d clients' connections have not ended by themselves", len(self._pairs))
+        finally:
+            self.close()
+
     def close(self) -> None:
-        """Close ports and connections. Idempotent."""
+        """Close ports and connections, now. Idempotent."""
         self.stop_listening()
         for pair in list(self._pairs):
             pair.end()
@@ -109,6 +132,7 @@ class ConnectionForwarder:
     def ended(self, pair: _Pair) -> None:
         """A pair is no more."""
         self._pairs.pop(pair, None)
+        self._fewer.set()
 
 
 class _Side(asyncio.BufferedProtocol):
@@ -122,6 +146,10 @@ class _Side(asyncio.BufferedProtocol):
         self.other: _Side | None = None
         self.early = b""
         """What came before the other side was there."""
+        self.unheard = False
+        """True: what comes is dropped. Not left unread: a connection that is closed then is reset, and may lose what
+        was written to it.
+        """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -132,6 +160,8 @@ class _Side(asyncio.BufferedProtocol):
         return self._forwarder.piece
 
     def buffer_updated(self, size: int) -> None:
+        if self.unheard:
+            return
         # Copied: the buffer is shared by all connections, and the transport may keep what it cannot write at once.
         data = bytes(self._forwarder.piece[:size])
         if self.other is not None:
@@ -253,6 +283,19 @@ class _Pair:
         self._sides.pop(side, None)
         if not self._sides:
             self._forwarder.ended(self)
+
+    def leave(self) -> None:
+        """Say to the host that nothing comes any more. It ends the connection behind its last answer, and so does the
+        client's side then.
+        """
+        client, server = self._client, self._client.other
+        if not self._connecting.done():  # no host has heard of it
+            self.end()
+        if server is None:  # or one side has ended, and the other is about to
+            return
+        client.unheard = True
+        client.transport.resume_reading()
+        server.transport.write_eof()
 
     def end(self) -> None:
         """Now. The client makes another connection."""

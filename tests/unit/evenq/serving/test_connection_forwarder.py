@@ -278,6 +278,59 @@ def test_who_is_not_read_is_not_read_from(played: Play) -> None:
     played(story)
 
 
+def test_what_the_leader_answered_arrives_when_the_host_goes(played: Play) -> None:
+    """A message that was given by a lost answer would be held by the life of its push consumer, for a day."""
+
+    async def story() -> None:
+        answered, size = asyncio.Event(), 3 << 20
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(1)
+            writer.write(bytes(size))  # more than lies in sockets
+            answered.set()
+            while await reader.read(65_536):
+                pass
+
+        async with forwarding(serve=answer) as stage:
+            clients = [await stage.client() for _ in range(3)]
+            for _, writer in clients:
+                writer.write(b"?")
+            await answered.wait()
+            leaving = asyncio.create_task(stage.forwarder.leave())
+            for _, writer in clients:
+                writer.write(b"more questions" * 1_000)  # nobody hears them, and nothing is lost by that
+            assert [len(await reader.read(-1)) for reader, _ in clients] == [size] * 3
+            await leaving
+            assert stage.forwarder.connections == 0
+
+    played(story)
+
+
+def test_a_host_that_goes_waits_for_no_leader_that_is_silent(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_forwarder, "LEAVE_S", 0.3)
+
+    async def story() -> None:
+        stuck = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            await stuck.wait()
+
+        async with forwarding(serve=silent) as stage:
+            reader, writer = await stage.client()
+            writer.write(b"?")
+            stage.forwarder.lead_to("")
+            held, _ = await stage.client()
+            await stage.forwarder.leave()
+            assert stage.forwarder.connections == 0
+            assert await ended(reader)
+            assert await ended(held)
+            stuck.set()
+            await stage.forwarder.leave()
+
+    played(story)
+
+
 def test_it_closes_its_ports_and_connections_and_may_open_again(played: Play) -> None:
     async def story() -> None:
         async with forwarding() as stage:
