@@ -190,6 +190,11 @@ class Http2Protocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
+        # The transport closes behind this and takes nothing more: what is answered leaves before, and who is not
+        # answered yet must not believe that he was.
+        if self._begun and not self._closed:
+            self.flush()
+            self._cancel_calls()
         return False
 
     def pause_writing(self) -> None:
@@ -211,13 +216,7 @@ class Http2Protocol(asyncio.Protocol):
         self.pressure.resume()
         if self not in self.server.connections:
             return
-        # Gathered first: `release` forgets the streams, and with them their calls.
-        calls = [stream.call for stream in self.core.streams.values()]
-        self.core.release()
-        for call in calls:
-            if call is not None:
-                self.server.totals.cancelled += 1
-                call.abandon()
+        self._cancel_calls()
         self.server.forget(self)
 
     @property
@@ -376,6 +375,16 @@ class Http2Protocol(asyncio.Protocol):
             if not self.core.greeted:
                 self.server.totals.handshakes_failed += 1
             self._end_calls()
+
+    def _cancel_calls(self) -> None:
+        """The peer is gone."""
+        # Gathered first: `release` forgets the streams, and with them their calls.
+        calls = [stream.call for stream in self.core.streams.values()]
+        self.core.release()
+        for call in calls:
+            if call is not None:
+                self.server.totals.cancelled += 1
+                call.abandon()
 
     def _end_calls(self) -> None:
         for stream in list(self.core.streams.values()):

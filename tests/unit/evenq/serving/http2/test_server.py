@@ -514,6 +514,47 @@ def test_a_crowd_of_floods_leaves_a_good_client_its_turns(loop: Any) -> None:
     run(loop, test, frames_per_turn=frames)
 
 
+def test_who_is_not_answered_when_the_peer_ends_is_cancelled_and_answers_leave_before(loop: Any) -> None:
+    """Nothing lies between: a receive that believes that its answer left would keep its messages for a client that never
+    saw them.
+    """
+
+    async def test(service: Service, server: Http2Server, _: int) -> None:
+        loop, gates, cancelled = asyncio.get_running_loop(), [asyncio.Event(), asyncio.Event()], []
+
+        async def gated(_request: bytes, call: Call) -> bytes:
+            service.calls.append(call)
+            try:
+                await gates[len(service.calls) - 1].wait()
+            except asyncio.CancelledError:
+                cancelled.append(call)
+                raise
+            return b"answer"
+
+        server.methods["/s/Echo"] = Method(CallKind.UNARY, gated)
+        protocol, end = Http2Protocol(server), FakeTransport(1)
+
+        def begin() -> None:
+            protocol.connection_made(end)  # type: ignore[arg-type]  # as much of it as is used
+            protocol.data_received(HELLO + calls(2))
+            gates[0].set()
+            loop.call_soon(ended)  # behind the answer of the first call, before it is written
+
+        def ended() -> None:
+            assert not protocol.eof_received()
+            assert end.written.count(b"answer") == 1
+            end.close()
+            gates[1].set()
+            loop.call_soon(protocol.connection_lost, None)
+
+        await in_a_turn(begin)
+        await until(lambda: protocol not in server.connections)
+        assert cancelled == service.calls[1:]
+        assert end.written.count(b"answer") == 1
+
+    run(loop, test)
+
+
 class FairClient:
     """Sends its requests in turns, a frame of each, as far as the windows go."""
 
