@@ -140,7 +140,9 @@ def test_bounds_of_the_front_reach_each_server_and_settings_go_before_them(helm:
 
 
 @pytest.mark.parametrize("copies", ["1", "3"])
-def test_each_variable_stands_once_and_settings_go_before_those_of_the_chart(helm: str, copies: str, tmp_path: Path) -> None:
+def test_each_variable_stands_once_and_settings_go_before_those_of_the_chart(
+    helm: str, copies: str, tmp_path: Path
+) -> None:
     """Of two variables with one name Kubernetes takes the last, until an upgrade takes one away: then both are gone, and a
     server has the default of the program. So `broker.flush: sync` would be async.
     """
@@ -422,7 +424,9 @@ def test_pods_of_one_command_fit_a_quota_and_stand_where_brokers_may(helm: str, 
     toleration = {"key": "queues", "operator": "Exists"}
     file = tmp_path / "values.yaml"
     file.write_text(
-        yaml.safe_dump({"broker": {"tolerations": [toleration]}, "nodeSelector": {"pool": "all"}, "priorityClassName": "vital"})
+        yaml.safe_dump(
+            {"broker": {"tolerations": [toleration]}, "nodeSelector": {"pool": "all"}, "priorityClassName": "vital"}
+        )
     )
     for _, pod in commands(render(helm, *COMMANDS, "-f", str(file))):
         (container,) = pod["containers"]

@@ -1,15 +1,13 @@
 """One Lease object of Kubernetes (`coordination.k8s.io/v1`) that several processes read and compare-and-set.
 
 Under the rebalancer's leadership and the broker's group record, which decide what stands in it. `resourceVersion` is
-what a compare-and-set compares; a change by others of what is not written here, such as a label, which gives the object
-another version, does not count. Labels, annotations, owners and finalizers that others gave it are kept: by them a chart
-knows it for its own. Needs get, create and update of leases, and watch for `watched`; without create the
+what a compare-and-set compares. Labels, annotations, owners and finalizers that others gave the object are kept: by
+them a chart knows it for its own. Needs get, create and update of leases, and watch for `watched`; without create the
 object must be there already. Blocks: called from worker threads, by one at a time.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 
 from evenq.errors import Forbidden, NotFound, PreconditionFailed
@@ -18,8 +16,6 @@ from evenq.serving.kubernetes_api import KubernetesApi, Object, WatchStop
 __all__ = ["LeaseObject", "version_of"]
 
 KEPT = ("labels", "annotations", "ownerReferences", "finalizers")
-VERSIONS_MAX = 64
-"""Versions of the object that are remembered; a caller compares with one of the newest."""
 
 
 class LeaseObject:
@@ -30,8 +26,6 @@ class LeaseObject:
         self._name = name
         self._metadata: Object = {}
         """Of the object as it was seen last: what is not ours to change."""
-        self._versions: deque[Object] = deque(maxlen=VERSIONS_MAX)
-        """As the object was seen, the newest last. A thread that watches adds to it, too."""
 
     @property
     def name(self) -> str:
@@ -46,16 +40,9 @@ class LeaseObject:
             return None
 
     def write(self, spec: Object, version: str, *, annotations: Mapping[str, str] | None = None) -> Object | None:
-        """Update the object if it is as it was at `version`, or create it (`version` empty) if there is none. What counts is
-        what is written: the annotations given, or without them the spec. The object as written; None: another
-        candidate was faster, or deleted it. Raises as `read`.
+        """Update the object if it still has `version`, or create it (`version` empty) if there is none. The object as
+        written; None: another candidate was faster, or deleted it. Raises as `read`.
         """
-        written = self._write(spec, version, annotations)
-        if written is None and version and (now := self._touched(version, annotations)):
-            written = self._write(spec, now, annotations)
-        return written
-
-    def _write(self, spec: Object, version: str, annotations: Mapping[str, str] | None) -> Object | None:
         metadata: Object = dict(self._metadata) if version else {}
         metadata |= {"name": self._name, "namespace": self._api.namespace}
         if annotations:
@@ -70,24 +57,14 @@ class LeaseObject:
         except (PreconditionFailed, NotFound):
             return None
         except Forbidden:
-            # Of an object that is gone the API asks for the right to create it, which those do not have for whom one is made.
+            # Kubernetes asks who updates an object that is gone for the right to create it, which not all have.
             if version and self.read() is None:
                 return None
             raise
 
-    def _touched(self, version: str, annotations: Mapping[str, str] | None) -> str:
-        """The version of the object now, if since `version` others changed only what is not ours; else empty."""
-        keys = tuple(annotations or ())
-        before = next((one for one in tuple(self._versions) if version_of(one) == version), None)
-        if before is None or (now := self.read()) is None or _ours(before, keys) != _ours(now, keys):
-            return ""
-        return version_of(now)
-
     def watched(self, version: str, *, limit_s: int, stop: WatchStop) -> Iterator[tuple[str, Object]]:
         """As `KubernetesApi.watched`, of this object."""
-        for kind, lease in self._api.watched(self._path(), version, name=self._name, limit_s=limit_s, stop=stop):
-            self._versions.append(lease)
-            yield kind, lease
+        return self._api.watched(self._path(), version, name=self._name, limit_s=limit_s, stop=stop)
 
     def _path(self) -> str:
         return f"/apis/coordination.k8s.io/v1/namespaces/{self._api.namespace}/leases"
@@ -95,18 +72,9 @@ class LeaseObject:
     def _seen(self, lease: Object) -> Object:
         metadata = lease.get("metadata") or {}
         self._metadata = {key: metadata[key] for key in KEPT if metadata.get(key)}
-        self._versions.append(lease)
         return lease
 
 
 def version_of(lease: Object) -> str:
     """Its `resourceVersion`."""
     return str((lease.get("metadata") or {}).get("resourceVersion") or "")
-
-
-def _ours(lease: Object, keys: tuple[str, ...]) -> Object:
-    """What a writer of these annotations, or without any of the spec, decides by."""
-    if not keys:
-        return dict(lease.get("spec") or {})
-    annotations = (lease.get("metadata") or {}).get("annotations") or {}
-    return {key: annotations.get(key) for key in keys}

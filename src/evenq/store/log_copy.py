@@ -119,12 +119,10 @@ class LogCopy(CopyRepair):
         jobs = Jobs(threads=1, name="evenq-log-copy", threaded=disk.blocks)
         with opening.owned(disk, jobs):
             identity = opening.identified(disk, broker_name=broker_name, options=options)
-            if segment_bytes not in (None, identity.segment_bytes):
+            if segment_bytes not in (None, size := identity.segment_bytes):
                 raise StoreError(
-                    f"the data folder {disk.describe('')} has log files of {identity.segment_bytes} bytes, the group's "
-                    f"have {segment_bytes} (store.segment_bytes): they must be of one size. If this folder holds the "
-                    f"first or only copy of its data, set store.segment_bytes={identity.segment_bytes} at all copies; "
-                    "only another copy of a group that has a leader may begin with an empty folder"
+                    f"{disk.describe('')} has log files of {size} bytes, the group's have {segment_bytes}: set "
+                    f"store.segment_bytes={size} at all copies, or empty the folder if another copy leads"
                 )
             marks = MarkFile(disk)
             try:

@@ -90,15 +90,10 @@ class Http2Protocol(asyncio.Protocol):
         self.address: Address
         self._transport: Any = None
         self._monotonic_ms = server.clock.monotonic_ms
-        self._opened_ms = 0
-        self._heard_ms = 0
-        self._active_ms = 0
+        self._opened_ms = self._heard_ms = self._active_ms = 0
         self._pinged_ms: int | None = None
         self._draining_ms: int | None = None
-        self._busy = False
-        self._scheduled = False
-        self._closed = False
-        self._begun = False
+        self._busy = self._scheduled = self._closed = self._begun = False
         self._early: list[bytes] = []
         """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
         self._more = False
@@ -111,8 +106,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        address = self.server.admit(self, transport)
-        if address is None:
+        if (address := self.server.admit(self, transport)) is None:
             self._closed = True
             self._transport.abort()
             return
@@ -190,8 +184,7 @@ class Http2Protocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        # The transport closes behind this and takes nothing more: what is answered leaves before, and who is not
-        # answered yet must not believe that he was.
+        # The transport closes behind this: what is answered leaves before, and nobody else may believe that he was.
         if self._begun and not self._closed:
             self.flush()
             self._cancel_calls()
@@ -379,12 +372,11 @@ class Http2Protocol(asyncio.Protocol):
     def _cancel_calls(self) -> None:
         """The peer is gone."""
         # Gathered first: `release` forgets the streams, and with them their calls.
-        calls = [stream.call for stream in self.core.streams.values()]
+        calls = [stream.call for stream in self.core.streams.values() if stream.call is not None]
         self.core.release()
+        self.server.totals.cancelled += len(calls)
         for call in calls:
-            if call is not None:
-                self.server.totals.cancelled += 1
-                call.abandon()
+            call.abandon()
 
     def _end_calls(self) -> None:
         for stream in list(self.core.streams.values()):

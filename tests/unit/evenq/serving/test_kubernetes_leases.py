@@ -54,30 +54,6 @@ def test_what_others_wrote_into_the_metadata_is_kept(api: LeaseApi) -> None:
     assert "uid" not in metadata
 
 
-@pytest.mark.parametrize("annotations", [None, {"record": "1"}], ids=["spec", "annotation"])
-def test_a_change_by_others_of_what_is_not_ours_is_no_reason_to_lose(
-    api: LeaseApi, annotations: dict[str, str] | None
-) -> None:
-    """`kubectl label`, or an upgrade of the chart that made it."""
-    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
-    a, b = LeaseObject(KubernetesApi(), "l"), LeaseObject(KubernetesApi(), "l")
-    made = a.write({"n": 1}, "", annotations=annotations)
-    stop = WatchStop()
-    watch = b.watched("", limit_s=60, stop=stop)
-    _, watched = next(watch)
-    stop.set()
-    assert made is not None
-    assert version_of(watched) == version_of(made)
-    for value in ("evenq-1", "evenq-2"):
-        there = api.leases[path]
-        api.put(path, {**there, "metadata": {**there["metadata"], "labels": {"helm.sh/chart": value}}})
-    more = None if annotations is None else {"record": "2"}
-    written = a.write({"n": 2}, version_of(made), annotations=more)
-    assert written is not None, "only labels have changed"
-    assert api.leases[path]["metadata"]["labels"] == {"helm.sh/chart": "evenq-2"}, "and they stay"
-    assert b.write({"n": 3}, version_of(watched), annotations=more) is None, "what is ours has changed"
-
-
 def test_an_object_that_is_gone_is_lost_also_to_who_may_not_create_it(api: LeaseApi) -> None:
     """Kubernetes answers an update of it with 403 then, as if a right were missing."""
     path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"

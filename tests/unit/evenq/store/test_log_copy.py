@@ -1065,7 +1065,7 @@ def test_a_folder_has_one_owner(tmp_path, open_store):
             await copy.sync()
         with pytest.raises(StoreError, match="belongs to broker 'broker-a', this one is 'b'"):
             await follow(tmp_path, name="b")
-        with pytest.raises(StoreError, match=r"4096 bytes, the group's have 8192 .*set store.segment_bytes=4096"):
+        with pytest.raises(StoreError, match=r"4096 bytes, the group's have 8192: set store.segment_bytes=4096"):
             await follow(tmp_path, segment_bytes=8192)
 
     asyncio.run(story())

@@ -75,7 +75,9 @@ def test_a_leader_that_could_not_be_removed_after_it_had_handed_over_leads_on() 
     whole = needing(group(0, 4), 2)
     seen = replace(whole, copies=(*whole.copies[:2], replace(whole.copies[2], state="AWAY", may_lead=False)))
     wire = Copies(seen)
-    with pytest.raises(PreconditionFailed, match="without copy 0 fewer than the 2 .* not in sync: copy 2. Nothing was"):
+    with pytest.raises(
+        PreconditionFailed, match=r"without copy 0 fewer than the 2 .* not in sync: copy 2. Nothing was"
+    ):
         play(lambda clock: copy_removed(wire, clock, "g", 0))
     assert (wire.asked, wire.changes) == ([], [])
 
