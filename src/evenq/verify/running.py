@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from evenq import aio
@@ -111,9 +112,11 @@ class _Run:
                     await admin.create_group(
                         self._place(kind), ordered=kind is Kind.FIFO, start_from="FIRST", max_attempts=1_000
                     )
+                find = partial(self._find, admin)
                 watchers = [
                     spawn(
-                        BrokerWatcher(net, name, address, self._outages, clock=self._clock).run(), name=f"watch-{name}"
+                        BrokerWatcher(net, name, address, self._outages, clock=self._clock, find=find).run(),
+                        name=f"watch-{name}",
                     )
                     for name, address in sorted(brokers.items())
                 ]
@@ -208,6 +211,10 @@ class _Run:
             yield net
         finally:
             await net.close()
+
+    async def _find(self, admin: aio.Admin, name: str) -> str:
+        brokers = await admin.list_brokers()
+        return next((self._reached(broker) for broker in brokers if broker.name == name and broker.addresses), "")
 
     def _reached(self, broker: BrokerView) -> str:
         points = access_points(self._plan.endpoint)

@@ -1,7 +1,11 @@
-"""Looks at every broker five times a second, and writes down when one is away."""
+"""Looks at every broker five times a second, and writes down when one is away. A broker that does not answer is looked
+for: of a broker group another copy may lead by then, at another address.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from evenq.errors import Error
@@ -21,15 +25,24 @@ PATH: Final = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 class BrokerWatcher:
     """One broker."""
 
-    def __init__(self, net: Net, broker: str, address: str, outages: Outages, *, clock: Clock) -> None:
+    def __init__(
+        self, net: Net, broker: str, address: str, outages: Outages, *, clock: Clock,
+        find: Callable[[str], Awaitable[str]],
+    ) -> None:  # fmt: skip
+        """`find` gives the address of a broker by its name as it is now; empty if no broker knows it."""
         self._net = net
         self._broker = broker
-        self._address, meant = meant_broker(address)
-        self._headers = {"x-mq-client-id": "evenq-verify", "x-mq-language": "PYTHON"}
-        if meant:
-            self._headers[BROKER_HEADER] = meant
         self._outages = outages
         self._clock = clock
+        self._find = find
+        self._headers = {"x-mq-client-id": "evenq-verify", "x-mq-language": "PYTHON"}
+        self._go_to(address)
+
+    def _go_to(self, address: str) -> None:
+        self._address, meant = meant_broker(address)
+        self._headers.pop(BROKER_HEADER, None)
+        if meant:
+            self._headers[BROKER_HEADER] = meant
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -40,6 +53,9 @@ class BrokerWatcher:
                 await self._net.unary(self._address, PATH, request, timeout_ms=TIMEOUT_MS, metadata=self._headers)
             except Error:
                 self._outages.away(self._broker, since_ms=seen_ms)
+                with suppress(Error):
+                    if address := await self._find(self._broker):
+                        self._go_to(address)
             else:
                 seen_ms = self._clock.now_ms()
                 self._outages.back(self._broker, seen_ms)
