@@ -205,7 +205,9 @@ def producer_parts(
         calls, clock=clock, rng=rng, options=options, left=left,
         several_access_points=len(access_points(context.endpoint).targets) > 1,
     )  # fmt: skip
-    replies = Replies(calls, clock=clock, rng=rng, options=options, route=sending.route)
+    replies = Replies(
+        calls, clock=clock, rng=rng, options=options, route=sending.route, route_changed=sending.route_changed
+    )
     transacting = Transacting(
         calls, clock=clock, rng=rng, options=options, route=sending.route, route_changed=sending.route_changed,
         run_checker=run_checker,

@@ -71,12 +71,14 @@ class Replies:
         rng: random.Random,
         options: ProducerOptions,
         route: Callable[[str], Awaitable[Route]],
+        route_changed: Callable[[str, Callable[[], None]], None],
     ) -> None:
         self._calls = calls
         self._clock = clock
         self._rng = rng
         self._options = options
         self._route = route
+        self._route_changed = route_changed
         self._tag = f"reply-{rng.getrandbits(96):024x}"
         self._numbers = itertools.count()
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
@@ -184,6 +186,8 @@ class Replies:
                 offset = min(max(offset, error.min_offset), error.max_offset)
             except Error as error:
                 log.debug("reading replies failed", extra={"queue": str(queue), "error": str(error)})
+                if error.refresh_route:  # another copy may lead by now, at another address
+                    self._route_changed(queue.topic, lambda: None)
                 await self._clock.sleep_ms(backoff.next_ms())
 
     async def _pull(self, address: str, queue: MessageQueue, offset: QueueOffset) -> int:

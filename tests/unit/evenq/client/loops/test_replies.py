@@ -30,9 +30,16 @@ class Topic:
         self.down: set[str] = set()
         self.from_offset: dict[MessageQueue, int] = {}
         self.queues = QUEUES
+        self.addresses = {"a": "a", "b": "b"}
+        self.next_addresses: dict[str, str] = {}
 
     async def route(self, topic: str) -> Route:
-        return Route(topic=topic, writable=self.queues, readable=self.queues, addresses={"a": "a", "b": "b"})
+        return Route(topic=topic, writable=self.queues, readable=self.queues, addresses=self.addresses)
+
+    def route_changed(self, topic: str, then: Callable[[], None]) -> None:
+        assert topic == "evenq-replies"
+        self.addresses = {**self.addresses, **self.next_addresses}
+        then()
 
     async def query_offsets(
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
@@ -69,7 +76,7 @@ def run(story: Callable[[Topic, Replies], Awaitable[None]], **options: Any) -> N
     async def body() -> None:
         topic = Topic()
         replies = Replies(
-            topic, clock=SystemClock(), rng=random.Random(1), route=topic.route,
+            topic, clock=SystemClock(), rng=random.Random(1), route=topic.route, route_changed=topic.route_changed,
             options=ProducerOptions(retry_first_ms=1, retry_max_ms=2, **options),
         )  # fmt: skip
         try:
@@ -89,6 +96,23 @@ def test_each_request_gets_its_own_reply_whatever_queue_it_comes_by() -> None:
         topic.reply(second, b"2", QUEUES[1])
         topic.reply(first, b"1")
         assert [(await replies.wait(asked)).body for asked in (first, second)] == [b"1", b"2"]
+
+    run(story)
+
+
+def test_replies_are_read_where_a_broker_is_led_from_by_then() -> None:
+    """Not only once the route is old, after `route_refresh_ms`."""
+
+    async def story(topic: Topic, replies: Replies) -> None:
+        asked = await replies.ask(QUESTION, 5_000)
+        topic.down, topic.next_addresses = {"a"}, {"a": "a2"}
+        topic.grown.set()  # the readers' calls end
+        topic.reply(asked, b"!")
+        assert (await replies.wait(asked)).body == b"!"
+        second = await replies.ask(QUESTION, 5_000)
+        topic.reply(second, b"2")
+        assert (await replies.wait(second)).body == b"2"
+        assert topic.addresses["a"] == "a2"
 
     run(story)
 
