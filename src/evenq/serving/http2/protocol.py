@@ -90,10 +90,15 @@ class Http2Protocol(asyncio.Protocol):
         self.address: Address
         self._transport: Any = None
         self._monotonic_ms = server.clock.monotonic_ms
-        self._opened_ms = self._heard_ms = self._active_ms = 0
+        self._opened_ms = 0
+        self._heard_ms = 0
+        self._active_ms = 0
         self._pinged_ms: int | None = None
         self._draining_ms: int | None = None
-        self._busy = self._scheduled = self._closed = self._begun = False
+        self._busy = False
+        self._scheduled = False
+        self._closed = False
+        self._begun = False
         self._early: list[bytes] = []
         """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
         self._more = False
@@ -106,7 +111,8 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if (address := self.server.admit(self, transport)) is None:
+        address = self.server.admit(self, transport)
+        if address is None:
             self._closed = True
             self._transport.abort()
             return
@@ -184,10 +190,10 @@ class Http2Protocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        # The transport closes behind this: what is answered leaves before, and nobody else may believe that he was.
+        # The transport takes nothing more behind this: answers leave before, and no call believes later that its did.
         if self._begun and not self._closed:
             self.flush()
-            self._cancel_calls()
+            self._end_calls(cancelled=True)
         return False
 
     def pause_writing(self) -> None:
@@ -209,7 +215,7 @@ class Http2Protocol(asyncio.Protocol):
         self.pressure.resume()
         if self not in self.server.connections:
             return
-        self._cancel_calls()
+        self._end_calls(cancelled=True)
         self.server.forget(self)
 
     @property
@@ -369,20 +375,12 @@ class Http2Protocol(asyncio.Protocol):
                 self.server.totals.handshakes_failed += 1
             self._end_calls()
 
-    def _cancel_calls(self) -> None:
-        """The peer is gone."""
-        # Gathered first: `release` forgets the streams, and with them their calls.
+    def _end_calls(self, *, cancelled: bool = False) -> None:
         calls = [stream.call for stream in self.core.streams.values() if stream.call is not None]
-        self.core.release()
-        self.server.totals.cancelled += len(calls)
+        self.core.release()  # forgets the streams, and with them their calls
+        self.server.totals.cancelled += len(calls) if cancelled else 0
         for call in calls:
             call.abandon()
-
-    def _end_calls(self) -> None:
-        for stream in list(self.core.streams.values()):
-            if stream.call is not None:
-                stream.call.abandon()
-        self.core.release()
 
     def keep(self, change: int) -> None:
         """Count bytes of requests that are kept; over the bounds the peer waits, or a call is refused."""
