@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 FILING_WORTH: Final = 50  # entries a queue that make it worth to open its file before the interval is over
 GUARD_MS: Final = 250  # how often the folder is looked for
 FEW_QUEUES: Final = 100  # this number of files costs nothing
+LOOK_BYTES: Final = 1 << 20  # so much is written at least between two looks at the space that is left
 
 T = TypeVar("T")
 
@@ -97,6 +98,9 @@ class Flusher:
         self._guard: asyncio.Task[None] | None = None
         self._early: asyncio.Task[None] | None = None
         self._dutiful: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at = 0
+        """The log's end at which the space is looked at early: half of what was left before messages are refused."""
 
     async def begin(self, checkpoint: Checkpoint) -> None:
         """What was recovered becomes certain before the first append: a kill may have left it in the page cache. The
@@ -114,15 +118,19 @@ class Flusher:
 
     async def stop(self) -> None:
         """End the task; a job that runs is waited for."""
-        for task in (self._task, self._early, self._guard, self._dutiful):
+        for task in (self._task, self._early, self._guard, self._dutiful, self._looking):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._task = self._early = self._guard = self._dutiful = None
+        self._task = self._early = self._guard = self._dutiful = self._looking = None
 
     def grown(self) -> None:
-        """The log grew: start a sync or a checkpoint early if there is much to do. Cheap; called for each group."""
+        """The log grew: look at the space, or start a sync or a checkpoint, early if there is much to do. Cheap; called
+        for each group.
+        """
         state = self._state
+        if state.stats.written_end >= self._look_at and (self._looking is None or self._looking.done()):
+            self._looking = spawn(self._quietly(self.watch_space), name="store-space")
         if self._early is not None and not self._early.done():
             return
         worth = FILING_WORTH * max(0, len(state.dirty) - FEW_QUEUES)
@@ -203,6 +211,7 @@ class Flusher:
 
     async def watch_space(self) -> None:
         """Refuse messages before the disk is full, and take them again when there is space (StoreFull)."""
+        written_end = self._state.stats.written_end
         usage = await self.blocking(self._disk.usage)
         reason = self._short_of(usage)
         if reason and self._state.full is None:
@@ -212,6 +221,8 @@ class Flusher:
             log.info("%s: accepting messages again", self._disk.describe(""))
         self._state.set_full(StoreFull(reason) if reason else None)
         self._state.reserve_bytes = self._for_moves(usage)
+        # A round of the duties comes too late for a small volume that is written fast.
+        self._look_at = written_end + max(LOOK_BYTES, (usage.free - self.free_min_bytes) // 2)
 
     def _short_of(self, usage: Usage) -> str:
         # Senders read this, so it names no folder.

@@ -3,6 +3,9 @@
 import asyncio
 import threading
 
+import pytest
+
+from evenq.errors import StoreFull
 from evenq.store import FlushMode
 from evenq.store.disk import Usage
 from evenq.store.memory_disk import MemoryDisk
@@ -69,6 +72,28 @@ def test_messages_are_refused_and_taken_again_as_the_space_goes_and_comes(open_s
             disk.room = Usage(1_000, free)
             await clock.advance(501)
             assert (value in str(store.full)) if value else store.full is None
+
+    played(open_store, story, disk=disk, flush_interval_ms=500)
+
+
+def test_a_small_volume_that_is_written_fast_is_looked_at_before_the_next_round(open_store, message):
+    """A volume of 64 MiB was written to its last byte between two rounds."""
+    disk = SmallDisk()
+    disk.room = Usage(64 << 20, 9 << 20)
+
+    async def sent(store, count):
+        for _ in range(count):
+            await store.append([message(bytes(4_000))])
+
+    async def story(opened):
+        store, clock = opened.store, opened.clock
+        await clock.advance(10)
+        await sent(store, 300)
+        disk.room = Usage(64 << 20, 6 << 20)
+        await clock.advance(1)
+        assert store.full is None, "1.2 MB do not make it look, as 2.6 MiB are left"
+        with pytest.raises(StoreFull, match="messages are refused"):
+            await sent(store, 50)
 
     played(open_store, story, disk=disk, flush_interval_ms=500)
 
