@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -238,7 +239,7 @@ class _Pair:
 
     async def _reach(self) -> _Side:
         """The connection to the host that leads by then."""
-        loop, forwarder = asyncio.get_running_loop(), self._forwarder
+        forwarder = self._forwarder
         while True:
             self._moved.clear()
             host = forwarder.host
@@ -249,7 +250,7 @@ class _Pair:
             with contextlib.suppress(OSError):  # TimeoutError is one
                 async with asyncio.timeout(CONNECT_S) as self._trying:
                     target = self._here if host == HERE else host
-                    await loop.create_connection(lambda side=server: side, target, self._port)  # type: ignore[misc]  # the default binds this side
+                    await self._to_first_of(target, server)
                     self._host = host
             self._trying = None
             # The leader may have changed while the connection came about.
@@ -262,6 +263,21 @@ class _Pair:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S):
                     await self._moved.wait()
+
+    async def _to_first_of(self, target: str, server: _Side) -> None:
+        """Connect to the first of the name's addresses that takes it. The name is looked up here: one that uvloop looks
+        up for a connection goes on when that is given up, and logs its failure as an exception that nobody retrieved.
+        """
+        loop = asyncio.get_running_loop()
+        failed = OSError(f"the name {target} leads nowhere")
+        for _, _, _, _, address in await loop.getaddrinfo(target, self._port, type=socket.SOCK_STREAM):
+            try:
+                await loop.create_connection(lambda: server, str(address[0]), self._port)
+            except OSError as error:
+                failed = error
+            else:
+                return
+        raise failed
 
     def look(self) -> bool:
         """Another host leads than before. True if the pair led to another one, and has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -17,7 +18,7 @@ from evenq.serving.connection_forwarder import PIECE_BYTES, ConnectionForwarder
 from evenq.serving.grpc_servers import ListenAddress
 from evenq.testing.free_ports import FreePorts
 
-HERE, LEADER, NEXT = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+HERE, LEADER, NEXT, VANISHED = "127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"
 Play = Callable[[Callable[[], Awaitable[None]]], None]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -182,12 +183,12 @@ def test_a_connection_does_not_wait_for_a_host_that_is_silent_when_another_one_l
             connect = loop.create_connection
 
             async def silent(protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> object:
-                if host == "vanished":
+                if host == VANISHED:
                     asked.set()
                     await asyncio.Event().wait()
                 return await connect(protocol, host, port)
 
-            stage.forwarder.lead_to("vanished")
+            stage.forwarder.lead_to(VANISHED)
             with monkeypatch.context() as patch:
                 patch.setattr(type(loop), "create_connection", lambda _, *arguments: silent(*arguments))
                 patch.setattr(connection_forwarder, "CONNECT_S", 1_000.0)
@@ -198,6 +199,31 @@ def test_a_connection_does_not_wait_for_a_host_that_is_silent_when_another_one_l
                 assert await reader.readexactly(len(NEXT) + 1) == f"{NEXT} ".encode()
 
     played(story)
+
+
+def test_a_name_that_is_given_up_while_it_is_looked_up_leaves_nothing_behind() -> None:
+    """As a follower's of a leader whose pod is gone; uvloop, which servers run on, logged each as an error."""
+    uvloop = pytest.importorskip("uvloop")
+    said: list[str] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+        async with forwarding() as stage:
+            await stage.client()
+            for number in range(20):
+                stage.forwarder.lead_to(f"gone-{number}.invalid")
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            stage.forwarder.lead_to(LEADER)
+            reader, writer = await stage.client()
+            writer.write(b"on")
+            assert await asyncio.wait_for(reader.readuntil(b"on"), 10) == f"{LEADER} on".encode()
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+    uvloop.run(scenario())
+    assert said == []
 
 
 def test_a_connection_that_nobody_takes_ends(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
