@@ -173,9 +173,10 @@ def test_brokers_share_a_record_with_rights_for_one_lease(server: ApiServer, tmp
         assert await anext(watch) == seen
         again = await b.compare_and_set(seen, FIRST)
         assert again is not None
-        assert again.token != seen.token, "the same record once more is a change"
-        assert await a.compare_and_set(seen, FIRST.elected(0)) is None
-        won = await a.compare_and_set(again, FIRST.elected(0))
+        assert again.token != seen.token, "the same record once more is another version of the object"
+        won = await a.compare_and_set(seen, FIRST.elected(0))
+        assert won is not None, "and still the record that was expected"
+        assert await b.compare_and_set(again, FIRST.elected(0)) is None
         while (response := await asyncio.wait_for(anext(watch), 60)) != won:
             assert response == again
         await watch.aclose()
