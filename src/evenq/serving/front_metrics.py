@@ -75,6 +75,14 @@ def front_metrics(totals: Callable[[], Sequence[Totals]]) -> list[Metric]:
             read=reached,
         ),
         Metric(
+            name="evenq_front_untaken_total",
+            kind=MetricKind.COUNTER,
+            unit="responses",
+            help="Responses with messages that push consumers reset, or read only after their deadline; what they "
+            "still hold of them is delivered again.",
+            read=held("untaken"),
+        ),
+        Metric(
             name="evenq_front_faults_total",
             kind=MetricKind.COUNTER,
             unit="connections",

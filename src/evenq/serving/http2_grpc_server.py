@@ -115,6 +115,9 @@ class Http2GrpcServer:
             stats.running += 1
             try:
                 await of.pump(handler(request, context))
+                untaken = getattr(context, "untaken", None)
+                if untaken is not None:
+                    of.connection.core.tell_if_untaken(of.stream, untaken, of.deadline_ms)
             except Exception as error:  # noqa: BLE001  as above
                 await of.send(fail(error, context))
             finally:

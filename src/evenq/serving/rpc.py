@@ -119,7 +119,24 @@ class MoreHeaders(CallHeaders):
 class RpcContext:
     """What is known about one call beside its request."""
 
-    __slots__ = ("_head", "caller", "deadline_ms", "decoded", "listener", "method", "peer", "plain", "refused")
+    __slots__ = (
+        "_head",
+        "caller",
+        "deadline_ms",
+        "decoded",
+        "listener",
+        "method",
+        "peer",
+        "plain",
+        "refused",
+        "untaken",
+    )
+
+    untaken: Callable[[], None]
+    """To be set by the handler of a stream, after its last message, if it wants to know that its caller took nothing of
+    the whole answer or not all of it: it is called then, once, maybe minutes later, from the loop; never if the
+    caller's connection ends. Of our own HTTP/2 alone; of other fronts it is never called. Else it is not set at all.
+    """
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ compression are in step, also for refused streams.
 from __future__ import annotations
 
 from evenq.serving.http2.events import (
+    AnswerRefused,
     ConnectionEnded,
     DataReceived,
     Event,
@@ -436,12 +437,15 @@ class Connection(StreamSender):
         if len(payload) != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM has not 4 bytes")
         self._resets.spend(self.now_ms)
+        code = ErrorCode.of(int.from_bytes(payload, "big"))
+        if self.sent_answers is not None and (untaken := self.sent_answers.reset(stream_id, code)):
+            events.append(AnswerRefused(untaken))
         stream = self.streams.get(stream_id)
         if stream is None:
             self._check_not_idle(stream_id, "RST_STREAM")
             return
         self.close_stream(stream)
-        events.append(StreamReset(stream, ErrorCode.of(int.from_bytes(payload, "big"))))
+        events.append(StreamReset(stream, code))
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         if stream_id or len(payload) != 8:
@@ -450,6 +454,7 @@ class Connection(StreamSender):
         self._pings.spend(self.now_ms, self.sent_frames)
         if flags & f.ACK:
             events.append(PingAnswered(payload))
+            self.note_read(payload)
         else:
             self.out.append(f.ping(payload, ack=True))
 

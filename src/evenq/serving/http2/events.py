@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from evenq.serving.http2.streams import Http2Stream
@@ -9,6 +10,7 @@ from evenq.wire.http2.codes import ErrorCode
 from evenq.wire.http2.fields import HeaderBlock
 
 __all__ = [
+    "AnswerRefused",
     "ConnectionEnded",
     "DataReceived",
     "Event",
@@ -64,6 +66,16 @@ class StreamReset:
         self.code = code
 
 
+class AnswerRefused:
+    """The peer reset a stream whose answer was made, and whose handler wants to know that it was not taken."""
+
+    __slots__ = ("untaken",)
+
+    def __init__(self, untaken: Callable[[], None]) -> None:
+        self.untaken = untaken
+        """To be called."""
+
+
 class PingAnswered:
     """A PING of ours came back."""
 
@@ -90,5 +102,12 @@ class ConnectionEnded:
 
 
 Event: TypeAlias = (
-    RequestStarted | DataReceived | StreamEnded | StreamReset | PingAnswered | PeerGoesAway | ConnectionEnded
+    RequestStarted
+    | DataReceived
+    | StreamEnded
+    | StreamReset
+    | AnswerRefused
+    | PingAnswered
+    | PeerGoesAway
+    | ConnectionEnded
 )

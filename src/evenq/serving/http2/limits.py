@@ -133,6 +133,8 @@ class Totals:
     """Received and not yet given to a handler, now."""
     unread_bytes: int = 0
     """Answered and not yet taken by the peer, now: queued for its windows, or for its socket."""
+    sent_answers: int = 0
+    """Answers sent whole whose handlers are told if they are not taken, now."""
     accepted: int = 0
     """Connections since the start; so all below."""
     requests: int = 0
@@ -153,6 +155,8 @@ class Totals:
     late_requests: int = 0
     """Requests that were not complete in time."""
     keepalive_timeouts: int = 0
+    untaken: int = 0
+    """Answers that were sent whole and that their callers gave up unread, of those whose handlers want to know."""
     faults: dict[str, int] = field(default_factory=dict)
     """Connections ended by a fault of the peer, by error code."""
     reached: dict[str, int] = field(default_factory=dict)

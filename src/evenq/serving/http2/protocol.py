@@ -18,6 +18,7 @@ from evenq.serving.http2.calls import Call, Method
 from evenq.serving.http2.connection import Connection
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.events import (
+    AnswerRefused,
     ConnectionEnded,
     DataReceived,
     Event,
@@ -95,10 +96,7 @@ class Http2Protocol(asyncio.Protocol):
         self._active_ms = 0
         self._pinged_ms: int | None = None
         self._draining_ms: int | None = None
-        self._busy = False
-        self._scheduled = False
-        self._closed = False
-        self._begun = False
+        self._busy = self._scheduled = self._closed = self._begun = False
         self._early: list[bytes] = []
         """What came behind a handshake, before its end was seen here, or while there was more than a turn's work."""
         self._more = False
@@ -365,6 +363,8 @@ class Http2Protocol(asyncio.Protocol):
             if event.stream.call is not None:
                 self.server.totals.cancelled += 1
                 event.stream.call.abandon(event.code)
+        elif isinstance(event, AnswerRefused):
+            event.untaken()
         elif isinstance(event, PingAnswered):
             self._pinged_ms = None
             if event.data == DRAIN and self._draining_ms is not None:
@@ -412,7 +412,7 @@ class Http2Protocol(asyncio.Protocol):
             if self._lingers_ms is not None and now_ms - self._lingers_ms >= limits.linger_ms:
                 self._end_lingering()
             return
-        core.now_ms = now_ms
+        core.look(now_ms)
         if not core.greeted:
             if now_ms - self._opened_ms >= limits.preface_ms:
                 self.server.totals.handshakes_failed += 1

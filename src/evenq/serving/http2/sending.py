@@ -9,9 +9,10 @@ Always true: no more DATA leaves than both windows allow; frames of one stream l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from evenq.serving.http2.limits import Http2Limits, PeerTotals, Totals
+from evenq.serving.http2.sent_answers import PROBE, SentAnswers
 from evenq.serving.http2.streams import Http2Stream
 from evenq.wire.http2 import frames as f
 from evenq.wire.http2.codes import ConnectionFault, ErrorCode
@@ -59,6 +60,8 @@ class StreamSender:
         """True: the peer gets no more window of the connection."""
         self.ended = False
         """True: GOAWAY for a fault was sent, nothing is read any more."""
+        self.sent_answers: SentAnswers | None = None
+        """Those whose handlers want to know whether they are taken; None: there was none yet."""
         self._stream_window = WINDOW_DEFAULT
         self._frame_bytes_max = f.FRAME_BYTES_DEFAULT
         self.out: list[bytes | memoryview] = [
@@ -187,12 +190,25 @@ class StreamSender:
         self.out.append(f.header_block(stream.id_bytes, trailers, end=True))
         self._end_sending(stream)
 
+    def tell_if_untaken(self, stream: Http2Stream, untaken: Callable[[], None], deadline_ms: int | None) -> None:
+        """Call `untaken` if the stream is reset, also after its end, or if it is seen that the peer has read the answer
+        only after the call's deadline. To be said once the answer is made.
+        """
+        if stream.id not in self.streams:  # nobody is there to take it; its handler was cancelled
+            return
+        if self.sent_answers is None:
+            self.sent_answers = SentAnswers(self.limits, self.totals, self.now_ms)
+        self.sent_answers.add(stream.id, untaken, self.now_ms, deadline_ms)
+
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
         """End a stream at once."""
         if stream.id in self.streams:
             self.close_stream(stream)
             self.remember_reset(stream.id)
             self.out.append(f.reset(stream.id, code))
+            # What it had queued is thrown away.
+            if self.sent_answers is not None and (untaken := self.sent_answers.reset(stream.id, code)):
+                untaken()
 
     def fail(self, code: ErrorCode, reason: str) -> None:
         """Say why the connection ends, and forget its streams."""
@@ -203,10 +219,23 @@ class StreamSender:
     def release(self) -> None:
         """The connection is gone: nothing of it counts any more. Idempotent."""
         self.ended = True
+        if self.sent_answers is not None:
+            self.sent_answers.clear()
         for stream in list(self.streams.values()):
             self.close_stream(stream)
 
     # ------------------------------------------------------------------------------------------------------- output
+
+    def look(self, now_ms: int) -> None:
+        """It is `now_ms`: forget what is kept for too long."""
+        self.now_ms = now_ms
+        if self.sent_answers is not None and self.sent_answers.look(now_ms, self.streams):
+            self.out.append(f.ping(PROBE))
+
+    def note_read(self, ping: bytes) -> None:
+        """A PING of ours was answered."""
+        if ping == PROBE and self.sent_answers is not None:
+            self.sent_answers.read(self.now_ms)
 
     def take(self, bytes_max: int) -> bytes:
         """All that is to be sent now, DATA up to about `bytes_max`."""

@@ -7,7 +7,7 @@ from evenq.serving.metrics import exposition
 
 def test_the_totals_of_all_doors_are_added_up() -> None:
     doors = [
-        Totals(connections=2, unread_bytes=7, stalled=1, reached={"stall_ms": 1}),
+        Totals(connections=2, unread_bytes=7, stalled=1, untaken=2, reached={"stall_ms": 1}),
         Totals(connections=3, faults={"ENHANCE_YOUR_CALM": 4}),
     ]
     text = exposition(front_metrics(lambda: doors)).decode()
@@ -15,6 +15,7 @@ def test_the_totals_of_all_doors_are_added_up() -> None:
     assert "evenq_front_unread_bytes 7.0" in text
     assert 'evenq_front_refused_total{what="stalled"} 1.0' in text
     assert 'evenq_front_faults_total{code="ENHANCE_YOUR_CALM"} 4.0' in text
+    assert "evenq_front_untaken_total 2.0" in text
     assert 'evenq_front_limits_total{limit="stall_ms"} 1.0' in text
     assert "late_requests" not in text
 

@@ -3,7 +3,7 @@ something.
 
 Retries first, then fresh messages, queue after queue in turn. Frames: status, messages, delivery_timestamp; an empty
 poll is the one frame MESSAGE_NOT_FOUND. Whatever the caller did not take to the last frame goes back to its queue at
-once.
+once; for a push consumer also if that is seen after the whole answer left (`untaken`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.stored_messages import message_filter
 from evenq_broker.rpc.answers import OK_STATUS, is_public, parsed, status_frame
-from evenq_broker.rpc.cluster.forwarding import forward_stream, owner_of
+from evenq_broker.rpc.cluster.forwarding import MARK, forward_stream, owner_of
+from evenq_broker.rpc.delivery.untaken import UntakenBatch
 from evenq_broker.rpc.lite.lite import LiteReceiver
-from evenq_broker.rpc.polls.fetching import Fetched, fetch
+from evenq_broker.rpc.polls.fetching import Fetched, PassedOn, fetch
 from evenq_broker.runtime import Runtime
 
 __all__ = ["ReceiveHandler"]
@@ -108,9 +109,16 @@ class ReceiveHandler:
                 self._runtime, self._catalog, request.message_queue.broker.name, context, cluster=self._cluster
             )
         )
+        # A receive that came from another broker is told of there: here its answer is always taken.
+        by_life = request.auto_renew and MARK not in context.headers and bool(context.client_id)
         if address is not None:
+            passed = PassedOn(self._runtime, address, request) if by_life else None
             async for frame in forward_stream(self._runtime, address, data, context, for_all=topic is None):
                 yield frame
+                if passed is not None:
+                    passed.note(frame)
+            if passed is not None and passed.handles:
+                context.untaken = passed
             return
         try:
             receive = await self._understand(request, context)
@@ -130,6 +138,8 @@ class ReceiveHandler:
             async for frame in batch.frames():
                 yield frame
             self._remember(receive, source=batch.source)
+            if by_life:
+                context.untaken = batch.passed_on()
             return
         complete = False
         try:
@@ -142,6 +152,10 @@ class ReceiveHandler:
                 yield _delivery_time(self._runtime.clock.now_ms())
             complete = True
             self._remember(receive, held=batch.held)
+            if by_life:
+                context.untaken = UntakenBatch(
+                    self._runtime, self._ledger, self._taker, batch=batch, client_id=receive.client_id
+                )
             if self._ledger.trace is not None and receive.client_id and not receive.auto_renew:
                 self._trace(receive, batch)
         finally:

@@ -3,7 +3,7 @@
 The messages keep the handles of the broker that has them, so acks, changes and forwards of the client find their way
 from any broker (`rpc.cluster.forwarding`). An answer is read to its end before the first frame goes on, so a peer that
 dies in the middle costs no client an error; and what the client does not take to the last frame is given back there,
-uncounted.
+uncounted; so is what it turns out not to have taken later (`PassedOn`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,53 @@ from evenq_broker.rpc.answers import OK_STATUS
 from evenq_broker.rpc.cluster.forwarding import MARK, forward_stream
 from evenq_broker.runtime import Runtime
 
-__all__ = ["Fetched", "fetch"]
+__all__ = ["Fetched", "PassedOn", "fetch"]
 
 log = logging.getLogger(__name__)
 
 _CHANGE = "/apache.rocketmq.v2.MessagingService/ChangeInvisibleDuration"
-_MESSAGE_TAG = 0x12
+_MESSAGE = b"\x12"
 _TIME_TAG = 0x1A
+
+
+class PassedOn:
+    """The handles of messages of another broker that went on to a client. Called when it did not take them."""
+
+    __slots__ = ("_address", "_request", "_runtime", "handles")
+
+    def __init__(self, runtime: Runtime, address: str, request: service_pb2.ReceiveMessageRequest) -> None:
+        self._runtime, self._address, self._request = runtime, address, request
+        self.handles: list[str] = []
+
+    def note(self, frame: bytes) -> None:
+        """One frame of the answer; only its handle is kept."""
+        if frame[:1] == _MESSAGE:
+            message = service_pb2.ReceiveMessageResponse.FromString(frame).message
+            self.handles.append(message.system_properties.receipt_handle)
+
+    def __call__(self) -> None:
+        """The client saw nothing of it: the messages are ready again, and the attempt does not count."""
+        if self.handles:
+            self._runtime.spawn(self._give_back(self.handles), name="give back")
+
+    async def _give_back(self, handles: list[str]) -> None:
+        request = service_pb2.ChangeInvisibleDurationRequest(suspend=True)
+        request.group.CopyFrom(self._request.group)
+        request.topic.CopyFrom(self._request.message_queue.topic)
+        set_duration_ms(request.invisible_duration, 0)
+        for handle in handles:
+            request.receipt_handle = handle
+            try:
+                await self._runtime.net.unary(
+                    self._address,
+                    _CHANGE,
+                    request.SerializeToString(),
+                    timeout_ms=self._runtime.settings.peer_timeout_ms,
+                    metadata={MARK: "1"},
+                )
+            except Error as error:  # the messages come again when their time is over
+                log.info("messages not returned to broker %s: %s", self._address, error.message)
+                return
 
 
 class Fetched:
@@ -44,6 +84,10 @@ class Fetched:
     def give_back(self) -> None:
         """No caller takes it."""
         self._fetching.give_back(self._frames)
+
+    def passed_on(self) -> PassedOn:
+        """To be called if its caller did not take it, after all."""
+        return self._fetching.passed_on(self._frames)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """All its frames. Closing it early gives the messages back."""
@@ -112,30 +156,12 @@ class _PeerFetch:
         return frames
 
     def give_back(self, frames: list[bytes]) -> None:
-        """The client saw nothing of it: the messages are ready again, and the attempt does not count."""
-        handles = [
-            service_pb2.ReceiveMessageResponse.FromString(frame).message.system_properties.receipt_handle
-            for frame in frames
-            if frame[0] == _MESSAGE_TAG
-        ]
-        if handles:
-            self._runtime.spawn(self._give_back(handles), name="give back")
+        """No client takes it."""
+        self.passed_on(frames)()
 
-    async def _give_back(self, handles: list[str]) -> None:
-        request = service_pb2.ChangeInvisibleDurationRequest(suspend=True)
-        request.group.CopyFrom(self._request.group)
-        request.topic.CopyFrom(self._request.message_queue.topic)
-        set_duration_ms(request.invisible_duration, 0)
-        for handle in handles:
-            request.receipt_handle = handle
-            try:
-                await self._runtime.net.unary(
-                    self._address,
-                    _CHANGE,
-                    request.SerializeToString(),
-                    timeout_ms=self._runtime.settings.peer_timeout_ms,
-                    metadata={MARK: "1"},
-                )
-            except Error as error:  # the messages come again when their time is over
-                log.info("messages not returned to broker %s: %s", self._address, error.message)
-                return
+    def passed_on(self, frames: list[bytes]) -> PassedOn:
+        """The handles of this answer."""
+        passed = PassedOn(self._runtime, self._address, self._request)
+        for frame in frames:
+            passed.note(frame)
+        return passed
