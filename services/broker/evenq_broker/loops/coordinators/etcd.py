@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenq.errors import Error, IllegalAccessPoint, SettingsError
 from evenq.runtime.net import Net
 from evenq.wire.addresses import PLAIN, TLS, target_of
 from evenq.wire.net import GrpcNet
-from evenq.wire.tls import Tls
+from evenq.wire.tls import Hints, Tls
 from evenq_broker.core.replication.record import GroupRecord
 from evenq_broker.loops.coordinators.etcd_errors import AuthIsOff, TokenRefused, etcd_error
 from evenq_broker.loops.coordinators.remote import Look, StoredRecord, stored_of
@@ -47,6 +47,13 @@ OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.keepalive_permit_without_calls", 0),  # etcd ends connections that ping without a call
 )
+HINTS = Hints(
+    ca="replication.etcd_ca",
+    certificate="etcd users in place of clients' certificates (replication.etcd_user, replication.etcd_password)",
+    server_name="etcd a certificate for it",
+    speak_tls="https:// in front of it in replication.record",
+    speak_plain="http://",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,10 @@ class EtcdUser:
 
 def etcd_net(*, tls: Tls | None = None) -> GrpcNet:
     """A net to etcd; `tls`: how endpoints with https:// are spoken to, and those without a scheme, if it is given."""
-    return GrpcNet(tls=tls, options=OPTIONS, channels_max=ENDPOINTS_MAX, error_table=etcd_error)
+    return GrpcNet(
+        tls=replace(tls or Tls(), hints=HINTS), encrypted=tls is not None, options=OPTIONS, channels_max=ENDPOINTS_MAX,
+        error_table=etcd_error,
+    )  # fmt: skip
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:

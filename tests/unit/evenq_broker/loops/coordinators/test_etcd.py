@@ -249,9 +249,15 @@ def test_etcd_is_spoken_to_with_tls_and_a_certificate_of_the_clients(tmp_path: P
             watch = good.watch()
             assert await anext(watch) == seen
             await watch.aclose()
-            for bad in (Tls(ca=authority.ca), Tls(ca=Authority(tmp_path / "other").ca)):
-                with pytest.raises(CoordinatorUnknown, match=r"of etcd at 127\.0\.0\.1"):
-                    await coordinators.on_etcd(own.endpoints, tls=bad, timing=SHORT).read()
+            for bad, setting in (
+                (Tls(ca=authority.ca), "replication.etcd_user"),
+                (Tls(ca=Authority(tmp_path / "other").ca), "replication.etcd_ca"),
+                (None, "https:// in front of it in replication.record"),
+            ):
+                endpoints = own.endpoints if bad else own.endpoints.replace("https://", "")
+                with pytest.raises(CoordinatorUnknown, match=r"of etcd at .*127\.0\.0\.1") as caught:
+                    await coordinators.on_etcd(endpoints, tls=bad, timing=SHORT).read()
+                assert setting in str(caught.value)
 
         coordinators.run(scenario)
 
