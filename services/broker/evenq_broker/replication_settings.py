@@ -14,6 +14,7 @@ from evenq_broker.core.replication.record import MEMBERS_MAX, address_fault
 __all__ = ["ReplicationSettings"]
 
 BROKER_ID_MAX = 999_999_999
+"""Highest number of a copy that the group record holds."""
 
 
 class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):

@@ -12,18 +12,16 @@ from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq_broker.core.replication.group_view import CopyState, ReplicaGroupView
 from evenq_broker.core.replication.membership import AddCopy, CopyChange
 from evenq_broker.loops.wire.broker_groups import copy_change
+from evenq_broker.replication_settings import BROKER_ID_MAX
 
-__all__ = ["COPY_MAX", "change_of", "check_address"]
-
-COPY_MAX = 999_999_999
-"""Highest number of a copy, as `replication.broker_id` has it and the group record holds it."""
+__all__ = ["change_of", "check_address"]
 
 
 def change_of(request: admin_pb2.ChangeCopiesRequest) -> CopyChange:
     """What is to change. Raises BadRequest; whether the group can have it, its leader says."""
     change = copy_change(request)
-    if isinstance(change, AddCopy) and change.broker_id > COPY_MAX:
-        raise BadRequest(f"copy {change.broker_id}: copies have numbers from 0 to {COPY_MAX}")
+    if isinstance(change, AddCopy) and change.broker_id > BROKER_ID_MAX:
+        raise BadRequest(f"copy {change.broker_id}: copies have numbers from 0 to {BROKER_ID_MAX}")
     return change
 
 

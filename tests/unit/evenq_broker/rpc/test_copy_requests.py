@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from evenq_broker.core.replication.group_view import CopyState, CopyView, ReplicaGroupView
 from evenq_broker.core.replication.membership import AddCopy, RemoveCopy, SetMinimum
-from evenq_broker.rpc.copy_requests import COPY_MAX, change_of, check_address
+from evenq_broker.replication_settings import BROKER_ID_MAX
+from evenq_broker.rpc.copy_requests import change_of, check_address
 
 from evenq.errors import BadRequest, PreconditionFailed
 from evenq.wire.stubs.evenq.v1 import admin_pb2
@@ -26,9 +27,9 @@ def group(*states: CopyState) -> ReplicaGroupView:
 
 
 def test_a_number_that_the_group_record_cannot_hold_is_refused() -> None:
-    highest = admin_pb2.NewCopy(copy=COPY_MAX, address="db3:1")
-    assert change_of(request(add=highest)) == AddCopy(COPY_MAX, "db3:1")
-    for number in (-1, COPY_MAX + 1):
+    highest = admin_pb2.NewCopy(copy=BROKER_ID_MAX, address="db3:1")
+    assert change_of(request(add=highest)) == AddCopy(BROKER_ID_MAX, "db3:1")
+    for number in (-1, BROKER_ID_MAX + 1):
         with pytest.raises(BadRequest, match=f"copy {number}: copies have numbers from 0 to 999999999"):
             change_of(request(add=admin_pb2.NewCopy(copy=number, address="db3:1")))
 

@@ -231,10 +231,9 @@ class RemoteCoordinator:
 
         fresh = await self._tried(once)
         # Of two writes of one version one is refused, so the same record in the same version is the same write.
-        raises = expected is not None and proposed.version > expected.record.version
-        if fresh is None and raises and not unsure and (touched := await self._touched(expected, token)):
-            token = touched
-            fresh = await self._tried(once)
+        if fresh is None and not unsure and expected is not None and proposed.version > expected.record.version:
+            token = await self._touched_token(expected)
+            fresh = await self._tried(once) if token else None
         # The token may be another one because of the own first try, whose answer was lost.
         if fresh is None and unsure:
             fresh = await self._token_of(write)
@@ -244,15 +243,14 @@ class RemoteCoordinator:
         self._newest = fresh
         return Seen(proposed, fresh)
 
-    async def _touched(self, expected: Seen | None, token: str) -> str:
+    async def _touched_token(self, expected: Seen) -> str:
         """The token that the expected record has now, if somebody changed only what stands around it: a label of the
         Lease, as an upgrade of a chart does, or the same record put there again. Every other try would meet the new
         token, too: nothing else tells it, since a record of no higher version is no news. Empty: it has not changed.
         """
-        if expected is None:
-            return ""
         stored = (await self._tried(self._store.read)).stored
-        return stored.token if stored is not None and stored.record == expected.record and stored.token != token else ""
+        is_touched = stored is not None and stored.record == expected.record and stored.token != expected.token
+        return stored.token if stored is not None and is_touched else ""
 
     async def _token_of(self, write: str) -> str:
         """The token of our own write, whose answer was lost."""
