@@ -42,6 +42,7 @@ from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, r
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
+from evenq_broker.loops.replication.isolation import watch_isolation
 from evenq_broker.loops.replication.lite_sets import CopiedLiteSets
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
@@ -220,7 +221,13 @@ class ReplicatedApp:
             driver, self._log, self._control, options, segment_bytes=self._segment_bytes, blocks=disk.blocks,
             clock=clock, group=settings.broker_name,
         )  # fmt: skip
-        for loop in (*self._log.spawned(), self._log.disk.watch(disk), watching_room, self._lite_sets.tell()):
+        watching_isolation = watch_isolation(
+            driver, self._log, own_id=own_id, after_ms=settings.replication.suspect_ms, clock=clock,
+            group=settings.broker_name,
+        )  # fmt: skip
+        for loop in (
+            *self._log.spawned(), self._log.disk.watch(disk), watching_room, watching_isolation, self._lite_sets.tell(),
+        ):  # fmt: skip
             task = spawn(loop, name="replica log")
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -461,7 +468,8 @@ class ReplicatedApp:
         if self._stopping:
             return "it stops"
         if self._term is not None:
-            return self._term.why_not_ready()
+            isolation = "" if self._log is None else self._log.isolation
+            return f"it refuses messages: {isolation}" if isolation else self._term.why_not_ready()
         if self.driver.leads:
             return "it begins to lead"
         if not self.driver.is_member:

@@ -188,6 +188,10 @@ SessionEvent = (
 class RouteCalls(Protocol):
     """What every client needs."""
 
+    def turn_away(self) -> None:
+        """Ask another access point first from now on, if there are several: this one may be cut off from the others."""
+        ...
+
     async def query_route(self, topic: str) -> Route:
         """Ask the access point. Raises TopicNotFound."""
         ...

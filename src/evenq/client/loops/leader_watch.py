@@ -1,16 +1,19 @@
-"""Finds out where a broker group is led from, while a producer waits for that.
+"""Finds out where a broker group is led from, while a client waits for that.
 
-A group that changes its leader answers at another address once a route says so, and no producer is notified. So
+A group that changes its leader answers at another address once a route says so, and no client is notified. So
 while a message waits for its group, or a call to a group takes unusually long, the route is asked for again and again:
 once for all who wait, and more and more seldom. A call to a leader that was deposed is given up: its machine may be
 gone without a word, and the next leader knows by the message id whether the message was stored.
+
+A call that waits for messages is long without any fault. It asks for the route a few times a minute only, and is given
+up when that, or anything else that the client asked for, names another leader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from evenq.client.core.route import RouteLeader
@@ -21,7 +24,7 @@ from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
-__all__ = ["LOOK_MAX_MS", "LeaderWatch"]
+__all__ = ["LOOK_MAX_MS", "PARKED_MS", "LeaderMoved", "LeaderWatch"]
 
 SLOW_MS = 250
 """A call to a leader that takes longer may have no leader at its end any more."""
@@ -32,14 +35,24 @@ Between them lies the time by which a producer is later than its route.
 """
 LOOK_GROWTH = 1.3
 QUIET_MS = 2_000
+PARKED_MS = 2_000
+"""A call that waits for messages asks for the route this often at most."""
 ResultT = TypeVar("ResultT")
 
 
-class LeaderWatch:
-    """Belongs to one producer and its loop."""
+class LeaderMoved(ConnectionFailed):
+    """The broker is led by another copy than the one that was called."""
 
-    def __init__(self, routes: RouteBook, clock: Clock, rng: random.Random) -> None:
+
+class LeaderWatch:
+    """Belongs to one client and its loop."""
+
+    def __init__(
+        self, routes: RouteBook, clock: Clock, rng: random.Random, *, parked_ms: Callable[[], int] = lambda: PARKED_MS
+    ) -> None:
+        """`parked_ms`: as `PARKED_MS`, where it is more."""
         self._routes, self._clock, self._rng = routes, clock, rng
+        self._parked_ms = parked_ms
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._pauses: dict[str, Backoff] = {}
         """By topic: the producer's own, so there are as many as routes."""
@@ -56,22 +69,46 @@ class LeaderWatch:
         return True
 
     async def call(self, queue: MessageQueue, leader: RouteLeader, calling: Coroutine[None, None, ResultT]) -> ResultT:
-        """The answer of a call to this leader. Raises ConnectionFailed once another one leads: what became of the call
-        is not known then.
+        """The answer of a call to this leader. Raises LeaderMoved once another one leads: what became of the call is
+        not known then.
         """
+        return await self._watched(queue, leader, calling, self._soon, after_ms=SLOW_MS)
+
+    async def long_poll(
+        self, queue: MessageQueue, leader: RouteLeader, calling: Coroutine[None, None, ResultT]
+    ) -> ResultT:
+        """The same for a call that waits for messages."""
+        return await self._watched(queue, leader, calling, self._seldom, after_ms=PARKED_MS)
+
+    async def _watched(
+        self,
+        queue: MessageQueue,
+        leader: RouteLeader,
+        calling: Coroutine[None, None, ResultT],
+        moved: Callable[[MessageQueue, RouteLeader], Coroutine[None, None, None]],
+        *,
+        after_ms: int,
+    ) -> ResultT:
+        if not leader.epoch:
+            return await calling
         watching: asyncio.Task[None] | None = None
+
+        async def end() -> None:
+            await moved(queue, leader)
+            # This ends the call: what waits inside of `scope` is cancelled, and we see a TimeoutError.
+            scope.reschedule(asyncio.get_running_loop().time())
 
         def watch() -> None:
             nonlocal watching
-            watching = spawn(self._end(scope, queue, leader), name=f"evenq-slow-call-{queue}")
+            watching = spawn(end(), name=f"evenq-slow-call-{queue}")
 
         # A timer and not yet a task: nearly every call is answered before it is slow.
-        timer = asyncio.get_running_loop().call_later(SLOW_MS / 1_000, watch)
+        timer = asyncio.get_running_loop().call_later(after_ms / 1_000, watch)
         try:
             async with asyncio.timeout(None) as scope:
                 return await calling
         except TimeoutError as error:
-            raise ConnectionFailed(
+            raise LeaderMoved(
                 f"broker {queue.broker_name} is led by another copy, {leader.address} did not answer any more"
             ) from error
         finally:
@@ -86,11 +123,20 @@ class LeaderWatch:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
 
-    async def _end(self, scope: asyncio.Timeout, queue: MessageQueue, leader: RouteLeader) -> None:
+    async def _soon(self, queue: MessageQueue, leader: RouteLeader) -> None:
         while not await self.moved(queue, leader, within_ms=LOOK_MAX_MS):
             pass
-        # This ends the call: what waits inside of `scope` is cancelled, and `call` sees a TimeoutError.
-        scope.reschedule(asyncio.get_running_loop().time())
+
+    async def _seldom(self, queue: MessageQueue, leader: RouteLeader) -> None:
+        elsewhere = False
+        while not self._is_over(queue, leader):
+            pause_ms = max(PARKED_MS, self._parked_ms())
+            left_ms = pause_ms - self._routes.age_ms(queue.topic)
+            if left_ms <= 0:  # all queues of a topic wait at the same time, and one question serves them all
+                await self._routes.look(queue.topic, elsewhere=elsewhere)
+                elsewhere = True
+            else:
+                await self._routes.leader_moved(within_ms=left_ms + self._rng.randrange(1 + pause_ms // 8))
 
     def _is_over(self, queue: MessageQueue, leader: RouteLeader) -> bool:
         route = self._routes.peek(queue.topic)
@@ -109,9 +155,10 @@ class LeaderWatch:
     async def _look_at(self, topic: str) -> None:
         now_ms = self._clock.monotonic_ms()
         pauses = self._pauses.get(topic)
-        if pauses is None or now_ms - self._looked_ms.get(topic, 0) > QUIET_MS:
+        anew = pauses is None or now_ms - self._looked_ms.get(topic, 0) > QUIET_MS
+        if pauses is None or anew:
             pauses = Backoff(self._rng, first_ms=LOOK_FIRST_MS, max_ms=LOOK_MAX_MS, factor=LOOK_GROWTH)
             self._pauses[topic] = pauses
         await self._clock.sleep_ms(pauses.next_ms())
-        await self._routes.look(topic)
+        await self._routes.look(topic, elsewhere=not anew)
         self._looked_ms[topic] = self._clock.monotonic_ms()

@@ -20,6 +20,7 @@ from evenq.client.core.calls import ConsumerCalls, GroupTerms, SessionEvent, Wel
 from evenq.client.core.introduction import Introduction
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.assignment_source import AssignmentSource
+from evenq.client.loops.leader_watch import LeaderWatch
 from evenq.client.loops.ownership import Ownership
 from evenq.client.loops.progress import BrokerStore, FileStore, GroupProgress, OffsetStore
 from evenq.client.loops.read_plan import Finish, ReadPlan
@@ -52,6 +53,8 @@ RENEW_MS = 4_000
 """Over this time the members of a large group spread what they ask without need."""
 RENEW_EACH_MS = 40
 """A smaller one over this time for each member."""
+PARKED_EACH_MS = 20
+"""All members of a group that wait for messages together ask for a route 50 times a second at most."""
 LATE_MS = 11_000
 """A large group hears up to ten seconds after the decision about it who joined and who left."""
 HALF_HOUR_MS = 30 * 60 * 1000  # RB-45
@@ -115,7 +118,8 @@ class Membership:
         self._group_attempts = MAX_ATTEMPTS
         self._group_start = StartFrom.LAST
         self._introduction = self._introduced(rng.getrandbits(64) | 1)  # 0 would be no incarnation
-        self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms)
+        self.routes = RouteBook(calls, clock, refresh_ms=plan.options.route_refresh_ms, on_moved=self._leader_moved)
+        self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=self._parked_ms)
         self._calls = calls
         self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
         self.sessions = BrokerSessions(
@@ -149,6 +153,7 @@ class Membership:
             self._read_plan(),
             calls=calls,
             routes=self.routes,
+            leaders=self._leaders,
             sessions=self.sessions,
             progress=self.progress,
             assignment=self._assignment,
@@ -224,6 +229,7 @@ class Membership:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._leaders.close()
         await self.routes.close()
 
     def subscribe(self, topic: str, expression: FilterExpression) -> None:
@@ -273,6 +279,13 @@ class Membership:
         self._introduction.changed(self._clock.now_ms())
         self.sessions.rejoin()
         self.ownership.wake()
+
+    def _leader_moved(self) -> None:
+        # The next leader hears of us at once: it keeps the old one's members for `session_timeout_ms` only.
+        self.ownership.wake()
+
+    def _parked_ms(self) -> int:
+        return PARKED_EACH_MS * len(self.sessions.members() or ())
 
     def _relock(self, broker_name: str) -> None:
         self.ownership.relock(broker_name)

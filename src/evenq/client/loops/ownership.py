@@ -22,6 +22,7 @@ from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import RebalanceTable
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.assignment_source import AssignmentSource
+from evenq.client.loops.leader_watch import LeaderWatch
 from evenq.client.loops.locks import Locks
 from evenq.client.loops.progress import GroupProgress
 from evenq.client.loops.pulling import Pulling
@@ -56,6 +57,7 @@ class Ownership:
         *,
         calls: ConsumerCalls,
         routes: RouteBook,
+        leaders: LeaderWatch,
         sessions: BrokerSessions,
         progress: GroupProgress,
         assignment: AssignmentSource,
@@ -68,6 +70,7 @@ class Ownership:
         """`arrived` hears of each answered pull."""
         self._calls = calls
         self._routes = routes
+        self._leaders = leaders
         self._sessions = sessions
         self._progress = progress
         self._assignment = assignment
@@ -367,6 +370,7 @@ class Ownership:
             process,
             calls=self._calls,
             routes=self._routes,
+            leaders=self._leaders,
             clock=self._clock,
             rng=self._rng,
             group=self._group,

@@ -15,6 +15,7 @@ from evenq.client.core.calls import ConsumerCalls, Pulled
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.read_places import ReadPlaces
 from evenq.client.core.thresholds import Thresholds
+from evenq.client.loops.leader_watch import LeaderMoved, LeaderWatch
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
@@ -48,6 +49,7 @@ class Pulling:
         *,
         calls: ConsumerCalls,
         routes: RouteBook,
+        leaders: LeaderWatch,
         clock: Clock,
         rng: random.Random,
         group: str,
@@ -68,6 +70,7 @@ class Pulling:
         self.process = process
         self._calls = calls
         self._routes = routes
+        self._leaders = leaders
         self._clock = clock
         self._backoff = Backoff(rng)
         self._group = group
@@ -118,6 +121,10 @@ class Pulling:
             # refusal.
             self._fenced()
             return self._backoff.next_ms()
+        except LeaderMoved as moved:
+            log.info("group %s: queue %s is read from the next leader: %s", self._group, queue, moved)
+            self._backoff.reset()
+            return 0
         except Error as error:
             if error.refresh_route:
                 self._routes.renew(queue.topic)
@@ -140,7 +147,8 @@ class Pulling:
     async def _pull_leader(self) -> Pulled:
         queue = self.process.queue
         route = await self._routes.get(queue.topic)
-        return await self._pull(route.address_of(queue.broker_name), wait_ms=self._options.pull_wait_ms)
+        calling = self._pull(route.address_of(queue.broker_name), wait_ms=self._options.pull_wait_ms)
+        return await self._leaders.long_poll(queue, route.leader_of(queue.broker_name), calling)
 
     async def _pull(self, address: str, *, wait_ms: int) -> Pulled:
         return await self._calls.pull(

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from evenq.client.core.calls import SimpleCalls
 from evenq.client.loops.group_start import GroupStart
-from evenq.client.loops.leader_watch import LOOK_MAX_MS, LeaderWatch
+from evenq.client.loops.leader_watch import LOOK_MAX_MS, LeaderMoved, LeaderWatch
 from evenq.client.loops.outgoing import LOST
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
@@ -36,6 +36,8 @@ ACKS_MAX = 1_000
 """In one call; brokers take 4,096."""
 AGAIN_FIRST_MS = 50
 """Pause before a settlement that met no leader is tried again; it grows to `LOOK_MAX_MS`."""
+PARKED_MS = 3_000
+"""A receive that waits asks for the route this often: nobody tells a simple consumer how many others do."""
 Result = TypeVar("Result")
 
 
@@ -77,7 +79,7 @@ class Receiving:
         self.starts: GroupStart | None = None
         """Where the group begins on what it never read; None: the brokers decide."""
         self._rng = rng
-        self._leaders = LeaderWatch(self.routes, clock, rng)
+        self._leaders = LeaderWatch(self.routes, clock, rng, parked_ms=lambda: PARKED_MS)
         self._turn = rng.randrange(1 << 16)
         self._beats: asyncio.Task[None] | None = None
         self._troubles = Troubles(clock, who=f"group {group}")
@@ -170,7 +172,7 @@ class Receiving:
         queue = places[self._turn % len(places)]
         route = await self.routes.get(queue.topic)
         try:
-            messages = await self._calls.receive(
+            calling = self._calls.receive(
                 route.address_of(queue.broker_name),
                 self._group,
                 queue,
@@ -179,6 +181,10 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
+            messages = await self._leaders.long_poll(queue, route.leader_of(queue.broker_name), calling)
+        except LeaderMoved as moved:
+            log.info("group %s: the next leader is asked for messages: %s", self._group, moved)
+            return None
         except (ConnectionFailed, HaNotAvailable, RequestTimeout) as error:
             self.routes.renew(queue.topic)
             if len(places) == 1 or (isinstance(error, RequestTimeout) and not self._anywhere):
@@ -216,7 +222,7 @@ class Receiving:
             leader = self.routes.leader(queue.broker_name)
             try:
                 calling = call(route.address_of(queue.broker_name))
-                return await (self._leaders.call(queue, leader, calling) if leader.epoch else calling)
+                return await self._leaders.call(queue, leader, calling)
             except (HaNotAvailable, *LOST) as error:
                 self.routes.renew(message.topic)
                 others = [address for name, address in sorted(route.addresses.items()) if name != queue.broker_name]

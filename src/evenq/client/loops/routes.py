@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,8 +35,14 @@ NO_LEADER = RouteLeader("", 0)
 class RouteBook:
     """Belongs to one client and its loop."""
 
-    def __init__(self, calls: RouteCalls, clock: Clock, *, refresh_ms: int) -> None:
+    def __init__(
+        self, calls: RouteCalls, clock: Clock, *, refresh_ms: int, on_moved: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_moved` is called in the loop when a route named another leader of a broker that has copies."""
         self._calls = calls
+        self._on_moved = on_moved
+        self._moved = asyncio.Event()
+        """Set, and replaced, with each new leader."""
         self._clock = clock
         self._refresh_ms = refresh_ms
         self._routes: dict[str, Route] = {}
@@ -67,6 +73,10 @@ class RouteBook:
         if route is None or fetched_ms is None or self._clock.monotonic_ms() - fetched_ms > self._refresh_ms:
             return None
         return route
+
+    def age_ms(self, topic: str) -> int:
+        """How long ago the topic's route was asked for last, whatever came of it."""
+        return self._clock.monotonic_ms() - self._fetched_ms.get(topic, 0)
 
     def known(self, topic: str) -> bool:
         """True if there is a route for it, however old."""
@@ -113,6 +123,13 @@ class RouteBook:
         """Who leads a broker that has copies, by the last route that named it; epoch 0: it has none."""
         return self._leaders.get(broker_name, NO_LEADER)
 
+    async def leader_moved(self, *, within_ms: int) -> None:
+        """Wait until a route names another leader of any broker, or this time has passed."""
+        moved = self._moved
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_ms / 1_000):
+                await moved.wait()
+
     async def fresh(self, topic: str) -> Route:
         """Ask now. A failure gives the cached route, if there is one."""
         try:
@@ -124,8 +141,12 @@ class RouteBook:
             log.info("topic %s: keeping the known route: %s", topic, error)
             return known
 
-    async def look(self, topic: str) -> None:
-        """Ask now, for callers that ask repeatedly; a failure changes nothing."""
+    async def look(self, topic: str, *, elsewhere: bool) -> None:
+        """Ask now, for callers that ask repeatedly; a failure changes nothing. `elsewhere`: at another access point, if
+        there are several. A leader that is cut off from the other copies goes on saying that it leads.
+        """
+        if elsewhere:
+            self._calls.turn_away()
         with suppress(Error):
             await asyncio.shield(self._fetch(topic))
 
@@ -181,8 +202,27 @@ class RouteBook:
         route = self._routes[topic] = task.result()
         self._met.update(route.addresses)
         self._followers.update(route.followers)
-        self._leaders.update({name: route.leader_of(name) for name in route.epochs})
+        leaders = {name: route.leader_of(name) for name in route.epochs}
+        moved = {name: new for name, new in leaders.items() if name in self._leaders and self._leaders[name] != new}
+        self._leaders.update(leaders)
         self._fetched_ms[topic] = self._clock.monotonic_ms()
+        if moved:
+            self._follow(moved)
+
+    def _follow(self, moved: Mapping[str, RouteLeader]) -> None:
+        """A broker is led by the same copy for all its topics."""
+        for topic, route in self._routes.items():
+            newer = {name: to for name, to in moved.items() if 0 < route.epochs.get(name, 0) < to.epoch}
+            if newer:
+                self._led_ms[topic] = self._clock.monotonic_ms()
+                self._routes[topic] = replace(
+                    route,
+                    addresses={**route.addresses, **{name: leader.address for name, leader in newer.items()}},
+                    epochs={**route.epochs, **{name: leader.epoch for name, leader in newer.items()}},
+                )
+        self._moved.set()
+        self._moved = asyncio.Event()
+        self._on_moved()
 
     def _newer(self, route: Route) -> Route:
         """The answered route; with the known leaders where it names older ones."""

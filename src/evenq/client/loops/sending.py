@@ -369,7 +369,7 @@ class Sending:
         ]
         timeout_ms = max(1, min(self._options.timeout_ms, left_ms))
         publishing = self._calls.publish(address, lane.queue, contents, timeout_ms=timeout_ms, apart=lane.apart)
-        stored = await (self._leaders.call(lane.queue, leader, publishing) if leader.epoch else publishing)
+        stored = await self._leaders.call(lane.queue, leader, publishing)
         if len(stored.offsets) != len(contents):
             raise InternalError(f"{address} answered {len(contents)} messages with {len(stored.offsets)} offsets")
         return stored

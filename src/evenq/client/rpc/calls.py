@@ -207,6 +207,9 @@ class Calls:
         if self._endpoints[self._turn] == target:
             self._turn = (self._turn + 1) % len(self._endpoints)
 
+    def turn_away(self) -> None:
+        self._pass_over(self._endpoints[self._turn])
+
     @property
     def access_point(self) -> str:
         """The one that is called now, `host:port`."""

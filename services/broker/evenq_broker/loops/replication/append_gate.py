@@ -1,4 +1,6 @@
-"""Whether a leader's store takes appends: as the core says, and not while a hand-over is about to begin."""
+"""Whether a leader's store takes appends: as the core says, and neither while a hand-over is about to begin nor while
+nothing can be confirmed.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,21 @@ class AppendGate:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._settling = False
+        self.isolation = ""
+        """Why nothing can be confirmed; empty: nothing hinders."""
 
     def look(self, store: MessageStore | None) -> None:
         """Refuse appends, or take them again."""
+        if store is not None:
+            reason = self._reason()
+            store.refuse(HaNotAvailable(f"nothing is taken now: {reason}; try again") if reason else None)
+
+    def _reason(self) -> str:
         replica = self._replica
-        if store is None:
-            return
         if replica.may_append() and not self._settling:
-            store.refuse(None)
-            return
-        record = replica.record
-        have = replica.copies()
-        least = 0 if record is None else record.min_isr
-        reason = "the broker hands over to another one" if have >= least else f"{have} of {least} copies are in sync"
-        store.refuse(HaNotAvailable(f"nothing is taken now: {reason}; try again"))
+            return self.isolation
+        have, least = replica.copies(), 0 if replica.record is None else replica.record.min_isr
+        return "the broker hands over to another one" if have >= least else f"{have} of {least} copies are in sync"
 
     async def settle(self, store: MessageStore | None, within_ms: int) -> None:
         """Refuse appends until `settled`, and wait until those before have their outcome, `within_ms` at most (decision

@@ -278,6 +278,15 @@ class ReplicaLog:
             raise StoreError("the log changes its owner just now; try again")
         await owner.rewrite(start, data)
 
+    @property
+    def isolation(self) -> str:
+        """See AppendGate; `look` acts by it."""
+        return self._gate.isolation
+
+    @isolation.setter
+    def isolation(self, reason: str) -> None:
+        self._gate.isolation = reason
+
     def look(self) -> None:
         """Refuse appends, or take them again, as the core says now; readers look what is committed."""
         self.reads.changed()

@@ -11,13 +11,14 @@ import pytest
 from evenq.client.core.calls import Pulled
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.route import Route
+from evenq.client.loops.leader_watch import LeaderWatch
 from evenq.client.loops.pulling import LEADERLESS_MAX_MS, Pulling
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
 from evenq.errors import ConnectionFailed, Error, HaNotAvailable, IllegalOffset, TopicNotFound
 from evenq.model import NO_GENERATION, FilterExpression, MessageQueue, QueueOffset
-from evenq.runtime.clock import FakeClock
+from evenq.runtime.clock import FakeClock, SystemClock
 
 QUEUE = MessageQueue("t", "b", 0)
 
@@ -27,6 +28,9 @@ class Calls:
 
     def __init__(self, epochs: dict[str, int]) -> None:
         self.route = Route(topic="t", writable=(), readable=(QUEUE,), addresses={"b": "b:1"}, epochs=epochs)
+
+    def turn_away(self) -> None:
+        pass
 
     async def query_route(self, _topic: str) -> Route:
         return self.route
@@ -43,10 +47,12 @@ def test_a_broker_group_is_asked_again_soon_and_a_broker_alone_more_and_more_sel
 
     async def story() -> None:
         calls, clock = Calls(epochs), FakeClock()
+        routes = RouteBook(calls, clock, refresh_ms=30_000)
         pulling = Pulling(
             ProcessQueue(QUEUE, QueueOffset(0), now_ms=0),
             calls=calls,  # type: ignore[arg-type]  # what a pull needs of them
-            routes=RouteBook(calls, clock, refresh_ms=30_000),
+            routes=routes,
+            leaders=LeaderWatch(routes, clock, random.Random(1)),
             clock=clock,
             rng=random.Random(1),
             group="g",
@@ -74,6 +80,9 @@ class Copies:
         self.answers, self.asked = answers, list[str]()
         self.leader = "leader"
 
+    def turn_away(self) -> None:
+        pass
+
     async def query_route(self, _topic: str) -> Route:
         return Route(
             topic="t", writable=(), readable=(QUEUE,), addresses={"b": self.leader} if self.leader else {},
@@ -91,10 +100,12 @@ class Copies:
 
 
 def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> Pulling:
+    routes = RouteBook(copies, clock, refresh_ms=30_000)
     return Pulling(
         ProcessQueue(QUEUE, QueueOffset(at), now_ms=0),
         calls=copies,  # type: ignore[arg-type]  # what a pull needs of them
-        routes=RouteBook(copies, clock, refresh_ms=30_000),
+        routes=routes,
+        leaders=LeaderWatch(routes, clock, random.Random(1)),
         clock=clock,
         rng=random.Random(1),
         group="g",
@@ -183,5 +194,62 @@ def test_a_reader_that_is_far_behind_goes_to_a_follower_and_back() -> None:
             await pulling._once()
         assert copies.asked == ["leader", "one", "leader"], "an empty answer: the follower has no more"
         assert pulling.process.next == 31
+
+    asyncio.run(story())
+
+
+class Moving:
+    """A leader that is silent from the first pull on, and its successor."""
+
+    def __init__(self) -> None:
+        self.asked, self.epoch = list[str](), 7
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, _topic: str) -> Route:
+        return Route(
+            topic="t", writable=(), readable=(QUEUE,), addresses={"b": f"led-in-{self.epoch}"}, epochs={"b": self.epoch}
+        )
+
+    async def pull(self, address: str, *_: Any, **__: Any) -> Pulled:
+        self.asked.append(address)
+        if address == "led-in-7":
+            await asyncio.sleep(30)
+        return Pulled((), 20)
+
+
+def test_a_pull_at_a_silent_leader_goes_on_at_the_next_one_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that vanishes ends no connection; its clients would wait for their own TCP, ten seconds."""
+    monkeypatch.setattr("evenq.client.loops.leader_watch.PARKED_MS", 20)
+
+    async def story() -> None:
+        calls, clock = Moving(), SystemClock()
+        troubles = Troubles(clock, who="group g")
+        routes = RouteBook(calls, clock, refresh_ms=30_000)
+        pulling = Pulling(
+            ProcessQueue(QUEUE, QueueOffset(0), now_ms=0),
+            calls=calls,  # type: ignore[arg-type]  # what a pull needs of them
+            routes=routes,
+            leaders=LeaderWatch(routes, clock, random.Random(1)),
+            clock=clock,
+            rng=random.Random(1),
+            group="g",
+            options=PushOptions(),
+            expression=FilterExpression("*"),
+            generation=lambda: NO_GENERATION,
+            limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
+            committed=lambda: 0,
+            arrived=lambda _: None,
+            fenced=lambda: None,
+            owner=True,
+            troubles=troubles,
+        )
+        asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 8))
+        assert await asyncio.wait_for(pulling._once(), 5) == 0
+        await asyncio.wait_for(pulling._once(), 5)
+        assert calls.asked == ["led-in-7", "led-in-8"]
+        assert pulling.process.next == 20
+        await routes.close()
 
     asyncio.run(story())

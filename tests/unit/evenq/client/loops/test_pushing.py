@@ -101,6 +101,9 @@ class Calls:
         if self.broker.fail.get(call):
             raise self.broker.fail[call].pop(0)
 
+    def turn_away(self) -> None:
+        pass
+
     async def query_route(self, topic: str) -> Route:
         if topic != "t":
             raise TopicNotFound(topic)

@@ -22,7 +22,7 @@ from evenq.errors import (
     RequestTimeout,
 )
 from evenq.model import FilterExpression, MessageQueue, QueueOffset, ReceivedMessage
-from evenq.runtime.clock import FakeClock
+from evenq.runtime.clock import FakeClock, SystemClock
 
 QUEUES = (MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0))
 
@@ -45,6 +45,9 @@ class Calls:
         self.together: list[int] = []
         self.expired: set[str] = set()
         self.has: dict[str, ReceivedMessage] = {}
+
+    def turn_away(self) -> None:
+        pass
 
     async def query_route(self, topic: str) -> Route:
         return Route(topic=topic, writable=QUEUES, readable=QUEUES, addresses={"a": "a:1", "b": "b:1"})
@@ -166,6 +169,9 @@ class MovingCalls(Calls):
         self.tries: list[str] = []
         self.named = True
 
+    def turn_away(self) -> None:
+        pass
+
     async def query_route(self, topic: str) -> Route:
         moved = len(self.tries) >= self.moves_after
         addresses = {"a": "next:1" if moved else "old:1"} if self.named or moved else {}
@@ -257,3 +263,44 @@ def test_what_no_other_leader_would_change_is_raised_at_once() -> None:
             assert made[-1].tries == ["old:1"]
 
         play_move(story, calls_of)
+
+
+class Silent(Calls):
+    """A leader that answers no receive any more, and its successor."""
+
+    epoch = 1
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, topic: str) -> Route:
+        queue = MessageQueue("t", "a", 0)
+        return Route(
+            topic=topic, writable=(queue,), readable=(queue,), addresses={"a": f"copy-{self.epoch}:1"},
+            epochs={"a": self.epoch},
+        )  # fmt: skip
+
+    async def receive(self, address: str, *_: Any, **__: Any) -> list[ReceivedMessage]:
+        self.asked.append(address)
+        if address == "copy-1:1":
+            await asyncio.sleep(30)
+        return [message("a")]
+
+
+def test_a_receive_at_a_silent_leader_goes_on_at_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenq.client.loops.leader_watch.PARKED_MS", 20)
+    monkeypatch.setattr("evenq.client.loops.receiving.PARKED_MS", 20)
+
+    async def story() -> None:
+        calls = Silent(FakeClock())
+        receiving = Receiving(
+            calls,  # type: ignore[arg-type]  # the part of SimpleCalls that it uses
+            group="g", subscriptions={"t": FilterExpression()}, clock=SystemClock(), rng=random.Random(1),
+            options=SimpleOptions(),
+        )  # fmt: skip
+        asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 2))
+        assert await asyncio.wait_for(receiving.receive(1, 1_000, 15_000), 5) == [message("a")]
+        assert calls.asked == ["copy-1:1", "copy-2:1"]
+        await receiving.routes.close()
+
+    asyncio.run(story())

@@ -127,3 +127,22 @@ def test_the_last_leader_of_a_broker_with_copies_is_known_while_no_route_names_i
         assert book.leader("c").epoch == 0
 
     asyncio.run(story())
+
+
+def test_a_new_leader_is_followed_in_the_routes_of_all_topics_and_said_once() -> None:
+    """A retry topic is asked for every 30 s only: its route must not send its readers back to the old leader."""
+
+    async def story() -> None:
+        calls, clock, moves = Calls(), FakeClock(), list[str]()
+        book = RouteBook(calls, clock, refresh_ms=30_000, on_moved=lambda: moves.append("moved"))
+        calls.epoch = 3
+        await book.get("t")
+        await book.fresh("retry")
+        calls.epoch = 4
+        led = await book.fresh("t")
+        assert (await book.get("retry")).leader_of("b") == led.leader_of("b") == book.leader("b")
+        assert moves == ["moved", "moved"], "the fake broker has another address in each answer"
+        calls.epoch = 3
+        assert (await book.fresh("retry")).leader_of("b") == led.leader_of("b"), "an older answer that came late"
+
+    asyncio.run(story())

@@ -61,6 +61,21 @@ def test_appends_are_taken_as_the_core_says_and_the_refusal_says_why() -> None:
     assert store.refusal is None
 
 
+def test_while_nothing_can_be_confirmed_nothing_is_taken_and_the_core_is_heard_first() -> None:
+    core: Any = Core()
+    store: Any = Store()
+    gate = AppendGate(core)
+    gate.isolation = "copy 1 does not answer"
+    gate.look(store)
+    assert "copy 1 does not answer" in said(store)
+    core.takes = False
+    gate.look(store)
+    assert "hands over" in said(store)
+    core.takes, gate.isolation = True, ""
+    gate.look(store)
+    assert store.refusal is None
+
+
 def test_nothing_is_taken_from_the_begin_of_settling_to_its_end_whatever_the_core_says_meanwhile() -> None:
     async def story() -> None:
         core: Any = Core()

@@ -1,0 +1,60 @@
+"""Notices that a leader can have nothing confirmed: a copy in sync does not answer, and the record's place does not.
+
+Only a write of the group record takes such a copy out of the set. So until one of both answers no append is
+acknowledged here, and another copy may lead already. Senders would wait for their own limits and know nothing then.
+When it has lasted for `suspect_ms`, new appends are refused before they are stored, and the broker is not ready, so
+load balancers lead clients elsewhere. Refusing is always safe. Run by `replicated_app`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from evenq.runtime.clock import Clock
+from evenq_broker.loops.replication.replica_driver import ReplicaDriver
+from evenq_broker.loops.replication.replica_log import ReplicaLog
+
+__all__ = ["watch_isolation"]
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 500
+
+
+async def watch_isolation(
+    driver: ReplicaDriver, replica_log: ReplicaLog, *, own_id: int, after_ms: int, clock: Clock, group: str
+) -> None:
+    """For as long as the broker lives. `group`: the broker's name, for log lines."""
+    since_ms: int | None = None
+    while True:
+        silent, now_ms = _silent(driver, own_id), clock.monotonic_ms()
+        since_ms = None if not silent else since_ms if since_ms is not None else now_ms
+        lasts = since_ms is not None and now_ms - since_ms >= after_ms
+        if lasts is not bool(replica_log.isolation):
+            replica_log.isolation = _reason(silent) if lasts else ""
+            if lasts:
+                log.warning(
+                    "replica %s: messages are refused: %s. It goes on when they answer", group, replica_log.isolation,
+                    extra={"broker": group, "copies": sorted(silent)},
+                )  # fmt: skip
+            else:
+                log.info("replica %s: this leader is isolated no more", group, extra={"broker": group})
+            replica_log.look()
+        await clock.sleep_ms(LOOK_MS)
+
+
+def _silent(driver: ReplicaDriver, own_id: int) -> set[int]:
+    """Copies without whose answer nothing is confirmed, and which no write of the record takes out of the set now."""
+    record = driver.replica.record
+    if not driver.leads or driver.reaches_record or record is None:
+        return set()
+    return {pair.broker_id for pair in record.isr} - {own_id} - driver.peers.connected
+
+
+def _reason(silent: set[int]) -> str:
+    copies = " and ".join(f"copy {number}" for number in sorted(silent))
+    answer = "do not answer" if len(silent) > 1 else "does not answer"
+    return (
+        f"{copies} {answer}, nor does the place of the group record, so nothing can be confirmed here; "
+        "another copy may lead by now"
+    )

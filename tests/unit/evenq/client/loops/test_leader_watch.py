@@ -1,0 +1,131 @@
+"""Calls to a leader that is gone without a word are given up once another one leads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from evenq.client.core.route import Route
+from evenq.client.loops import leader_watch
+from evenq.client.loops.leader_watch import LeaderMoved, LeaderWatch
+from evenq.client.loops.routes import RouteBook
+from evenq.model import MessageQueue
+from evenq.runtime.clock import SystemClock
+
+QUEUE, OTHER = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
+PARKED_S = 0.04
+
+
+class Calls:
+    """A group whose leader changes when a test says so."""
+
+    def __init__(self) -> None:
+        self.epoch, self.questions = 1, 0
+
+    def turn_away(self) -> None:
+        pass
+
+    async def query_route(self, topic: str) -> Route:
+        self.questions += 1
+        return Route(
+            topic=topic, writable=(), readable=(QUEUE, OTHER), addresses={"b": f"copy-{self.epoch}:1"},
+            epochs={"b": self.epoch} if self.epoch else {},
+        )  # fmt: skip
+
+
+async def silence() -> str:
+    await asyncio.sleep(30)
+    return "never"
+
+
+@pytest.fixture
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[Calls, RouteBook, LeaderWatch], Awaitable[None]]], None]:
+    monkeypatch.setattr(leader_watch, "PARKED_MS", int(PARKED_S * 1_000))
+
+    def playing(story: Callable[[Calls, RouteBook, LeaderWatch], Awaitable[None]]) -> None:
+        async def body() -> None:
+            calls, clock = Calls(), SystemClock()
+            book = RouteBook(calls, clock, refresh_ms=30_000)
+            watch = LeaderWatch(book, clock, random.Random(1))
+            await asyncio.wait_for(story(calls, book, watch), 20)
+            await watch.close()
+            await book.close()
+
+        asyncio.run(body())
+
+    return playing
+
+
+def test_who_waits_for_messages_at_a_lost_leader_goes_to_the_next_one(play) -> None:  # type: ignore[no-untyped-def]
+    async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
+        route = await book.get("t")
+        polls = [
+            asyncio.ensure_future(watch.long_poll(queue, route.leader_of("b"), silence())) for queue in (QUEUE, OTHER)
+        ]
+        await asyncio.sleep(5 * PARKED_S)
+        assert not any(poll.done() for poll in polls)
+        assert 2 <= calls.questions <= 7, "one question serves both queues"
+        calls.epoch = 2
+        for poll in polls:
+            with pytest.raises(LeaderMoved, match="copy-1:1"):
+                await poll
+
+    play(story)
+
+
+def test_what_another_call_hears_of_a_new_leader_ends_a_long_poll_at_once(play) -> None:  # type: ignore[no-untyped-def]
+    async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
+        watch._parked_ms = lambda: 60_000  # it asks no question itself
+        route = await book.get("t")
+        poll = asyncio.ensure_future(watch.long_poll(QUEUE, route.leader_of("b"), silence()))
+        await asyncio.sleep(3 * PARKED_S)
+        assert calls.questions == 1
+        calls.epoch = 2
+        await book.get("another topic")
+        with pytest.raises(LeaderMoved):
+            await asyncio.wait_for(poll, 2)
+        assert (await book.get("t")).addresses == {"b": "copy-2:1"}
+        assert calls.questions == 2
+
+    play(story)
+
+
+def test_a_broker_alone_is_waited_for_without_questions(play) -> None:  # type: ignore[no-untyped-def]
+    async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
+        calls.epoch = 0
+        route = await book.get("t")
+        poll = asyncio.ensure_future(watch.long_poll(QUEUE, route.leader_of("b"), silence()))
+        await asyncio.sleep(4 * PARKED_S)
+        assert not poll.done()
+        assert calls.questions == 1
+        poll.cancel()
+        with suppress(asyncio.CancelledError):
+            await poll
+
+    play(story)
+
+
+def test_an_answer_is_an_answer_and_a_caller_that_leaves_leaves_nothing_behind(play) -> None:  # type: ignore[no-untyped-def]
+    async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
+        async def late() -> str:
+            await asyncio.sleep(3 * PARKED_S)
+            return "messages"
+
+        route = await book.get("t")
+        assert await watch.long_poll(QUEUE, route.leader_of("b"), late()) == "messages"
+        poll = asyncio.ensure_future(watch.long_poll(QUEUE, route.leader_of("b"), silence()))
+        await asyncio.sleep(3 * PARKED_S)
+        poll.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await poll
+        asked = calls.questions
+        await asyncio.sleep(4 * PARKED_S)
+        assert calls.questions == asked
+
+    play(story)
