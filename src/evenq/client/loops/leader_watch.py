@@ -128,13 +128,11 @@ class LeaderWatch:
             pass
 
     async def _seldom(self, queue: MessageQueue, leader: RouteLeader) -> None:
-        elsewhere = False
         while not self._is_over(queue, leader):
             pause_ms = max(PARKED_MS, self._parked_ms())
             left_ms = pause_ms - self._routes.age_ms(queue.topic)
             if left_ms <= 0:  # all queues of a topic wait at the same time, and one question serves them all
-                await self._routes.look(queue.topic, elsewhere=elsewhere)
-                elsewhere = True
+                await self._routes.look(queue.topic, elsewhere=True)
             else:
                 await self._routes.leader_moved(within_ms=left_ms + self._rng.randrange(1 + pause_ms // 8))
 

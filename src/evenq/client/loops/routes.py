@@ -64,7 +64,7 @@ class RouteBook:
         """The cached route; an old one is refreshed behind the caller's back."""
         route = self._routes.get(topic)
         if route is not None and self._clock.monotonic_ms() - self._fetched_ms[topic] > self._refresh_ms:
-            self.renew(topic)
+            self._fetch(topic)
         return route
 
     def fresh_one(self, topic: str) -> Route | None:
@@ -150,9 +150,14 @@ class RouteBook:
         with suppress(Error):
             await asyncio.shield(self._fetch(topic))
 
-    def renew(self, topic: str) -> None:
-        """Ask in the background."""
-        self._fetch(topic)
+    def renew(self, topic: str, then: Callable[[], None] | None = None) -> None:
+        """Ask in the background because a call failed, as `look` does `elsewhere`; `then` is called behind it."""
+        if topic not in self._fetches:
+            self._calls.turn_away()
+        if then is None:
+            self._fetch(topic)
+        else:
+            self.changed(topic, then)
 
     def changed(self, topic: str, then: Callable[[], None]) -> None:
         """Somebody says that the route is another one: ask again, also behind a question that is under way, whose

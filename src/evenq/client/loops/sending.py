@@ -177,8 +177,8 @@ class Sending:
         return await self._first_route.get(topic, is_wanted=lambda: self._clock.monotonic_ms() < until_ms)
 
     def route_changed(self, topic: str, then: Callable[[], None]) -> None:
-        """Ask for the topic's route; `then` is called after the answer."""
-        self._routes.changed(topic, then)
+        """A call failed: ask for the topic's route; `then` is called after the answer."""
+        self._routes.renew(topic, then)
 
     async def close(self) -> None:
         """End what runs; unsettled messages fail."""

@@ -39,6 +39,9 @@ class Wire:
         self.meanwhile()
         return self.answer
 
+    def turn_away(self) -> None:
+        pass
+
     async def query_route(self, topic: str) -> Route:
         if topic == RETRY:
             raise TopicNotFound("not yet")

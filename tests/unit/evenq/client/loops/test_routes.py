@@ -14,9 +14,12 @@ from evenq.runtime.clock import FakeClock
 
 class Calls:
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.turned = 0
         self.failure: Exception | None = None
         self.epoch = 0
+
+    def turn_away(self) -> None:
+        self.turned += 1
 
     async def query_route(self, topic: str) -> Route:
         self.count += 1
@@ -144,5 +147,29 @@ def test_a_new_leader_is_followed_in_the_routes_of_all_topics_and_said_once() ->
         assert moves == ["moved", "moved"], "the fake broker has another address in each answer"
         calls.epoch = 3
         assert (await book.fresh("retry")).leader_of("b") == led.leader_of("b"), "an older answer that came late"
+
+    asyncio.run(story())
+
+
+def test_who_asks_because_a_call_failed_asks_elsewhere_and_an_old_route_is_asked_for_where_it_came_from() -> None:
+    """A leader that is cut off from the other copies goes on saying that it leads."""
+
+    async def story() -> None:
+        calls, clock, heard = Calls(), FakeClock(), list[str]()
+        book = RouteBook(calls, clock, refresh_ms=30_000)
+        await book.get("t")
+        await clock.advance(30_001)
+        book.peek("t")
+        await clock.advance(0)
+        assert (calls.count, calls.turned) == (2, 0)
+        book.renew("t")
+        book.renew("t")
+        await clock.advance(0)
+        assert (calls.count, calls.turned) == (3, 1), "one question for both"
+        book.renew("t", lambda: heard.append("answered"))
+        await clock.advance(0)
+        assert (calls.turned, heard) == (2, ["answered"])
+        await book.look("t", elsewhere=False)
+        assert calls.turned == 2
 
     asyncio.run(story())

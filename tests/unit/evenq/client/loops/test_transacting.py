@@ -45,6 +45,9 @@ class Calls:
         """Answered when the test says so."""
         self.renewals.append(then)
 
+    def turn_away(self) -> None:
+        pass
+
     async def query_route(self, topic: str) -> Route:
         if topic == "missing":
             raise TopicNotFound("no such topic")

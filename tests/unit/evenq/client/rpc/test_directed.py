@@ -40,6 +40,21 @@ def test_the_header_names_the_broker_and_the_address_loses_it() -> None:
     asyncio.run(story())
 
 
+def test_a_client_may_turn_away_from_an_access_point_that_answers() -> None:
+    async def story() -> None:
+        net: Any = Net()
+        calls = Calls(net, endpoint="one:1;two:2;three:3", client_id="c")
+        for _ in range(4):
+            await calls.at_access_point("/m", b"")
+            calls.turn_away()
+        assert [address for address, _ in net.seen] == ["one:1", "two:2", "three:3", "one:1"]
+        only = Calls(net, endpoint="one:1", client_id="c")
+        only.turn_away()
+        assert only.access_point == "one:1"
+
+    asyncio.run(story())
+
+
 def test_calls_that_run_at_once_all_leave_a_silent_access_point() -> None:
     """Each passes over the silent one for itself: two of them do not move each other back to it."""
 
