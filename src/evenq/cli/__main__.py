@@ -90,7 +90,7 @@ def _sentence(error: Error, options: argparse.Namespace) -> str:
                 f"no server answers at {options.endpoint}; start one with `evenq up`, or name another with "
                 f"--endpoint HOST:PORT{getattr(options, 'silent_hint', '')}"
             )
-    if isinstance(error, Unauthorized):
+    if isinstance(error, Unauthorized) and "x-mq-date-time" not in error.message:  # that is about a clock
         return (
             f"{error}: --credentials FILE names a file with both, or set EVENQ_ACCESS_KEY and EVENQ_SECRET_KEY, or "
             "EVENQ_CREDENTIALS to the file's path"

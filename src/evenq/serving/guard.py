@@ -24,7 +24,7 @@ from evenq.serving.owners import ClientOwners
 from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
 from evenq.serving.rpc import CallKind as RpcKind
 from evenq.serving.users import User, UserResource, Users
-from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, fits, moment_ms, read_claim
+from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, date_time, fits, moment_ms, read_claim
 
 __all__ = ["Guard"]
 
@@ -134,8 +134,8 @@ class Guard:
         if self._skew_ms and not self._fresh(proof):
             self._log_refusal(proof.user.name, context, Unauthorized.code)
             raise Unauthorized(
-                f"x-mq-date-time is {date}, more than {self._skew_ms} ms from the server's clock in every time zone; "
-                "set the client's clock"
+                f"the call is dated {date} (x-mq-date-time), and it is {date_time(self._clock.now_ms())} by this server's "
+                f"clock, more than {self._skew_ms} ms apart in every time zone: set the clock that is wrong"
             )
         context.caller = proof.user
         return proof.user
