@@ -134,7 +134,7 @@ class Guard:
         if self._skew_ms and not self._fresh(proof):
             self._log_refusal(proof.user.name, context, Unauthorized.code)
             raise Unauthorized(
-                f"the call is dated {date} (x-mq-date-time), and it is {date_time(self._clock.now_ms())} by this server's "
+                f"the call is dated {date} (x-mq-date-time), it is {date_time(self._clock.now_ms())} by this server's "
                 f"clock, more than {self._skew_ms} ms apart in every time zone: set the clock that is wrong"
             )
         context.caller = proof.user

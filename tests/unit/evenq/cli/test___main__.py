@@ -93,7 +93,7 @@ def test_a_server_that_wants_a_signature_is_told_with_the_ways_to_give_keys(monk
 
 
 def test_who_is_refused_for_a_clock_is_not_told_of_keys(monkeypatch, capsys):
-    wrong = Unauthorized("the call is dated 1 (x-mq-date-time), and it is 2 by this server's clock")
+    wrong = Unauthorized("the call is dated 1 (x-mq-date-time), it is 2 by this server's clock")
     with_command(monkeypatch, raising(wrong), endpoint="x:1")
     assert cli.main([]) == 1
     assert "--credentials" not in capsys.readouterr().err
