@@ -277,6 +277,16 @@ class Leader(Follower):
         self.heard = {id_: ms for id_, ms in self.heard.items() if self._is_of_group(id_)}
         self.asked = {id_: envelope for id_, envelope in self.asked.items() if self._is_of_group(id_)}
 
+    def _forget_replaced(self, before: tuple[Pair, ...]) -> None:
+        """R10: the store that another one of its broker took the place of is gone. What it confirmed stays true, but in
+        a group that writes nothing it would be reason enough to take it back, in turns with the new one for ever.
+        """
+        view = self._view()
+        brokers = {pair.broker_id for pair in view}
+        gone = {pair for pair in before if pair not in view and pair.broker_id in brokers}
+        if gone:
+            self.acks = {pair: end for pair, end in self.acks.items() if pair not in gone}
+
     def _upkeep(self, now_ms: int) -> list[Action]:
         self.silent = silent = self._silent(now_ms)
         for wish in self.changes(silent):

@@ -158,6 +158,7 @@ class Replica(Leader):
             if record.version == self.seen.record.version:
                 self._read_again(now_ms)
             return []
+        before = self._view()
         self.seen, self.remembered, self.again_ms = seen, None, NEVER
         self.changed_ms = self.read_ms = self.sign_ms = now_ms
         cas = self.cas
@@ -167,6 +168,7 @@ class Replica(Leader):
             return self._enter_epoch(record)
         if self.role in LEADING:
             self._forget_strangers()
+            self._forget_replaced(before)
             return self._advance()
         if self.role is Role.FENCED and not self.persisting:
             return self._follow()

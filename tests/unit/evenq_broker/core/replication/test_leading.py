@@ -113,6 +113,31 @@ def test_a_replaced_store_is_swapped_for_the_old_one_and_the_old_one_no_longer_c
     assert one.changes(frozenset())[0] == (*PAIRS[:2], NEW)
 
 
+def test_a_store_that_was_replaced_in_an_idle_group_does_not_come_back() -> None:
+    """It confirmed all that there is before its disk was lost, and its broker is heard: the two took turns for ever."""
+    one = ready()
+    confirm(one, 2, 10, store_id=NEW.store_id)
+    (call,) = only(one.tick(100), CompareAndSet)
+    assert call.proposed.isr == (*PAIRS[:2], NEW)
+    one.cas_done(call.number, Seen(call.proposed, "3"), 100)
+    for now_ms in range(150, 30_000, 50):
+        confirm(one, 1, 10, now_ms=now_ms)
+        confirm(one, 2, 10, now_ms=now_ms, store_id=NEW.store_id)
+        for call in only(one.tick(now_ms), CompareAndSet):
+            assert call.proposed.isr == (*PAIRS[:2], NEW), "nothing but signs of life"
+            one.cas_done(call.number, Seen(call.proposed, str(now_ms)), now_ms)
+
+
+def test_the_disk_that_was_replaced_may_be_put_back() -> None:
+    one = ready()
+    confirm(one, 2, 10, store_id=NEW.store_id)
+    (call,) = only(one.tick(100), CompareAndSet)
+    one.cas_done(call.number, Seen(call.proposed, "3"), 100)
+    confirm(one, 2, 10, now_ms=200)
+    (call,) = only(one.tick(200), CompareAndSet)
+    assert call.proposed.isr == PAIRS
+
+
 def test_a_silent_follower_leaves_the_in_sync_set_after_three_seconds_and_comes_back() -> None:
     one = ready()
     one.tick(0)
