@@ -152,7 +152,9 @@ class Recovery:
         else:
             self.rebuilt = bool(self._starts)
             if self.rebuilt:
-                log.warning(
+                # A folder whose checkpoint vouches for no queue never had files of them: a copy that only followed.
+                log.log(
+                    logging.WARNING if known else logging.INFO,
                     "rebuilding the consume queues from the log, from offset %d on", self.log_start,
                     extra={"log_start": self.log_start},
                 )  # fmt: skip

@@ -64,5 +64,7 @@ def parsed_record(text: str | bytes, place: str) -> tuple[GroupRecord, Mapping[s
     try:
         fields = json.loads(text)
     except ValueError as error:
-        raise RecordRefused(f"{place} is no JSON: {error}") from error
+        raise RecordRefused(
+            f"{place} is no JSON: {error}; something else wrote it: put the record back (runbook GroupRecordAway)"
+        ) from error
     return record_of(fields), fields

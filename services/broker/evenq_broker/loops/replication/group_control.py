@@ -90,9 +90,14 @@ class ReplicaControl:
         finally:
             self._moving = False
         if handed.leader in {NO_LEADER, own}:
+            why = (
+                "Its log says why; try another copy with --to"
+                if self._driver.reaches_record
+                else "No copy can: the place of the group record does not answer; try again when it does"
+            )
             raise PreconditionFailed(
                 f"copy {target} of broker group {self._name} did not take over within {HAND_OVER_MS} ms, so copy {own} "
-                "leads on; nothing is lost. Its log says why; try another copy with --to"
+                f"leads on; nothing is lost. {why}"
             )
         return handed
 

@@ -221,6 +221,8 @@ class Journal:
         self._unsaved = False
         try:
             await self._store.save_snapshot(self._state())
+        except StoreFull as error:
+            log.warning("no snapshot at the end of this broker, the next start replays more of the log: %s", error)
         except Exception:
             log.exception("no snapshot at the end of this broker: the next start replays more of the log")
 

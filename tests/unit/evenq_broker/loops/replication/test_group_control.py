@@ -33,7 +33,7 @@ class Driver:
         self.watch.look({1, 2}, 0)
         self.asked: list[tuple[int, int]] = []
         self.result: HandedOver | None = None
-        self.writes = True
+        self.writes = self.reaches_record = True
         self.hold = asyncio.Event()
         self.hold.set()
 
@@ -125,6 +125,9 @@ def test_a_nominee_that_does_not_take_over_is_told_and_the_leader_leads_on() -> 
     driver.result = HandedOver(NO_LEADER, 1)
     text = refused(driver, 2, PreconditionFailed)
     assert f"copy 2 of broker group g did not take over within {HAND_OVER_MS} ms, so copy 0 leads on" in text
+    assert "try another copy with --to" in text
+    driver.reaches_record = False
+    assert "No copy can: the place of the group record does not answer" in refused(driver, 2, PreconditionFailed)
 
 
 def test_one_hand_over_at_a_time() -> None:
