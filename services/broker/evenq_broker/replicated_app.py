@@ -42,12 +42,10 @@ from evenq_broker.loops.coordinators.places import RecordPlace, forget_record, r
 from evenq_broker.loops.replication.follower_reads import FollowerReads
 from evenq_broker.loops.replication.group_control import ReplicaControl
 from evenq_broker.loops.replication.identity import ReplicaIdentity
-from evenq_broker.loops.replication.isolation import watch_isolation
 from evenq_broker.loops.replication.lite_sets import CopiedLiteSets
 from evenq_broker.loops.replication.peer_links import PeerLinks
 from evenq_broker.loops.replication.record_fetch import fetch_records
 from evenq_broker.loops.replication.record_repair import CommittedLog, RecordRepair
-from evenq_broker.loops.replication.relief import watch_room
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 from evenq_broker.loops.replication.shared_pieces import SharedPieces
@@ -59,6 +57,7 @@ from evenq_broker.loops.wire.replication import Opening
 from evenq_broker.metrics import constant_labels
 from evenq_broker.replica_config import MODES, readable_copies, replica_config, term_settings
 from evenq_broker.replica_sentences import copy_ends, unusable
+from evenq_broker.replica_watches import watches
 from evenq_broker.replication_metrics import replication_metrics
 from evenq_broker.rpc.delivery.follower_data import follower_rpcs
 from evenq_broker.rpc.replication.copies import copy_rpcs
@@ -217,17 +216,11 @@ class ReplicatedApp:
         assert runtime.failed is not None
         runtime.failed.add_done_callback(lambda failed: None if failed.cancelled() else driver.fail(failed.result()))
         driver.start()
-        watching_room = watch_room(
-            driver, self._log, self._control, options, segment_bytes=self._segment_bytes, blocks=disk.blocks,
-            clock=clock, group=settings.broker_name,
+        looks = watches(
+            settings, driver, self._log, self._control, options=options, segment_bytes=self._segment_bytes, disk=disk,
+            clock=clock,
         )  # fmt: skip
-        watching_isolation = watch_isolation(
-            driver, self._log, own_id=own_id, after_ms=settings.replication.suspect_ms, clock=clock,
-            group=settings.broker_name,
-        )  # fmt: skip
-        for loop in (
-            *self._log.spawned(), self._log.disk.watch(disk), watching_room, watching_isolation, self._lite_sets.tell(),
-        ):  # fmt: skip
+        for loop in (*self._log.spawned(), self._log.disk.watch(disk), *looks, self._lite_sets.tell()):
             task = spawn(loop, name="replica log")
             task.add_done_callback(self._ended)
             self._tasks.append(task)
@@ -468,7 +461,7 @@ class ReplicatedApp:
         if self._stopping:
             return "it stops"
         if self._term is not None:
-            isolation = "" if self._log is None else self._log.isolation
+            isolation = "" if self._log is None else self._log.gate.isolation
             return f"it refuses messages: {isolation}" if isolation else self._term.why_not_ready()
         if self.driver.leads:
             return "it begins to lead"

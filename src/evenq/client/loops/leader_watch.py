@@ -37,6 +37,9 @@ LOOK_GROWTH = 1.3
 QUIET_MS = 2_000
 PARKED_MS = 2_000
 """A call that waits for messages asks for the route this often at most."""
+PARTING_MS = 300
+"""A leader that hands over ends such a call itself, maybe with messages: it gets this time before the call is given up.
+"""
 ResultT = TypeVar("ResultT")
 
 
@@ -135,6 +138,7 @@ class LeaderWatch:
                 await self._routes.look(queue.topic, elsewhere=True)
             else:
                 await self._routes.leader_moved(within_ms=left_ms + self._rng.randrange(1 + pause_ms // 8))
+        await self._clock.sleep_ms(PARTING_MS)
 
     def _is_over(self, queue: MessageQueue, leader: RouteLeader) -> bool:
         route = self._routes.peek(queue.topic)

@@ -123,16 +123,9 @@ class Membership:
         self._calls = calls
         self._troubles = Troubles(clock, who=f"group {plan.group}", report=report)
         self.sessions = BrokerSessions(
-            calls,
-            clock=clock,
-            rng=rng,
-            join=self._introduction.join,
-            heard=self._heard,
-            broken=lambda _: self.ownership.wake(),
-            taken=self._taken,
-            suspected=self._relock,
-            troubles=self._troubles,
-        )
+            calls, clock=clock, rng=rng, join=self._introduction.join, heard=self._heard,
+            broken=lambda _: self.ownership.wake(), taken=self._taken, suspected=self._relock, troubles=self._troubles,
+        )  # fmt: skip
         self.sessions.joins = not plan.chosen
         self._assignment = AssignmentSource(
             calls=calls,

@@ -25,16 +25,17 @@ async def watch_isolation(
     driver: ReplicaDriver, replica_log: ReplicaLog, *, own_id: int, after_ms: int, clock: Clock, group: str
 ) -> None:
     """For as long as the broker lives. `group`: the broker's name, for log lines."""
+    gate = replica_log.gate
     since_ms: int | None = None
     while True:
         silent, now_ms = _silent(driver, own_id), clock.monotonic_ms()
         since_ms = None if not silent else since_ms if since_ms is not None else now_ms
         lasts = since_ms is not None and now_ms - since_ms >= after_ms
-        if lasts is not bool(replica_log.isolation):
-            replica_log.isolation = _reason(silent) if lasts else ""
+        if lasts is not bool(gate.isolation):
+            gate.isolation = _reason(silent) if lasts else ""
             if lasts:
                 log.warning(
-                    "replica %s: messages are refused: %s. It goes on when they answer", group, replica_log.isolation,
+                    "replica %s: messages are refused: %s. It goes on when they answer", group, gate.isolation,
                     extra={"broker": group, "copies": sorted(silent)},
                 )  # fmt: skip
             else:

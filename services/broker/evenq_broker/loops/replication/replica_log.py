@@ -104,7 +104,7 @@ class ReplicaLog:
         self._sync_each = replica.config.mode is Mode.REPL_SYNC
         self._cut_off = False
         """The term that is open, or about to, is over."""
-        self._gate = AppendGate(replica)
+        self.gate = AppendGate(replica)
         self.matched_end = 0
         """While the log is cut to the leader's: where. See CommittedLog."""
         self._replay = FollowerReplay(
@@ -203,7 +203,7 @@ class ReplicaLog:
         # At once and not in the queue's turn: a write that is under way there may take seconds, and until then a
         # deposed leader could acknowledge.
         store, self._store = self._store, None
-        self._gate.close(store, reason)
+        self.gate.close(store, reason)
         self._add(self._end_term)
 
     def committed(self, end: int) -> None:
@@ -215,11 +215,11 @@ class ReplicaLog:
 
     async def settle(self, within_ms: int) -> None:
         """See LogActions."""
-        await self._gate.settle(self._store, within_ms)
+        await self.gate.settle(self._store, within_ms)
 
     def settled(self) -> None:
         """See LogActions."""
-        self._gate.settled(self._store)
+        self.gate.settled(self._store)
 
     @property
     def full(self) -> bool:
@@ -278,19 +278,10 @@ class ReplicaLog:
             raise StoreError("the log changes its owner just now; try again")
         await owner.rewrite(start, data)
 
-    @property
-    def isolation(self) -> str:
-        """See AppendGate; `look` acts by it."""
-        return self._gate.isolation
-
-    @isolation.setter
-    def isolation(self, reason: str) -> None:
-        self._gate.isolation = reason
-
     def look(self) -> None:
         """Refuse appends, or take them again, as the core says now; readers look what is committed."""
         self.reads.changed()
-        self._gate.look(self._store)
+        self.gate.look(self._store)
 
     # The entries.
 

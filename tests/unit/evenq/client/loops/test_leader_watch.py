@@ -96,6 +96,26 @@ def test_what_another_call_hears_of_a_new_leader_ends_a_long_poll_at_once(play) 
     play(story)
 
 
+def test_a_leader_that_hands_over_may_end_a_long_poll_with_what_it_gave(play) -> None:  # type: ignore[no-untyped-def]
+    async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
+        given = asyncio.Event()
+
+        async def answer() -> str:
+            await given.wait()
+            return "messages"
+
+        route = await book.get("t")
+        poll = asyncio.ensure_future(watch.long_poll(QUEUE, route.leader_of("b"), answer()))
+        await asyncio.sleep(2 * PARKED_S)
+        calls.epoch = 2
+        await book.fresh("t")
+        await asyncio.sleep(0.02)
+        given.set()
+        assert await poll == "messages"
+
+    play(story)
+
+
 def test_a_broker_alone_is_waited_for_without_questions(play) -> None:  # type: ignore[no-untyped-def]
     async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
         calls.epoch = 0

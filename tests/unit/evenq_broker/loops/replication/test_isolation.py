@@ -27,7 +27,11 @@ class Leader:
 
 class Log:
     def __init__(self) -> None:
-        self.isolation, self.looks = "", 0
+        self.gate, self.looks = SimpleNamespace(isolation=""), 0
+
+    @property
+    def isolation(self) -> str:
+        return self.gate.isolation
 
     def look(self) -> None:
         self.looks += 1
