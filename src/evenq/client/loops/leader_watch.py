@@ -83,6 +83,14 @@ class LeaderWatch:
         """The same for a call that waits for messages."""
         return await self._watched(queue, leader, calling, self._seldom, after_ms=PARKED_MS)
 
+    def found_nothing(self, queue: MessageQueue, leader: RouteLeader) -> None:
+        """A call for messages came back without any. Here those ask for the route that wait for less than `PARKED_MS`."""
+        if leader.epoch and self._routes.age_ms(queue.topic) >= self._pause_ms():
+            self._routes.renew(queue.topic)
+
+    def _pause_ms(self) -> int:
+        return max(PARKED_MS, self._parked_ms())
+
     async def _watched(
         self,
         queue: MessageQueue,
@@ -132,7 +140,7 @@ class LeaderWatch:
 
     async def _seldom(self, queue: MessageQueue, leader: RouteLeader) -> None:
         while not self._is_over(queue, leader):
-            pause_ms = max(PARKED_MS, self._parked_ms())
+            pause_ms = self._pause_ms()
             left_ms = pause_ms - self._routes.age_ms(queue.topic)
             if left_ms <= 0:  # all queues of a topic wait at the same time, and one question serves them all
                 await self._routes.look(queue.topic, elsewhere=True)

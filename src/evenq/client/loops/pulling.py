@@ -140,6 +140,8 @@ class Pulling:
         process.put(pulled.messages, pulled.next_offset, now_ms=now_ms)
         self._arrived(process)
         idle = not pulled.messages and process.next == before
+        if idle:
+            self._leaders.found_nothing(queue, self._routes.leader(queue.broker_name))
         # An empty long poll that returns at once is a server that does not wait: without a pause this would be a busy
         # loop.
         return PAUSE_MS if idle and now_ms - started_ms < FAST_MS else 0

@@ -181,7 +181,8 @@ class Receiving:
                 invisible_ms=invisible_ms,
                 wait_ms=wait_ms,
             )
-            messages = await self._leaders.long_poll(queue, route.leader_of(queue.broker_name), calling)
+            leader = route.leader_of(queue.broker_name)
+            messages = await self._leaders.long_poll(queue, leader, calling)
         except LeaderMoved as moved:
             log.info("group %s: the next leader is asked for messages: %s", self._group, moved)
             return None
@@ -193,6 +194,8 @@ class Receiving:
             self._turn += self._anywhere
             return None
         self._troubles.well(f"broker {queue.broker_name}")
+        if not messages:
+            self._leaders.found_nothing(queue, leader)
         return messages
 
     async def _places(self) -> list[MessageQueue]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from evenq.client.core.route import Route
+from evenq.client.core.route import Route, RouteLeader
 from evenq.client.loops import leader_watch
 from evenq.client.loops.leader_watch import LeaderMoved, LeaderWatch
 from evenq.client.loops.routes import RouteBook
@@ -147,5 +147,27 @@ def test_an_answer_is_an_answer_and_a_caller_that_leaves_leaves_nothing_behind(p
         asked = calls.questions
         await asyncio.sleep(4 * PARKED_S)
         assert calls.questions == asked
+
+    play(story)
+
+
+def test_short_polls_that_find_nothing_ask_for_the_route_now_and_then(play) -> None:  # type: ignore[no-untyped-def]
+    async def story(calls: Calls, book: RouteBook, watch: LeaderWatch) -> None:
+        leader = (await book.get("t")).leader_of("b")
+        for _ in range(50):
+            watch.found_nothing(QUEUE, leader)
+            watch.found_nothing(OTHER, leader)
+        assert calls.questions == 1
+        await asyncio.sleep(1.5 * PARKED_S)
+        calls.epoch = 2
+        watch.found_nothing(QUEUE, leader)
+        watch.found_nothing(OTHER, leader)
+        await asyncio.sleep(0.01)
+        assert calls.questions == 2
+        assert book.leader("b").epoch == 2
+        await asyncio.sleep(1.5 * PARKED_S)
+        watch.found_nothing(QUEUE, RouteLeader("b:1", 0))
+        await asyncio.sleep(0.01)
+        assert calls.questions == 2, "a broker alone has no next leader"
 
     play(story)
