@@ -84,7 +84,7 @@ class LeaderWatch:
         return await self._watched(queue, leader, calling, self._seldom, after_ms=PARKED_MS)
 
     def found_nothing(self, queue: MessageQueue, leader: RouteLeader) -> None:
-        """A call for messages came back without any. Here those ask for the route that wait for less than `PARKED_MS`."""
+        """A call for messages came back without any. Calls shorter than `PARKED_MS` ask for the route here."""
         if leader.epoch and self._routes.age_ms(queue.topic) >= self._pause_ms():
             self._routes.renew(queue.topic)
 
