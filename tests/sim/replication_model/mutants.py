@@ -121,6 +121,9 @@ class _CountsBrokers(Replica):
         ends = [end for known, end in self.acks.items() if known.broker_id == pair.broker_id]
         return super()._end_of(pair) if pair == self.own_pair else max(ends, default=-1)
 
+    def _forget_replaced(self, before: tuple[Pair, ...]) -> None:
+        """A broker's word counts whatever disk it had; without this the other rule would hide the mutant."""
+
 
 class _TakesAnything(Replica):
     """R21: what a leader sent ahead is written wherever it begins."""
