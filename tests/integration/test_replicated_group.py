@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from evenq_proofs.cluster_binaries import BUILD_SECONDS
 from evenq_proofs.etcd import Etcd
-from evenq_proofs.replicated_group import figure, group, leader_of
+from evenq_proofs.replicated_group import FAST, figure, group, leader_of
 
 import evenq
 from evenq.errors import Error
@@ -345,6 +346,23 @@ def test_a_broker_with_an_empty_disk_copies_all_and_may_lead(tmp_path: Path, mod
         for node in cluster.brokers:
             node.start()
         assert set(acknowledged) | {"after the wipe"} <= set(read_all(cluster, len(acknowledged) + 1))
+
+
+def test_a_disk_that_is_replaced_while_nothing_is_sent_leaves_the_group_at_rest(tmp_path: Path) -> None:
+    """The lost disk has confirmed all that there is: it must not come back in turns with the new one."""
+    with group(tmp_path) as cluster:
+        record = tmp_path / "broker-a.group"
+        leader = leader_of(cluster)
+        wiped = next(node for node in cluster.brokers if node is not leader)
+        wiped.kill()
+        shutil.rmtree(tmp_path / wiped.name)
+        wiped.restart(timeout_ms=60_000)
+        before = json.loads(record.read_text())
+        time.sleep(3)
+        after = json.loads(record.read_text())
+        renewals = 3_000 / int(FAST["REPLICATION__RENEW_MS"])
+        assert after["isr"] == before["isr"]
+        assert after["version"] - before["version"] <= 2 + renewals
 
 
 @pytest.mark.slow  # the first two stories fail too if copies do
