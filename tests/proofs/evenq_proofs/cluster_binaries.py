@@ -28,13 +28,14 @@ def program_path(name: str) -> str:
     cache = Path(os.environ.get("K8S_CACHE", Path.home() / ".cache" / "k8s-test"))
     tools = Path(os.environ.get("K8S_TOOLS", ROOT.parent / "shared" / "k8s")).resolve()
     must = bool(os.environ.get("EVENQ_TEST_ALL"))
-    found = shutil.which(name) or shutil.which(name, path=str(cache / "bin"))
+    # The version that the test cluster is made of first: Debian's etcd, for example, is older than the API server needs.
+    found = shutil.which(name, path=str(cache / "bin")) or shutil.which(name)
     if found is None and must and (tools / "install").is_file():
         cache.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["flock", f"{cache}.lock", tools / "install"], check=True, timeout=BUILD_SECONDS)
         found = shutil.which(name, path=str(cache / "bin"))
     if found is None:
-        why = f"no {name} on PATH or in {cache}/bin, where the test cluster (K8S_TOOLS) builds it"
+        why = f"no {name} in {cache}/bin or on PATH; the test cluster (K8S_TOOLS) builds it in the first"
         if must:
             pytest.fail(f"{why}; a whole run must have it")
         pytest.skip(why)
