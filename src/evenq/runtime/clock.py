@@ -46,6 +46,10 @@ class SystemClock:
         await asyncio.sleep(max(0.0, duration_ms / 1000))
 
 
+STEPS_AT_ONCE = 6_000
+"""Of a FakeClock that waits; after them each takes a millisecond of real time."""
+
+
 class FakeClock:
     """A clock that moves only when it is advanced, for tests. `advance` wakes what is due, in order of time."""
 
@@ -90,10 +94,13 @@ class FakeClock:
         `limit_ms`.
         """
         end_ms = self._monotonic + limit_ms
+        steps = 0
         while not state():
             if self._monotonic >= end_ms:
                 raise AssertionError(f"the state did not come within {limit_ms} ms")
             await self.advance(step_ms)
+            steps += 1
+            await self._breathe(steps)
 
     async def during(self, work: Awaitable[ResultT], *, step_ms: int = 5) -> ResultT:
         """The result of `work`, or its error, while time passes, `step_ms` after `step_ms`."""
@@ -101,8 +108,11 @@ class FakeClock:
 
         task = asyncio.ensure_future(work)
         try:
+            steps = 0
             while not task.done():
                 await self.advance(step_ms)
+                steps += 1
+                await self._breathe(steps)
         finally:
             task.cancel()
         return task.result()
@@ -115,6 +125,14 @@ class FakeClock:
         """Let time pass within a step of the loop: who sleeps wakes with the next `advance`."""
         self._wall += duration_ms
         self._monotonic += duration_ms
+
+    @staticmethod
+    async def _breathe(steps: int) -> None:
+        """What takes so long may be a thread that waits for a disk: minutes of this clock must not pass meanwhile."""
+        import asyncio
+
+        if steps > STEPS_AT_ONCE:
+            await asyncio.sleep(0.001)
 
     async def _settle(self) -> None:
         import asyncio

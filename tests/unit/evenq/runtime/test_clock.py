@@ -1,10 +1,11 @@
 """The fake clock wakes each sleeper at its own time; the real one never goes back."""
 
 import asyncio
+import time
 
 import pytest
 
-from evenq.runtime.clock import FakeClock, SystemClock
+from evenq.runtime.clock import STEPS_AT_ONCE, FakeClock, SystemClock
 
 
 def test_sleepers_wake_in_the_order_of_their_times_and_see_them():
@@ -131,5 +132,16 @@ def test_the_systems_clock_sleeps_at_least_as_long_as_told():
         assert clock.monotonic_ms() - before >= 19  # both are cut to whole ms
         await clock.sleep_ms(-5)
         assert clock.now_ms() > 1_600_000_000_000
+
+    asyncio.run(story())
+
+
+def test_little_time_passes_while_a_thread_waits_for_a_disk() -> None:
+    """A second of the machine was minutes of the clock: what was due in ten minutes came before a store was closed."""
+
+    async def story() -> None:
+        clock = FakeClock()
+        await clock.during(asyncio.to_thread(time.sleep, 1.0))
+        assert clock.monotonic_ms() < 5 * (STEPS_AT_ONCE + 1_500)
 
     asyncio.run(story())
