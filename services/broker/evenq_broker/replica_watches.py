@@ -22,13 +22,11 @@ def watches(
     options: StoreOptions, segment_bytes: int, disk: Disk, clock: Clock,
 ) -> tuple[Coroutine[None, None, None], ...]:  # fmt: skip
     """To be spawned, each as a task. `options`: of the store; `segment_bytes`: of its log files."""
-    own, group = settings.replication, settings.broker_name
+    group = settings.broker_name
     return (
         watch_room(
             driver, replica_log, control, options, segment_bytes=segment_bytes, blocks=disk.blocks, clock=clock,
             group=group,
         ),
-        watch_isolation(
-            driver, replica_log, own_id=own.broker_id, after_ms=own.suspect_ms, clock=clock, group=group
-        ),
+        watch_isolation(driver, replica_log, clock=clock, group=group),
     )  # fmt: skip

@@ -6,7 +6,7 @@ Made by `rpc` from the answer of QueryRoute; everything else in the SDK reads it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenq.errors import ConnectionFailed
 from evenq.model import MessageQueue
@@ -48,6 +48,14 @@ class Route:
     def leader_of(self, broker_name: str) -> RouteLeader:
         """Who answers for the broker."""
         return RouteLeader(self.addresses.get(broker_name, ""), self.epochs.get(broker_name, 0))
+
+    def led_by(self, leaders: Mapping[str, RouteLeader]) -> Route:
+        """The same route with these leaders of brokers that have copies."""
+        return replace(
+            self,
+            addresses={**self.addresses, **{name: leader.address for name, leader in leaders.items()}},
+            epochs={**self.epochs, **{name: leader.epoch for name, leader in leaders.items()}},
+        )
 
     def address_of(self, broker_name: str) -> str:
         """Where the broker answers, `host:port`. Raises ConnectionFailed (retryable, and a reason to ask for the route

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 from evenq.client.core.calls import RouteCalls
 from evenq.client.core.route import Route, RouteLeader
@@ -220,11 +219,7 @@ class RouteBook:
             newer = {name: to for name, to in moved.items() if 0 < route.epochs.get(name, 0) < to.epoch}
             if newer:
                 self._led_ms[topic] = self._clock.monotonic_ms()
-                self._routes[topic] = replace(
-                    route,
-                    addresses={**route.addresses, **{name: leader.address for name, leader in newer.items()}},
-                    epochs={**route.epochs, **{name: leader.epoch for name, leader in newer.items()}},
-                )
+                self._routes[topic] = route.led_by(newer)
         self._moved.set()
         self._moved = asyncio.Event()
         self._on_moved()
@@ -237,10 +232,6 @@ class RouteBook:
         if known is not None and now_ms - self._led_ms.get(route.topic, 0) < OLD_MS:
             kept = {name for name, epoch in route.epochs.items() if epoch < known.epochs.get(name, 0)}
             if kept:
-                return replace(
-                    route,
-                    addresses={**route.addresses, **{name: known.addresses[name] for name in kept}},
-                    epochs={**route.epochs, **{name: known.epochs[name] for name in kept}},
-                )
+                return route.led_by({name: known.leader_of(name) for name in kept})
         self._led_ms[route.topic] = now_ms
         return route

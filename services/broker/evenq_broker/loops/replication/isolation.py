@@ -21,14 +21,12 @@ log = logging.getLogger(__name__)
 LOOK_MS = 500
 
 
-async def watch_isolation(
-    driver: ReplicaDriver, replica_log: ReplicaLog, *, own_id: int, after_ms: int, clock: Clock, group: str
-) -> None:
+async def watch_isolation(driver: ReplicaDriver, replica_log: ReplicaLog, *, clock: Clock, group: str) -> None:
     """For as long as the broker lives. `group`: the broker's name, for log lines."""
-    gate = replica_log.gate
+    gate, after_ms = replica_log.gate, driver.replica.config.timing.suspect_ms
     since_ms: int | None = None
     while True:
-        silent, now_ms = _silent(driver, own_id), clock.monotonic_ms()
+        silent, now_ms = _silent(driver), clock.monotonic_ms()
         since_ms = None if not silent else since_ms if since_ms is not None else now_ms
         lasts = since_ms is not None and now_ms - since_ms >= after_ms
         if lasts is not bool(gate.isolation):
@@ -44,12 +42,12 @@ async def watch_isolation(
         await clock.sleep_ms(LOOK_MS)
 
 
-def _silent(driver: ReplicaDriver, own_id: int) -> set[int]:
+def _silent(driver: ReplicaDriver) -> set[int]:
     """Copies without whose answer nothing is confirmed, and which no write of the record takes out of the set now."""
     record = driver.replica.record
     if not driver.leads or driver.reaches_record or record is None:
         return set()
-    return {pair.broker_id for pair in record.isr} - {own_id} - driver.peers.connected
+    return {pair.broker_id for pair in record.isr} - {driver.replica.config.broker_id} - driver.peers.connected
 
 
 def _reason(silent: set[int]) -> str:

@@ -23,6 +23,37 @@ from evenq.runtime.clock import FakeClock, SystemClock
 QUEUE = MessageQueue("t", "b", 0)
 
 
+def pulling_from(
+    calls: Any,
+    clock: FakeClock | SystemClock,
+    *,
+    at: int = 0,
+    committed: int = 0,
+    owner: bool = True,
+    any_copy: bool = False,
+) -> Pulling:
+    routes = RouteBook(calls, clock, refresh_ms=30_000)
+    return Pulling(
+        ProcessQueue(QUEUE, QueueOffset(at), now_ms=0),
+        calls=calls,
+        routes=routes,
+        leaders=LeaderWatch(routes, clock, random.Random(1)),
+        clock=clock,
+        rng=random.Random(1),
+        group="g",
+        options=PushOptions(),
+        expression=FilterExpression("*"),
+        generation=lambda: NO_GENERATION,
+        limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
+        committed=lambda: committed,
+        arrived=lambda _: None,
+        fenced=lambda: None,
+        owner=owner,
+        troubles=Troubles(clock, who="group g"),
+        any_copy=any_copy,
+    )
+
+
 class Calls:
     """A broker that is gone."""
 
@@ -47,25 +78,7 @@ def test_a_broker_group_is_asked_again_soon_and_a_broker_alone_more_and_more_sel
 
     async def story() -> None:
         calls, clock = Calls(epochs), FakeClock()
-        routes = RouteBook(calls, clock, refresh_ms=30_000)
-        pulling = Pulling(
-            ProcessQueue(QUEUE, QueueOffset(0), now_ms=0),
-            calls=calls,  # type: ignore[arg-type]  # what a pull needs of them
-            routes=routes,
-            leaders=LeaderWatch(routes, clock, random.Random(1)),
-            clock=clock,
-            rng=random.Random(1),
-            group="g",
-            options=PushOptions(),
-            expression=FilterExpression("*"),
-            generation=lambda: NO_GENERATION,
-            limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
-            committed=lambda: 0,
-            arrived=lambda _: None,
-            fenced=lambda: None,
-            owner=True,
-            troubles=Troubles(clock, who="group g"),
-        )
+        pulling = pulling_from(calls, clock)
         pauses = [await pulling._once() for _ in range(12)]
         assert (max(pauses) > LEADERLESS_MAX_MS) is patient
         assert pauses[0] < LEADERLESS_MAX_MS, "it begins small"
@@ -100,26 +113,7 @@ class Copies:
 
 
 def any_copy(copies: Copies, clock: FakeClock, *, at: int = 10) -> Pulling:
-    routes = RouteBook(copies, clock, refresh_ms=30_000)
-    return Pulling(
-        ProcessQueue(QUEUE, QueueOffset(at), now_ms=0),
-        calls=copies,  # type: ignore[arg-type]  # what a pull needs of them
-        routes=routes,
-        leaders=LeaderWatch(routes, clock, random.Random(1)),
-        clock=clock,
-        rng=random.Random(1),
-        group="g",
-        options=PushOptions(),
-        expression=FilterExpression("*"),
-        generation=lambda: NO_GENERATION,
-        limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
-        committed=lambda: -1,
-        arrived=lambda _: None,
-        fenced=lambda: None,
-        owner=False,
-        troubles=Troubles(clock, who="group g"),
-        any_copy=True,
-    )
+    return pulling_from(copies, clock, at=at, committed=-1, owner=False, any_copy=True)
 
 
 GONE = ConnectionFailed("no server listens")
@@ -225,31 +219,12 @@ def test_a_pull_at_a_silent_leader_goes_on_at_the_next_one_without_a_pause(monke
 
     async def story() -> None:
         calls, clock = Moving(), SystemClock()
-        troubles = Troubles(clock, who="group g")
-        routes = RouteBook(calls, clock, refresh_ms=30_000)
-        pulling = Pulling(
-            ProcessQueue(QUEUE, QueueOffset(0), now_ms=0),
-            calls=calls,  # type: ignore[arg-type]  # what a pull needs of them
-            routes=routes,
-            leaders=LeaderWatch(routes, clock, random.Random(1)),
-            clock=clock,
-            rng=random.Random(1),
-            group="g",
-            options=PushOptions(),
-            expression=FilterExpression("*"),
-            generation=lambda: NO_GENERATION,
-            limits=lambda: None,  # type: ignore[arg-type,return-value]  # not looked at
-            committed=lambda: 0,
-            arrived=lambda _: None,
-            fenced=lambda: None,
-            owner=True,
-            troubles=troubles,
-        )
+        pulling = pulling_from(calls, clock)
         asyncio.get_running_loop().call_later(0.05, lambda: setattr(calls, "epoch", 8))
         assert await asyncio.wait_for(pulling._once(), 5) == 0
         await asyncio.wait_for(pulling._once(), 5)
         assert calls.asked == ["led-in-7", "led-in-8"]
         assert pulling.process.next == 20
-        await routes.close()
+        await pulling._routes.close()
 
     asyncio.run(story())

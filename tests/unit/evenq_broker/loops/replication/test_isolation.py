@@ -22,7 +22,10 @@ class Leader:
     def __init__(self) -> None:
         self.reaches_record, self.leads = True, True
         self.peers = SimpleNamespace(connected={1, 2})
-        self.replica = SimpleNamespace(record=SimpleNamespace(isr=tuple(Pair(number, "store") for number in range(3))))
+        self.replica = SimpleNamespace(
+            config=SimpleNamespace(broker_id=0, timing=SimpleNamespace(suspect_ms=AFTER_MS)),
+            record=SimpleNamespace(isr=tuple(Pair(number, "store") for number in range(3))),
+        )
 
 
 class Log:
@@ -43,9 +46,7 @@ def play(story: Any) -> None:
         leader, log = Leader(), Log()
         driver: Any = leader
         replica_log: Any = log
-        watching = spawn(
-            watch_isolation(driver, replica_log, own_id=0, after_ms=AFTER_MS, clock=clock, group="b"), name="watch"
-        )
+        watching = spawn(watch_isolation(driver, replica_log, clock=clock, group="b"), name="watch")
         await clock.advance(1_000)
         await story(clock, leader, log)
         watching.cancel()
