@@ -1,21 +1,27 @@
 """A leader loses the other copies and the group record, and not its clients: those of our SDK go on at the next leader,
-and the old one refuses messages and is not ready.
+those with one connection through a load balancer are led there, and the old one refuses messages and is not ready.
 """
 
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 from evenq_proofs.cluster_binaries import wait_for
+from evenq_proofs.group_faults.proxy import ProxyLoop
 from evenq_proofs.group_faults.shapes import SHAPES
 from evenq_proofs.group_faults.stage import Stage
 
 import evenq
 from evenq.errors import Error
+from evenq.runtime.closing import Closing
+from evenq.serving.health import NOT_SERVING
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 pytest.importorskip("kubernetes")
 pytestmark = pytest.mark.timeout(240)
@@ -119,4 +125,83 @@ def test_clients_go_on_at_the_next_leader_while_the_old_one_can_be_reached(tmp_p
             wait_for(lambda: traffic.sent <= traffic.pushed & traffic.received, "all that was acknowledged", seconds=60)
         finally:
             traffic.stop()
+        assert stage.problems() == []
+
+
+class LoadBalancer(Closing):
+    """One address for all copies, as a Service of Kubernetes is: a new connection goes to a copy that is ready and
+    listens, and stays there.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._ends = stage, threading.Event()
+        self._loop = ProxyLoop(random.Random(1))
+        self._proxy = self._loop.proxy(stage.brokers[stage.state().leader].port)
+        self.address = f"127.0.0.1:{self._proxy.port}"
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Its connections end, too."""
+        self._ends.set()
+        self._thread.join()
+        self._loop.close()
+
+    def _look(self) -> None:
+        while not self._ends.wait(0.2):
+            for node in self._stage.brokers:
+                if node._ready() and _listens(node.port):
+                    self._proxy.lead_to(node.port)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def is_taken(channel: grpc.Channel, number: int) -> bool:
+    """A message that a client of RocketMQ sends, which has one channel to one address and asks for no other."""
+    message = definition_pb2.Message(body=b"%d" % number)
+    message.topic.name = "t"
+    message.system_properties.message_id = f"01{number:032X}"
+    message.system_properties.message_type = definition_pb2.NORMAL
+    send = channel.unary_unary(
+        "/apache.rocketmq.v2.MessagingService/SendMessage",
+        request_serializer=service_pb2.SendMessageRequest.SerializeToString,
+        response_deserializer=service_pb2.SendMessageResponse.FromString,
+    )
+    metadata = (("x-mq-client-id", "one address"), ("x-mq-language", "JAVA"))
+    try:
+        answer = send(service_pb2.SendMessageRequest(messages=[message]), timeout=3, metadata=metadata)
+    except grpc.RpcError:
+        return False
+    return bool(answer.status.code == definition_pb2.OK)
+
+
+def health_of(address: str) -> bytes:
+    """What the health service says, which some load balancers ask."""
+    with grpc.insecure_channel(address) as channel:
+        answer: bytes = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
+    return answer
+
+
+@pytest.mark.spec("HA-2")
+def test_a_client_with_one_connection_through_a_load_balancer_is_led_to_the_next_leader(tmp_path: Path) -> None:
+    with Stage(tmp_path, random.Random(1)) as stage:
+        stage.wait_in_sync()
+        with LoadBalancer(stage) as balancer, grpc.insecure_channel(balancer.address) as channel:
+            wait_for(lambda: is_taken(channel, 1), "a message that is taken", seconds=60)
+            old = stage.state()
+            SHAPES["leader-alone"].breaks(stage, old.leader)
+            wait_for(lambda: not stage.brokers[old.leader]._ready(), "an old leader that is not ready", seconds=30)
+            assert not is_taken(channel, 2), "its connection still leads to the old leader"
+            assert health_of(stage.brokers[old.leader].address) == NOT_SERVING
+            wait_for(lambda: is_taken(channel, 3), "a message that the next leader takes", seconds=GOES_ON_S)
+            assert stage.state().epoch > old.epoch
+            stage.mend()
+            stage.wait_in_sync()
+            assert is_taken(channel, 4)
         assert stage.problems() == []

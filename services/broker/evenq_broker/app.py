@@ -87,6 +87,8 @@ class BrokerApp:
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None
         self._ready = False
+        self._isolation = ""
+        """Why nothing can be confirmed here; empty: it can."""
 
     @property
     def port(self) -> int:
@@ -191,6 +193,8 @@ class BrokerApp:
 
     def _refusal(self) -> str:
         """Why the broker takes no messages, and what to do; empty: it takes them."""
+        if self._isolation:
+            return f"refuses messages: {self._isolation}"
         full = self.broker.ledger.store.full
         if full is None:
             return ""
@@ -199,9 +203,20 @@ class BrokerApp:
 
     def _tell_health(self) -> None:
         # A broker that refuses messages is no place to come to; what it has can be read all the same.
-        serving = self._ready and self.broker.ledger.store.full is None
+        serving = self._ready and not self._refusal()
         if self._servers is not None:
             self._servers.set_serving(serving=serving)
+
+    def isolate(self, why: str) -> None:
+        """See ServesClients."""
+        if why != self._isolation:
+            self._isolation = why
+            self._tell_health()
+
+    def turn_away(self) -> None:
+        """See ServesClients."""
+        if self._servers is not None:
+            self._servers.turn_away()
 
     @property
     def serves(self) -> bool:

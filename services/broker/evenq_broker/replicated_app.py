@@ -218,7 +218,7 @@ class ReplicatedApp:
         driver.start()
         looks = watches(
             settings, driver, self._log, self._control, options=options, segment_bytes=self._segment_bytes, disk=disk,
-            clock=clock,
+            term=lambda: self._term if self._is_open else None, clock=clock,
         )  # fmt: skip
         for loop in (*self._log.spawned(), self._log.disk.watch(disk), *looks, self._lite_sets.tell()):
             task = spawn(loop, name="replica log")
@@ -461,8 +461,7 @@ class ReplicatedApp:
         if self._stopping:
             return "it stops"
         if self._term is not None:
-            isolation = "" if self._log is None else self._log.gate.isolation
-            return f"it refuses messages: {isolation}" if isolation else self._term.why_not_ready()
+            return self._term.why_not_ready()
         if self.driver.leads:
             return "it begins to lead"
         if not self.driver.is_member:

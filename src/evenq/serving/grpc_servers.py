@@ -98,6 +98,12 @@ class GrpcServers:
         """What the connections of each server on the front `http2` hold."""
         return [server.totals for server in self._servers if isinstance(server, Http2GrpcServer)]
 
+    def turn_away(self) -> None:
+        """Tell all clients to connect anew, and serve them on if they come back. gRPC's own server cannot."""
+        for server in self._servers:
+            if isinstance(server, Http2GrpcServer):
+                server.turn_away()
+
     async def stop(self, grace_ms: int = 0) -> None:
         """Take no new calls, end running ones within `grace_ms`, stop watching the TLS files. Idempotent."""
         await self._tls.close()

@@ -61,6 +61,13 @@ class Http2GrpcServer:
         """Listen. 0 = any free port. Raises PortInUse, or SettingsError for a host or port that cannot be had."""
         self.port = await self._server.start(host, port)
 
+    def turn_away(self) -> None:
+        """Let each client open its next call on a new connection. Bidirectional streams end cleanly, other calls go on
+        to their end.
+        """
+        self._server.drain()
+        self._server.end_calls(endless=True)
+
     async def stop(self, grace_ms: int = 0) -> None:
         """Take no new calls, end bidirectional streams at once and cleanly (status OK: decision 25), wait for the
         others up to `grace_ms`.

@@ -194,6 +194,10 @@ class Http2Server:
         for listening in self._listening:
             listening.close()
         self._listening = []
+        self.drain()
+
+    def drain(self) -> None:
+        """Tell the peers of all connections to open no more calls on them; each ends with its last call."""
         now_ms = self.clock.monotonic_ms()
         for connection in list(self.connections):
             connection.drain(now_ms)

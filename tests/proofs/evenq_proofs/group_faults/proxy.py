@@ -124,6 +124,10 @@ class FaultProxy:
         """Bytes pass again in both directions; connections stay as they are."""
         self.there = self.back = OPEN
 
+    def lead_to(self, target: int) -> None:
+        """Connections that come later go to this port; those that stand stay."""
+        self._target = target
+
     def reset(self) -> None:
         """End every connection at once, at both sides."""
 

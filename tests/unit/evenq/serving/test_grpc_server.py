@@ -16,8 +16,10 @@ from evenq.model import Listener
 from evenq.runtime.clock import SystemClock
 from evenq.serving.grpc_server import GrpcServer, open_grpc_server
 from evenq.serving.grpc_server_options import GrpcServerOptions
+from evenq.serving.grpc_servers import GrpcServers
 from evenq.serving.health import NOT_SERVING, SERVING
 from evenq.serving.rpc import Access, Action, CallKind, Frames, Resource, Rpc, RpcContext
+from evenq.serving.tls import ServerTls, TlsSettings
 from evenq.wire.net import GrpcNet
 from evenq.wire.status import error_of
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
@@ -323,6 +325,38 @@ def test_stop_ends_bidirectional_streams_at_once_and_cleanly(grace_ms: int) -> N
             assert await call.code() is grpc.StatusCode.OK
             assert SystemClock().monotonic_ms() - before < 5_000
         assert service.ended.is_set()
+
+    run(test)
+
+
+def test_clients_that_are_turned_away_connect_anew_and_their_calls_go_on() -> None:
+    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+        release = asyncio.Event()
+
+        async def waiting(request: bytes) -> bytes:
+            await release.wait()
+            return request
+
+        turns = FRONT == "http2"
+        channel: Any
+        async with grpc.aio.insecure_channel(address) as channel:
+            session = channel.stream_stream(BIDI)()
+            await session.write(b"a")
+            assert await session.read() == b"a"
+            service.unary = waiting
+            running = asyncio.ensure_future(channel.unary_unary(UNARY)(b"slow"))
+            await until(lambda: door.running == 2)
+            GrpcServers([door], ServerTls(TlsSettings(), clock=SystemClock())).turn_away()
+            if turns:
+                assert await session.read() is grpc.aio.EOF
+                assert await session.code() is grpc.StatusCode.OK
+            service.unary = service.echo
+            assert await channel.unary_unary(UNARY)(b"next") == b"next"
+            assert not running.done()
+            release.set()
+            assert await running == b"slow"
+            assert len({context.peer for context in service.contexts}) == 1 + turns
+            session.cancel()
 
     run(test)
 

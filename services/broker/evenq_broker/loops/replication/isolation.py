@@ -3,28 +3,47 @@
 Only a write of the group record takes such a copy out of the set. So until one of both answers no append is
 acknowledged here, and another copy may lead already. Senders would wait for their own limits and know nothing then.
 When it has lasted for `suspect_ms`, new appends are refused before they are stored, and the broker is not ready, so
-load balancers lead clients elsewhere. Refusing is always safe. Run by `replicated_app`.
+load balancers lead clients elsewhere, also those that are here and are told to connect anew. Refusing is always safe.
+Run by `replicated_app`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Protocol
 
 from evenq.runtime.clock import Clock
 from evenq_broker.loops.replication.replica_driver import ReplicaDriver
 from evenq_broker.loops.replication.replica_log import ReplicaLog
 
-__all__ = ["watch_isolation"]
+__all__ = ["ServesClients", "watch_isolation"]
 
 log = logging.getLogger(__name__)
 
 LOOK_MS = 500
+TURN_AWAY_MS = 10_000
+"""Between two times that clients are told to connect anew: by then load balancers know that the broker is not ready."""
 
 
-async def watch_isolation(driver: ReplicaDriver, replica_log: ReplicaLog, *, clock: Clock, group: str) -> None:
-    """For as long as the broker lives. `group`: the broker's name, for log lines."""
+class ServesClients(Protocol):
+    """What serves the clients of a leader."""
+
+    def isolate(self, why: str) -> None:
+        """Nothing can be confirmed here, and why; empty: it can."""
+
+    def turn_away(self) -> None:
+        """Let clients connect anew; calls that run go on."""
+
+
+async def watch_isolation(
+    driver: ReplicaDriver, replica_log: ReplicaLog, *, term: Callable[[], ServesClients | None], clock: Clock,
+    group: str,
+) -> None:  # fmt: skip
+    """For as long as the broker lives. `term`: who serves clients now; `group`: the broker's name, for log lines."""
     gate, after_ms = replica_log.gate, driver.replica.config.timing.suspect_ms
     since_ms: int | None = None
+    turned_ms = 0
     while True:
         silent, now_ms = _silent(driver), clock.monotonic_ms()
         since_ms = None if not silent else since_ms if since_ms is not None else now_ms
@@ -39,6 +58,13 @@ async def watch_isolation(driver: ReplicaDriver, replica_log: ReplicaLog, *, clo
             else:
                 log.info("replica %s: this leader is isolated no more", group, extra={"broker": group})
             replica_log.look()
+            turned_ms = now_ms
+        serves = term()
+        if serves is not None:
+            serves.isolate(gate.isolation)
+            if lasts and now_ms - turned_ms >= TURN_AWAY_MS:
+                turned_ms = now_ms
+                serves.turn_away()
         await clock.sleep_ms(LOOK_MS)
 
 

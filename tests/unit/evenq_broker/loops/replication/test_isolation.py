@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from evenq_broker.core.replication.record import Pair
-from evenq_broker.loops.replication.isolation import watch_isolation
+from evenq_broker.loops.replication.isolation import TURN_AWAY_MS, watch_isolation
 
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
@@ -21,6 +21,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.reaches_record, self.leads = True, True
+        self.term: Term | None = Term()
         self.peers = SimpleNamespace(connected={1, 2})
         self.replica = SimpleNamespace(
             config=SimpleNamespace(broker_id=0, timing=SimpleNamespace(suspect_ms=AFTER_MS)),
@@ -40,13 +41,28 @@ class Log:
         self.looks += 1
 
 
+class Term:
+    """What serves the clients."""
+
+    def __init__(self) -> None:
+        self.isolation, self.turned = "", 0
+
+    def isolate(self, why: str) -> None:
+        self.isolation = why
+
+    def turn_away(self) -> None:
+        self.turned += 1
+
+
 def play(story: Any) -> None:
     async def body() -> None:
         clock = FakeClock()
         leader, log = Leader(), Log()
         driver: Any = leader
         replica_log: Any = log
-        watching = spawn(watch_isolation(driver, replica_log, clock=clock, group="b"), name="watch")
+        watching = spawn(
+            watch_isolation(driver, replica_log, term=lambda: leader.term, clock=clock, group="b"), name="watch"
+        )
         await clock.advance(1_000)
         await story(clock, leader, log)
         watching.cancel()
@@ -103,5 +119,30 @@ def test_short_silences_do_not_add_up() -> None:
             leader.peers.connected = {1, 2}
             await clock.advance(1_000)
         assert (log.isolation, log.looks) == ("", 0)
+
+    play(story)
+
+
+def test_clients_are_told_to_connect_anew_once_load_balancers_know_and_again_while_it_lasts() -> None:
+    async def story(clock: FakeClock, leader: Leader, log: Log) -> None:
+        term = leader.term
+        assert term is not None
+        leader.reaches_record, leader.peers.connected = False, set()
+        await clock.advance(AFTER_MS + 1_000)
+        assert (term.isolation, term.turned) == (log.isolation, 0)
+        assert term.isolation
+        await clock.advance(TURN_AWAY_MS)
+        assert term.turned == 1
+        await clock.advance(TURN_AWAY_MS)
+        assert term.turned == 2, "those who came back here, or were busy"
+        leader.reaches_record = True
+        await clock.advance(2 * TURN_AWAY_MS)
+        assert (term.isolation, term.turned) == ("", 2)
+        leader.reaches_record = False
+        await clock.advance(AFTER_MS + 2_000)
+        assert (bool(term.isolation), term.turned) == (True, 2), "load balancers have to notice it anew"
+        leader.term = None
+        await clock.advance(TURN_AWAY_MS)
+        assert term.turned == 2
 
     play(story)
