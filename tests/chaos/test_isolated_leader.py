@@ -5,7 +5,6 @@ those with one connection through a load balancer are led there, and the old one
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from evenq_proofs.cluster_binaries import wait_for
 from evenq_proofs.group_faults.proxy import ProxyLoop
 from evenq_proofs.group_faults.shapes import SHAPES
 from evenq_proofs.group_faults.stage import Stage
+from evenq_proofs.replicated_group import listens
 
 import evenq
 from evenq.errors import Error
@@ -150,16 +150,8 @@ class LoadBalancer(Closing):
     def _look(self) -> None:
         while not self._ends.wait(0.2):
             for node in self._stage.brokers:
-                if node._ready() and _listens(node.port):
+                if node._ready() and listens(node):
                     self._proxy.lead_to(node.port)
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def is_taken(channel: grpc.Channel, number: int) -> bool:

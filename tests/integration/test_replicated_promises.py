@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
-from evenq_proofs.replicated_group import figure, group, in_sync, leader_of
+from evenq_proofs.replicated_group import figure, group, in_sync, leader_of, listens
 
 import evenq
 from evenq.errors import Error
 from evenq.testing import LocalCluster
-from evenq.testing.node import Node
 
 TOPIC = "flights"
 ONCE = evenq.ProducerOptions(max_attempts=1)
@@ -44,15 +42,6 @@ def receive(endpoint: str, count: int, *, also: AbstractSet[str] = frozenset(), 
             except Error:  # no copy leads just now
                 time.sleep(0.1)
     return bodies
-
-
-def listens(node: Node) -> bool:
-    """Whether clients reach it."""
-    try:
-        with socket.create_connection(("127.0.0.1", node.port), timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 def log_of(folder: Path) -> bytes:

@@ -203,9 +203,8 @@ class BrokerApp:
 
     def _tell_health(self) -> None:
         # A broker that refuses messages is no place to come to; what it has can be read all the same.
-        serving = self._ready and not self._refusal()
         if self._servers is not None:
-            self._servers.set_serving(serving=serving)
+            self._servers.set_serving(serving=not self.why_not_ready())
 
     def isolate(self, why: str) -> None:
         """See ServesClients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -89,10 +90,12 @@ class FakeClock:
         self._monotonic = max(target, self._monotonic)
         await self._settle()
 
-    async def until(self, state: Callable[[], object], *, step_ms: int = 5, limit_ms: int = 60_000) -> None:
+    async def until(self, state: Callable[[], object], *, step_ms: int = 5, limit_ms: float = 60_000) -> None:
         """Let time pass, `step_ms` after `step_ms`, until `state()` is true. Raises AssertionError if it was not within
         `limit_ms`.
         """
+        import asyncio
+
         end_ms = self._monotonic + limit_ms
         steps = 0
         while not state():
@@ -100,7 +103,9 @@ class FakeClock:
                 raise AssertionError(f"the state did not come within {limit_ms} ms")
             await self.advance(step_ms)
             steps += 1
-            await self._breathe(steps)
+            # What takes so long may be a thread that waits for a disk: minutes of this clock must not pass meanwhile.
+            if steps > STEPS_AT_ONCE:
+                await asyncio.sleep(0.001)
 
     async def during(self, work: Awaitable[ResultT], *, step_ms: int = 5) -> ResultT:
         """The result of `work`, or its error, while time passes, `step_ms` after `step_ms`."""
@@ -108,11 +113,7 @@ class FakeClock:
 
         task = asyncio.ensure_future(work)
         try:
-            steps = 0
-            while not task.done():
-                await self.advance(step_ms)
-                steps += 1
-                await self._breathe(steps)
+            await self.until(task.done, step_ms=step_ms, limit_ms=math.inf)
         finally:
             task.cancel()
         return task.result()
@@ -125,14 +126,6 @@ class FakeClock:
         """Let time pass within a step of the loop: who sleeps wakes with the next `advance`."""
         self._wall += duration_ms
         self._monotonic += duration_ms
-
-    @staticmethod
-    async def _breathe(steps: int) -> None:
-        """What takes so long may be a thread that waits for a disk: minutes of this clock must not pass meanwhile."""
-        import asyncio
-
-        if steps > STEPS_AT_ONCE:
-            await asyncio.sleep(0.001)
 
     async def _settle(self) -> None:
         import asyncio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +18,7 @@ from evenq.testing.node import Node
 
 __all__ = [
     "FAST", "OneAddress", "added_copy", "events", "figure", "folder_of", "group", "group_at_one_address", "in_sync",
-    "leader_of", "members_of", "number_of", "readiness", "until",
+    "leader_of", "listens", "members_of", "number_of", "readiness", "until",
 ]  # fmt: skip
 
 _PREFIX = "EVENQ_BROKER_"
@@ -155,6 +156,15 @@ def _page(node: Node, name: str) -> str:
             return str(response.read().decode())
     except (OSError, urllib.error.URLError):
         return ""
+
+
+def listens(node: Node) -> bool:
+    """Whether clients reach it."""
+    try:
+        with socket.create_connection(("127.0.0.1", node.port), timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def readiness(node: Node) -> str:
