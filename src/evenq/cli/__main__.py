@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from evenq.cli.elections import await_election
+from evenq.cli.output import complain
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
 from evenq.client.core.access_points import ONE_ADDRESS
@@ -99,7 +100,7 @@ def _sentence(error: Error, options: argparse.Namespace) -> str:
 
 
 def _say(text: str) -> int:
-    sys.stderr.write(f"evenq: {text}\n")
+    complain(f"evenq: {text}")
     return EXIT_FAILED
 
 

@@ -43,7 +43,7 @@ async def on_every_broker(work: Callable[[], Awaitable[Result]], *, clock: Clock
                 raise
             if str(error) != shown:
                 shown = str(error)
-                progress_console().print(f"{shown}; trying again", markup=False)
+                progress_console().print(f"{shown}; trying again")
         await clock.sleep_ms(AGAIN_MS)
 
 
@@ -65,7 +65,7 @@ async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Await
 def warn_silent(silent: Sequence[str], missing: str) -> None:
     """Say on standard error which brokers did not answer and what is missing for that."""
     if silent:
-        progress_console().print(f"No answer from {', '.join(silent)}: {missing} is missing here.", markup=False)
+        progress_console().print(f"No answer from {', '.join(silent)}: {missing} is missing here.")
 
 
 def _with_hint(error: Error, command: str) -> str:

@@ -76,7 +76,7 @@ async def _create(options: argparse.Namespace) -> None:
     if rows or not failures:
         print_page(Page(facts={}, listings=[_listing(rows)]), as_json=options.json)
     for name, reason in failures:
-        progress_console().print(f"Broker {name} was not backed up: {reason.message}", markup=False)
+        progress_console().print(f"Broker {name} was not backed up: {reason.message}")
     if failures:
         raise failures[-1][1]
 

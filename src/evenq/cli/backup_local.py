@@ -53,7 +53,6 @@ def _newest(target: BackupTarget, name: str) -> BackupManifest:
         progress_console().print(
             f"{damage}. Restore point {known.manifest.number} of broker {name} is the newest that can be read; the "
             "next `evenq backup create` copies again what is behind it.",
-            markup=False,
         )
     return known.manifest
 
@@ -91,9 +90,9 @@ def verify(options: argparse.Namespace) -> int:
         print_page(Page(facts=facts, listings=[Listing(key="findings", columns=_FINDINGS, rows=rows)]), as_json=True)
     else:
         for name, what in rows:
-            console().print(f"DAMAGED  {name}  {what}", markup=False)
+            console().print(f"DAMAGED  {name}  {what}")
         end = f"NOT clean: {len(rows)} findings" if rows else f"clean: {bytes_read:,} bytes of log, every record fits"
-        console().print(end, markup=False)
+        console().print(end)
     return EXIT_FINDINGS if rows else EXIT_CLEAN
 
 
@@ -119,7 +118,6 @@ def restore(options: argparse.Namespace) -> None:
         console().print(
             f"\nStart broker {name} on it in a new cluster; other copies of its group, if there are any, begin empty. "
             "Retention goes by when messages were stored: raise store.retention_ms first if they are old.",
-            markup=False,
         )
 
 

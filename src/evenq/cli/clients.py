@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import datetime
 
 from evenq.cli.admin import warn_silent, with_admin
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.output import Column, Listing, Page, Scalar, print_lines, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import ClientView
 
@@ -94,7 +93,7 @@ def stack(options: argparse.Namespace) -> None:
         if options.json:
             print_page(Page(facts={"client": options.id, "stack": text}), as_json=True)
         else:
-            sys.stdout.write(text.rstrip("\n") + "\n")
+            print_lines(text.rstrip("\n"), keep="\n\t")
 
     with_admin(options, work)
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from evenq.cli.output import progress_console
+from evenq.cli.output import print_lines, progress_console
 from evenq.model import FilterExpression, ReceivedMessage
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.printable import json_line, printable
 
 if TYPE_CHECKING:
     from evenq.client.lite_consumer import LiteSimpleConsumer
@@ -53,7 +53,7 @@ def message_as_json(message: ReceivedMessage) -> str:
         import base64
 
         fields["body_base64"] = base64.b64encode(message.body).decode()
-    return json.dumps(fields, ensure_ascii=False)
+    return json_line(fields)
 
 
 def message_as_text(message: ReceivedMessage) -> str:
@@ -63,8 +63,7 @@ def message_as_text(message: ReceivedMessage) -> str:
     marks = " ".join(filter(None, (message.tag, *message.keys, message.message_group, message.lite_topic)))
     again = f" (attempt {message.delivery_attempt})" if message.delivery_attempt > 1 else ""
     body = message.body.decode(errors="backslashreplace")
-    safe = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in body)  # no control codes to a terminal
-    return f"{time}  {position:<16}  {f'[{marks}] ' if marks else ''}{safe}{again}"
+    return printable(f"{time}  {position:<16}  {f'[{marks}] ' if marks else ''}{body}{again}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         count = counted["received"]
         sys.stdout.flush()
         sentence = f"Received {count:,} message{'s' * (count != 1)} of {options.topic} as {options.group}."
-        progress_console().print(sentence, markup=False)
+        progress_console().print(sentence)
     return 0
 
 
@@ -124,8 +123,7 @@ def print_and_ack(
     printed: list[ReceivedMessage] = []
     try:
         for message in messages:
-            sys.stdout.write(show(message) + "\n")
-            sys.stdout.flush()  # each: Ctrl-C in the middle of a larger write would lose text that counts as printed
+            print_lines(show(message))  # each: Ctrl-C in the middle of many would lose text that counts as printed
             printed.append(message)
         consumer.ack(*printed)
     except KeyboardInterrupt:  # also in the middle of the call above; to acknowledge again changes nothing

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from evenq.cli.admin import with_admin
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_bar
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
 from evenq.model import FilterExpression
+from evenq.runtime.printable import printable
 
 __all__ = ["list_all", "replay", "show"]
 
@@ -127,10 +128,9 @@ class _Bar:
 
     def __enter__(self) -> Self:
         if self._shown:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=progress_console(), transient=True)
+            self._bar = progress_bar(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar.start()
         return self
 
@@ -140,7 +140,7 @@ class _Bar:
             return
         name = progress.broker_name
         if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(f"replaying at {name}", total=progress.total)
+            self._tasks[name] = self._bar.add_task(printable(f"replaying at {name}"), total=progress.total)
         seen = progress.replayed + progress.left_out + progress.failed
         self._bar.update(self._tasks[name], completed=seen, total=progress.total)
 

@@ -5,9 +5,9 @@ died elect another leader within seconds, and a script should not fail for that.
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 
+from evenq.cli.output import complain
 from evenq.client.core.access_points import access_points
 from evenq.runtime.clock import SystemClock
 from evenq.wire.addresses import host_and_port
@@ -32,8 +32,8 @@ def await_election(endpoint: str, *, within_s: float = ELECTION_S) -> None:
     while not any(map(_listens, targets)) and clock.monotonic_ms() < until_ms:
         if not said:
             said = True
-            sys.stderr.write(
-                f"evenq: no broker answers at {endpoint} yet; waiting up to {within_s:.0f} s for another copy to lead\n"
+            complain(
+                f"evenq: no broker answers at {endpoint} yet; waiting up to {within_s:.0f} s for another copy to lead"
             )
         pause.wait(LOOK_S)
 

@@ -34,7 +34,7 @@ def create(options: argparse.Namespace) -> None:
             )
         )
         for warning in warnings:
-            progress_console().print(f"warning: {warning}", markup=False)
+            progress_console().print(f"warning: {warning}")
         now = (await admin.describe_group(options.name)).summary
         page = Page(
             facts={

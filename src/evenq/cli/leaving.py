@@ -66,7 +66,7 @@ async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
         f"must read first: {who(view.unfinished)}. {delayed}{hidden_text(view.unread)}"
     )
     if options.yes and not options.dry_run:
-        progress_console().print(sentence, markup=False)
+        progress_console().print(sentence)
     else:
         _print(options, view, sentence)
     return bool(options.yes) and not options.dry_run

@@ -8,15 +8,13 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import json
-import sys
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.moments import moment_ms
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.cli.output import Column, Listing, Page, Scalar, print_json, print_lines, print_page, progress_console
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import MessageTraceView, MessageView, TraceEventView
 from evenq.errors import BadRequest
@@ -54,7 +52,7 @@ def find(options: argparse.Namespace) -> None:
         empty = f"No message matches. To see the newest: evenq message tail {options.topic}"
         print_page(Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]), as_json=False)
         if view.more:
-            progress_console().print("There are more: give a shorter time range, or raise --limit.", markup=False)
+            progress_console().print("There are more: give a shorter time range, or raise --limit.")
 
     with_admin(options, work)
 
@@ -133,7 +131,7 @@ def trace(options: argparse.Namespace) -> None:
         warn_silent(view.silent, STORED_THERE)
         if options.json:
             copies = [_trace_json(one) for one in view.traces]
-            sys.stdout.write(json.dumps({"message_id": options.id, "copies": copies}, ensure_ascii=False) + "\n")
+            print_json({"message_id": options.id, "copies": copies})
             return
         for one in view.traces:
             print_page(_trace_page(one), as_json=False)
@@ -174,7 +172,7 @@ def message_row(message: MessageView) -> dict[str, Any]:
 
 def _show(message: MessageView, options: argparse.Namespace) -> None:
     if options.json:
-        sys.stdout.write(json.dumps(message_row(message), ensure_ascii=False) + "\n")
+        print_json(message_row(message))
         return
     facts: Facts = {
         "message_id": message.message_id,
@@ -192,10 +190,10 @@ def _show(message: MessageView, options: argparse.Namespace) -> None:
     facts["body"] = f"{message.body_bytes:,} bytes"
     print_page(Page(facts=facts), as_json=False)
     if options.body != "none":
-        sys.stdout.write(_body(message.body, options.body) + "\n")
+        print_lines(_body(message.body, options.body), keep="\n\t")
         if len(message.body) < message.body_bytes:
             note = f"The first {len(message.body):,} of {message.body_bytes:,} bytes; raise --body-max for more."
-            progress_console().print(note, markup=False)
+            progress_console().print(note)
 
 
 def _body(body: bytes, form: str) -> str:
@@ -204,8 +202,7 @@ def _body(body: bytes, form: str) -> str:
         return "\n".join(f"{16 * number:08x}  {line.hex(' '):<47}  {_safe(line)}" for number, line in enumerate(lines))
     if form == "base64":
         return base64.b64encode(body).decode()
-    text = body.decode(errors="backslashreplace")
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else repr(sign)[1:-1] for sign in text)
+    return body.decode(errors="backslashreplace")
 
 
 def _safe(line: bytes) -> str:
@@ -242,14 +239,12 @@ def _listing(messages: Iterable[MessageView], empty: str, body_max: int) -> List
 
 def _preview(message: MessageView, body_max: int) -> str:
     text = message.body[:body_max].decode(errors="backslashreplace")
-    safe = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-    return safe + ("..." if message.body_bytes > len(message.body) else "")
+    return text + ("..." if message.body_bytes > len(message.body) else "")
 
 
 def _lines(messages: Iterable[MessageView]) -> None:
     for message in messages:
-        sys.stdout.write(json.dumps(message_row(message), ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+        print_json(message_row(message))
 
 
 def _texts(messages: Iterable[MessageView], body_max: int) -> None:
@@ -257,8 +252,7 @@ def _texts(messages: Iterable[MessageView], body_max: int) -> None:
         marks = " ".join(filter(None, (message.tag, *message.keys)))
         marked = f"[{marks}] " if marks else ""
         line = f"{_time(message.store_ms)}  {_place(message):<20}  {message.message_id}  {marked}"
-        sys.stdout.write(f"{line}{_preview(message, body_max)}\n")
-    sys.stdout.flush()
+        print_lines(f"{line}{_preview(message, body_max)}")
 
 
 def _queue(options: argparse.Namespace) -> MessageQueue | None:

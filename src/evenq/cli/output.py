@@ -1,21 +1,29 @@
-"""What commands print: tables for people, JSON for programs. Both come from one `Page`, so they cannot differ.
+"""Output of the commands: tables for people, JSON for programs. Both come from one `Page`, so they cannot differ.
 
-Standard output holds results only; progress and hints go to standard error.
+Standard output holds results only; progress and hints go to standard error. No other module of the command line writes
+to either (a test says so), because this one makes text safe: messages, client ids and the errors of servers are written
+by others. Control characters are shown as escapes, and nothing is read as markup; JSON gives exact values.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from evenq.runtime.printable import json_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
+    from rich.text import Text
 
-__all__ = ["Column", "Listing", "Page", "console", "print_page", "progress_console"]
+__all__ = [
+    "Column", "Listing", "Page", "complain", "console", "print_json", "print_lines", "print_page", "progress_bar",
+    "progress_console",
+]  # fmt: skip
 
 Scalar = str | int | bool | None
 
@@ -58,19 +66,51 @@ class Page:
 
 
 def console() -> Console:
-    """Results."""
-    from rich.console import Console
-
+    """Results. Strings are shown as they are: no markup, no emoji codes, control characters escaped."""
     # In a pipe rich assumes 80 columns and cuts the cells to fit.
-    width = None if sys.stdout.isatty() else 160
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return _console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 
 
 def progress_console() -> Console:
-    """Progress and hints."""
+    """Progress and hints, as safe as results."""
+    return _console(stderr=True)
+
+
+def _console(**settings: Any) -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    class SafeConsole(Console):
+        """rich makes a text of every string here: of those that are printed, and of titles and cells of tables."""
+
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(printable(text), **how)
+
+    return SafeConsole(highlight=False, markup=False, emoji=False, **settings)
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar on standard error that shows each task's description in front of `columns` and leaves no trace."""
+    from rich.progress import Progress, TextColumn
+
+    description = TextColumn("{task.description}", markup=False)
+    return Progress(description, *columns, console=progress_console(), transient=True)
+
+
+def print_lines(*lines: str, keep: str = "") -> None:
+    """Results that are no table, one line each; `keep`: control characters that may be shown as they are."""
+    sys.stdout.write("".join(f"{printable(line, keep=keep)}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def print_json(value: Any) -> None:
+    """One result for programs, on one line."""
+    print_lines(json_line(value))
+
+
+def complain(text: str) -> None:
+    """One line on standard error: why a command does not do what was asked."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
 
 
 def print_page(page: Page, *, as_json: bool) -> None:
@@ -78,17 +118,17 @@ def print_page(page: Page, *, as_json: bool) -> None:
     if as_json:
         lists = {listing.key: listing.as_json() for listing in page.listings}
         bare = not page.facts and len(lists) == 1
-        sys.stdout.write(
-            json.dumps(next(iter(lists.values())) if bare else {**page.facts, **lists}, ensure_ascii=False) + "\n"
-        )
+        print_json(next(iter(lists.values())) if bare else {**page.facts, **lists})
         return
     out = console()
     if page.sentence:
-        out.print(page.sentence, markup=False)
+        out.print(page.sentence)
     elif page.facts:
+        from rich.text import Text
+
         width = max(len(key) for key in page.facts)
         for key, value in page.facts.items():
-            out.print(f"[bold]{key.replace('_', ' '):<{width}}[/bold]  {_escape(_cell(value))}")
+            out.print(Text(f"{key.replace('_', ' '):<{width}}  ", "bold"), _cell(value), sep="")
     for listing in page.listings:
         _print_listing(out, listing)
 
@@ -98,7 +138,7 @@ def _print_listing(out: Console, listing: Listing) -> None:
     from rich.table import Table
 
     if not listing.rows:
-        out.print(f"{listing.title + ': ' if listing.title else ''}{listing.empty}", markup=False)
+        out.print(f"{listing.title + ': ' if listing.title else ''}{listing.empty}")
         return
     table = Table(
         box=box.SIMPLE_HEAD, title=listing.title or None, title_justify="left", title_style="bold", pad_edge=False
@@ -111,7 +151,7 @@ def _print_listing(out: Console, listing: Listing) -> None:
             overflow="fold" if column.kind == "sentence" else "ellipsis",
         )
     for row in listing.rows:
-        table.add_row(*[_escape(_cell(value, column.kind)) for value, column in zip(row, listing.columns, strict=True)])
+        table.add_row(*[_cell(value, column.kind) for value, column in zip(row, listing.columns, strict=True)])
     out.print(table)
 
 
@@ -131,8 +171,3 @@ def _cell(value: Scalar | list[str], kind: str = "text") -> str:
             return ", ".join(value) or "-"
         case _:
             return value or "-"
-
-
-def _escape(text: str) -> str:
-    # rich reads what is in brackets as markup.
-    return text.replace("[", r"\[")

@@ -150,7 +150,9 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        print(f"evenq {version('evenq')}")
+        from evenq.cli.output import print_lines
+
+        print_lines(f"evenq {version('evenq')}")
         parser.exit()
 
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.cli.output import Column, Listing, Page, print_page, progress_bar
 from evenq.client.topic_shape import TopicShape, settled_shape_of, shape_of
 from evenq.errors import BadRequest, Error
 from evenq.model import Message
@@ -135,10 +135,9 @@ class _progress:  # noqa: N801  # used like a function: a `with` block that yiel
     def __enter__(self) -> Any:
         if not self._shown:
             return lambda: None
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=progress_console(), transient=True)
+        self._bar = progress_bar(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar.start()
         task = self._bar.add_task("sending", total=self._total)
         return lambda: self._bar.advance(task)

@@ -100,7 +100,7 @@ async def _planned(admin: Admin, options: argparse.Namespace) -> bool:
         f"{_brokers(fewer)} hold {stored:,} messages. Groups must read first: {groups}. {hidden_text(unread)}"
     )
     if options.yes and not options.dry_run:
-        progress_console().print(warning, markup=False)
+        progress_console().print(warning)
     else:
         _print(options, fewer, warning)
     return bool(options.yes) and not options.dry_run
@@ -129,7 +129,7 @@ def drain(options: argparse.Namespace) -> None:
             if view.empty or not await patience.pause(_progress(view)):
                 break
         if not view.other_writers:
-            progress_console().print("no other broker accepts messages now, so producers cannot send", markup=False)
+            progress_console().print("no other broker accepts messages now, so producers cannot send")
         if not view.empty and not options.no_wait:
             raise RequestTimeout(
                 f"{_progress(view)}, still after {options.wait} s; run the command again to continue waiting, "

@@ -12,7 +12,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from evenq.cli.output import Column, Listing, Page, console, print_page, progress_console
+from evenq.cli.output import (
+    Column,
+    Listing,
+    Page,
+    complain,
+    print_lines,
+    print_page,
+    progress_bar,
+)
 from evenq.errors import Error, StoreError
 from evenq.runtime.clock import SystemClock
 from evenq.store.disk import ReadOnlyDisk
@@ -49,12 +57,10 @@ class ProgressBar:
         if self._shown:
             from rich import progress
 
-            columns = (
-                progress.TextColumn("{task.description}"), progress.BarColumn(),
-                progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn(),
+            self._bar = progress_bar(
+                progress.BarColumn(), progress.DownloadColumn(binary_units=True), progress.TransferSpeedColumn(),
                 progress.TimeRemainingColumn(),
             )  # fmt: skip
-            self._bar = progress.Progress(*columns, console=progress_console(), transient=True)
             self._bar.start()
             self._task = self._bar.add_task(self._text, total=None)
         return self
@@ -176,12 +182,11 @@ def verify(options: argparse.Namespace) -> int:
         print_page(page, as_json=True)
     else:
         print_page(Page(facts=page.facts), as_json=False)
-        out = console()
         for finding in verdict.findings.listed:
-            out.print("\n" + "\n".join(finding_lines(finding)), markup=False)
+            print_lines("", *finding_lines(finding))
         if verdict.findings.unlisted:
-            out.print(f"\nand {verdict.findings.unlisted} more of the same kinds", markup=False)
-        out.print(f"\n{_sentence(verdict)}", markup=False)
+            print_lines("", f"and {verdict.findings.unlisted} more of the same kinds")
+        print_lines("", _sentence(verdict))
     return EXIT_CLEAN if verdict.clean else EXIT_FINDINGS
 
 
@@ -233,5 +238,5 @@ def _sentence(verdict: FolderVerdict) -> str:
 
 
 def _unreadable(error: Error) -> int:
-    sys.stderr.write(f"evenq: {error}\n")
+    complain(f"evenq: {error}")
     return EXIT_UNREADABLE

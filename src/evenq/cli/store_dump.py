@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -12,9 +11,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TextIO
 
+from evenq.cli.output import complain
 from evenq.cli.store import ProgressBar, folder_of
 from evenq.cli.store_decoding import RecordDecoder, decoder_of
 from evenq.errors import BadRequest
+from evenq.runtime.printable import json_line
 from evenq.store.disk import Disk
 from evenq.store.inspection.dump import Wanted, frames
 from evenq.store.inspection.folder import Folder, read_folder
@@ -43,11 +44,11 @@ def dump(options: argparse.Namespace) -> int:
         with nullcontext(sys.stdout) if options.output is None else options.output.open("w", encoding="utf-8") as out:
             count = _lines(out, rows)
     if options.output is not None:
-        sys.stderr.write(f"{count} rows in {options.output}\n")
+        complain(f"{count} rows in {options.output}")
     for hole in holes:
-        sys.stderr.write(
+        complain(
             f"evenq: the log from {hole.start} to {hole.end} cannot be read ({hole.why}); "
-            f"evenq store verify {options.dir} says more\n"
+            f"evenq store verify {options.dir} says more"
         )
     return 1 if holes else 0
 
@@ -83,7 +84,7 @@ def _lines(out: TextIO, rows: Iterator[dict[str, Any]]) -> int:
             except UnicodeDecodeError:
                 del row["body"]
                 row["body_base64"] = base64.b64encode(body).decode()
-        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+        out.write(json_line(row) + "\n")
         count += 1
     return count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
-from evenq.cli.output import Column, Listing, Page, console, print_page
+from evenq.cli.output import Column, Listing, Page, print_lines, print_page
 from evenq.cli.repaired_copy import give_new_store_id, is_copy
 from evenq.cli.store import ProgressBar, finding_lines, folder_of
 from evenq.errors import StoreLocked
@@ -81,19 +81,18 @@ def _report(
     if options.json:
         print_page(Page(facts=facts, listings=[steps]), as_json=True)
         return
-    out = console()
     print_page(Page(facts={}, listings=[steps]), as_json=False)
     if plan.lost_from is not None:
-        out.print(f"lost: {plan.lost_bytes} bytes of the log from offset {plan.lost_from} on", markup=False)
+        print_lines(f"lost: {plan.lost_bytes} bytes of the log from offset {plan.lost_from} on")
         for gone in plan.lost[:RANGES_SHOWN]:
-            out.print(f"  {gone}", markup=False)
+            print_lines(f"  {gone}")
         if len(plan.lost) > RANGES_SHOWN:
-            out.print(f"  and of {len(plan.lost) - RANGES_SHOWN} more queues (--json shows all)", markup=False)
+            print_lines(f"  and of {len(plan.lost) - RANGES_SHOWN} more queues (--json shows all)")
     if renewed:
-        out.print(f"\n{_AS_COPY}", markup=False)
+        print_lines("", _AS_COPY)
     for finding in plan.left:
-        out.print("\nnot mended:\n" + "\n".join(finding_lines(finding)), markup=False)
-    out.print(f"\n{_advice(options, verdict, plan, done)}", markup=False)
+        print_lines("", "not mended:", *finding_lines(finding))
+    print_lines("", _advice(options, verdict, plan, done))
 
 
 def _advice(options: argparse.Namespace, verdict: FolderVerdict, plan: repairing.RepairPlan, done: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
+from evenq.cli.output import complain
 from evenq.cli.up_plan import DEFAULT_QUEUES, UpPlan
 from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.client.async_admin import Admin
@@ -90,12 +90,11 @@ async def _watch(cluster: LocalCluster, plan: UpPlan, admin: Admin, stop: asynci
             restarts[node.name] = [*recent, now_ms]
             in_memory = plan.data is None and node in cluster.brokers
             emptied = emptied or in_memory
-            sys.stderr.write(
+            complain(
                 f"{node.name} {node.end_text}; started again, {len(recent) + 1} of {_RESTARTS_MAX} times within a "
                 f"minute{'; its messages were in memory and are lost' if in_memory else ''}; its log is "
-                f"{node.log_path}\n"
+                f"{node.log_path}"
             )
-            sys.stderr.flush()
             node.start()
         if emptied and all(node.alive for node in cluster.nodes):
             emptied = not await _topics_again(admin, plan)

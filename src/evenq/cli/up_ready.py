@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from evenq.cli.output import print_lines
 from evenq.cli.topics import create_topic
 from evenq.cli.up_plan import HOST, UpPlan
 from evenq.client.async_admin import Admin
@@ -47,7 +47,7 @@ def announce(
 ) -> None:
     """Print the line `ready ...` and what to type next; `ca`: with TLS, the authority's file."""
     kept = f"data in {plan.data}" if plan.data is not None else "data in memory"
-    sys.stdout.write(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})\n")
+    print_lines(f"ready {endpoint} ({brokers} broker{'s' * (brokers != 1)}, {where}, {kept})")
     quoted = f"'{endpoint}'" if ";" in endpoint else endpoint
     option = "" if endpoint == f"{HOST}:8081" else f" --endpoint {quoted}"
     lines = [
@@ -65,7 +65,8 @@ def announce(
     width = max(map(len, lines))
     title = " Now type in another terminal (Ctrl-C here stops evenq) "
     width = max(width, len(title))
-    sys.stdout.write("╭" + title.center(width + 2, "─") + "╮\n")
-    sys.stdout.writelines(f"│ {line:<{width}} │\n" for line in lines)
-    sys.stdout.write("╰" + "─" * (width + 2) + "╯\n")
-    sys.stdout.flush()
+    print_lines(
+        "╭" + title.center(width + 2, "─") + "╮",
+        *(f"│ {line:<{width}} │" for line in lines),
+        "╰" + "─" * (width + 2) + "╯",
+    )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from evenq.cli.output import Column, Listing, Page, print_page, progress_console
+from evenq.cli.output import Column, Listing, Page, print_page, progress_bar
 from evenq.runtime.clock import SystemClock
 from evenq.verify import Kind, Moment, Plan, Repeat, Result, Verdict, verify
 
@@ -100,15 +100,9 @@ def _bar(plan: Plan, *, shown: bool) -> Iterator[Callable[[Moment], None]]:
     if not shown:
         yield lambda _: None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[counts]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
+    with progress_bar(BarColumn(), TextColumn("{task.fields[counts]}"), TimeRemainingColumn()) as bar:
         task = bar.add_task("starting", total=plan.seconds * 1_000, counts="")
 
         def show(moment: Moment) -> None:

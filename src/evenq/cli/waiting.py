@@ -38,7 +38,7 @@ class Patience:
         """Tell the progress if it is news; False when the time is over."""
         if text != self._shown:
             self._shown = text
-            progress_console().print(text, markup=False)
+            progress_console().print(text)
         left_ms = self._deadline_ms - self._clock.monotonic_ms()
         if left_ms <= 0:
             return False

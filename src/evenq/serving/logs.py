@@ -3,19 +3,26 @@ terminal).
 
 Fields given as `extra={...}` become keys of the object, and from WARNING upwards those that the text does not name are
 appended to it: a person who is shown only the text must see which topic, group or broker it is about, and why. Message
-bodies are never logged; nothing above DEBUG is per message.
+bodies are never logged; nothing above DEBUG is per message. Values come from clients: none is longer than `VALUE_MAX`,
+none can write a line of its own or reach a terminal as control characters.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from evenq.runtime.printable import json_line, printable
+
 __all__ = ["HumanFormatter", "JsonFormatter", "setup_logs"]
+
+VALUE_MAX = 1_000
+"""Characters of one field."""
+TEXT_MAX = 8_000
+"""Characters of the event, which may hold several fields."""
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
@@ -50,7 +57,7 @@ class JsonFormatter(logging.Formatter):
         line |= extra
         if record.exc_info and record.exc_info[0] is not None:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json_line(line, default=str)
 
 
 class HumanFormatter(logging.Formatter):
@@ -58,16 +65,18 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        text = record.getMessage()
+        text = _cut(record.getMessage(), TEXT_MAX)
         fields = "".join(f" {key}={value}" for key, value in _unnamed(text, _extra(record)).items())
-        line = f"{time} {record.levelname:<7} {text}{fields}"
+        line = printable(f"{time} {record.levelname:<7} {text}{fields}")
         if record.exc_info and record.exc_info[0] is not None:
-            line += "\n" + self.formatException(record.exc_info)
+            # The text of an error may hold newlines. Indented, none of its lines looks like one of the log.
+            lines = self.formatException(record.exc_info).splitlines()
+            line += "".join(f"\n    {printable(one)}" for one in lines)
         return line
 
 
 def _text(record: logging.LogRecord, extra: dict[str, Any]) -> str:
-    text = record.getMessage()
+    text = _cut(record.getMessage(), TEXT_MAX)
     unnamed = _unnamed(text, extra) if record.levelno >= logging.WARNING else {}
     if not unnamed:
         return text
@@ -80,4 +89,12 @@ def _unnamed(text: str, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in record.__dict__.items() if key not in _OWN}
+    return {
+        key: _cut(value, VALUE_MAX) if isinstance(value, str) else value
+        for key, value in record.__dict__.items()
+        if key not in _OWN
+    }
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"

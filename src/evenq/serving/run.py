@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from evenq.errors import Error, PortInUse, SettingsError
 from evenq.runtime.allocator import keep_freed_memory
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.printable import printable
 from evenq.runtime.tasks import spawn
 from evenq.serving.logs import setup_logs
 from evenq.serving.open_files import watch_open_files
@@ -58,7 +59,7 @@ def run_program(
         sys.stdout.write(f"{wanted}\n")
         return EXIT_OK
     except SettingsError as error:
-        sys.stderr.write(f"evenq-{program}: {error}\n")
+        sys.stderr.write(printable(f"evenq-{program}: {error}", keep="\n") + "\n")
         return EXIT_USAGE
     setup_logs(str(getattr(settings, "log_level", "INFO")), program=program)
     return run(lambda stop: serve(settings, stop), program=program)
@@ -137,7 +138,8 @@ def _exit_code(error: BaseException, program: str) -> int:
     if known is None:
         log.critical("process ends after an internal error", exc_info=error)
         return EXIT_FAILED
-    sys.stderr.write(f"evenq-{program}: {known}\n" if program else f"{known}\n")
+    text = f"evenq-{program}: {known}" if program else str(known)
+    sys.stderr.write(printable(text, keep="\n") + "\n")
     return EXIT_USAGE if isinstance(known, SettingsError | PortInUse) else EXIT_FAILED
 
 

@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from evenq.cli.demo import third_act
@@ -170,7 +171,7 @@ class Demo:
         try:
             work()
         except Error as error:
-            self.console.print(f"[bold red]publishing failed:[/] {error}")
+            self.console.print(f"[bold red]publishing failed:[/] {escape(str(error))}")
 
     def _consumed(self) -> int:
         return sum(member.count for member in self.members)
@@ -279,7 +280,7 @@ class Demo:
         with self.console.status("each flight of the fourth act is looked up"):
             rows += fourth.verdict()
         for anomaly in report.anomalies[:5]:
-            self.console.print(f"[red]{anomaly.kind}[/]: {anomaly.text}")
+            self.console.print(f"[red]{anomaly.kind}[/]: {escape(anomaly.text)}")
         return show_verdict(self.console, rows)
 
     def _check(self) -> Report:

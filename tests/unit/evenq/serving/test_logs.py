@@ -72,3 +72,37 @@ def test_people_get_text() -> None:
     setup_logs("INFO", stream=stream)
     logging.getLogger().warning("broker lost", extra={"broker": "a"})
     assert "WARNING broker lost broker=a" in stream.getvalue()
+
+
+HOSTILE = "x\n12:00:00 INFO    fake \x1b[2J\x9b"
+
+
+def test_a_value_writes_no_line_of_its_own_and_no_control_characters() -> None:
+    stream = Terminal()
+    setup_logs("INFO", stream=stream)
+    logging.getLogger().warning("refused %s", HOSTILE, extra={"user": HOSTILE})
+    try:
+        raise KeyError("k") from ValueError(HOSTILE)
+    except KeyError:
+        logging.getLogger().exception("failed")
+    lines = stream.getvalue().splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("12:00:00 INFO    fake") for line in lines)
+
+
+def test_json_lines_are_printable_and_exact() -> None:
+    stream = io.StringIO()
+    setup_logs("INFO", stream=stream)
+    logging.getLogger().warning("refused", extra={"user": HOSTILE})
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["user"] == HOSTILE
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_a_line_is_bounded_whatever_a_client_sends(stream: io.StringIO) -> None:
+    setup_logs("INFO", stream=stream)
+    logging.getLogger().warning("refused %s", "x" * 100_000, extra={"user": "y" * 100_000, "method": "m"})
+    (line,) = stream.getvalue().splitlines()
+    assert len(line) < 12_000
+    assert "(100000 characters)" in line
