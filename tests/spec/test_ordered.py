@@ -6,11 +6,14 @@ import asyncio
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from evenq_broker.metrics import broker_metrics
 
 import evenq
 from evenq.client.core.lock_trust import LockTrust
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
+RESET = "/evenq.v1.Admin/ResetOffsets"
 FAST = {"suspend_ms": 100, "commit_interval_ms": 100}
 
 
@@ -247,7 +250,7 @@ def test_oc_9_rb_33_a_refused_lock_is_tried_again(play):
 
 
 def test_oc_13_rb_25_a_queue_is_not_taken_away_while_its_listener_runs_within_a_bound(play):
-    """It is unlocked after the listener ended; a listener that never ends gives it up after `drain_ms`."""
+    """It is unlocked after the listener ended."""
 
     async def story(world):
         await world.start()
@@ -268,6 +271,148 @@ def test_oc_13_rb_25_a_queue_is_not_taken_away_while_its_listener_runs_within_a_
         assert world.clock.monotonic_ms() - began >= 1_400
         assert await world.committed("g") == 1
         assert world.saw() == ["x"]
+
+    play(story)
+
+
+async def a_long_call(world, *, call_ms=20_000, fails=False, limits=None, group=None, **options):
+    """An ordered member whose call outlasts `drain_ms` by far: the member, the calls that run, and the most at a time."""
+    await world.start(**(limits or {}))
+    await world.create("t")
+    if group is not None:
+        await world.group("g", ordered=True, **group)
+    running, most, began = [], [0], asyncio.Event()
+
+    async def listener(messages):
+        running.append(messages[0].body)
+        most[0] = max(most[0], len(running))
+        began.set()
+        await world.clock.sleep_ms(call_ms if len(world.seen) == 1 else 10)
+        running.remove(messages[0].body)
+        return not (fails and len(world.seen) == 1)
+
+    fields = {"listener": listener, "ordered": True, "options": evenq.PushOptions(consume_batch=1, **options)}
+    one = await world.push("one", **fields)
+    await world.ready(one)
+    await world.publish("x", "y")
+    await world.until(began.is_set)
+    return one, running, most, fields
+
+
+def test_oc_8_oc_13_a_call_longer_than_the_drain_time_keeps_its_queue_until_it_ends(play):
+    """Better than RB-25: there is no bound of a second after which the next owner runs beside it."""
+
+    async def story(world):
+        one, running, most, fields = await a_long_call(world)
+        two = await world.push("aaa", **fields)
+        await world.clock.advance(10_000)
+        assert running == [b"x"]
+        assert (one.queues, two.queues) == ([], [])
+        await world.until(lambda: world.saw() == ["x", "y"])
+        await world.ready(two)
+        await world.until(lambda: not running)
+        assert most == [1]
+
+    play(story)
+
+
+def test_oc_8_rd_3_a_message_whose_only_delivery_succeeds_is_not_a_dead_letter_after_a_rebalance(play):
+    async def story(world):
+        _, running, most, fields = await a_long_call(world, group={"max_attempts": 1})
+        two = await world.push("aaa", **fields)
+        await world.ready(two)
+        await world.until(lambda: world.saw() == ["x", "y"])
+        await world.until(lambda: not running)
+        await world.clock.advance(10_000)
+        assert most == [1]
+        assert not world.has("%DLQ%g")
+
+    play(story)
+
+
+def test_oc_8_an_operators_reset_begins_when_the_running_call_has_ended(play):
+    async def story(world):
+        one, running, most, _ = await a_long_call(world)
+        request = admin_pb2.ResetOffsetsRequest(group="g", topic="t", to=admin_pb2.EARLIEST)
+        raw = world.net.unary("a:8081", RESET, request.SerializeToString(), timeout_ms=60_000)
+        (move,) = admin_pb2.ResetOffsetsResponse.FromString(await world.during(raw)).moves
+        assert "begins there once its running listener call has ended" in move.note
+        await world.clock.advance(10_000)
+        assert (world.saw(), running) == (["x"], [b"x"])
+        await world.until(lambda: world.saw() == ["x", "x", "y"])
+        await world.until(lambda: not running)
+        assert most == [1]
+        assert one.queues
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "broker leaves", "stalled"])
+def test_oc_8_a_queue_that_leaves_in_any_other_way_waits_for_its_call_too(play, how):
+    """Its topic is not subscribed any more, its broker closes, or it was not pulled for long (RB-20)."""
+
+    async def story(world):
+        one, running, most, fields = await a_long_call(world)
+        ownership = one._pushing._member.ownership
+        if how == "unsubscribe":
+            one.unsubscribe("t")
+            two = await world.push("aaa", **fields)
+        elif how == "broker leaves":
+            ownership.broker_leaves("a")
+            two = one
+        else:
+            (process,) = ownership.processes()
+            process.last_pull_ms -= 200_000
+            ownership.wake()
+            two = one
+        await world.clock.advance(10_000)
+        assert (world.saw(), running) == (["x"], [b"x"])
+        await world.until(lambda: world.saw() == ["x", "y"])
+        await world.until(lambda: not running)
+        assert most == [1]
+        await world.ready(two)
+
+    play(story)
+
+
+def test_oc_13_a_call_that_never_ends_gives_its_queue_up_after_the_brokers_revoke_ms(play):
+    async def story(world):
+        one, running, _, fields = await a_long_call(world, call_ms=1_000_000, limits={"revoke_ms": 15_000})
+        two = await world.push("aaa", **fields)
+        await world.clock.advance(14_000)
+        assert two.queues == []
+        await world.ready(two)
+        assert running[:1] == [b"x"]
+        world.clients.remove(one)
+
+    play(story)
+
+
+def test_oc_13_only_the_end_of_the_consumer_cuts_the_wait_to_the_drain_time(play):
+    async def story(world):
+        one, _, _, fields = await a_long_call(world, call_ms=1_000_000, drain_ms=2_000)
+        two = await world.push("aaa", **fields)
+        await world.clock.advance(5_000)
+        assert two.queues == []
+        began_ms = world.clock.monotonic_ms()
+        await world.during(one.close())
+        assert world.clock.monotonic_ms() - began_ms < 5_000
+        world.clients.remove(one)
+        await world.ready(two)
+
+    play(story)
+
+
+def test_oc_15_a_call_that_fails_while_its_queue_leaves_is_left_to_the_next_owner_at_once(play):
+    async def story(world):
+        _, _, most, fields = await a_long_call(world, fails=True, call_ms=8_000)
+        two = await world.push("aaa", **fields)
+        began_ms = world.clock.monotonic_ms()
+        await world.ready(two)
+        assert 7_000 < world.clock.monotonic_ms() - began_ms < 12_000
+        await world.until(lambda: world.saw() == ["x", "x", "y"])
+        assert [message.delivery_attempt for message in world.seen] == [1, 2, 1]
+        assert most == [1]
 
     play(story)
 

@@ -307,7 +307,8 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=90_000,
         ge=100,
         description="A queue that a newer decision gives to a waiting member is taken from its holder "
-        "after this time, ms; more than the longest drain_ms of members.",
+        "after this time, ms. Ordered members give a queue up after the same time if their listener still runs: more "
+        "than the longest listener call, and than the longest drain_ms of members.",
     )
     register_interval_ms: int = Field(
         default=10_000,

@@ -129,7 +129,8 @@ class PushOptions:
     lock_retry_ms: int = 500
     """Pause before a refused lock is tried again. 10 .. 60,000. RB-33."""
     drain_ms: int = 3_000
-    """Longest wait for unfinished messages when a queue moves away or the consumer closes. 0 .. 60,000."""
+    """Longest wait for unfinished messages when the consumer closes, or a queue moves away; an ordered queue that moves
+    waits until its listener call ends, at most the broker's `revoke_ms`. 0 .. 60,000."""
     pull_idle_ms: int = 120_000
     """A queue without a finished pull for longer is dropped and acquired again. RB-20. 1,000 .. 3,600,000."""
     retry: str = "broker"

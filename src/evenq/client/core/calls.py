@@ -171,6 +171,8 @@ class Welcome:
     settings: GroupTerms
     session_timeout_ms: int = 0
     """Silence after which the broker drops us; 0: it did not say."""
+    revoke_ms: int = 0
+    """Time after which a queue that another member waits for is taken from its holder; 0: it did not say."""
 
 
 SessionEvent = (

@@ -52,6 +52,7 @@ class ProcessQueue:
         "_running",
         "_waiting",
         "dropped",
+        "fenced",
         "last_pull_ms",
         "next",
         "paused",
@@ -75,6 +76,8 @@ class ProcessQueue:
         """When a pull was last answered (RB-20)."""
         self.dropped = False
         """True: never pulled again (PQ-6)."""
+        self.fenced = False
+        """True: dropped, and another owner has it."""
         self.paused = False
         """True: not pulled for now."""
         self._ordered = ordered
@@ -166,7 +169,9 @@ class ProcessQueue:
         """An ordered listener failed: the chunk goes back to its place, the queue waits until `resume_ms` (OC-15)."""
         for message in reversed(chunk):
             if self._stop(message.queue_offset):
-                self._waiting.appendleft(self._failed_once_more(message.queue_offset))
+                again = self._failed_once_more(message.queue_offset)
+                if not self.dropped:  # otherwise it is left to the next owner, which counts on from here
+                    self._waiting.appendleft(again)
         self._resume_ms = resume_ms
 
     def put_back(self, chunk: Sequence[ReceivedMessage], *, retry_ms: int) -> None:
@@ -236,7 +241,7 @@ class ProcessQueue:
         """The queue is no longer ours: no pulls any more; what no listener has seen is let go. What lies below finished
         messages still runs, so that nothing above it is repeated; but not if `fenced`: another member has it already.
         """
-        self.dropped = True
+        self.dropped, self.fenced = True, fenced
         self._retries.clear()
         self._apart.clear()
         if self._ordered or fenced:  # ordered: nothing above the first unfinished message is done

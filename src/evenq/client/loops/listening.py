@@ -127,7 +127,11 @@ class Listening:
     async def _work(self, queue: ProcessQueue, chunk: list[ReceivedMessage]) -> None:
         careful = queue.careful(chunk[0])
         try:
-            if await self._settler.begin(queue, chunk):
+            if not await self._settler.begin(queue, chunk):
+                pass
+            elif queue.fenced:  # meanwhile: another owner delivers the chunk
+                queue.put_back(chunk, retry_ms=0)
+            else:
                 await self._listen(queue, chunk)
         finally:
             self._free += 1

@@ -1,8 +1,8 @@
 """Which queues are ours: the rebalance service and the carrying out of its commands (CS-3, RB-2 to RB-34).
 
 The table (`core.rebalance`) decides, this loop does: locks, start offsets, pull loops, draining, commits, unlocks.
-The hand-over is clean: a queue that leaves stops pulling at once, what listeners have seen is finished (at most
-`drain_ms`), the offset is committed, the user's callback has heard of it, and only then is the lock let go.
+The hand-over is clean: a queue that leaves stops pulling at once, what listeners have seen is finished
+(`loops.drains`), the offset is committed, the user's callback has heard of it, and only then is the lock let go.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import RebalanceTable
 from evenq.client.core.thresholds import Thresholds
 from evenq.client.loops.assignment_source import AssignmentSource
+from evenq.client.loops.drains import Drains
 from evenq.client.loops.leader_watch import LeaderWatch
 from evenq.client.loops.locks import Locks
 from evenq.client.loops.progress import GroupProgress
@@ -91,6 +92,9 @@ class Ownership:
             on_answer=self._table_locked, spawn=self._spawn, troubles=troubles,
         )  # fmt: skip
         self._arrived = arrived
+        self._drains = Drains(
+            group=read_plan.group, options=read_plan.options, ordered=read_plan.ordered, sessions=sessions, clock=clock
+        )
         self.paused = False
         """CS-9: no pulls. Rounds go on: what others are to read is handed over."""
         self._table = RebalanceTable(locks=read_plan.clustering)
@@ -218,6 +222,7 @@ class Ownership:
     async def close(self) -> None:
         """Hand everything over; bounded by `drain_ms` and a few calls."""
         self._closing = True
+        self._drains.close(self._pulls.values())
         self._perform(self._table.close())
         deadline_ms = self._clock.monotonic_ms() + self._options.drain_ms + 2 * self._options.timeout_ms
         while self._pulls and self._clock.monotonic_ms() < deadline_ms:
@@ -409,7 +414,7 @@ class Ownership:
     async def _leave(self, pulling: Pulling, *, fenced: bool) -> None:
         process, queue = pulling.process, pulling.process.queue
         self._arrived(process)  # what lies below finished messages must still run
-        await self._drain(pulling)
+        await self._drains.finished(pulling)
         if not fenced:
             if self._finish is not None:
                 await self._finish(process)
@@ -457,19 +462,6 @@ class Ownership:
                 self.relock(queue.broker_name)
             self._troubles.failed_at(queue.topic, queue.broker_name, error)
             raise
-
-    async def _drain(self, pulling: Pulling) -> None:
-        deadline_ms = self._clock.monotonic_ms() + self._options.drain_ms
-        wakeup = Wakeup(self._clock, pulling.quiet)
-        while pulling.process.busy:
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if left_ms <= 0:
-                log.warning(
-                    "group %s: messages of %s were not finished within %d ms (drain_ms), they may come again",
-                    self._group, pulling.process.queue, self._options.drain_ms,
-                )  # fmt: skip
-                return
-            await wakeup.wait(left_ms)
 
     async def _address(self, queue: MessageQueue) -> str:
         return await self._routes.address(queue.topic, queue.broker_name)

@@ -22,6 +22,8 @@ from evenq.runtime.tasks import spawn
 __all__ = ["BrokerSessions"]
 
 BEAT_MIN_MS = 200
+REVOKE_MS = 90_000
+"""Of a broker that does not send its `revoke_ms`: the default of that setting."""
 GHOST_MS = 5_000
 """A restarted broker hears of the group's members one by one. Until then those it knew before count as well: else the
 first to come back would take everybody's queues."""
@@ -46,6 +48,7 @@ class _Connection:
         """Members before the connection broke."""
         self.ghosts_until_ms = 0
         self.locks = LockTrust()
+        self.revoke_ms = REVOKE_MS
         self.strategy = ""
         """Of the group, as the broker said last; it counts while the connection is down too."""
         self.joined_as = ""
@@ -137,6 +140,11 @@ class BrokerSessions:
         """False if our locks there may have gone to others, and they have not been requested since (`confirm`)."""
         connection = self._connections.get(broker)
         return connection is None or connection.locks.sure(self._clock.monotonic_ms())
+
+    def revoke_ms(self, broker: str) -> int:
+        """Time after which the broker takes a queue from a member that does not release it."""
+        connection = self._connections.get(broker)
+        return REVOKE_MS if connection is None else connection.revoke_ms
 
     def suspect(self) -> list[str]:
         """Brokers whose connection is up and whose locks must be asked for again."""
@@ -268,6 +276,7 @@ class BrokerSessions:
                             event.settings.strategy,
                             False,
                         )
+                        connection.revoke_ms = event.revoke_ms or REVOKE_MS
                         connection.locks.welcome(self._clock.monotonic_ms(), lease_ms=event.session_timeout_ms)
                         # The client id changed while the answer was on its way: leave as who we were, the next session
                         # joins as who we are.

@@ -121,6 +121,7 @@ def _event(wire: groups_pb2.SessionEvent) -> SessionEvent | None:
                 _Members(welcome.members),
                 _settings(welcome.settings),
                 welcome.session_timeout_ms,
+                welcome.revoke_ms,
             )
         case "settings_changed":
             return SettingsChanged(_settings(wire.settings_changed.settings))

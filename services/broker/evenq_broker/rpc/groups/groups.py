@@ -166,6 +166,7 @@ class _Groups:
             welcome=groups_pb2.Welcome(
                 beat_interval_ms=settings.session_beat_interval_ms,
                 session_timeout_ms=settings.session_timeout_ms,
+                revoke_ms=settings.revoke_ms,
                 members=[member_message(member) for member in self._sessions.members(session.group)],
                 settings=None if config is None else group_settings(config),
             )

@@ -412,4 +412,6 @@ async def _followed(
     while held() and runtime.clock.monotonic_ms() < until_ms:
         await runtime.clock.sleep_ms(_STEP_MS)
     for move in held():
-        move.note = f"{move.note}; " * bool(move.note) + f"{move.owner} begins there once its listener has ended"
+        move.note = (
+            f"{move.note}; " * bool(move.note) + f"{move.owner} begins there once its running listener call has ended"
+        )

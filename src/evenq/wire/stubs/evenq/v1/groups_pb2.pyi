@@ -181,6 +181,7 @@ class Welcome(_Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Member]: ...
     @builtins.property
     def settings(self) -> GroupSettings: ...
+    revoke_ms: builtins.int
 
     def __init__(
         self,
@@ -189,9 +190,10 @@ class Welcome(_Message):
         session_timeout_ms: builtins.int | None = ...,
         members: Iterable[Member] | None = ...,
         settings: GroupSettings | None = ...,
+        revoke_ms: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["settings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["beat_interval_ms", "session_timeout_ms", "members", "settings"]) -> None: ...
+    def ClearField(self, field_name: Literal["beat_interval_ms", "session_timeout_ms", "members", "settings", "revoke_ms"]) -> None: ...
 
 class MembersChanged(_Message):
     DESCRIPTOR: Descriptor

@@ -1,0 +1,73 @@
+"""The consume service by itself; how it works inside a consumer is tried in `test_pushing`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from evenq.client.core.past_deliveries import PastDeliveries
+from evenq.client.core.process_queue import ProcessQueue
+from evenq.client.loops.listening import Listening
+from evenq.client.options import PushOptions
+from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
+from evenq.runtime.clock import FakeClock
+
+QUEUE = MessageQueue("t", "b", 0)
+
+
+def message(offset: int) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="t",
+        body=b"x",
+        message_id=str(offset),
+        tag=None,
+        keys=(),
+        properties={},
+        message_group=None,
+        queue=QUEUE,
+        queue_offset=QueueOffset(offset),
+        born_ms=0,
+        store_ms=0,
+    )
+
+
+@pytest.mark.parametrize(("fenced", "heard"), [(True, []), (False, ["0"])])
+def test_a_queue_that_another_member_got_while_its_delivery_was_counted_is_not_delivered(
+    fenced: bool, heard: list[str]
+) -> None:
+    async def story() -> None:
+        clock, seen = FakeClock(), []
+        past = PastDeliveries(given_until=1, counts={}, attempts_max=17)  # so that the delivery is counted first
+        process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0, ordered=True, past=past)
+
+        async def count(queue: MessageQueue, deliveries: Any) -> None:
+            process.drop(fenced=fenced)
+
+        async def send_back(message: ReceivedMessage, attempts: int, level: int) -> None: ...
+
+        async def listener(messages: Any) -> None:
+            seen.extend(one.message_id for one in messages)
+
+        ended = asyncio.Event()
+        listening = Listening(
+            run=listener,
+            clock=clock,
+            slots=1,
+            options=PushOptions(),
+            ordered=True,
+            max_attempts=lambda: 17,
+            send_back=send_back,
+            count=count,
+            settled=lambda _: ended.set(),
+            trusted=lambda _: True,
+        )
+        process.put([message(0)], 1, now_ms=0)
+        listening.offer(process)
+        await clock.until(ended.is_set)
+        assert seen == heard
+        assert not process.busy
+        assert process.committable == len(heard)
+
+    asyncio.run(story())
