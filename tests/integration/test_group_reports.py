@@ -155,3 +155,46 @@ def test_a_broker_that_does_not_answer_is_named_and_its_group_is_not_called_heal
         assert "No answer from broker-b" in shown
         evenq("group", "doctor", "nobody", code=1)
         evenq("group", "simulate", "billing", "--members", "2", code=1)
+
+
+@pytest.mark.slow
+def test_the_default_group_is_explained_by_who_really_has_what(cluster: LocalCluster, evenq: Shell) -> None:
+    """The story of docs/start.md: a group without a strategy, whose members divide the queues by themselves."""
+    evenq("topic", "create", "rides", "--queues", "4")
+    with ExitStack() as stack:
+        for name in ("ann", "ben"):
+            consumer = PushConsumer(
+                group="dispatch",
+                endpoint=cluster.endpoint,
+                client_id=name,
+                subscriptions={"rides": "*"},
+                listener=lambda _: None,
+            )
+            consumer.start()
+            stack.callback(consumer.close)
+
+        def settled() -> bool:
+            rows = evenq("group", "explain", "dispatch", "--topic", "rides", "--json")["queues"]
+            return sorted(row["owner"] for row in rows) == ["ann"] * 4 + ["ben"] * 4
+
+        until(settled)
+        explained = evenq("group", "explain", "dispatch", "--json")
+        assert explained["decides"] == "its members: the group has no strategy"
+        assert explained["strategy"] == "AVG"
+        rows = [row for row in explained["queues"] if row["topic"] == "rides"]
+        assert {row["why"] for row in rows} == {"2 members divide 8 queues by AVG: the group has no strategy"}
+        assert explained["idle"] == []
+        locks = {
+            (row["topic"], row["broker"], row["queue"]): row["owner"]
+            for row in evenq("group", "show", "dispatch", "--json")["queues"]
+        }
+        assert {(row["topic"], row["broker"], row["queue"]): row["owner"] for row in rows}.items() <= locks.items()
+        simulated = evenq("group", "simulate", "dispatch", "--topic", "rides", "--members", "4", "--json")
+        [row] = simulated["topics"]
+        assert (row["queues"], row["spread_now"], row["spread_then"]) == (8, "4", "2")
+        assert (simulated["strategy"], row["moves"]) == ("AVG", 6)
+        report = evenq("group", "doctor", "dispatch", "--json")
+        assert report["decides"] == "its members divide the queues by AVG: the group has no strategy"
+        with Admin(endpoint=cluster.endpoint) as admin:
+            view = admin.explain_group("dispatch", topic="rides")
+        assert {one.owner for one in view.queues} == {"ann", "ben"}

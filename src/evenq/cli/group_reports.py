@@ -15,6 +15,8 @@ from evenq.errors import BadRequest
 __all__ = ["doctor", "explain", "simulate"]
 
 EVERYBODY = "*"
+EVERY_BROKER = "ALL_BROKERS"
+"""What a rebalancer names as the strategy where every member gets every broker."""
 _QUEUE = (Column("topic", "topic"), Column("broker", "broker"), Column("queue", "queue", "number"))
 _EXPLAINED = (
     *_QUEUE,
@@ -48,7 +50,7 @@ def _explained(view: ExplainView) -> Page:
             row.queue.broker_name,
             "all" if row.queue.queue_id < 0 else row.queue.queue_id,
             row.state,
-            "every member" if row.owner == EVERYBODY else row.owner,
+            row.owner and _owner(row.owner),
             row.since_ms,
             row.reason,
             row.previous_owner,
@@ -68,7 +70,7 @@ def _explained(view: ExplainView) -> Page:
         facts={
             "group": view.group,
             "decides": view.decides,
-            "strategy": view.strategy,
+            "strategy": _strategy(view.strategy),
             "generation": view.generation,
             "problems": list(view.problems),
         },
@@ -107,32 +109,43 @@ def _simulated(options: argparse.Namespace, now: ExplainView, views: Sequence[Si
     rows: list[tuple[Scalar, ...]] = []
     moved: list[tuple[Scalar, ...]] = []
     for view in views:
-        shares = Counter(
-            row.owner for row in now.queues if row.queue.topic == view.topic and row.owner not in {"", EVERYBODY}
-        )
+        of_topic = [row.owner for row in now.queues if row.queue.topic == view.topic]
+        everybody = EVERYBODY in of_topic and set(of_topic) <= {EVERYBODY, ""}
+        shares = Counter(owner for owner in of_topic if owner not in {"", EVERYBODY})
         rows.append(
             (
                 view.topic,
                 view.queues,
                 view.moved,
                 view.unowned,
-                _spread([*shares.values(), *[0] * len(now.idle)]),
-                _spread([view.share_min, view.share_max]),
+                "all" if everybody else _spread([*shares.values(), *[0] * len(now.idle)]),
+                "all" if view.strategy == EVERY_BROKER else _spread([view.share_min, view.share_max]),
                 view.other_zone_before,
                 view.other_zone_after,
             )
         )
         moved += [
-            (view.topic, move.queue.broker_name, move.queue.queue_id, move.before or "nobody", move.after or "nobody")
+            (view.topic, move.queue.broker_name, move.queue.queue_id, _owner(move.before), _owner(move.after))
             for move in view.moves
         ]
     listings = [Listing(key="topics", columns=columns, rows=rows)]
     if options.rows:
         ways = (*_QUEUE, Column("from", "from"), Column("to", "to"))
         listings.append(Listing(key="moves", columns=ways, rows=moved, title="Queues that would move"))
-    facts: dict[str, Scalar | list[str]] = {"group": options.name, "strategy": options.strategy or now.strategy}
+    facts: dict[str, Scalar | list[str]] = {
+        "group": options.name,
+        "strategy": options.strategy or _strategy(now.strategy),
+    }
     facts |= {name: value for name in ("members", "queues", "lose_zone") if (value := getattr(options, name))}
     return Page(facts=facts, listings=listings)
+
+
+def _strategy(name: str) -> str:
+    return "none: every member reads every broker" if name == EVERY_BROKER else name
+
+
+def _owner(client_id: str) -> str:
+    return "every member" if client_id == EVERYBODY else client_id or "nobody"
 
 
 def _spread(sizes: Sequence[int]) -> str:

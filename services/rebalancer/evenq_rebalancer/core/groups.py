@@ -436,4 +436,6 @@ def _merged(first: MemberFact, second: MemberFact) -> MemberFact:
         instance=second.instance or first.instance,
         address=second.address or first.address,
         capacity=second.capacity,
+        owns=first.owns or second.owns,
+        strategy=second.strategy or first.strategy,
     )

@@ -85,6 +85,16 @@ class Inputs:
                 return ALL_BROKERS  # RocketMQ 5: no member is left outside of the share, so each pops everything
         return self.strategy or FIRST
 
+    @cached_property
+    def own_strategies(self) -> list[str]:
+        """What the owners of queues among the readers divide them by, ascending: they do so by themselves where every
+        member gets every broker. Empty: none of the readers owns queues, or something else divides.
+        """
+        if self.dividing != ALL_BROKERS:
+            return []
+        readers = set(self.readers)
+        return sorted({one.strategy or FIRST for one in self.members if one.owns and one.client_id in readers})
+
     @property
     def request_mode(self) -> RequestMode:
         """PULL or POP, for all members."""

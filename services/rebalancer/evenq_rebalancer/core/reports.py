@@ -43,6 +43,10 @@ class MemberFact:
     """Host as a broker sees it, without a port; empty: unknown."""
     capacity: float = 1.0
     """How much it can take beside others, above 0."""
+    owns: bool = False
+    """It owns queues under locks: without a strategy of the group such members divide the queues by themselves."""
+    strategy: str = ""
+    """By what they do so; empty: not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from evenq.errors import BadRequest
 from evenq.model import Generation, MessageQueue
 from evenq_rebalancer.core.decisions import Decision, Holding, decide
-from evenq_rebalancer.core.inputs import Inputs
+from evenq_rebalancer.core.inputs import ALL_BROKERS, Inputs
 from evenq_rebalancer.core.reports import MemberFact
-from evenq_rebalancer.core.sharing import EQUAL_WEIGHTS, StrategyByName
+from evenq_rebalancer.core.sharing import ALL_MEMBERS, EQUAL_WEIGHTS, StrategyByName
 
 __all__ = ["MEMBERS_MAX", "QUEUES_MAX", "Simulation", "Wish", "simulate"]
 
@@ -47,6 +47,10 @@ class Simulation:
     cross_zone_now: int
     """Queues whose owner is in another zone than their broker."""
     cross_zone_then: int
+    topic_queues: int
+    """Readable queues that the topic would have."""
+    strategy: str
+    """What would divide them."""
 
 
 def simulate(
@@ -62,6 +66,8 @@ def simulate(
         raise BadRequest(f"members is {wish.members}, the range is 0 (as now) to {MEMBERS_MAX}")
     if not 0 <= wish.queues <= QUEUES_MAX:
         raise BadRequest(f"queues is {wish.queues}, the range is 0 (as now) to {QUEUES_MAX} per broker")
+    if now.inputs.own_strategies:
+        now = _by_members(now, now_ms=now_ms, by=by)
     inputs = now.inputs
     if wish.lose_zone:
         inputs = _without_zone(inputs, wish.lose_zone)
@@ -84,9 +90,11 @@ def simulate(
         by=by,
         weights=weights,
     )
-    sizes = [len(share) for share in then.shares.values()]
+    every = inputs.dividing == ALL_BROKERS
+    sizes = [len(inputs.queues) if every and share else len(share) for share in then.shares.values()]
     owner_now = dict(zip(now.rows.queues, now.rows.owners, strict=True))
-    rows = tuple(replace(row, previous_owner=owner_now.get(row.queue, "")) for row in then.holdings)
+    default = ALL_MEMBERS if now.inputs.dividing == ALL_BROKERS else ""
+    rows = tuple(replace(row, previous_owner=owner_now.get(row.queue, default)) for row in then.holdings)
     return Simulation(
         holdings=rows,
         moves=then.moves,
@@ -94,7 +102,34 @@ def simulate(
         queues_per_member_max=max(sizes, default=0),
         cross_zone_now=now.cross_zone,
         cross_zone_then=then.cross_zone,
+        topic_queues=len(inputs.queues),
+        strategy=then.strategy,
     )
+
+
+def _by_members(now: Decision, *, now_ms: int, by: StrategyByName) -> Decision:
+    """How members that own queues divide them by themselves, as no decision says: the group has no strategy. Raises
+    BadRequest if that cannot be computed here.
+    """
+    strategies = now.inputs.own_strategies
+    if len(strategies) > 1:
+        raise BadRequest(
+            f"the members divide the queues by themselves, and not all by one strategy ({', '.join(strategies)}); give "
+            f"them one, or the group: evenq group create {now.group} --strategy NAME"
+        )
+    owners = tuple(member for member in now.inputs.members if member.owns)
+    try:
+        return decide(
+            group=now.group,
+            topic=now.topic,
+            inputs=replace(now.inputs, strategy=strategies[0], mode=None, members=owners),
+            before=None,
+            generation=now.generation,
+            now_ms=now_ms,
+            by=by,
+        )
+    except BadRequest as error:
+        raise BadRequest(f"the members divide the queues by themselves by {strategies[0]}: {error.message}") from error
 
 
 def _without_zone(inputs: Inputs, zone: str) -> Inputs:
@@ -111,7 +146,11 @@ def _without_zone(inputs: Inputs, zone: str) -> Inputs:
 def _so_many(inputs: Inputs, members: int) -> tuple[MemberFact, ...]:
     kept = inputs.members[:members]
     # '~' sorts behind every letter and digit, so the ids that exist keep their places
-    return kept + tuple(MemberFact(client_id=f"~simulated-{number:04}") for number in range(1, members - len(kept) + 1))
+    like = kept[0] if kept else MemberFact(client_id="")
+    return kept + tuple(
+        MemberFact(client_id=f"~simulated-{number:04}", owns=like.owns, strategy=like.strategy)
+        for number in range(1, members - len(kept) + 1)
+    )
 
 
 def _so_wide(inputs: Inputs, queues: int) -> tuple[MessageQueue, ...]:

@@ -213,4 +213,6 @@ class AssignmentService:
             queues_per_member_max=result.queues_per_member_max,
             cross_zone_now=result.cross_zone_now,
             cross_zone_then=result.cross_zone_then,
+            topic_queues=result.topic_queues,
+            strategy=result.strategy,
         ).SerializeToString()

@@ -63,6 +63,8 @@ HOLD_QUEUES_MAX = 20_000
 """Of one topic and group, as many as are sent with a decision."""
 LAGS_MAX = 100_000
 CAPACITY_MAX = 1_000_000.0
+OWNER_PROTOCOL = "evenq"
+"""`Member.protocol` of those that lock the queues they read."""
 MEMBERS_KNOWN = 50_000
 _UNREADABLE = {definition_pb2.NONE, definition_pb2.WRITE}
 
@@ -229,6 +231,8 @@ def _member_fact(data: bytes) -> MemberFact:
         instance=_label(member.instance),
         address=_label(member.address),
         capacity=capacity,
+        owns=member.protocol == OWNER_PROTOCOL,
+        strategy=_label(member.strategy),
     )
 
 

@@ -145,6 +145,8 @@ class Join:
     """On `BrokerLeaving` we finish, commit and unlock; a broker that closes waits a little for it."""
     refuses_resets: bool = False
     """We go on where we are when an operator moves the group, so brokers refuse to."""
+    strategy: str = ""
+    """Divides our queues while the group has no strategy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,11 @@ class Introduction:
         now_ms: int,
         hands_over: bool = True,
         refuses_resets: bool = False,
+        strategy: str = "",
     ) -> None:
         """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch; `hands_over`:
         whether it lets go of its queues when a broker closes; `refuses_resets`: whether it goes on where it is when an
-        operator moves the group.
+        operator moves the group; `strategy`: divides its queues while the group has none.
         """
         self._group = group
         self._model = model
@@ -41,6 +42,7 @@ class Introduction:
         self._version_ms = now_ms
         self._hands_over = hands_over
         self._refuses_resets = refuses_resets
+        self._strategy = strategy
 
     def changed(self, now_ms: int) -> None:
         """The subscriptions are others since now (RG-6)."""
@@ -59,6 +61,7 @@ class Introduction:
             incarnation=self._incarnation,
             hands_over=self._hands_over,
             refuses_resets=self._refuses_resets,
+            strategy=self._strategy,
         )
 
     def other_name(self, client_id: str) -> str:

@@ -335,6 +335,8 @@ class SimulationView:
     other_zone_before: int
     other_zone_after: int
     """Queues whose owner is in another zone than their broker."""
+    strategy: str = ""
+    """What would divide them; empty: the rebalancer does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

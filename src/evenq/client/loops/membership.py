@@ -174,6 +174,7 @@ class Membership:
             incarnation=incarnation,
             now_ms=self._clock.now_ms(),
             refuses_resets=self._plan.refuses_resets,
+            strategy=self._plan.strategy.name,
         )
 
     def _read_plan(self) -> ReadPlan:

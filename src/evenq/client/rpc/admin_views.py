@@ -308,7 +308,7 @@ def explanation(group: str, wire: assignment_pb2.ExplainResponse) -> ExplainView
     ]
     return ExplainView(
         group=group,
-        decides="the rebalancer",
+        decides=wire.decides or "the rebalancer",
         strategy=wire.strategy,
         generation=f"{wire.generation.epoch}.{wire.generation.counter}" if rows else "",
         queues=tuple(rows),
@@ -356,7 +356,8 @@ def simulation(topic: str, wire: assignment_pb2.SimulateResponse) -> SimulationV
     """What would be if."""
     return SimulationView(
         topic=topic,
-        queues=len({(row.queue.broker_name, row.queue.queue_id) for row in wire.queues}),
+        queues=wire.topic_queues or len({(row.queue.broker_name, row.queue.queue_id) for row in wire.queues}),
+        strategy=wire.strategy,
         moves=tuple(
             QueueMoveView(queue=model_queue(row.queue), before=row.previous_owner, after=row.owner)
             for row in wire.queues

@@ -25,6 +25,8 @@ from evenq.wire.stubs.evenq.v1 import groups_pb2
 
 __all__ = ["RpcConsumerCalls"]
 
+LABEL_MAX = 127
+
 
 class RpcConsumerCalls(Calls):
     """`Calls` and the session: all that `core.calls.ConsumerCalls` asks for."""
@@ -64,11 +66,16 @@ class RpcConsumerCalls(Calls):
         member.language, member.version, member.protocol = "PYTHON", __version__, "evenq"
         member.zone, member.instance, member.capacity = join.zone, join.instance, join.capacity
         wire.incarnation, wire.hands_over = join.incarnation, join.hands_over
-        member.refuses_resets = join.refuses_resets
+        member.refuses_resets, member.strategy = join.refuses_resets, _label(join.strategy)
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
         for topic, expression in join.subscriptions.items():
             member.subscriptions.add(topic=topic, filter=filter_of(expression), version=join.version)
+
+
+def _label(name: str) -> str:
+    """The name of a strategy, which may be the user's own, within what a broker takes of a label."""
+    return "".join(filter(str.isprintable, name))[:LABEL_MAX]
 
 
 class _Members(Sequence[MemberInfo]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from evenq_rebalancer.core.decisions import decide
 from evenq_rebalancer.core.inputs import Inputs
@@ -71,3 +73,35 @@ def test_numbers_out_of_range_are_refused(asked) -> None:
 def test_too_many_queues_in_all_are_refused() -> None:
     with pytest.raises(BadRequest, match="the limit is 100000"):
         simulate(now(brokers=[f"b{number}" for number in range(30)], count=1), Wish(queues=4_096), now_ms=2, by=by)
+
+
+def own(ids="ab", strategy="AVG", **more):
+    members = tuple(MemberFact(client_id=own, owns=True, strategy=strategy) for own in ids)
+    return replace(now("", strategy="", **more), inputs=replace(now("", strategy="", **more).inputs, members=members))
+
+
+def test_members_that_divide_by_themselves_are_compared_with_what_they_have() -> None:
+    result = simulate(own(), Wish(members=4), now_ms=2, by=by)
+    assert (result.topic_queues, result.strategy) == (8, "AVG")
+    assert owners(result) == "aabb~~~~"
+    assert [holding.previous_owner for holding in result.holdings] == list("aaaabbbb")
+    assert (result.moves, result.queues_per_member_min, result.queues_per_member_max) == (6, 2, 2)
+    assert simulate(own(), Wish(strategy="STICKY"), now_ms=2, by=by).moves == 0, "it begins at who has what"
+    assert simulate(own(strategy="AVG_BY_CIRCLE"), Wish(queues=8), now_ms=2, by=by).moves == 0
+
+
+@pytest.mark.parametrize("strategies", [("AVG", "AVG_BY_CIRCLE"), ("CONFIG", "CONFIG")])
+def test_a_division_that_cannot_be_computed_here_is_refused_with_its_name(strategies) -> None:
+    decision = own()
+    members = tuple(replace(one, strategy=name) for one, name in zip(decision.inputs.members, strategies, strict=True))
+    decision = replace(decision, inputs=replace(decision.inputs, members=members))
+    with pytest.raises(BadRequest, match=f"divide the queues by themselves.*{strategies[0]}"):
+        simulate(decision, Wish(members=3), now_ms=2, by=by)
+
+
+def test_where_every_member_reads_every_broker_the_queues_are_counted_all_the_same() -> None:
+    result = simulate(now("abc", strategy=""), Wish(members=2), now_ms=2, by=by)
+    assert (result.topic_queues, result.strategy, result.moves) == (8, "ALL_BROKERS", 0)
+    assert (result.queues_per_member_min, result.queues_per_member_max) == (8, 8)
+    named = simulate(now("abc", strategy=""), Wish(strategy="AVG"), now_ms=2, by=by)
+    assert {holding.previous_owner for holding in named.holdings} == {"*"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from evenq.model import NO_GENERATION, Generation, MessageModel, MessageQueue, QueueCounts
+from evenq.model.names import is_system_topic
 from evenq_broker.core.groups.members import Member, Protocol
 
 __all__ = [
@@ -214,6 +215,11 @@ class GroupFacts:
         decided = {queue.topic for queue in self.given}
         topics = sorted({queue.topic for queue in self.queues} - decided)
         return [topic for topic in topics if (readers := self.readers(topic)) and all(at.owns for at in readers)]
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """Topics of the readable queues, ascending, without those that no member subscribes by name."""
+        return sorted({queue.topic for queue in self.queues if not is_system_topic(queue.topic)})
 
     def readers(self, topic: str) -> list[MemberAt]:
         """Clustering members that read the topic, ascending; each as the broker sees it that knows it longest."""

@@ -51,6 +51,8 @@ class Member:
     """How much it can take beside others."""
     refuses_resets: bool = False
     """It goes on where it is when an operator moves the group."""
+    strategy: str = ""
+    """Divides the queues of an owner while its group has no strategy; empty: not reported."""
 
     def reads(self, topic: str) -> bool:
         """True if the member wants the topic, or has not said what it wants."""

@@ -249,6 +249,7 @@ def member_message(member: Member) -> groups_pb2.Member:
         address=member.address,
         capacity=member.capacity,
         refuses_resets=member.refuses_resets,
+        strategy=member.strategy,
     )
 
 
@@ -258,7 +259,7 @@ def member_of(
     """The member that a session's Join describes; subscriptions sorted by topic. `address`: the peer's host, as this
     broker sees it. Raises BadRequest for labels and capacities outside their bounds.
     """
-    for name, label in (("zone", member.zone), ("instance", member.instance)):
+    for name, label in (("zone", member.zone), ("instance", member.instance), ("strategy", member.strategy)):
         if len(label) > LABEL_MAX or not label.isprintable():
             raise BadRequest(f"the {name} {label[:80]!r} is no label: give at most {LABEL_MAX} printable characters")
     if not 0 <= member.capacity <= CAPACITY_MAX:
@@ -276,6 +277,7 @@ def member_of(
         address=address,
         capacity=member.capacity or 1.0,
         refuses_resets=member.refuses_resets,
+        strategy=member.strategy,
     )
 
 

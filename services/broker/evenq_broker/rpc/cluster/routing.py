@@ -63,7 +63,6 @@ EXPLAIN_TIMEOUT_MS = 2_500
 FORWARDED = {
     "SetMessageRequestMode": assignment_pb2.SetMessageRequestModeResponse,
     "GetMessageRequestMode": assignment_pb2.GetMessageRequestModeResponse,
-    "Explain": assignment_pb2.ExplainResponse,
     "Simulate": assignment_pb2.SimulateResponse,
 }
 

@@ -1,4 +1,5 @@
-"""`evenq.v1.Admin/DiagnoseGroup`: what is wrong with a group, over all brokers and by what the rebalancer says.
+"""`evenq.v1.Admin/DiagnoseGroup`: what is wrong with a group, over all brokers and by what the rebalancer says; and
+`evenq.v1.Assignment/Explain`: which member has each queue, and why.
 
 The broker asked gathers a part from each broker and the rebalancer's explanation, each with a deadline, and judges
 (`core.diagnosis.diagnosis`). What a hand-over looks like for a moment is looked at twice. Who does not answer is a
@@ -8,8 +9,10 @@ finding of its own: half a diagnosis never looks like a healthy group.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
-from evenq.errors import BadRequest, Error, GroupNotFound
+from evenq.errors import BadRequest, Error, GroupNotFound, NotImplementedYet
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -18,6 +21,7 @@ from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.diagnosis.diagnosis import findings
 from evenq_broker.core.diagnosis.findings import TRANSIENT, Finding
 from evenq_broker.core.diagnosis.group_facts import ALL_MEMBERS, Decided, GroupFacts
+from evenq_broker.core.diagnosis.own_division import strategies_of
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.assignment.rebalancer_link import RebalancerLink
@@ -27,14 +31,15 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
-from evenq_broker.rpc.diagnosis.parts import decided_of, part_here, part_of
+from evenq_broker.rpc.diagnosis.parts import add_own_division, decided_of, part_here, part_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["diagnose", "rpcs"]
+__all__ = ["rpcs"]
 
 METHOD = "/evenq.v1.Admin/DiagnoseGroup"
 EXPLAIN = "/evenq.v1.Assignment/Explain"
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
+EXPLAIN_TIMEOUT_MS = 2_500
 WATCH_MS = 1_500
 WATCH_MS_MAX = 10_000
 STUCK_MS_MAX = 86_400_000
@@ -53,148 +58,127 @@ def rpcs(
     delayed_retries: DelayedRetries,
     stuck_queues: StuckQueues,
 ) -> list[Rpc]:
-    """The call of this module."""
+    """The calls of this module."""
 
-    async def diagnose_group(data: bytes, _context: RpcContext) -> bytes:
-        request = parsed(diagnosis_pb2.DiagnoseGroupRequest, data)
-        if request.local:
-            part = await part_here(
-                runtime,
-                catalog,
-                ledger,
-                request.group,
-                cluster=cluster,
-                membership=membership,
-                sessions=sessions,
-                delayed_retries=delayed_retries,
-                stuck_queues=stuck_queues,
-            )
-            return diagnosis_pb2.DiagnoseGroupResponse(status=OK, part=part).SerializeToString()
-        return (
-            await diagnose(
-                runtime,
-                catalog,
-                ledger,
-                request,
-                cluster=cluster,
-                membership=membership,
-                sessions=sessions,
-                rebalancer=rebalancer,
-                delayed_retries=delayed_retries,
-                stuck_queues=stuck_queues,
-            )
-        ).SerializeToString()
-
-    return [rpc(METHOD, diagnose_group, diagnosis_pb2.DiagnoseGroupResponse)]
-
-
-async def diagnose(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    request: diagnosis_pb2.DiagnoseGroupRequest,
-    *,
-    cluster: ClusterLink,
-    membership: GroupTables,
-    sessions: Sessions,
-    rebalancer: RebalancerLink | None,
-    delayed_retries: DelayedRetries,
-    stuck_queues: StuckQueues,
-) -> diagnosis_pb2.DiagnoseGroupResponse:
-    """Raises GroupNotFound, BadRequest for times out of range."""
-    if not 0 <= request.watch_ms <= WATCH_MS_MAX:
-        raise BadRequest(f"watch_ms is {request.watch_ms}, the range is 0 (the default) to {WATCH_MS_MAX}")
-    if not 0 <= request.stuck_ms <= STUCK_MS_MAX:
-        raise BadRequest(f"stuck_ms is {request.stuck_ms}, the range is 0 (the setting) to {STUCK_MS_MAX}")
-    facts = await _look(
-        runtime,
-        catalog,
-        ledger,
-        request,
-        cluster=cluster,
-        membership=membership,
-        sessions=sessions,
-        rebalancer=rebalancer,
-        delayed_retries=delayed_retries,
-        stuck_queues=stuck_queues,
-    )
-    problems = findings(facts)
-    if any(one.kind in TRANSIENT for one in problems):
-        before = facts
-        await runtime.clock.sleep_ms(request.watch_ms or WATCH_MS)
-        facts = await _look(
+    async def part(group: str) -> diagnosis_pb2.GroupPart:
+        return await part_here(
             runtime,
             catalog,
             ledger,
-            request,
+            group,
             cluster=cluster,
             membership=membership,
             sessions=sessions,
-            rebalancer=rebalancer,
             delayed_retries=delayed_retries,
             stuck_queues=stuck_queues,
         )
-        problems = findings(facts, before)
-    return diagnosis_pb2.DiagnoseGroupResponse(
-        status=OK,
-        findings=[_message(one) for one in problems[:FINDINGS_MAX]],
-        decides=_who_decides(facts),
-        members=len(facts.members),
-        queues=len(facts.queues),
-        brokers=[part.broker_name for part in facts.brokers],
-        silent=sorted(facts.silent),
-    )
+
+    doctor = _Doctor(runtime, cluster, rebalancer, part)
+    return [
+        rpc(METHOD, doctor.diagnose_group, diagnosis_pb2.DiagnoseGroupResponse),
+        rpc(EXPLAIN, doctor.explain, assignment_pb2.ExplainResponse),
+    ]
 
 
-async def _look(
-    runtime: Runtime,
-    catalog: Catalog,
-    ledger: Ledger,
-    request: diagnosis_pb2.DiagnoseGroupRequest,
-    *,
-    cluster: ClusterLink,
-    membership: GroupTables,
-    sessions: Sessions,
-    rebalancer: RebalancerLink | None,
-    delayed_retries: DelayedRetries,
-    stuck_queues: StuckQueues,
-) -> GroupFacts:
-    local_request = diagnosis_pb2.DiagnoseGroupRequest(group=request.group, local=True).SerializeToString()
-    own, answers, (decided, problem) = await asyncio.gather(
-        part_here(
-            runtime,
-            catalog,
-            ledger,
-            request.group,
-            cluster=cluster,
-            membership=membership,
-            sessions=sessions,
-            delayed_retries=delayed_retries,
-            stuck_queues=stuck_queues,
-        ),
-        cluster.peers.ask_peers(METHOD, local_request),
-        _explained(runtime, request.group, rebalancer=rebalancer),
-    )
-    parts, silent = [own], {}
-    for name, result in answers:
+class _Doctor:
+    """Gathers the facts of a group, and answers from them."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: ClusterLink,
+        rebalancer: RebalancerLink | None,
+        part: Callable[[str], Awaitable[diagnosis_pb2.GroupPart]],
+    ) -> None:
+        self._runtime, self._cluster, self._rebalancer, self._part = runtime, cluster, rebalancer, part
+
+    async def diagnose_group(self, data: bytes, _context: RpcContext) -> bytes:
+        """Raises GroupNotFound, BadRequest for times out of range."""
+        request = parsed(diagnosis_pb2.DiagnoseGroupRequest, data)
+        if request.local:
+            response = diagnosis_pb2.DiagnoseGroupResponse(status=OK, part=await self._part(request.group))
+            return response.SerializeToString()
+        if not 0 <= request.watch_ms <= WATCH_MS_MAX:
+            raise BadRequest(f"watch_ms is {request.watch_ms}, the range is 0 (the default) to {WATCH_MS_MAX}")
+        if not 0 <= request.stuck_ms <= STUCK_MS_MAX:
+            raise BadRequest(f"stuck_ms is {request.stuck_ms}, the range is 0 (the setting) to {STUCK_MS_MAX}")
+        facts = await self._look(request)
+        problems = findings(facts)
+        if any(one.kind in TRANSIENT for one in problems):
+            before = facts
+            await self._runtime.clock.sleep_ms(request.watch_ms or WATCH_MS)
+            facts = await self._look(request)
+            problems = findings(facts, before)
+        return diagnosis_pb2.DiagnoseGroupResponse(
+            status=OK,
+            findings=[_message(one) for one in problems[:FINDINGS_MAX]],
+            decides=_who_decides(facts),
+            members=len(facts.members),
+            queues=len(facts.queues),
+            brokers=[part.broker_name for part in facts.brokers],
+            silent=sorted(facts.silent),
+        ).SerializeToString()
+
+    async def explain(self, data: bytes, _context: RpcContext) -> bytes:
+        """What the rebalancer says; of queues that members divide by themselves, what the locks of the brokers say."""
+        request = parsed(assignment_pb2.ExplainRequest, data)
+        link = self._rebalancer
+        if link is None:
+            raise NotImplementedYet(
+                f"broker {self._runtime.settings.broker_name} has no rebalancer; start one and set `rebalancer`"
+            )
+        response = assignment_pb2.ExplainResponse.FromString(await link.forward(EXPLAIN, data, EXPLAIN_TIMEOUT_MS))
+        shared = {one.queue.topic for one in response.queues if one.owner == ALL_MEMBERS}
+        if shared:
+            facts = await self._facts(diagnosis_pb2.DiagnoseGroupRequest(group=request.group))
+            add_own_division(response, facts, shared, topic=request.topic)
+        return response.SerializeToString()
+
+    async def _look(self, request: diagnosis_pb2.DiagnoseGroupRequest) -> GroupFacts:
+        facts, (decided, problem) = await asyncio.gather(self._facts(request), self._explained(request.group))
+        return replace(facts, decided=decided, rebalancer_problem=problem)
+
+    async def _facts(self, request: diagnosis_pb2.DiagnoseGroupRequest) -> GroupFacts:
+        """What the brokers know. Raises GroupNotFound."""
+        local_request = diagnosis_pb2.DiagnoseGroupRequest(group=request.group, local=True).SerializeToString()
+        own, answers = await asyncio.gather(
+            self._part(request.group), self._cluster.peers.ask_peers(METHOD, local_request)
+        )
+        parts, silent = [own], {}
+        for name, result in answers:
+            try:
+                parts.append(_part(result))
+            except Error as error:
+                silent[name] = error.message
+        known = [part for part in parts if part.known]
+        if not known and not any(part.members for part in parts):
+            raise GroupNotFound(f"no consumer group {request.group!r} on any broker; see `evenq group list`")
+        settings = self._runtime.settings
+        return GroupFacts(
+            group=request.group,
+            strategy=known[0].strategy if known else "",
+            ordered=any(part.ordered for part in known),
+            brokers=tuple(sorted(map(part_of, parts), key=lambda part: part.broker_name)),
+            silent=silent,
+            rebalancer=settings.rebalancer,
+            stuck_ms=request.stuck_ms or settings.stuck_ms,
+        )
+
+    async def _explained(self, group: str) -> tuple[Decided | None, str]:
+        """What the rebalancer says of the group, and why it says nothing if it should."""
+        link = self._rebalancer
+        if link is None:
+            return None, ""
+        request = assignment_pb2.ExplainRequest(group=group).SerializeToString()
         try:
-            parts.append(_part(result))
+            data = await link.forward(EXPLAIN, request, self._runtime.settings.peer_timeout_ms)
+            response = assignment_pb2.ExplainResponse.FromString(data)
+            check(response.status)
+        except GroupNotFound:
+            return None, ""  # no broker has reported the group to it yet
         except Error as error:
-            silent[name] = error.message
-    known = [part for part in parts if part.known]
-    if not known and not any(part.members for part in parts):
-        raise GroupNotFound(f"no consumer group {request.group!r} on any broker; see `evenq group list`")
-    return GroupFacts(
-        group=request.group,
-        strategy=known[0].strategy if known else "",
-        ordered=any(part.ordered for part in known),
-        brokers=tuple(sorted(map(part_of, parts), key=lambda part: part.broker_name)),
-        silent=silent,
-        rebalancer=runtime.settings.rebalancer,
-        decided=decided,
-        rebalancer_problem=problem,
-        stuck_ms=request.stuck_ms or runtime.settings.stuck_ms,
-    )
+            return None, error.message
+        return decided_of(response, now_ms=self._runtime.clock.now_ms()), ""
 
 
 def _part(result: bytes | Error) -> diagnosis_pb2.GroupPart:
@@ -205,25 +189,11 @@ def _part(result: bytes | Error) -> diagnosis_pb2.GroupPart:
     return response.part
 
 
-async def _explained(runtime: Runtime, group: str, *, rebalancer: RebalancerLink | None) -> tuple[Decided | None, str]:
-    """What the rebalancer says of the group, and why it says nothing if it should."""
-    link = rebalancer
-    if link is None:
-        return None, ""
-    request = assignment_pb2.ExplainRequest(group=group).SerializeToString()
-    try:
-        data = await link.forward(EXPLAIN, request, runtime.settings.peer_timeout_ms)
-        response = assignment_pb2.ExplainResponse.FromString(data)
-        check(response.status)
-    except GroupNotFound:
-        return None, ""  # no broker has reported the group to it yet
-    except Error as error:
-        return None, error.message
-    return decided_of(response, now_ms=runtime.clock.now_ms()), ""
-
-
 def _who_decides(facts: GroupFacts) -> str:
     strategy = facts.strategy or "no strategy"
+    own = sorted({one for topic in facts.topics for one in strategies_of(facts, topic)})
+    if own and not facts.strategy and not facts.given:
+        return f"its members divide the queues by {' and '.join(own)}: the group has no strategy"
     if facts.rebalancer_problem:
         return f"no rebalancer answers: brokers repeat its last decisions, then compute by {strategy}"
     if facts.decided is None:

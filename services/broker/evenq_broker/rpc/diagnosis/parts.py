@@ -4,7 +4,7 @@ judges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from evenq.model import GroupConfig, MessageQueue, MessageType, TopicConfig
 from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, diagnosis_pb2, groups_pb2
@@ -14,10 +14,12 @@ from evenq_broker.core.diagnosis.group_facts import (
     BrokerPart,
     Decided,
     GivenQueue,
+    GroupFacts,
     LostBroker,
     MemberAt,
     QueueAt,
 )
+from evenq_broker.core.diagnosis.own_division import own_division, owner_of
 from evenq_broker.core.diagnosis.stuck_queues import StuckQueues
 from evenq_broker.core.groups.members import MemberTally, Protocol
 from evenq_broker.core.groups.membership import GroupTables
@@ -40,7 +42,7 @@ from evenq_broker.loops.wire.translation import (
 from evenq_broker.rpc.diagnosis.group_troubles import deliveries_of, retries_of
 from evenq_broker.runtime import Runtime
 
-__all__ = ["decided_of", "part_here", "part_of"]
+__all__ = ["add_own_division", "decided_of", "part_here", "part_of"]
 
 QUEUES_MAX = 20_000
 STRANDED_MAX = 1_000
@@ -289,3 +291,36 @@ def decided_of(response: assignment_pb2.ExplainResponse, *, now_ms: int) -> Deci
         idle={one.client_id: one.reason for one in response.idle},
         problems=tuple(response.problems),
     )
+
+
+def add_own_division(
+    response: assignment_pb2.ExplainResponse, facts: GroupFacts, shared: Collection[str], *, topic: str
+) -> None:
+    """Put who holds the locks in the place of `*`, which the rebalancer says of queues that it gives to no member
+    alone. `topic` empty: of all topics that are `shared`.
+    """
+    own = own_division(facts, shared)
+    if not own.reasons:
+        return
+    zones = {name: views[-1].member.zone for name, views in facts.members.items()}
+    broker_zones = {one.queue.broker_name: one.broker_zone for one in response.queues}
+    decided = [one for one in response.queues if one.queue.topic not in own.reasons]
+    del response.queues[:], response.idle[:], response.idle_members[:]
+    response.queues.extend(decided)
+    for at in own.queues:
+        if topic in {"", at.queue.topic}:
+            owner = owner_of(at, facts)
+            response.queues.add(
+                queue=queue_message(at.queue),
+                owner=owner,
+                state="OWNED" if owner else "UNOWNED",
+                reason=own.reasons[at.queue.topic] if at.holder else "no member holds its lock",
+                owner_zone=zones.get(owner, ""),
+                broker_zone=broker_zones.get(at.queue.broker_name, ""),
+            )
+    owners = {one.owner for one in response.queues}
+    for client_id in sorted(own.idle.keys() - owners):
+        response.idle_members.append(client_id)
+        response.idle.add(client_id=client_id, reason=own.idle[client_id])
+    response.strategy = own.strategy
+    response.decides = "its members: the group has no strategy"

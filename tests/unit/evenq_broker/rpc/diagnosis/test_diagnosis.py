@@ -43,7 +43,7 @@ def test_a_group_whose_queues_are_held_is_healthy_and_looked_at_once(run: Run) -
         answer = await ask(stage)
         assert list(answer.findings) == []
         assert (answer.members, answer.queues, list(answer.brokers)) == (1, 2, ["a"])
-        assert answer.decides == "no rebalancer: brokers and members compute by no strategy"
+        assert answer.decides == "its members divide the queues by AVG: the group has no strategy"
         assert stage.clock.monotonic_ms() - before_ms < 500
 
     run(story)

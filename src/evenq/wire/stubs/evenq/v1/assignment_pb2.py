@@ -46,23 +46,24 @@ _FILE = (
     b'\x0f.evenq.v1.Queue\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x10\n\x08since_ms\x18\x03 \x01(\x03\x12\x0e\n\x06reason'
     b'\x18\x04 \x01(\t\x12\x16\n\x0eprevious_owner\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\x12\n\nowner_zo'
     b'ne\x18\x07 \x01(\t\x12\x13\n\x0bbroker_zone\x18\x08 \x01(\t\x12(\n\ngeneration\x18\t \x01(\x0b2\x14.evenq.v1.Gene'
-    b'ration"/\n\nIdleMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t"\xef\x01\n\x0fExp'
+    b'ration"/\n\nIdleMember\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t"\x80\x02\n\x0fExp'
     b'lainResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12(\n\ngeneration\x18\x02 \x01('
     b'\x0b2\x14.evenq.v1.Generation\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12(\n\x06queues\x18\x04 \x03(\x0b2\x18.evenq'
     b'.v1.ExplainedQueue\x12\x14\n\x0cidle_members\x18\x05 \x03(\t\x12"\n\x04idle\x18\x06 \x03(\x0b2\x14.evenq.v1.IdleM'
-    b'ember\x12\x10\n\x08problems\x18\x07 \x03(\t"u\n\x0fSimulateRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05to'
-    b'pic\x18\x02 \x01(\t\x12\x0f\n\x07members\x18\x03 \x01(\x05\x12\x0e\n\x06queues\x18\x04 \x01(\x05\x12\x10\n\x08str'
-    b'ategy\x18\x05 \x01(\t\x12\x11\n\tlose_zone\x18\x06 \x01(\t"\xe6\x01\n\x10SimulateResponse\x12*\n\x06status\x18'
-    b'\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12(\n\x06queues\x18\x02 \x03(\x0b2\x18.evenq.v1.ExplainedQueue\x12'
-    b'\r\n\x05moves\x18\x03 \x01(\x05\x12\x1d\n\x15queues_per_member_min\x18\x04 \x01(\x05\x12\x1d\n\x15queues_per_memb'
-    b'er_max\x18\x05 \x01(\x05\x12\x16\n\x0ecross_zone_now\x18\x06 \x01(\x05\x12\x17\n\x0fcross_zone_then\x18\x07 \x01('
-    b'\x05* \n\x0bRequestMode\x12\x08\n\x04PULL\x10\x00\x12\x07\n\x03POP\x10\x012\xe1\x03\n\nAssignment\x128\n\x06Repor'
-    b't\x12\x16.evenq.v1.BrokerReport\x1a\x12.evenq.v1.Decision(\x010\x01\x12B\n\x05Query\x12\x1b.evenq.v1.AssignmentRe'
-    b'quest\x1a\x1c.evenq.v1.AssignmentResponse\x12h\n\x15SetMessageRequestMode\x12&.evenq.v1.SetMessageRequestModeRequ'
-    b"est\x1a'.evenq.v1.SetMessageRequestModeResponse\x12h\n\x15GetMessageRequestMode\x12&.evenq.v1.GetMessageRequestMo"
-    b"deRequest\x1a'.evenq.v1.GetMessageRequestModeResponse\x12>\n\x07Explain\x12\x18.evenq.v1.ExplainRequest\x1a\x19.e"
-    b'venq.v1.ExplainResponse\x12A\n\x08Simulate\x12\x19.evenq.v1.SimulateRequest\x1a\x1a.evenq.v1.SimulateResponseb'
-    b'\x06proto3'
+    b'ember\x12\x10\n\x08problems\x18\x07 \x03(\t\x12\x0f\n\x07decides\x18\x08 \x01(\t"u\n\x0fSimulateRequest\x12\r\n'
+    b'\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0f\n\x07members\x18\x03 \x01(\x05\x12\x0e\n\x06qu'
+    b'eues\x18\x04 \x01(\x05\x12\x10\n\x08strategy\x18\x05 \x01(\t\x12\x11\n\tlose_zone\x18\x06 \x01(\t"\x8e\x02\n\x10S'
+    b'imulateResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12(\n\x06queues\x18\x02 \x03('
+    b'\x0b2\x18.evenq.v1.ExplainedQueue\x12\r\n\x05moves\x18\x03 \x01(\x05\x12\x1d\n\x15queues_per_member_min\x18\x04 '
+    b'\x01(\x05\x12\x1d\n\x15queues_per_member_max\x18\x05 \x01(\x05\x12\x16\n\x0ecross_zone_now\x18\x06 \x01(\x05\x12'
+    b'\x17\n\x0fcross_zone_then\x18\x07 \x01(\x05\x12\x14\n\x0ctopic_queues\x18\x08 \x01(\x05\x12\x10\n\x08strategy\x18'
+    b'\t \x01(\t* \n\x0bRequestMode\x12\x08\n\x04PULL\x10\x00\x12\x07\n\x03POP\x10\x012\xe1\x03\n\nAssignment\x128\n'
+    b'\x06Report\x12\x16.evenq.v1.BrokerReport\x1a\x12.evenq.v1.Decision(\x010\x01\x12B\n\x05Query\x12\x1b.evenq.v1.Ass'
+    b'ignmentRequest\x1a\x1c.evenq.v1.AssignmentResponse\x12h\n\x15SetMessageRequestMode\x12&.evenq.v1.SetMessageReques'
+    b"tModeRequest\x1a'.evenq.v1.SetMessageRequestModeResponse\x12h\n\x15GetMessageRequestMode\x12&.evenq.v1.GetMessage"
+    b"RequestModeRequest\x1a'.evenq.v1.GetMessageRequestModeResponse\x12>\n\x07Explain\x12\x18.evenq.v1.ExplainRequest"
+    b'\x1a\x19.evenq.v1.ExplainResponse\x12A\n\x08Simulate\x12\x19.evenq.v1.SimulateRequest\x1a\x1a.evenq.v1.SimulateRe'
+    b'sponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

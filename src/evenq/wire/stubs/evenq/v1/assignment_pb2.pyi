@@ -463,6 +463,7 @@ class ExplainResponse(_Message):
     def idle(self) -> _containers.RepeatedCompositeFieldContainer[IdleMember]: ...
     @builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    decides: builtins.str
 
     def __init__(
         self,
@@ -474,9 +475,10 @@ class ExplainResponse(_Message):
         idle_members: Iterable[builtins.str] | None = ...,
         idle: Iterable[IdleMember] | None = ...,
         problems: Iterable[builtins.str] | None = ...,
+        decides: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status", "generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "generation", "strategy", "queues", "idle_members", "idle", "problems"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "generation", "strategy", "queues", "idle_members", "idle", "problems", "decides"]) -> None: ...
 
 class SimulateRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -512,6 +514,8 @@ class SimulateResponse(_Message):
     queues_per_member_max: builtins.int
     cross_zone_now: builtins.int
     cross_zone_then: builtins.int
+    topic_queues: builtins.int
+    strategy: builtins.str
 
     def __init__(
         self,
@@ -523,6 +527,8 @@ class SimulateResponse(_Message):
         queues_per_member_max: builtins.int | None = ...,
         cross_zone_now: builtins.int | None = ...,
         cross_zone_then: builtins.int | None = ...,
+        topic_queues: builtins.int | None = ...,
+        strategy: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "queues", "moves", "queues_per_member_min", "queues_per_member_max", "cross_zone_now", "cross_zone_then"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "queues", "moves", "queues_per_member_min", "queues_per_member_max", "cross_zone_now", "cross_zone_then", "topic_queues", "strategy"]) -> None: ...

@@ -44,6 +44,7 @@ class Member(_Message):
     address: builtins.str
     capacity: builtins.float
     refuses_resets: builtins.bool
+    strategy: builtins.str
 
     def __init__(
         self,
@@ -60,8 +61,9 @@ class Member(_Message):
         address: builtins.str | None = ...,
         capacity: builtins.float | None = ...,
         refuses_resets: builtins.bool | None = ...,
+        strategy: builtins.str | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity", "refuses_resets"]) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity", "refuses_resets", "strategy"]) -> None: ...
 
 class MemberSubscription(_Message):
     DESCRIPTOR: Descriptor
