@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import pkgutil
 import random
 import re
@@ -268,6 +269,9 @@ def filled(message: Any, naming: Naming, topic: str, group: str, path: str = "")
                 setattr(message, one.name, naming.name(group))
 
 
+_numbers = itertools.count()
+
+
 @dataclass
 class Stage:
     """The servers and what was planted in them."""
@@ -421,7 +425,7 @@ class Stage:
             m.to_topic = ""
 
     def _staging_begin(self, m: Any, n: Naming, _: str) -> None:
-        m.query_id = "a-query"
+        m.query_id = f"query {next(_numbers)}"  # a query is of the user who began it
         m.topics.append(n.name("orders"))
 
     _staging_decide = _staging_abandon = _staging_begin

@@ -57,7 +57,8 @@ class StagingSettings(BaseModel, frozen=True, extra="forbid"):
         default=4 << 30,
         ge=1 << 10,
         description="Most staged bytes of all queries at this broker; beyond it a write is asked to try "
-        "again later. Raise it, with enough disk, when many queries write at the same time.",
+        "again later. One user (one topic where calls are not signed) may have three times what is left: three "
+        "quarters alone. Raise it, with enough disk, when many queries write at the same time.",
     )
     query_bytes_max: int = Field(
         default=2 << 30,
@@ -86,9 +87,12 @@ class StagingSettings(BaseModel, frozen=True, extra="forbid"):
     decisions_max: int = Field(
         default=10_000,
         ge=1,
-        description="Most decided batches that wait for brokers that are away; beyond it no batch is decided.",
+        description="Most decided batches that wait for brokers that are away; beyond it no batch is decided. Shared "
+        "as bytes_max is.",
     )
-    queries_max: int = Field(default=100_000, ge=1, description="Most queries that are remembered.")
+    queries_max: int = Field(
+        default=100_000, ge=1, description="Most queries that are remembered. Shared as bytes_max is."
+    )
     memory_ms: int = Field(
         default=30 * 86_400_000,
         ge=1_000,

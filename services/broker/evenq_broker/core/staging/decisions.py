@@ -3,14 +3,22 @@
 Pure. Spark numbers the batches of a query upwards and begins one when the last is decided, so per query the number of
 the last decided batch says of all up to it that they are; the winners of a batch are kept only until every broker that
 has some is rolled forward. A token that was dropped can never win: what a broker may drop is fixed here first.
+
+A query id is the id of a checkpoint, which can be copied, put back, or named by somebody else. So a query belongs to
+the user and the topics of its first Begin (`QueryWriter`), and of its last batch the content is kept: Spark repeats that one
+after a crash, with the same rows. A number below the last one, or other rows, come from another copy of the checkpoint.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
+from evenq.errors import Forbidden, PreconditionFailed
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
@@ -20,10 +28,80 @@ from evenq_broker.core.state.staging_records import (
     TokensDropped,
 )
 
-__all__ = ["JOB_PREFIX", "BatchDecision", "BatchOutcome", "Decisions", "Query"]
+__all__ = [
+    "JOB_PREFIX", "BatchContent", "BatchDecision", "BatchOutcome", "Decisions", "OnDecided", "Query", "QueryWriter",
+    "within_share",
+]  # fmt: skip
 
 JOB_PREFIX = "job-"
 """Of the ids of batch jobs, which never come back after they ended."""
+SHARE = 3
+"""One tenant may hold up to this many times what it leaves free: three quarters if it is alone, three sevenths each if
+there are two, and some for the next one always.
+"""
+
+
+class OnDecided(StrEnum):
+    """What shall happen to a batch that was decided before, unless it is the last one with the same rows."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    WRITE = "write"
+
+
+class BatchContent(NamedTuple):
+    """What the rows of a batch are, in any order."""
+
+    rows: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryWriter:
+    """The user who calls, and the topics that the call names."""
+
+    user: str = ""
+    """Empty: calls are not signed."""
+    topics: tuple[str, ...] = ()
+    fixed: bool | None = None
+    """Whether these are all topics that the query ever writes to; None: the call does not say."""
+
+    @property
+    def bound(self) -> tuple[str, ...] | None:
+        """The topics that a query gets by this call, as `QueryKnown` has them."""
+        if self.fixed is None:
+            return None
+        return tuple(sorted(set(self.topics))) if self.fixed else ()
+
+    def must_own(self, query_id: str, query: Query) -> None:
+        """Raises Forbidden for another user's query, PreconditionFailed for one that writes to other topics."""
+        self._must_be_user(query_id, query)
+        ours = query.topics
+        if ours is None or (not ours and self.fixed is not True):
+            return
+        if self.fixed is False or not set(self.topics) <= set(ours):
+            raise PreconditionFailed(
+                f"query {query_id} writes to {_listed(ours)}, this call is for {_listed(self.bound or self.topics)}: "
+                "it comes from a copied checkpoint, or the query's topic was changed. Give the copy a checkpoint of "
+                "its own; to move the query to the other topic, start it once with onDecidedBatch=write"
+            )
+
+    def _must_be_user(self, query_id: str, query: Query) -> None:
+        if self.user and query.user and self.user != query.user:
+            raise Forbidden(
+                f"query {query_id} belongs to another user, not to {self.user}: run it with the keys that it began "
+                "with, or give it a new checkpoint"
+            )
+
+
+def within_share(limit: int, *, total: int, own: int, more: int = 1) -> bool:
+    """True if a tenant that holds `own` of the `total` may take `more`, when all together may hold `limit`."""
+    free = limit - total - more
+    return free >= 0 and (own == 0 or own + more <= SHARE * free)
+
+
+def _listed(topics: Collection[str]) -> str:
+    return ", ".join(topics) if topics else "the topics that its rows name"
 
 
 @dataclass(slots=True)
@@ -56,6 +134,39 @@ class Query:
     """By batch id: those that some broker has not published yet."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Token that shall never win, to its batch; until that is decided."""
+    user: str = ""
+    """Whose it is; empty: not known."""
+    topics: tuple[str, ...] | None = None
+    """All that it writes to; empty: its rows name them; None: not known."""
+    content: BatchContent | None = None
+    """Of the last batch; None: not known."""
+
+    @property
+    def tenant(self) -> str:
+        """Whose share of the limits it counts to: its user's, or its topic's where calls are not signed."""
+        return self.user or next(iter(self.topics or ()), "")
+
+    def must_repeat(self, query_id: str, batch_id: int, content: BatchContent | None, on_decided: OnDecided) -> None:
+        """Raises PreconditionFailed unless a decided batch may pass as written."""
+        if on_decided is OnDecided.SKIP:
+            return
+        if batch_id < self.last_batch:
+            raise PreconditionFailed(
+                f"batch {batch_id} of query {query_id} is older than batch {self.last_batch}, which was decided last: "
+                f"this is an older or second copy of this checkpoint. {_COPIED}"
+            )
+        if content is not None and self.content is not None and content != self.content:
+            raise PreconditionFailed(
+                f"batch {batch_id} of query {query_id} was decided with {self.content.rows} rows, and now has "
+                f"{content.rows} rows that are not the same: this is an older or second copy of this checkpoint, or "
+                f"the job makes other rows each time, as uuid() and rand() do. {_COPIED}"
+            )
+
+
+_COPIED = (
+    "Start with the newest checkpoint, or with a new one; or with onDecidedBatch=skip (such batches count as written) "
+    "or onDecidedBatch=write (they are written, maybe a second time)"
+)
 
 
 class Decisions:
@@ -63,14 +174,21 @@ class Decisions:
 
     def __init__(self) -> None:
         self.queries: dict[str, Query] = {}
+        self.open_count = 0
+        """Decided batches that are not published everywhere."""
+        self._queries_of: Counter[str] = Counter()
+        self._open_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    @property
-    def open_count(self) -> int:
-        """Decided batches that are not published everywhere."""
-        return sum(len(query.open) for query in self.queries.values())
+    def queries_of(self, tenant: str) -> int:
+        """How many queries the tenant has."""
+        return self._queries_of[tenant]
+
+    def open_of(self, tenant: str) -> int:
+        """How many decided batches of the tenant are not published everywhere."""
+        return self._open_of[tenant]
 
     def winners(self, query_id: str, batch_id: int, broker_name: str) -> list[str]:
         """Tokens of a decided batch that a broker still has to publish."""
@@ -114,17 +232,24 @@ class Decisions:
             )
             for batch_id, decision in query.open.items()
         }
-        return Query(query.coordinator, query.used_ms, query.last_batch, opened, dict(query.dropped))
+        return replace(query, open=opened, dropped=dict(query.dropped))
 
     def restore(self, query_id: str, saved: Query | None) -> None:
         """What was changed since could not be written down."""
-        if saved is None:
-            self.queries.pop(query_id, None)
-        else:
-            self.queries[query_id] = saved
+        with self._counted(query_id):
+            if saved is None:
+                self.queries.pop(query_id, None)
+            else:
+                self.queries[query_id] = saved
 
     def apply(self, op: StagingOp) -> None:
         """Take in one operation; twice is as once."""
+        match op:
+            case QueryKnown() | QueryForgotten() | BatchDecided() | RolledForward() | TokensDropped():
+                with self._counted(op.query_id):
+                    self._apply(op)
+
+    def _apply(self, op: QueryKnown | QueryForgotten | BatchDecided | RolledForward | TokensDropped) -> None:
         match op:
             case QueryKnown():
                 self._known(op)
@@ -139,13 +264,32 @@ class Decisions:
                 if query is not None and op.batch_id > query.last_batch:
                     query.dropped.update(dict.fromkeys(op.tokens, op.batch_id))
 
+    @contextmanager
+    def _counted(self, query_id: str) -> Iterator[None]:
+        """Around each change of a query: what its tenant has."""
+        self._count(self.queries.get(query_id), -1)
+        yield
+        self._count(self.queries.get(query_id), 1)
+
+    def _count(self, query: Query | None, sign: int) -> None:
+        if query is None:
+            return
+        self.open_count += sign * len(query.open)
+        for counts, number in ((self._queries_of, 1), (self._open_of, len(query.open))):
+            counts[query.tenant] += sign * number
+            if not counts[query.tenant]:
+                del counts[query.tenant]
+
     def _known(self, op: QueryKnown) -> None:
         query = self.queries.get(op.query_id)
         if query is None:
-            self.queries[op.query_id] = Query(op.coordinator, op.used_ms, op.last_batch)
-        else:
-            query.last_batch = max(query.last_batch, op.last_batch)
-            self.use(op.query_id, op.used_ms)
+            query = self.queries[op.query_id] = Query(op.coordinator, op.used_ms)
+        # The first user and topics stay.
+        query.user = query.user or op.user
+        query.topics = op.topics if query.topics is None else query.topics
+        if op.last_batch > query.last_batch:
+            query.last_batch, query.content = op.last_batch, _content(op)
+        self.use(op.query_id, op.used_ms)
 
     def _decided(self, op: BatchDecided) -> None:
         query = self.queries.get(op.query_id)
@@ -156,7 +300,8 @@ class Decisions:
             winners.setdefault(broker_name, []).append(token)
         if winners and op.batch_id not in query.open:
             query.open[op.batch_id] = BatchDecision(winners, op.decided_ms)
-        query.last_batch = max(query.last_batch, op.batch_id)
+        if op.batch_id > query.last_batch:
+            query.last_batch, query.content = op.batch_id, _content(op)
         query.dropped = {token: batch for token, batch in query.dropped.items() if batch > query.last_batch}
         self.use(op.query_id, op.decided_ms)
 
@@ -172,7 +317,10 @@ class Decisions:
     def dump(self) -> Iterator[StagingOp]:
         """Operations that make this table anew."""
         for query_id, query in self.queries.items():
-            yield QueryKnown(query_id, query.coordinator, query.used_ms, query.last_batch)
+            yield QueryKnown(
+                query_id, query.coordinator, query.used_ms, query.last_batch, query.user, query.topics,
+                *(query.content or ()),
+            )  # fmt: skip
             for batch_id, decision in query.open.items():
                 yield BatchDecided(query_id, batch_id, _pairs(decision.winners.items()), decision.decided_ms)
             by_batch: dict[int, list[str]] = {}
@@ -180,6 +328,10 @@ class Decisions:
                 by_batch.setdefault(batch_id, []).append(token)
             for batch_id, tokens in by_batch.items():
                 yield TokensDropped(query_id, batch_id, tuple(tokens))
+
+
+def _content(op: QueryKnown | BatchDecided) -> BatchContent | None:
+    return BatchContent(op.rows, op.checksum) if op.rows >= 0 else None
 
 
 def _pairs(winners: Iterable[tuple[str, list[str]]]) -> tuple[tuple[str, str], ...]:

@@ -103,6 +103,10 @@ class StagedRows:
         """True if any row of the query is here."""
         return query_id in self._query_bytes
 
+    def queries(self) -> Iterable[str]:
+        """Those that have rows here."""
+        return self._query_bytes
+
     def query_bytes(self, query_id: str) -> int:
         """Staged for one query."""
         return self._query_bytes.get(query_id, 0)

@@ -6,7 +6,7 @@ by `core.staging.staged` (rows at this broker) and `core.staging.decisions` (que
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from evenq.errors import StoreCorrupted
@@ -72,12 +72,19 @@ class StagedEnded(StagingOp):
 
 @dataclass(frozen=True, slots=True)
 class QueryKnown(StagingOp):
-    """Who decides a query's batches; with `last_batch` what was decided (snapshots)."""
+    """Who decides a query's batches and whose it is; with `last_batch` what was decided (snapshots)."""
 
     query_id: str
     coordinator: str
     used_ms: int
     last_batch: int = -1
+    user: str = ""
+    """Of its first Begin; empty: not known."""
+    topics: tuple[str, ...] | None = None
+    """All that it writes to; empty: its rows name them; None: not known."""
+    rows: int = -1
+    """Of the last batch; -1: not known."""
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,9 @@ class BatchDecided(StagingOp):
     batch_id: int
     winners: tuple[tuple[str, str], ...]
     decided_ms: int
+    rows: int = -1
+    """-1: not known."""
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +134,22 @@ _KINDS: dict[str, type[StagingOp]] = {
     "dropped": TokensDropped,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_LISTED: dict[type[StagingOp], int] = {QueryKnown: 4, BatchDecided: 4}
+"""How many fields the first release has. Later ones stand under their names, which older programs pass over: a copy of
+a broker group may be older than its leader.
+"""
 STAGING_KINDS = tuple(_NAMES)
 
 
 def staging_json(op: StagingOp) -> dict[str, Any]:
-    """The operation as JSON: its kind and its fields in order."""
-    return {"op": _NAMES[type(op)], "is": astuple(op)}
+    """The operation as JSON: its kind, its fields in order, and later ones by name unless they have their default."""
+    values = astuple(op)
+    count = _LISTED.get(type(op), len(values))
+    value: dict[str, Any] = {"op": _NAMES[type(op)], "is": values[:count]}
+    later = zip(fields(op)[count:], values[count:], strict=True)
+    if more := {field.name: one for field, one in later if one != field.default}:
+        value["more"] = more
+    return value
 
 
 def staging_op_of(value: dict[str, Any]) -> StagingOp:
@@ -137,7 +157,9 @@ def staging_op_of(value: dict[str, Any]) -> StagingOp:
     kind = _KINDS.get(value["op"])
     if kind is None:
         raise StoreCorrupted(f"a state record tells {value['op']!r} of staged rows, which this program does not know")
-    return kind(*map(_frozen, value["is"]))
+    known = {field.name for field in fields(kind)}
+    more = {name: _frozen(one) for name, one in value.get("more", {}).items() if name in known}
+    return kind(*map(_frozen, value["is"]), **more)
 
 
 def _frozen(field: Any) -> Any:

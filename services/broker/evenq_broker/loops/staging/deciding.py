@@ -13,13 +13,21 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from evenq.errors import BadRequest, ConnectionFailed, Error, PreconditionFailed, TooManyRequests
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import outlasting, spawn
-from evenq_broker.core.staging.decisions import BatchOutcome, Decisions
+from evenq_broker.core.staging.decisions import (
+    BatchContent,
+    BatchOutcome,
+    Decisions,
+    OnDecided,
+    Query,
+    QueryWriter,
+    within_share,
+)
 from evenq_broker.core.staging.staged import Batch, StagedRows
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
@@ -48,6 +56,8 @@ ROLL_WAIT_MS = 20_000
 """How long a decision's caller waits for brokers to be rolled forward."""
 DROPPED_MAX = 100_000
 QUERY_ID_MAX = 255
+_ANYBODY = QueryWriter()
+"""Brokers among themselves, and clients whose calls are not signed and say nothing of their topics."""
 
 
 @dataclass(slots=True)
@@ -90,36 +100,88 @@ class BatchCoordinator:
         """This broker's name."""
         return self._runtime.settings.broker_name
 
+    def tenant_of(self, query_id: str) -> str:
+        """Whose share of the limits the query counts to; "" if that is not known."""
+        query = self.table.queries.get(query_id)
+        return "" if query is None else query.tenant
+
     # -- what writers call --------------------------------------------------------------------------------------------
 
-    async def begin(self, query_id: str, batch_id: int, coordinator: str) -> tuple[str, bool]:
+    async def begin(
+        self,
+        query_id: str,
+        batch_id: int,
+        coordinator: str,
+        *,
+        writer: QueryWriter = _ANYBODY,
+        on_decided: OnDecided = OnDecided.FAIL,
+    ) -> tuple[str, bool]:
         """The query's coordinator as known here ("": not), and whether that is this broker and decided the batch.
-        `coordinator`: what to keep if none is known; durable then. Raises BadRequest, TooManyRequests.
+        `coordinator`: what to keep if none is known; durable then. Raises BadRequest, TooManyRequests; Forbidden and
+        PreconditionFailed for a query of others (`QueryWriter.must_own`) or an older batch (`Query.must_repeat`).
         """
-        _check_query(query_id)
+        _check(query_id, batch_id)
         async with self._locks.of(query_id):  # what is being decided is not answered before it is safe
             query = self.table.queries.get(query_id)
             now_ms = self._runtime.clock.now_ms()
             if query is None and coordinator:
-                await self._know(query_id, coordinator, now_ms)
-                query = self.table.queries[query_id]
+                query = await self._know(query_id, coordinator, writer)
             if query is None:
                 return "", False
+            if on_decided is OnDecided.WRITE:
+                query = await self._take_back(query_id, query, batch_id, writer)
+            else:
+                writer.must_own(query_id, query)
+                query = await self._bind(query_id, query, writer)
             self.table.use(query_id, now_ms)
-            return query.coordinator, query.coordinator == self.own and batch_id <= query.last_batch
+            decided = query.coordinator == self.own and batch_id <= query.last_batch
+            if decided:
+                query.must_repeat(query_id, batch_id, None, on_decided)
+            return query.coordinator, decided
 
-    async def decide(self, query_id: str, batch_id: int, winners: Mapping[str, Collection[str]]) -> bool:
+    async def may_stage(self, query_id: str, coordinator: str, writer: QueryWriter) -> None:
+        """Raises Forbidden and PreconditionFailed for a query of others. One that never began here belongs to the
+        caller from now on.
+        """
+        query = self.table.queries.get(query_id)
+        if query is None:
+            _check(query_id, 0)
+            async with self._locks.of(query_id):
+                query = self.table.queries.get(query_id) or await self._know(query_id, coordinator, writer)
+        writer.must_own(query_id, query)
+
+    async def decide(
+        self,
+        query_id: str,
+        batch_id: int,
+        winners: Mapping[str, Collection[str]],
+        *,
+        writer: QueryWriter = _ANYBODY,
+        content: BatchContent | None = None,
+        on_decided: OnDecided = OnDecided.FAIL,
+    ) -> bool:
         """Decide a batch, unless it is: durable when it returns. `winners`: token to the brokers that have rows of it.
-        Returns whether it was decided before. Raises PreconditionFailed if a winner was dropped before, or another
-        broker decides for this query.
+        Returns whether it was decided before, with the same `content`. Raises PreconditionFailed if a winner was
+        dropped before, another broker decides for this query, or the batch is of a copied checkpoint; Forbidden.
         """
         # Not with the call: a decision whose caller went away in the middle must still become safe, or be taken back.
-        return bool(await outlasting(self._spawn(self._decide(query_id, batch_id, winners), "decide a batch")))
+        work = self._decide(query_id, batch_id, winners, writer, content, on_decided)
+        return bool(await outlasting(self._spawn(work, "decide a batch")))
 
-    async def _decide(self, query_id: str, batch_id: int, winners: Mapping[str, Collection[str]]) -> bool:
+    async def _decide(
+        self,
+        query_id: str,
+        batch_id: int,
+        winners: Mapping[str, Collection[str]],
+        writer: QueryWriter,
+        content: BatchContent | None,
+        on_decided: OnDecided,
+    ) -> bool:
+        _check(query_id, batch_id)
         async with self._locks.of(query_id):
-            query = await self._mine(query_id)
+            query = await self._mine(query_id, writer)
             if batch_id <= query.last_batch:
+                query.must_repeat(query_id, batch_id, content, on_decided)
                 return True
             # A broker that was told so may have dropped the rows by now: a batch without them would be cut short
             # silently.
@@ -130,15 +192,18 @@ class BatchCoordinator:
                     f"{len(winners)} stagings were dropped, after staging.timeout_ms without a decision or by an "
                     "abort; run the batch again"
                 )
-            limit = self._runtime.settings.staging.decisions_max
-            if self.table.open_count >= limit:
+            limit, own = self._runtime.settings.staging.decisions_max, self.table.open_of(query.tenant)
+            if not within_share(limit, total=self.table.open_count, own=own):
                 raise TooManyRequests(
-                    f"{limit} decided batches wait at broker {self.own} for brokers that are away "
-                    f"(staging.decisions_max): {', '.join(sorted(self.table.behind(query_id)) or ['of other queries'])}"
+                    f"{self.table.open_count} decided batches wait at broker {self.own}, {own} of them of "
+                    f"{_named(query.tenant)}, for brokers that are away (staging.decisions_max {limit}; one user or "
+                    "topic may have three times what is left of it): "
+                    f"{', '.join(sorted(self.table.behind(query_id)) or ['of other queries'])}"
                 )
             pairs = tuple((name, token) for token, names in winners.items() for name in names)
             passing("staging.deciding")
-            await self._record(query_id, BatchDecided(query_id, batch_id, pairs, self._runtime.clock.now_ms()))
+            decided = BatchDecided(query_id, batch_id, pairs, self._runtime.clock.now_ms(), *(content or ()))
+            await self._record(query_id, decided)
             passing("staging.decided")
             self._staging.stats.decisions += 1
             log.info(
@@ -147,13 +212,16 @@ class BatchCoordinator:
             )  # fmt: skip
             return False
 
-    async def abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
+    async def abandon(
+        self, query_id: str, batch_id: int, tokens: Collection[str], *, writer: QueryWriter = _ANYBODY
+    ) -> bool:
         """These shall never win; durable when it returns. True: the batch is decided, nothing is abandoned."""
-        return bool(await outlasting(self._spawn(self._abandon(query_id, batch_id, tokens), "abandon rows")))
+        return bool(await outlasting(self._spawn(self._abandon(query_id, batch_id, tokens, writer), "abandon rows")))
 
-    async def _abandon(self, query_id: str, batch_id: int, tokens: Collection[str]) -> bool:
+    async def _abandon(self, query_id: str, batch_id: int, tokens: Collection[str], writer: QueryWriter) -> bool:
+        _check(query_id, batch_id)
         async with self._locks.of(query_id):
-            query = await self._mine(query_id)
+            query = await self._mine(query_id, writer)
             if batch_id <= query.last_batch:
                 return True
             await self._drop(query_id, batch_id, tokens)
@@ -186,6 +254,7 @@ class BatchCoordinator:
     async def _outcome(
         self, query_id: str, batch_id: int, broker_name: str, tokens: Collection[str], expired: Collection[str]
     ) -> BatchOutcome:
+        _check(query_id, batch_id)
         async with self._locks.of(query_id):
             query = await self._mine(query_id)
             if batch_id <= query.last_batch:
@@ -315,24 +384,61 @@ class BatchCoordinator:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _mine(self, query_id: str) -> Any:
-        """The query, which is this broker's to decide. Raises PreconditionFailed."""
-        _check_query(query_id)
+    async def _mine(self, query_id: str, writer: QueryWriter = _ANYBODY) -> Query:
+        """The query, which is this broker's to decide. Raises PreconditionFailed, Forbidden."""
         query = self.table.queries.get(query_id)
         if query is None:  # forgotten, or its beginning never came here
-            await self._know(query_id, self.own, self._runtime.clock.now_ms())
-            query = self.table.queries[query_id]
+            query = await self._know(query_id, self.own, writer)
+        writer.must_own(query_id, query)
         if query.coordinator != self.own:
             raise PreconditionFailed(f"broker {query.coordinator} decides for query {query_id}, not {self.own}; ask it")
         return query
 
-    async def _know(self, query_id: str, coordinator: str, now_ms: int) -> None:
+    async def _know(self, query_id: str, coordinator: str, writer: QueryWriter) -> Query:
         limit = self._runtime.settings.staging.queries_max
-        if len(self.table) >= limit:
+        tenant = Query(coordinator, 0, user=writer.user, topics=writer.bound).tenant
+        own = self.table.queries_of(tenant)
+        if not within_share(limit, total=len(self.table), own=own):
             raise TooManyRequests(
-                f"broker {self.own} remembers {limit} queries (staging.queries_max), and query {query_id} is one more"
+                f"broker {self.own} remembers {len(self.table)} queries, {own} of {_named(tenant)}, and query "
+                f"{query_id} is one more (staging.queries_max {limit}; one user or topic may have three times what is "
+                "left of it): keep the checkpoints of streams, so that they stay the same queries"
             )
-        await self._record(query_id, QueryKnown(query_id, coordinator, now_ms))
+        now_ms = self._runtime.clock.now_ms()
+        await self._record(query_id, QueryKnown(query_id, coordinator, now_ms, -1, writer.user, writer.bound))
+        return self.table.queries[query_id]
+
+    async def _bind(self, query_id: str, query: Query, writer: QueryWriter) -> Query:
+        """A query of an older version, or one that began without a user, belongs to its next writer."""
+        lacks_user, lacks_topics = bool(writer.user) and not query.user, query.topics is None
+        if lacks_user or (lacks_topics and writer.bound is not None):
+            now_ms = self._runtime.clock.now_ms()
+            await self._record(query_id, QueryKnown(query_id, query.coordinator, now_ms, -1, writer.user, writer.bound))
+        return self.table.queries[query_id]
+
+    async def _take_back(self, query_id: str, query: Query, batch_id: int, writer: QueryWriter) -> Query:
+        """The batch shall be written whatever was decided before, to the topics that the writer names now."""
+        replace(writer, topics=(), fixed=None).must_own(query_id, query)
+        last_batch = min(query.last_batch, batch_id - 1)
+        topics = query.topics if writer.bound is None else writer.bound
+        user = query.user or writer.user
+        if (last_batch, topics, user) == (query.last_batch, query.topics, query.user):
+            return query
+        if query.open:
+            raise TooManyRequests(
+                f"batches of query {query_id} are decided and not published yet at brokers "
+                f"{', '.join(self.table.behind(query_id))}: onDecidedBatch=write takes them back when they are; retry"
+            )
+        log.warning(
+            "query %s takes its decisions after batch %d back (the last one was %d) and writes to %s: "
+            "onDecidedBatch=write",
+            query_id, last_batch, query.last_batch, ", ".join(topics or ()) or "the topics that its rows name",
+        )  # fmt: skip
+        known = QueryKnown(query_id, query.coordinator, self._runtime.clock.now_ms(), last_batch, user, topics)
+        # Its brokers may have dropped these rows: they still can never win.
+        dropped = [TokensDropped(query_id, batch, (token,)) for token, batch in query.dropped.items()]
+        await self._record(query_id, QueryForgotten(query_id), known, *dropped)
+        return self.table.queries[query_id]
 
     async def _drop(self, query_id: str, batch_id: int, tokens: Collection[str]) -> None:
         query = self.table.queries[query_id]
@@ -340,12 +446,13 @@ class BatchCoordinator:
             raise TooManyRequests(f"query {query_id} abandoned {DROPPED_MAX} stagings of batches without a decision")
         await self._record(query_id, TokensDropped(query_id, batch_id, tuple(tokens)))
 
-    async def _record(self, query_id: str, op: StagingOp) -> None:
+    async def _record(self, query_id: str, *ops: StagingOp) -> None:
         # Memory and log change in one step; others see it only behind the query's lock, when it is safe.
         saved = self.table.saved(query_id)
-        self.table.apply(op)
+        for op in ops:
+            self.table.apply(op)
         try:
-            await asyncio.shield(self._ledger.journal.record_once(op))
+            await asyncio.shield(self._ledger.journal.record_once(*ops))
         except Error:
             self.table.restore(query_id, saved)
             raise
@@ -366,6 +473,12 @@ class BatchCoordinator:
             log.error("staged rows: %s failed", task.get_name(), exc_info=error)
 
 
-def _check_query(query_id: str) -> None:
+def _check(query_id: str, batch_id: int) -> None:
     if not query_id or len(query_id) > QUERY_ID_MAX or not query_id.isprintable():
         raise BadRequest(f"the query id {query_id[:64]!r} is empty, not printable or over {QUERY_ID_MAX} characters")
+    if batch_id < 0:
+        raise BadRequest(f"the batch id of query {query_id} is {batch_id}, it must be 0 or more")
+
+
+def _named(tenant: str) -> str:
+    return tenant or "unsigned calls"

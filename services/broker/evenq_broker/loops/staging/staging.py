@@ -18,6 +18,7 @@ from evenq.model import TopicConfig
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
 from evenq.store import Append, AppendBlock, StoredTimer, TimerAppend
+from evenq_broker.core.staging.decisions import QueryWriter, within_share
 from evenq_broker.core.staging.rows import STAGED_ROWS, block_of, messages_of, token_and_sequence
 from evenq_broker.core.staging.staged import Batch, StagedBlock, StagedRows
 from evenq_broker.core.staging.staged import StagedAttempt as Staged
@@ -95,10 +96,13 @@ class Staging:
 
     # -- staging ------------------------------------------------------------------------------------------------------
 
-    async def stage(self, origin: Origin, topic: TopicConfig, block: TimerAppend, rows: int) -> None:
+    async def stage(self, origin: Origin, topic: TopicConfig, block: TimerAppend, rows: int, *, user: str = "") -> None:
         """Keep a block; durable when it returns. Raises BadRequest for a query that has too much staged already,
-        TooManyRequests when all queries have, and what the store raises.
+        TooManyRequests when all queries or those of its tenant have, Forbidden and PreconditionFailed for a query of
+        others, and what the store raises.
         """
+        writer = QueryWriter(user=user, topics=(topic.name,))
+        await self.deciding.may_stage(origin.query_id, origin.coordinator, writer)
         key = origin.token, origin.sequence
         writing = self._writing.get(key)
         if writing is None:
@@ -149,10 +153,16 @@ class Staging:
                 f"{name}, the limit is {settings.query_bytes_max} (staging.query_bytes_max): write less in one batch "
                 "(maxOffsetsPerTrigger of the source), raise the limit, or write with delivery=atLeastOnce"
             )
-        if self.table.bytes + size > settings.bytes_max:
+        limit, total = settings.bytes_max, self.table.bytes
+        if within_share(limit, total=total, own=total, more=size):
+            return  # whoever has how much of it
+        tenant = self.deciding.tenant_of(query_id)
+        own = sum(self.table.query_bytes(one) for one in self.table.queries() if self.deciding.tenant_of(one) == tenant)
+        if not within_share(limit, total=total, own=own, more=size):
             raise TooManyRequests(
-                f"{self.table.bytes} bytes are staged at broker {name}, the limit is {settings.bytes_max} "
-                "(staging.bytes_max): retry when other queries have decided their batches"
+                f"{total} bytes are staged at broker {name}, {own} of them of {tenant or 'unsigned calls'}; the limit "
+                f"is {limit} (staging.bytes_max), and one user or topic may have three times what is left of it: retry "
+                "when other queries have decided their batches"
             )
 
     # -- what was decided ---------------------------------------------------------------------------------------------

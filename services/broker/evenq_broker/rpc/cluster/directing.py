@@ -50,7 +50,8 @@ DIRECTED = frozenset(
     }
 )
 """Other calls of the public protocol name a queue or a handle, and find its broker by that (`rpc.cluster.forwarding`).
-Nothing that is checked against the caller's rights behind the guard may stand here: the next broker sees a server.
+Nothing that is checked against the caller's rights behind the guard may stand here: the next broker sees a server, and
+of the user only the name (`rpc.cluster.forwarding.caller_of`).
 """
 
 

@@ -14,7 +14,17 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.runtime import Runtime
 
-__all__ = ["FOR_ALL", "MARK", "forward", "forward_stream", "left_ms", "mark", "owner_of", "owner_of_handle"]
+__all__ = [
+    "FOR_ALL",
+    "MARK",
+    "caller_of",
+    "forward",
+    "forward_stream",
+    "left_ms",
+    "mark",
+    "owner_of",
+    "owner_of_handle",
+]
 
 MARK = "x-evenq-forwarded"
 FOR_ALL = "x-evenq-for-all"
@@ -63,6 +73,13 @@ def left_ms(runtime: Runtime, context: RpcContext, most_ms: int) -> int:
     if context.deadline_ms is None:
         return most_ms
     return max(1, min(most_ms, context.deadline_ms - runtime.clock.monotonic_ms() - MARGIN_MS))
+
+
+def caller_of(context: RpcContext) -> str:
+    """Name of the user whose call it is, also of one that another server passed on; empty: calls are not signed."""
+    if context.caller is None:
+        return ""
+    return (context.caller.internal and context.header(ACTS_FOR)) or context.caller.name
 
 
 def mark(context: RpcContext) -> Mapping[str, str]:

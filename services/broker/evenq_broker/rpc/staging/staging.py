@@ -6,18 +6,23 @@ checked.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from evenq.errors import BadRequest, NotImplementedYet
 from evenq.model import MessageType, TopicConfig
+from evenq.model.names import topic_problem
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
 from evenq_broker.core.sending.validation import MessageLimits
+from evenq_broker.core.staging.decisions import BatchContent, OnDecided, QueryWriter
 from evenq_broker.core.staging.rows import TOKEN_BYTES, Passed, build, rows_of
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.staging.staging import Origin, Staging
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.rpc.access import rpc
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.cluster.forwarding import caller_of
 from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable
 from evenq_broker.runtime import Runtime
 
@@ -25,6 +30,11 @@ __all__ = ["rpcs"]
 
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 SERVICE = "/evenq.v1.Staging/"
+FIXED_TOPICS_MAX = 16
+_ON_DECIDED: dict[int, OnDecided] = {
+    staging_pb2.ON_DECIDED_SKIP: OnDecided.SKIP,
+    staging_pb2.ON_DECIDED_WRITE: OnDecided.WRITE,
+}
 
 
 class StagingCalls:
@@ -39,15 +49,19 @@ class StagingCalls:
         self._passed: Passed | None = None
         """Of the topic that was written to last."""
 
-    async def begin(self, data: bytes, _context: RpcContext) -> bytes:
+    async def begin(self, data: bytes, context: RpcContext) -> bytes:
         """What this broker knows of a query."""
         request = parsed(staging_pb2.BeginRequest, data)
-        _must_name_topics(request.topics)
-        deciding = self._staging.deciding
-        coordinator, decided = await deciding.begin(request.query_id, request.batch_id, request.coordinator)
+        fixed = request.fixed_topics if request.HasField("fixed_topics") else None
+        if fixed:
+            _must_be_kept(request.topics)
+        coordinator, decided = await self._staging.deciding.begin(
+            request.query_id, request.batch_id, request.coordinator,
+            writer=_writer(request.topics, context, fixed=fixed), on_decided=_on_decided(request.on_decided),
+        )  # fmt: skip
         return staging_pb2.BeginResponse(status=OK, coordinator=coordinator, decided=decided).SerializeToString()
 
-    async def stage(self, data: bytes, _context: RpcContext) -> bytes:
+    async def stage(self, data: bytes, context: RpcContext) -> bytes:
         """Keep a block of rows."""
         request = parsed(staging_pb2.StageRequest, data)
         if not request.query_id or not request.coordinator or request.sequence < 0 or request.batch_id < 0:
@@ -79,27 +93,32 @@ class StagingCalls:
             query_id=request.query_id, batch_id=request.batch_id, partition_id=request.partition_id,
             attempt_id=request.attempt_id, token=token, sequence=request.sequence, coordinator=request.coordinator,
         )  # fmt: skip
-        await self._staging.stage(origin, topic, block, rows.count)
+        await self._staging.stage(origin, topic, block, rows.count, user=caller_of(context))
         return staging_pb2.StageResponse(
             status=OK, query_bytes=self._staging.table.query_bytes(request.query_id)
         ).SerializeToString()
 
-    async def decide(self, data: bytes, _context: RpcContext) -> bytes:
+    async def decide(self, data: bytes, context: RpcContext) -> bytes:
         """Decide a batch and roll it forward."""
         request = parsed(staging_pb2.DecideRequest, data)
-        _must_name_topics(request.topics)
         winners = {_token(winner.token): list(winner.brokers) for winner in request.winners}
+        content = request.content if request.HasField("content") else None
         deciding = self._staging.deciding
-        already = await deciding.decide(request.query_id, request.batch_id, winners)
+        already = await deciding.decide(
+            request.query_id, request.batch_id, winners, writer=_writer(request.topics, context),
+            content=None if content is None else BatchContent(max(0, content.rows), content.checksum),
+            on_decided=_on_decided(request.on_decided),
+        )  # fmt: skip
         behind = await deciding.roll_forward(request.query_id)
         return staging_pb2.DecideResponse(status=OK, already=already, behind=behind).SerializeToString()
 
-    async def abandon(self, data: bytes, _context: RpcContext) -> bytes:
+    async def abandon(self, data: bytes, context: RpcContext) -> bytes:
         """Take stagings back."""
         request = parsed(staging_pb2.AbandonRequest, data)
-        _must_name_topics(request.topics)
         tokens = list(map(_token, request.tokens))
-        decided = await self._staging.deciding.abandon(request.query_id, request.batch_id, tokens)
+        decided = await self._staging.deciding.abandon(
+            request.query_id, request.batch_id, tokens, writer=_writer(request.topics, context)
+        )
         return staging_pb2.AbandonResponse(status=OK, decided=decided).SerializeToString()
 
     async def roll_forward(self, data: bytes, _context: RpcContext) -> bytes:
@@ -129,9 +148,24 @@ def _token(token: bytes) -> str:
     return token.hex()
 
 
-def _must_name_topics(topics: object) -> None:
+def _writer(topics: Collection[str], context: RpcContext, *, fixed: bool | None = None) -> QueryWriter:
     if not topics:
         raise BadRequest("the request names no topic; name those that the query writes to")
+    return QueryWriter(user=caller_of(context), topics=tuple(topics), fixed=fixed)
+
+
+def _must_be_kept(topics: Collection[str]) -> None:
+    if len(topics) > FIXED_TOPICS_MAX:
+        raise BadRequest(
+            f"the query writes to {len(topics)} fixed topics, the limit is {FIXED_TOPICS_MAX}; say fixed_topics=false"
+        )
+    for topic in topics:
+        if problem := topic_problem(topic):
+            raise BadRequest(problem)
+
+
+def _on_decided(value: int) -> OnDecided:
+    return _ON_DECIDED.get(value, OnDecided.FAIL)
 
 
 def _must_take_rows(topic: TopicConfig) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from evenq_broker.core.staging.decisions import Decisions
+import random
+
+from evenq_broker.core.staging.decisions import BatchContent, Decisions, within_share
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
@@ -67,3 +69,51 @@ def test_only_queries_without_open_decisions_are_idle_and_jobs_sooner() -> None:
     assert table.idle(101, memory_ms=100, job_memory_ms=10) == ["job-1"]
     table.apply(QueryForgotten("q"))
     assert "q" not in table.queries
+
+
+def test_the_first_user_and_topics_stay_and_the_content_is_that_of_the_last_batch() -> None:
+    table = table_of(QueryKnown("q", "a", 2, -1, "u", ("t",)), QueryKnown("q", "a", 3, -1, "v", ("s",)))
+    table.apply(BatchDecided("q", 4, (), 9, 5, 6))
+    table.apply(BatchDecided("q", 3, (), 9, 7, 8))
+    query = table.queries["q"]
+    assert (query.user, query.topics, query.content, query.tenant) == ("u", ("t",), BatchContent(5, 6), "u")
+    assert copied(table).queries == table.queries
+    table.apply(BatchDecided("q", 5, (), 9))
+    assert table.queries["q"].content is None, "an older client said nothing of it"
+
+
+def test_what_a_tenant_has_is_counted_through_every_change() -> None:
+    rng, table = random.Random(1), Decisions()
+    for at in range(2_000):
+        name = f"q{rng.randrange(8)}"
+        saved = table.saved(name)
+        change: list[StagingOp] = [
+            QueryKnown(name, "a", at, -1, rng.choice(["", "u"]), rng.choice([None, (), ("t",)])), QueryForgotten(name),
+            BatchDecided(name, rng.randrange(5), (("a", "x"), ("b", "x")), at),
+            RolledForward(name, rng.randrange(5), rng.choice("ab")), TokensDropped(name, 9, ("y",)),
+        ]  # fmt: skip
+        table.apply(rng.choice(change))
+        if rng.random() < 0.2:
+            table.restore(name, saved)
+        for tenant in ("", "u", "t"):
+            theirs = [query for query in table.queries.values() if query.tenant == tenant]
+            assert table.queries_of(tenant) == len(theirs)
+            assert table.open_of(tenant) == sum(len(query.open) for query in theirs)
+        assert table.open_count == sum(len(query.open) for query in table.queries.values())
+    assert set(table._queries_of) <= {"", "u", "t"}
+
+
+def test_a_tenant_leaves_a_part_to_others_and_the_first_one_is_let_in_while_there_is_any() -> None:
+    def filled(limit: int, tenants: int) -> list[int]:
+        own = [0] * tenants
+        while any(within_share(limit, total=sum(own), own=one) for one in own):
+            for at, one in enumerate(own):
+                own[at] += within_share(limit, total=sum(own), own=one)
+        return own
+
+    assert filled(100, 1) == [75]
+    assert filled(70, 2) == [30, 30]
+    assert filled(1, 1) == [1]
+    assert within_share(10, total=9, own=0)
+    assert not within_share(10, total=10, own=0)
+    assert not within_share(10, total=8, own=0, more=3)

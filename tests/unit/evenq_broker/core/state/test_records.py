@@ -36,6 +36,8 @@ from evenq_broker.core.state.staging_records import (
     StagedMoved,
     StagedPut,
     TokensDropped,
+    staging_json,
+    staging_op_of,
 )
 
 from evenq.errors import StoreCorrupted
@@ -75,8 +77,11 @@ EVERY: list[Op] = [
     StagedMoved(8, 99),
     StagedEnded((8, 9)),
     QueryKnown("q", "broker-a", 5, 3),
+    QueryKnown("q", "broker-a", 5, 3, "u", ("t",), 7, 2**64 - 1),
+    QueryKnown("q", "broker-a", 5, -1, "u", ()),
     QueryForgotten("q"),
     BatchDecided("q", 4, (("broker-a", "ab"), ("broker-b", "ab")), 6),
+    BatchDecided("q", 4, (), 6, 0, 5),
     RolledForward("q", 4, "broker-b"),
     TokensDropped("q", 5, ("cd",)),
 ]
@@ -127,3 +132,10 @@ def test_a_group_of_a_journal_from_before_retry_and_balance_policies_has_the_usu
     text = b'{"name":"g","id":3,"ordered":false,"attempts":17,"start":"LAST","strategy":""}'
     [op] = decode(bytes((1, 4)) + len(text).to_bytes(4, "big") + text)
     assert op == GroupPut(GroupConfig(name="g", group_id=3))
+
+
+def test_a_query_of_a_journal_from_before_it_had_an_owner_has_none_and_older_programs_read_what_they_know() -> None:
+    assert staging_op_of({"op": "query", "is": ["q", "a", 5, 3]}) == QueryKnown("q", "a", 5, 3)
+    written = staging_json(QueryKnown("q", "a", 5, 3, "u", ("t",)))
+    assert written == {"op": "query", "is": ("q", "a", 5, 3), "more": {"user": "u", "topics": ("t",)}}
+    assert staging_op_of({**written, "more": {"user": "u", "later": 1}}) == QueryKnown("q", "a", 5, 3, "u")

@@ -253,7 +253,7 @@ def test_a_limited_number_of_queries_and_of_open_decisions_is_kept(run: Run) -> 
         await scene.decide({TOKEN: ["away"]})
         with pytest.raises(TooManyRequests, match=r"staging\.queries_max"):
             await scene.begin("other")
-        with pytest.raises(TooManyRequests, match=r"1 decided batches wait at broker a .*: away"):
+        with pytest.raises(TooManyRequests, match=r"1 decided batches wait at broker a, .*: away"):
             await scene.decide({OTHER: ["a"]}, batch_id=1)
 
     run(story)

@@ -473,15 +473,16 @@ def test_what_a_full_disk_refuses_stays_staged_and_undecided(run: Run) -> None:
 
 def test_what_a_broker_remembers_is_bounded(run: Run) -> None:
     async def story(scene: Any) -> None:
-        await one(scene, staging=StagingSettings(queries_max=2, decisions_max=1))
+        await one(scene, staging=StagingSettings(queries_max=4, decisions_max=1))
         await begun(scene, coordinator="a")
         await staged(scene, block(["at b"]))
         await decided(scene, {"x": ["b"]})  # broker b is not known
         with pytest.raises(TooManyRequests, match=r"1 decided batches wait .*staging.decisions_max.*: b"):
             await decided(scene, {"y": ["a"]}, batch=1)
-        asked = staging_pb2.BeginRequest(query_id="second", topics=["t"], coordinator="a")
-        await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
-        asked.query_id = "third"
+        asked = staging_pb2.BeginRequest(topics=["t"], coordinator="a")
+        for asked.query_id in ("second", "third"):
+            await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
+        asked.query_id = "fourth"
         with pytest.raises(TooManyRequests, match=r"staging.queries_max"):
             await scene.call(BEGIN, asked, staging_pb2.BeginResponse)
 

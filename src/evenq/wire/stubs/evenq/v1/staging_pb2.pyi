@@ -14,6 +14,21 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as _apache_rocket
 
 DESCRIPTOR: FileDescriptor
 
+class _OnDecidedBatch:
+    ValueType = NewType("ValueType", builtins.int)
+
+class _OnDecidedBatchWrapper(_EnumTypeWrapper[_OnDecidedBatch.ValueType]):
+    DESCRIPTOR: EnumDescriptor
+    ON_DECIDED_FAIL: _OnDecidedBatch.ValueType
+    ON_DECIDED_SKIP: _OnDecidedBatch.ValueType
+    ON_DECIDED_WRITE: _OnDecidedBatch.ValueType
+
+class OnDecidedBatch(_OnDecidedBatch, metaclass=_OnDecidedBatchWrapper): ...
+
+ON_DECIDED_FAIL: OnDecidedBatch.ValueType
+ON_DECIDED_SKIP: OnDecidedBatch.ValueType
+ON_DECIDED_WRITE: OnDecidedBatch.ValueType
+
 class BeginRequest(_Message):
     DESCRIPTOR: Descriptor
 
@@ -22,6 +37,8 @@ class BeginRequest(_Message):
     @builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
     coordinator: builtins.str
+    fixed_topics: builtins.bool
+    on_decided: OnDecidedBatch.ValueType
 
     def __init__(
         self,
@@ -30,8 +47,11 @@ class BeginRequest(_Message):
         batch_id: builtins.int | None = ...,
         topics: Iterable[builtins.str] | None = ...,
         coordinator: builtins.str | None = ...,
+        fixed_topics: builtins.bool | None = ...,
+        on_decided: OnDecidedBatch.ValueType | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["query_id", "batch_id", "topics", "coordinator"]) -> None: ...
+    def HasField(self, field_name: Literal["fixed_topics"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["query_id", "batch_id", "topics", "coordinator", "fixed_topics", "on_decided"]) -> None: ...
 
 class BeginResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -50,6 +70,20 @@ class BeginResponse(_Message):
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
     def ClearField(self, field_name: Literal["status", "coordinator", "decided"]) -> None: ...
+
+class BatchContent(_Message):
+    DESCRIPTOR: Descriptor
+
+    rows: builtins.int
+    checksum: builtins.int
+
+    def __init__(
+        self,
+        *,
+        rows: builtins.int | None = ...,
+        checksum: builtins.int | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["rows", "checksum"]) -> None: ...
 
 class StageRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -156,6 +190,9 @@ class DecideRequest(_Message):
     def topics(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @builtins.property
     def winners(self) -> _containers.RepeatedCompositeFieldContainer[Winner]: ...
+    @builtins.property
+    def content(self) -> BatchContent: ...
+    on_decided: OnDecidedBatch.ValueType
 
     def __init__(
         self,
@@ -164,8 +201,11 @@ class DecideRequest(_Message):
         batch_id: builtins.int | None = ...,
         topics: Iterable[builtins.str] | None = ...,
         winners: Iterable[Winner] | None = ...,
+        content: BatchContent | None = ...,
+        on_decided: OnDecidedBatch.ValueType | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["query_id", "batch_id", "topics", "winners"]) -> None: ...
+    def HasField(self, field_name: Literal["content"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["query_id", "batch_id", "topics", "winners", "content", "on_decided"]) -> None: ...
 
 class Winner(_Message):
     DESCRIPTOR: Descriptor

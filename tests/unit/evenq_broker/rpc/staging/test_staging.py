@@ -1,0 +1,325 @@
+"""Whose query it is, and which of its batches count: calls of strangers and of copied checkpoints are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from evenq_broker.settings import StagingSettings, StoreSettings
+
+from evenq.errors import BadRequest, Error, Forbidden, PreconditionFailed, TooManyRequests
+from evenq.serving.rpc import ACTS_FOR, RpcContext
+from evenq.wire.status import check
+from evenq.wire.stubs.evenq.v1 import staging_pb2
+from tests.unit.evenq_broker.loops.staging.test_staging import bodies, one
+from tests.unit.evenq_broker.staged import ABANDON, BEGIN, DECIDE, STAGE, block, decide, named, stage
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+WRITE, SKIP = staging_pb2.ON_DECIDED_WRITE, staging_pb2.ON_DECIDED_SKIP
+
+
+class Sparks:
+    """What writers call at broker `a`, each as a user; "": calls are not signed."""
+
+    def __init__(self, scene: Any, user: str = "owner", *, topics: Sequence[str] = ("t",), query: str = "q") -> None:
+        self.scene, self.user, self.topics, self.query = scene, user, topics, query
+        self.headers: list[tuple[str, str]] = []
+
+    async def call(self, method: str, request: Any, response: Any) -> Any:
+        context = RpcContext(method, self.headers, "127.0.0.1:1", None)
+        if self.user:
+            context.caller = SimpleNamespace(name=self.user, internal=self.user == "server")  # type: ignore[assignment]
+        [rpc] = [one for one in self.scene.brokers[0].rpcs() if one.method == method]
+        answer = response.FromString(await self.scene.during(rpc.handler(request.SerializeToString(), context)))
+        check(answer.status)
+        return answer
+
+    async def begin(self, batch: int = 0, *, fixed: bool | None = True, on_decided: int = 0) -> bool:
+        """Returns whether the batch was decided before."""
+        request = staging_pb2.BeginRequest(
+            query_id=self.query, batch_id=batch, topics=self.topics, coordinator="a", on_decided=on_decided
+        )
+        if fixed is not None:
+            request.fixed_topics = fixed
+        return bool((await self.call(BEGIN, request, staging_pb2.BeginResponse)).decided)
+
+    async def stage(self, body: str, batch: int = 0, *, token: str = "a") -> None:
+        rows = stage(block([body]), query=self.query, batch=batch, token=token, topic=self.topics[0])
+        await self.call(STAGE, rows, staging_pb2.StageResponse)
+
+    async def decide(
+        self, batch: int = 0, *, token: str = "a", rows: int = -1, checksum: int = 0, on_decided: int = 0,
+        broker: str = "a",
+    ) -> bool:  # fmt: skip
+        """Returns whether it was decided before. `rows`: -1: an older client, which says nothing of them."""
+        request = decide({token: [broker]}, query=self.query, batch=batch, topics=self.topics)
+        request.on_decided = on_decided
+        if rows >= 0:
+            request.content.rows, request.content.checksum = rows, checksum
+        return bool((await self.call(DECIDE, request, staging_pb2.DecideResponse)).already)
+
+    async def write(self, body: str, batch: int, **begin: Any) -> None:
+        """A whole batch of one row."""
+        assert not await self.begin(batch, **begin)
+        await self.stage(body, batch, token=body)
+        assert not await self.decide(batch, token=body, rows=1, checksum=hash(body) & 0xFF)
+
+
+def test_a_stranger_can_neither_decide_nor_touch_a_query(run: Run) -> None:
+    """13: its owner's next batches would pass as written, and never be stored."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        owner, stranger = Sparks(scene), Sparks(scene, "stranger", topics=["mine"])
+        await scene.during(broker.catalog.create_topic("mine", queues=1))
+        await owner.write("zero", 0)
+        abandon = staging_pb2.AbandonRequest(query_id="q", batch_id=1, topics=["mine"], tokens=[named("one")])
+        for attempt in (
+            stranger.begin(10**9), stranger.stage("x", 1, token="s"), stranger.decide(10**9),
+            stranger.call(ABANDON, abandon, staging_pb2.AbandonResponse),
+        ):  # fmt: skip
+            with pytest.raises(Forbidden, match="query q belongs to another user, not to stranger"):
+                await attempt
+        await owner.write("one", 1)
+        assert await bodies(scene, broker) == ["zero", "one"]
+
+    run(story)
+
+
+def test_a_call_that_a_server_passed_on_is_its_users(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene)
+        await Sparks(scene).begin()
+        passed = Sparks(scene, "server")
+        passed.headers = [(ACTS_FOR, "owner")]
+        assert not await passed.begin()
+        passed.headers = [(ACTS_FOR, "stranger")]
+        with pytest.raises(Forbidden):
+            await passed.begin()
+        claiming = Sparks(scene, "stranger")  # a client may say what it wants
+        claiming.headers = [(ACTS_FOR, "owner")]
+        with pytest.raises(Forbidden):
+            await claiming.begin()
+
+    run(story)
+
+
+@pytest.mark.parametrize("fixed", [True, None], ids=["now", "older client"])
+def test_a_copied_checkpoint_that_writes_to_another_topic_is_refused(run: Run, fixed: bool | None) -> None:
+    """12a, 13: the copy's rows were dropped as written before, and then those of the original."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.catalog.create_topic("other", queues=1))
+        original, copy = Sparks(scene), Sparks(scene, topics=["other"])
+        await original.write("zero", 0)
+        for attempt in (copy.begin(1, fixed=fixed), copy.stage("x", 1, token="c"), copy.decide(1, token="c")):
+            with pytest.raises(PreconditionFailed, match=r"q writes to t, this call is for other.*copied checkpo"):
+                await attempt
+        await original.write("one", 1)
+        assert await bodies(scene, broker) == ["zero", "one"]
+
+    run(story)
+
+
+def test_a_query_whose_rows_name_topics_may_write_to_any_and_one_of_an_older_client_too(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.catalog.create_topic("other", queues=1))
+        await Sparks(scene).begin(fixed=False)
+        other = Sparks(scene, topics=["other"])
+        assert not await other.begin(fixed=False)
+        await other.stage("there")
+        assert not await other.decide()
+        assert await bodies(scene, broker, "other") == ["there"]
+        with pytest.raises(
+            PreconditionFailed, match="query q writes to the topics that its rows name, this call is fo"
+        ):
+            await other.begin(1, fixed=True)
+        older = Sparks(scene, query="older")
+        assert not await older.begin(fixed=None)
+        assert not await Sparks(scene, query="older", topics=["other"]).begin(fixed=True), "it belongs to this one now"
+        with pytest.raises(PreconditionFailed, match="query older writes to other"):
+            await older.begin(fixed=None)
+
+    run(story)
+
+
+def test_a_query_that_began_without_a_user_belongs_to_the_first_one(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene)
+        await Sparks(scene, "").begin()
+        await Sparks(scene).begin()
+        await Sparks(scene, "").begin()  # calls need no signature, then every one may
+        with pytest.raises(Forbidden):
+            await Sparks(scene, "stranger").begin()
+
+    run(story)
+
+
+def test_an_older_copy_of_a_checkpoint_is_an_error_unless_its_batches_shall_be_skipped(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        query = Sparks(scene)
+        for batch in range(3):
+            await query.write(f"{batch}", batch)
+        for attempt in (query.begin(1), query.begin(1, fixed=None), query.decide(1), query.decide(1, rows=1)):
+            with pytest.raises(PreconditionFailed, match=r"batch 1 .* is older than batch 2, .*older or second copy"):
+                await attempt
+        assert await query.begin(1, on_decided=SKIP)
+        assert await query.decide(1, rows=7, on_decided=SKIP)
+        assert await bodies(scene, broker) == ["0", "1", "2"]
+
+    run(story)
+
+
+def test_the_last_batch_may_come_again_with_the_same_rows_alone(run: Run) -> None:
+    """Spark repeats it after a crash; a copy of the checkpoint has other rows under the number."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        query = Sparks(scene)
+        await query.begin(4)
+        await query.stage("four", 4)
+        assert not await query.decide(4, rows=1, checksum=2**64 - 1)
+        assert await query.begin(4)
+        assert await query.decide(4, rows=1, checksum=2**64 - 1)
+        assert await query.decide(4), "an older client says nothing of its rows"
+        for rows, checksum in ((2, 2**64 - 1), (1, 5)):
+            with pytest.raises(
+                PreconditionFailed, match=r"decided with 1 rows, and now has . rows that are not the same"
+            ):
+                await query.decide(4, rows=rows, checksum=checksum)
+        assert await query.decide(4, rows=2, on_decided=SKIP)
+        assert await bodies(scene, broker) == ["four"]
+
+    run(story)
+
+
+def test_batches_are_written_again_where_that_is_asked_for_and_also_to_another_topic(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await scene.during(broker.catalog.create_topic("other", queues=1))
+        query = Sparks(scene)
+        for batch in range(3):
+            await query.write(f"{batch}", batch)
+        await query.write("1 again", 1, on_decided=WRITE)
+        with pytest.raises(PreconditionFailed, match="is older than batch 1"):
+            await query.begin(0)
+        await query.write("2 again", 2)
+        assert await bodies(scene, broker) == ["0", "1", "2", "1 again", "2 again"]
+        moved = Sparks(scene, topics=["other"])
+        await moved.write("3 there", 3, on_decided=WRITE)
+        assert await bodies(scene, broker, "other") == ["3 there"]
+        with pytest.raises(PreconditionFailed, match="query q writes to other, this call is for t"):
+            await query.begin(4)
+        with pytest.raises(Forbidden):
+            await Sparks(scene, "stranger").begin(0, on_decided=WRITE)
+
+    run(story)
+
+
+def test_decisions_are_not_taken_back_while_a_broker_has_not_published_them(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene)
+        query = Sparks(scene)
+        await query.begin()
+        await query.decide(broker="away")
+        with pytest.raises(TooManyRequests, match="decided and not published yet at brokers away"):
+            await query.begin(on_decided=WRITE)
+
+    run(story)
+
+
+def test_what_was_dropped_cannot_win_when_decisions_are_taken_back(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        query = Sparks(scene)
+        await query.write("zero", 0)
+        await query.stage("one", 1, token="lost")
+        request = staging_pb2.AbandonRequest(query_id="q", batch_id=1, topics=["t"], tokens=[named("lost")])
+        await query.call(ABANDON, request, staging_pb2.AbandonResponse)
+        await scene.until(lambda: broker.staging.table.rows == 0)
+        assert not await query.begin(0, on_decided=WRITE)
+        with pytest.raises(PreconditionFailed, match="1 of its 1 stagings were dropped"):
+            await query.decide(1, token="lost")
+
+    run(story)
+
+
+def test_whose_a_query_is_and_what_it_wrote_last_survive_a_restart(run: Run, tmp_path: Path) -> None:
+    async def story(scene: Any) -> None:
+        settings = {"store": StoreSettings(path=tmp_path)}
+        broker = await one(scene, **settings)
+        query = Sparks(scene)
+        await query.begin(3)
+        await query.stage("three", 3)
+        await query.decide(3, rows=1, checksum=9)
+        for _ in range(2):  # once from the log, once from a snapshot
+            await scene.during(broker.close())
+            scene.brokers.remove(broker)
+            broker = await scene.broker(poll_default_ms=1, **settings)
+            errors: list[type[Error]] = []
+            for attempt in (
+                Sparks(scene, "stranger").begin(), Sparks(scene, topics=["other"]).begin(4), query.decide(3, rows=2),
+            ):  # fmt: skip
+                with pytest.raises(Error) as caught:
+                    await attempt
+                errors.append(type(caught.value))
+            assert errors == [Forbidden, PreconditionFailed, PreconditionFailed]
+            assert await query.decide(3, rows=1, checksum=9)
+
+    run(story)
+
+
+def test_one_user_leaves_something_of_every_limit_to_the_next(run: Run) -> None:
+    """17: queries, staged bytes and decisions that wait were one pot for all."""
+
+    async def story(scene: Any) -> None:
+        await one(scene, staging=StagingSettings(queries_max=8, bytes_max=8_000, decisions_max=8))
+
+        async def filled(work: Callable[[Sparks], Awaitable[Any]], count: int) -> None:
+            for number in range(count):
+                await work(Sparks(scene, "greedy", query=f"g{number}"))
+            with pytest.raises(TooManyRequests, match="greedy"):
+                await work(Sparks(scene, "greedy", query=f"g{count}"))
+
+        await filled(lambda query: query.begin(), 6)
+        await filled(lambda query: query.stage("x" * 500, token=query.query), 6)
+        await filled(lambda query: Sparks(scene, "greedy", query="g0").decide(int(query.query[1:]), broker="away"), 6)
+        owner = Sparks(scene)
+        await owner.begin()
+        await owner.stage("x" * 500)
+        assert not await owner.decide(broker="away")
+
+    run(story)
+
+
+def test_where_calls_are_not_signed_a_topic_has_the_share(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene, staging=StagingSettings(queries_max=4))
+        for number in range(3):
+            await Sparks(scene, "", query=f"g{number}").begin()
+        with pytest.raises(TooManyRequests, match=r"remembers 3 queries, 3 of t, .*staging.queries_max 4"):
+            await Sparks(scene, "", query="g3").begin()
+        await Sparks(scene, "", topics=["other"]).begin()
+
+    run(story)
+
+
+def test_what_cannot_be_kept_is_refused(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        await one(scene)
+        with pytest.raises(BadRequest, match="17 fixed topics, the limit is 16"):
+            await Sparks(scene, topics=[f"t{number}" for number in range(17)]).begin()
+        with pytest.raises(BadRequest, match="topic name"):
+            await Sparks(scene, topics=["a b"]).begin()
+        with pytest.raises(BadRequest, match="batch id of query q is -1, it must be 0 or more"):
+            await Sparks(scene).begin(-1)
+        with pytest.raises(BadRequest, match="names no topic"):
+            await Sparks(scene, topics=[]).begin()
+
+    run(story)
