@@ -54,6 +54,14 @@ class AuthSettings(BaseModel, frozen=True, extra="forbid"):
         default=10_000, ge=2, le=1_000_000, description="Most verified signatures that are remembered."
     )
 
+    user_clients_max: int = Field(
+        default=50_000,
+        ge=1,
+        le=10_000_000,
+        description="Most client ids of one user that are alive at this server: it called within 120 s and said no "
+        "farewell. Further ones are answered TooManyRequests, so that no user leaves others without clients.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enabled and self.users is None:
@@ -79,7 +87,13 @@ class Auth:
         users = Users.parse(content)
         self._digest = hashlib.sha256(content).digest()
         skew_ms = settings.clock_skew_ms if settings.clock_skew_ms >= 0 else CLOCK_SKEW_MS if plain else 0
-        self._guard = Guard(users, clock=clock, clock_skew_ms=skew_ms, cache_max=settings.cache_max)
+        self._guard = Guard(
+            users,
+            clock=clock,
+            clock_skew_ms=skew_ms,
+            cache_max=settings.cache_max,
+            user_clients_max=settings.user_clients_max,
+        )
         self._signer = Signer(users.internal.name, users.internal.secrets[0], clock=clock)
 
     def rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from evenq.errors import Forbidden, SettingsError, Unauthorized
+from evenq.errors import Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import Clock
+from evenq.serving.logs import AUDIT
 from evenq.serving.names import NAMES, Named, Names
 from evenq.serving.owners import ClientOwners
 from evenq.serving.rpc import ACTS_FOR, Access, Action, Bidi, Frames, Resource, Rpc, RpcContext, ServerStream, Unary
@@ -29,6 +31,7 @@ from evenq.wire.signature import AUTHORIZATION, DATE_MAX, DATE_TIME, date_time, 
 __all__ = ["Guard"]
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger(AUDIT)
 
 HEARTBEAT = "/apache.rocketmq.v2.MessagingService/Heartbeat"
 """Changes nothing without a client id. Go sends one without any header when it recovers (wire contract 2.1, 8.50)."""
@@ -51,6 +54,7 @@ _KINDS = {
 }
 _WHOLE = frozenset({Resource.CLUSTER, Resource.BROKER, Resource.CLIENT})
 _AUDITED = frozenset({Action.CREATE, Action.DELETE, Action.OPERATE})
+_CLIENTS = frozenset({Action.PUBLISH, Action.CONSUME})
 _SOFT = frozenset({Action.CONSUME, Action.DESCRIBE})
 
 
@@ -63,12 +67,31 @@ class _Proof:
     """The moment in its date header; None if the caller does not check it."""
 
 
+class _Refusals:
+    """Refusals of one user, call and verdict since the last line about them."""
+
+    __slots__ = ("left_out", "quiet_until_ms")
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self.quiet_until_ms = 0
+
+
 class Guard:
     """Belongs to the server's loop."""
 
-    def __init__(self, users: Users, *, clock: Clock, clock_skew_ms: int = 0, cache_max: int = 10_000) -> None:
+    def __init__(
+        self,
+        users: Users,
+        *,
+        clock: Clock,
+        clock_skew_ms: int = 0,
+        cache_max: int = 10_000,
+        user_clients_max: int = 50_000,
+        clients_max: int = 100_000,
+    ) -> None:
         """`clock_skew_ms`: how far a call's date may be off, beside any whole quarter of an hour of time zone; 0 = any.
-        `cache_max`: signatures remembered.
+        `cache_max`: signatures remembered. `user_clients_max`: live client ids of one user; `clients_max`: of all.
         """
         self._users = users
         self._clock = clock
@@ -78,9 +101,9 @@ class Guard:
         self._older: dict[tuple[str, str], _Proof] = {}
         self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}
         self._revoked: set[asyncio.Task[Any]] = set()
-        self._quiet_until_ms: dict[tuple[str, str, int], int] = {}
+        self._refusals: OrderedDict[tuple[str, str, int], _Refusals] = OrderedDict()
         self._held = 0
-        self._owners = ClientOwners()
+        self._owners = ClientOwners(user_max=user_clients_max, owners_max=max(clients_max, user_clients_max))
 
     def change(self, users: Users) -> None:
         """Judge by these users from now on. Open streams whose signature is not right any more are ended."""
@@ -104,7 +127,7 @@ class Guard:
             return replace(rpc, handler=self._server_stream(rpc, cast("ServerStream", rpc.handler), names))
         handler, identify, decide = cast("Unary", rpc.handler), self.identify, self._decide
         nameless_is_ok = rpc.method == HEARTBEAT
-        owned = rpc.access.resource is Resource.CLIENT and rpc.access.action is Action.CONSUME
+        owned = _is_a_clients(rpc.access)
 
         def checked(request: bytes, context: RpcContext) -> Awaitable[bytes]:
             if nameless_is_ok and not context.client_id and AUTHORIZATION not in context.headers:
@@ -113,7 +136,7 @@ class Guard:
             if not user.internal:
                 decide(user, rpc, names, request, context)
             elif owned:
-                self._check_owner(context.headers.get(ACTS_FOR, ""), rpc, context)
+                self._claim(context.client_id, context.headers.get(ACTS_FOR, ""), rpc, context)
             return handler(request, context)
 
         return replace(rpc, handler=checked)
@@ -129,7 +152,7 @@ class Guard:
                 text = "the call is not signed by MQv2-HMAC-SHA1: give the client an access key and a secret key"
             else:
                 text = "the signature is not right: unknown access key, or another secret key"
-            self._log_refusal(claim.user if claim else "", context, Unauthorized.code)
+            self._log_refusal("", context, Unauthorized.code, claimed=claim.user if claim else "")
             raise Unauthorized(text)
         if self._skew_ms and not self._fresh(proof):
             self._log_refusal(proof.user.name, context, Unauthorized.code)
@@ -181,21 +204,29 @@ class Guard:
                 raise self._forbidden(user, context, f"{action} the cluster")
         elif not user.unbound and names is not None:
             plain = context.plain
-            named = names.of(request, context.decoded) if plain is None else [Named(UserResource.TOPIC, plain.topic)]
+            if plain is None:
+                message = names.read(request, context.decoded)
+                named, acts_as = names.of(message), names.client_of(message)
+            else:
+                named, acts_as = [Named(UserResource.TOPIC, plain.topic)], ""
             self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
-        if access.resource is Resource.CLIENT and action is Action.CONSUME:
-            self._check_owner(user.name, rpc, context)
+            if acts_as and acts_as != context.client_id:
+                self._claim(acts_as, user.name, rpc, context)
+        if _is_a_clients(access):
+            self._claim(context.client_id, user.name, rpc, context)
         if action in _AUDITED:
             self._audit(user, context)
 
-    def _check_owner(self, user: str, rpc: Rpc, context: RpcContext) -> None:
-        client_id = context.client_id
+    def _claim(self, client_id: str, user: str, rpc: Rpc, context: RpcContext) -> None:
+        """The user acts under this client id. Raises Forbidden for another user's, TooManyRequests beyond its share."""
         if not client_id or not user:
             return
-        if not self._owners.claim(client_id, user, self._clock.monotonic_ms()):
-            self._log_refusal(user, context, Forbidden.code)
-            raise Forbidden(f"client id {client_id[:255]!r} is another user's; give each client its own")
+        try:
+            self._owners.claim(client_id, user, self._clock.monotonic_ms())
+        except (Forbidden, TooManyRequests) as error:
+            self._log_refusal(user, context, error.code)
+            raise
         if rpc.method == FAREWELL:
             self._owners.leave(client_id)
 
@@ -235,7 +266,7 @@ class Guard:
                 user = self.identify(context)
                 if not user.internal:
                     self._decide(user, rpc, names, request, context)
-            except (Unauthorized, Forbidden) as error:
+            except (Unauthorized, Forbidden, TooManyRequests) as error:
                 return self._late(error, context)
             return handler(request, context)
 
@@ -265,8 +296,13 @@ class Guard:
             async for request in requests:
                 user = self.identify_open(context)
                 context.refused = frozenset()
+                if not user.internal:
+                    self._claim(context.client_id, user.name, rpc, context)
                 if names is not None and not user.unbound:
-                    named = names.of(request, context.decoded)
+                    message = names.read(request, context.decoded)
+                    named, acts_as = names.of(message), names.client_of(message)
+                    if acts_as and acts_as != context.client_id:
+                        self._claim(acts_as, user.name, rpc, context)
                     if answers_all:
                         context.refused = self._refused(user, access, named, context)
                     else:
@@ -277,8 +313,8 @@ class Guard:
             user = self.identify(context)
             if names is None and not user.internal:
                 self._decide(user, rpc, None, b"", context)
-            if access.resource is Resource.CLIENT and not user.internal:
-                self._check_owner(user.name, rpc, context)
+            if _is_a_clients(access) and not user.internal:
+                self._claim(context.client_id, user.name, rpc, context)
             task = asyncio.current_task()
             assert task is not None
             self._open[task] = (context.headers[AUTHORIZATION], context.headers[DATE_TIME])
@@ -311,7 +347,7 @@ class Guard:
     # --------------------------------------------------------------------------------------------------- the record
 
     def _audit(self, user: User, context: RpcContext) -> None:
-        log.info(
+        audit.info(
             "call allowed",
             extra={
                 "user": user.name,
@@ -321,14 +357,26 @@ class Guard:
             },
         )
 
-    def _log_refusal(self, user: str, context: RpcContext, code: int) -> None:
-        """One line per user, call and verdict a minute: a client that asks again and again fills no disk."""
-        key, now_ms = (user[:64], context.method, code), self._clock.monotonic_ms()
-        if now_ms < self._quiet_until_ms.get(key, now_ms):
+    def _log_refusal(self, user: str, context: RpcContext, code: int, *, claimed: str = "") -> None:
+        """One line per user, call and verdict a minute, with the number of those left out: a client that asks again and
+        again fills no disk. `claimed`: a name that was not proven. It is shown and makes no line of its own, because
+        strangers can make up names without end.
+        """
+        key, now_ms = (user, context.method, code), self._clock.monotonic_ms()
+        refusals = self._refusals.get(key)
+        if refusals is None:
+            refusals = self._refusals[key] = _Refusals()
+            if len(self._refusals) > REFUSALS_MAX:
+                self._refusals.popitem(last=False)
+        elif now_ms < refusals.quiet_until_ms:
+            refusals.left_out += 1
             return
-        if len(self._quiet_until_ms) >= REFUSALS_MAX:
-            self._quiet_until_ms.clear()
-        self._quiet_until_ms[key] = now_ms + LOG_AGAIN_MS
-        log.warning(
-            "call refused", extra={"user": key[0], "method": context.method, "code": code, "peer": context.peer}
-        )
+        more = {"more": refusals.left_out} if refusals.left_out else {}
+        refusals.quiet_until_ms, refusals.left_out = now_ms + LOG_AGAIN_MS, 0
+        fields = {"user": (user or claimed)[:64], "method": context.method, "code": code, "peer": context.peer}
+        log.warning("call refused", extra=fields | more)
+
+
+def _is_a_clients(access: Access) -> bool:
+    """True for calls with which clients send, receive and report themselves: state is kept under their ids."""
+    return access.action in _CLIENTS

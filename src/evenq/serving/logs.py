@@ -17,12 +17,16 @@ from typing import Any, TextIO
 
 from evenq.runtime.printable import json_line, printable
 
-__all__ = ["HumanFormatter", "JsonFormatter", "setup_logs"]
+__all__ = ["ALIKE_BURST", "AUDIT", "FewAlike", "HumanFormatter", "JsonFormatter", "setup_logs"]
 
 VALUE_MAX = 1_000
 """Characters of one field."""
 TEXT_MAX = 8_000
 """Characters of the event, which may hold several fields."""
+ALIKE_BURST, ALIKE_PER_S = 1_000, 10
+"""Lines that one place of the program may write at once, and in the long run."""
+AUDIT = "evenq.audit"
+"""Logger of what users were allowed to change: none of its lines is left out."""
 
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
@@ -31,11 +35,38 @@ def setup_logs(level: str = "INFO", *, program: str = "", stream: TextIO | None 
     """Send all logging of this process to `stream` (stderr) from `level` upwards. Replaces what was set before."""
     target = stream or sys.stderr
     handler = logging.StreamHandler(target)
+    handler.addFilter(FewAlike())
     handler.setFormatter(HumanFormatter() if target.isatty() else JsonFormatter(program))
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(level.upper())
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.root.level))
     logging.getLogger("grpc").setLevel(max(logging.WARNING, logging.root.level))
+
+
+class FewAlike(logging.Filter):
+    """Leaves out lines of a place that writes very many, and says how many with its next one: whatever clients do, a
+    line for each of their calls does not fill the disk. Places are lines of our source, so they are few.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[tuple[str, int], list[float]] = {}
+        """Lines left, when that was counted (seconds), lines left out since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """May the record be written?"""
+        if record.name == AUDIT:
+            return True
+        place = self._places.setdefault((record.pathname, record.lineno), [ALIKE_BURST, record.created, 0])
+        left, since, left_out = place
+        left = min(ALIKE_BURST, left + max(0.0, record.created - since) * ALIKE_PER_S)
+        if left < 1:
+            place[:] = left, record.created, left_out + 1
+            return False
+        place[:] = left - 1, record.created, 0
+        if left_out:
+            record.left_out = int(left_out)
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -71,25 +71,38 @@ class _Path:
 class Names:
     """The names in the requests of one call."""
 
-    def __init__(self, request: type[Any], *paths: str) -> None:
-        """`paths`: `topic messages.topic`, `group group`, or with an action of its own, `topic a.b publish`."""
+    def __init__(self, request: type[Any], *paths: str, client: str = "") -> None:
+        """`paths`: `topic messages.topic`, `group group`, or with an action of its own, `topic a.b publish`. `client`:
+        the place of the client id under which the call acts.
+        """
         self.request = request
+        self.client = client.split(".") if client else []
         self.paths: list[_Path] = []
         for path in paths:
             kind, field_path, *action = path.split(" ")
             self.paths.append(_Path(UserResource(kind), field_path, Action(action[0]) if action else None, request))
 
-    def of(self, request: bytes, decoded: tuple[bytes, Any, Any] | None = None) -> Sequence[Named]:
-        """All that is named, each once. `decoded`: the call's (`RpcContext`), used if it is of this request. Raises
+    def read(self, request: bytes, decoded: tuple[bytes, Any, Any] | None = None) -> Any:
+        """The request as a message. `decoded`: the call's (`RpcContext`), used if it is of this request. Raises
         BadRequest.
         """
         if decoded is not None and decoded[0] is request:
-            message = decoded[1]
-        else:
-            try:
-                message = self.request.FromString(request)
-            except DecodeError as error:
-                raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
+            return decoded[1]
+        try:
+            return self.request.FromString(request)
+        except DecodeError as error:
+            raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
+
+    def client_of(self, message: Any) -> str:
+        """The client id under which the call acts, if the request names one."""
+        if not self.client:
+            return ""
+        for step in self.client:
+            message = getattr(message, step)
+        return str(message)
+
+    def of(self, message: Any) -> Sequence[Named]:
+        """All that is named, each once."""
         names = [named for path in self.paths for named in path.of(message)]
         # A batch names one topic many times, and each name costs a look at the grants.
         return names if len(names) < 2 else list(dict.fromkeys(names))
@@ -100,6 +113,7 @@ def _rows(service: str, rows: Mapping[str, Names]) -> dict[str, Names]:
 
 
 _TOPIC, _GROUP, _QUEUE = "topic topic", "group group", "topic message_queue.topic"
+_CLIENT = "client_id"
 _both: Callable[[type[Any]], Names] = lambda request: Names(request, _TOPIC, _GROUP)  # noqa: E731  a row of the table
 
 NAMES: Mapping[str, Names] = {
@@ -152,21 +166,21 @@ NAMES: Mapping[str, Names] = {
         "/evenq.v1.Data/",
         {
             "Publish": Names(data_pb2.PublishRequest, "topic queue.topic", "topic messages.topic"),
-            "Pull": Names(data_pb2.PullRequest, _GROUP, "topic queue.topic"),
+            "Pull": Names(data_pb2.PullRequest, _GROUP, "topic queue.topic", client=_CLIENT),
             "Scan": Names(data_pb2.ScanRequest, _GROUP, "topic queue.topic"),
             "QueryOffsets": Names(data_pb2.QueryOffsetsRequest, _GROUP, _TOPIC, "topic queues.topic"),
-            "CommitOffsets": Names(data_pb2.CommitOffsetsRequest, _GROUP, "topic offsets.queue.topic"),
-            "CountDeliveries": Names(data_pb2.CountDeliveriesRequest, _GROUP, "topic queue.topic"),
+            "CommitOffsets": Names(data_pb2.CommitOffsetsRequest, _GROUP, "topic offsets.queue.topic", client=_CLIENT),
+            "CountDeliveries": Names(data_pb2.CountDeliveriesRequest, _GROUP, "topic queue.topic", client=_CLIENT),
             "SendBack": Names(data_pb2.SendBackRequest, _GROUP, "topic queue.topic"),
         },
     ),
     **_rows(
         "/evenq.v1.Groups/",
         {
-            "Session": Names(groups_pb2.SessionRequest, "group join.group"),
+            "Session": Names(groups_pb2.SessionRequest, "group join.group", client="join.member.client_id"),
             "ListMembers": Names(groups_pb2.ListMembersRequest, _GROUP),
-            "LockQueues": Names(groups_pb2.LockQueuesRequest, _GROUP),
-            "UnlockQueues": Names(groups_pb2.UnlockQueuesRequest, _GROUP),
+            "LockQueues": Names(groups_pb2.LockQueuesRequest, _GROUP, client=_CLIENT),
+            "UnlockQueues": Names(groups_pb2.UnlockQueuesRequest, _GROUP, client=_CLIENT),
         },
     ),
     **_rows(
@@ -217,7 +231,7 @@ NAMES: Mapping[str, Names] = {
     **_rows(
         "/evenq.v1.Assignment/",
         {
-            "Query": _both(assignment_pb2.AssignmentRequest),
+            "Query": Names(assignment_pb2.AssignmentRequest, _GROUP, _TOPIC, client=_CLIENT),
             "SetMessageRequestMode": _both(assignment_pb2.SetMessageRequestModeRequest),
             "GetMessageRequestMode": _both(assignment_pb2.GetMessageRequestModeRequest),
             "Explain": _both(assignment_pb2.ExplainRequest),

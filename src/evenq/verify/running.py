@@ -115,7 +115,9 @@ class _Run:
                 find = partial(self._find, admin)
                 watchers = [
                     spawn(
-                        BrokerWatcher(net, name, address, self._outages, clock=self._clock, find=find).run(),
+                        BrokerWatcher(
+                            net, name, address, self._outages, clock=self._clock, client_id=self._name, find=find
+                        ).run(),
                         name=f"watch-{name}",
                     )
                     for name, address in sorted(brokers.items())

@@ -27,7 +27,7 @@ class BrokerWatcher:
 
     def __init__(
         self, net: Net, broker: str, address: str, outages: Outages, *, clock: Clock,
-        find: Callable[[str], Awaitable[str]],
+        client_id: str, find: Callable[[str], Awaitable[str]],
     ) -> None:  # fmt: skip
         """`find` gives the address of a broker by its name as it is now; empty if no broker knows it."""
         self._net = net
@@ -35,7 +35,7 @@ class BrokerWatcher:
         self._outages = outages
         self._clock = clock
         self._find = find
-        self._headers = {"x-mq-client-id": "evenq-verify", "x-mq-language": "PYTHON"}
+        self._headers = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON"}
         self._go_to(address)
 
     def _go_to(self, address: str) -> None:

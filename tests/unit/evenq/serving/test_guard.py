@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from evenq_broker.rpc.access import ACCESS
 
-from evenq.errors import Error, Forbidden, SettingsError, Unauthorized
+from evenq.errors import Error, Forbidden, SettingsError, TooManyRequests, Unauthorized
 from evenq.runtime.clock import FakeClock
 from evenq.runtime.tasks import spawn
 from evenq.serving.guard import Guard
@@ -52,6 +52,14 @@ allow = [
 [users.everything]
 secret = "secret-of-everything"
 allow = [{ resource = "topic:*", actions = ["*"] }, { resource = "group:*", actions = ["*"] }]
+"""
+TWIN = """
+[users.twin]
+secret = "secret-of-twin"
+allow = [
+  { resource = "topic:orders", actions = ["*"] },
+  { resource = "group:billing", actions = ["*"] },
+]
 """
 V2 = "/apache.rocketmq.v2.MessagingService/"
 SEND, RECEIVE, TELEMETRY, HEARTBEAT = V2 + "SendMessage", V2 + "ReceiveMessage", V2 + "Telemetry", V2 + "Heartbeat"
@@ -270,6 +278,44 @@ def test_nobody_passes_for_the_client_of_another_user() -> None:
     call(guard, HEARTBEAT, theirs)
 
 
+ACTING = sorted(
+    method
+    for method, access in ACCESS.items()
+    if access.action in {Action.PUBLISH, Action.CONSUME} and method != V2 + "NotifyClientTermination"
+)
+
+
+@pytest.mark.parametrize("method", ACTING)
+def test_no_call_of_a_client_acts_under_the_id_of_another_users_client(method: str) -> None:
+    """Both may use the group and the topic; a member's id holds queues, and its deliveries end with it."""
+    guard = Guard(users(FILE + TWIN), clock=FakeClock())
+    call(guard, HEARTBEAT, {"x-mq-client-id": "c1", **signed("orders")}, request_of(HEARTBEAT))
+    request = request_of(method)
+    assert verdict(guard, method, {"x-mq-client-id": "c1", **signed("twin")}, request) == Forbidden.code
+    assert verdict(guard, method, {"x-mq-client-id": "c1", **signed("orders")}, request) == 20000
+    assert verdict(guard, method, {"x-mq-client-id": "c2", **signed("twin")}, request) == 20000
+    names = NAMES.get(method)
+    if names is not None and names.client:
+        message = names.request.FromString(request)
+        value: Any = message
+        for step in names.client[:-1]:
+            value = getattr(value, step)
+        setattr(value, names.client[-1], "c1")
+        forged = bytes(message.SerializeToString())
+        assert verdict(guard, method, {"x-mq-client-id": "c2", **signed("twin")}, forged) == Forbidden.code
+        assert verdict(guard, method, {"x-mq-client-id": "c1", **signed("orders")}, forged) == 20000
+
+
+def test_a_user_has_so_many_clients_and_leaves_room_for_others() -> None:
+    guard = Guard(users(FILE + TWIN), clock=FakeClock(), user_clients_max=3, clients_max=5)
+    send = request_of(SEND)
+    for number in range(6):
+        headers = {"x-mq-client-id": f"c{number}", **signed("orders")}
+        assert verdict(guard, SEND, headers, send) == (20000 if number < 3 else TooManyRequests.code)
+    assert verdict(guard, SEND, {"x-mq-client-id": "d1", **signed("twin")}, send) == 20000
+    assert verdict(guard, SEND, {"x-mq-client-id": "c1", **signed("twin")}, send) == Forbidden.code
+
+
 @pytest.mark.slow
 def test_no_changed_byte_of_a_header_makes_another_signature_right() -> None:
     """T10: whatever is let in says the same as the right one."""
@@ -397,6 +443,19 @@ def test_refusals_are_told_once_a_minute_and_hold_no_secret(caplog: pytest.LogCa
     assert "wrong-secret" not in everything
     assert "secret-of" not in everything
     assert "Signature" not in everything
+
+
+def test_made_up_names_make_no_lines_and_what_is_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    guard = Guard(users(), clock=clock)
+    for number in range(50):
+        with pytest.raises(Unauthorized):
+            call(guard, SEND, signed(f"stranger-{number}", "wrong-secret"))
+    asyncio.run(clock.advance(60_000))
+    with pytest.raises(Unauthorized):
+        call(guard, SEND, signed("stranger", "wrong-secret"))
+    lines = [record.__dict__ for record in caplog.records if record.message == "call refused"]
+    assert [(line["user"], line.get("more")) for line in lines] == [("stranger-0", None), ("stranger", 49)]
 
 
 def test_a_call_nobody_could_decide_on_stops_the_start() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evenq.serving.logs import JsonFormatter, setup_logs
+from evenq.serving.logs import ALIKE_BURST, AUDIT, FewAlike, JsonFormatter, setup_logs
 
 
 class Terminal(io.StringIO):
@@ -106,3 +106,33 @@ def test_a_line_is_bounded_whatever_a_client_sends(stream: io.StringIO) -> None:
     (line,) = stream.getvalue().splitlines()
     assert len(line) < 12_000
     assert "(100000 characters)" in line
+
+
+def test_a_place_that_writes_very_many_lines_is_cut_short_and_says_by_how_many() -> None:
+    stream = io.StringIO()
+    setup_logs("INFO", stream=stream)
+    alike = logging.getLogger("tests.flood")
+    for number in range(ALIKE_BURST + 500):
+        alike.info("client %d", number)
+    logging.getLogger("tests.other").info("another place writes")
+    for number in range(ALIKE_BURST + 500):
+        logging.getLogger(AUDIT).info("call allowed", extra={"number": number})
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    written = sum(line["logger"] == "tests.flood" for line in lines)
+    assert ALIKE_BURST <= written < ALIKE_BURST + 400
+    assert sum(line["logger"] == "tests.other" for line in lines) == 1
+    assert sum(line["logger"] == AUDIT for line in lines) == ALIKE_BURST + 500
+
+
+def test_the_next_line_of_a_place_says_how_many_were_left_out() -> None:
+    few = FewAlike()
+
+    def written(second: float) -> logging.LogRecord | None:
+        record = logging.makeLogRecord({"pathname": "p", "lineno": 1, "created": second, "levelno": logging.INFO})
+        return record if few.filter(record) else None
+
+    assert all(written(0.0) for _ in range(ALIKE_BURST))
+    assert not any(written(0.0) for _ in range(7))
+    record = written(1.0)
+    assert record is not None
+    assert record.__dict__["left_out"] == 7

@@ -101,18 +101,45 @@ def test_every_element_counts() -> None:
     request.messages.add().topic.name = "other"
     request.messages.add().topic.name = "orders"
     names = NAMES["/apache.rocketmq.v2.MessagingService/SendMessage"]
-    assert [one.name for one in names.of(request.SerializeToString())] == ["orders", "other"]
+    assert [one.name for one in names.of(names.read(request.SerializeToString()))] == ["orders", "other"]
 
 
 def test_a_telemetry_frame_names_what_is_published_and_the_group() -> None:
     command = service_pb2.TelemetryCommand()
     command.settings.publishing.topics.add().name = "orders"
     names = NAMES["/apache.rocketmq.v2.MessagingService/Telemetry"]
-    assert names.of(command.SerializeToString()) == [Named(UserResource.TOPIC, "orders", Action.PUBLISH)]
+    assert names.of(names.read(command.SerializeToString())) == [Named(UserResource.TOPIC, "orders", Action.PUBLISH)]
     command.settings.subscription.group.name = "billing"
-    assert names.of(command.SerializeToString()) == [Named(UserResource.GROUP, "billing")]
+    assert names.of(names.read(command.SerializeToString())) == [Named(UserResource.GROUP, "billing")]
 
 
 def test_a_request_that_does_not_decode_names_nothing_but_an_error() -> None:
     with pytest.raises(BadRequest, match="does not decode as PullRequest"):
-        NAMES["/evenq.v1.Data/Pull"].of(b"\xff\xff")
+        NAMES["/evenq.v1.Data/Pull"].read(b"\xff\xff")
+
+
+def client_fields(descriptor: Any, prefix: str = "", seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    for field in descriptor.fields:
+        if field.name == "client_id":
+            yield prefix + field.name
+        elif field.message_type is not None and field.message_type.full_name not in seen:
+            yield from client_fields(
+                field.message_type, f"{prefix}{field.name}.", seen | {field.message_type.full_name}
+            )
+
+
+def test_every_call_that_acts_under_a_client_id_of_its_request_says_where_it_stands() -> None:
+    """The guard binds an id to its user; one that it does not see would be anybody's."""
+    for method, request in methods():
+        if method in ACCESS and ACCESS[method].action in {Action.PUBLISH, Action.CONSUME}:
+            reported = [".".join(NAMES[method].client)] if method in NAMES and NAMES[method].client else []
+            assert reported == list(client_fields(request)), method
+
+
+def test_the_client_id_of_a_request_is_read() -> None:
+    request = groups_pb2.SessionRequest()
+    request.join.member.client_id = "c1"
+    names = NAMES["/evenq.v1.Groups/Session"]
+    assert names.client_of(names.read(request.SerializeToString())) == "c1"
+    assert names.client_of(names.read(b"")) == ""
+    assert NAMES["/evenq.v1.Admin/DeleteGroup"].client_of(admin_pb2.DeleteGroupRequest()) == ""

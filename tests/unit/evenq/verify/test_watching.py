@@ -46,7 +46,7 @@ class World:
 def test_a_broker_group_is_back_when_another_copy_leads_at_another_address(known: str | None) -> None:
     async def body() -> None:
         world, clock, outages = World(), FakeClock(), Outages()
-        watcher = BrokerWatcher(world, "broker-a", "a:1", outages, clock=clock, find=world.find)
+        watcher = BrokerWatcher(world, "broker-a", "a:1", outages, clock=clock, client_id="v1", find=world.find)
         task = asyncio.ensure_future(watcher.run())
         await clock.advance(PERIOD_MS)
         assert not outages.any
