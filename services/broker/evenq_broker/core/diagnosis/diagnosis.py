@@ -21,6 +21,7 @@ from evenq_broker.core.diagnosis.findings import (
     Severity,
     age,
     by_topic,
+    command,
     count,
     names,
     place,
@@ -40,6 +41,7 @@ HANGS_MS = 30_000
 """A hand-over that takes longer hangs: ten times what a member gets to drain, by default."""
 SILENT_SHARE = 0.6
 """A member that was not heard of for this part of its lease is silent: two beats of its own were missed."""
+BESIDE_OWNERS = "the group has no strategy, and its members that own queues have divided all among themselves"
 _TWIN = re.compile(r"^(.+)~[0-9a-f]+$")
 
 
@@ -62,7 +64,7 @@ def _silent_brokers(looks: Looks) -> Iterable[Finding]:
             subject=name,
             seen=f"broker {name} did not answer ({why}); what it holds was not looked at",
             fix="see whether it runs, then ask again",
-            command=f"evenq broker show {name}",
+            command=command("broker show", name),
         )
 
 
@@ -78,8 +80,9 @@ def _missing_brokers(looks: Looks) -> Iterable[Finding]:
             severity=Severity.NOTE if contents else Severity.ERROR,
             subject=name,
             seen=f"broker {name} belongs to the cluster and is not there since {age(lost.gone_ms)} ago: {drained}",
-            fix="start it again, on its data; or, if that is gone or not wanted, let the others forget it",
-            command=f"evenq broker forget {name} --yes",
+            fix="start it again, on its data; only if that is gone for good or not wanted, let the others forget it "
+            f"with `{command('broker forget', name)}`; this shows which brokers are missing, and since when",
+            command=command("broker list"),
         )
 
 
@@ -92,7 +95,7 @@ def _rebalancer_away(looks: Looks) -> Iterable[Finding]:
             subject=facts.rebalancer,
             seen=f"no rebalancer answers ({facts.rebalancer_problem}); brokers repeat its last decisions",
             fix="see whether it runs",
-            command="evenq cluster show",
+            command=command("cluster show"),
         )
 
 
@@ -109,7 +112,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
                     subject=topic,
                     seen=f"members subscribe to {topic}, which no broker has",
                     fix="create it, or take it out of their subscriptions",
-                    command=f"evenq topic create {topic}",
+                    command=command("topic create", topic),
                 )
             continue
         yield Finding(
@@ -118,7 +121,7 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
             subject=topic,
             seen=problem,
             fix="give the group a strategy that works for it",
-            command=f"evenq group create {looks.now.group} --strategy STICKY",
+            command=command("group create", looks.now.group, strategy="STICKY"),
         )
 
 
@@ -126,20 +129,26 @@ def _strategy(looks: Looks) -> Iterable[Finding]:
 
 
 def _nobody_reads(looks: Looks) -> Iterable[Finding]:
+    """No fix reads the messages for the group: those would be taken from its application."""
     facts = looks.now
+    members = [view.member for views in facts.members.values() for view in views[-1:]]
     unread: dict[str, list[QueueAt]] = {}
-    for at in facts.queues.values() if not facts.members else ():
-        if at.lag:
-            unread.setdefault(at.queue.topic, []).append(at)
+    for at in facts.queues.values():
+        topic = at.queue.topic
+        if at.lag and not (members and is_system_topic(topic)) and not any(one.reads(topic) for one in members):
+            unread.setdefault(topic, []).append(at)
     for topic, queues in unread.items():
-        lag = sum(at.lag for at in queues)
+        wait = f"{sum(at.lag for at in queues)} messages wait in {count(len(queues), 'queue')} of {topic}"
         yield Finding(
             kind=FindingKind.NOBODY_READS,
-            severity=Severity.ERROR,
+            severity=Severity.WARNING if members else Severity.ERROR,
             subject=topic,
-            seen=f"the group has no members, and {lag} messages wait in {count(len(queues), 'queue')} of {topic}",
-            fix="start its consumers; this reads the topic here and now",
-            command=f"evenq consume {topic} --group {facts.group}",
+            seen=f"the group has read {topic}, but none of its {count(len(members), 'member')} subscribes to it: {wait}"
+            if members
+            else f"the group has no members, and {wait}",
+            fix=f"{'subscribe its consumers to it' if members else 'start its consumers'}; this shows what waits and "
+            "since when, and takes nothing from them",
+            command=command("offset show", facts.group, topic=topic),
         )
 
 
@@ -170,7 +179,7 @@ def _owners(looks: Looks) -> Iterable[Finding]:
             subject=zone,
             seen=f"no member may read in zone {zone}: none has its {queue_names(queues)}, {waiting(facts, queues)}",
             fix="share what no zone attends among all members, or run a member there",
-            command=f"evenq group create {facts.group} --strategy MACHINE_ROOM_NEARBY-AVG",
+            command=command("group create", facts.group, strategy="MACHINE_ROOM_NEARBY-AVG"),
         )
     for topic, queues in by_topic(unowned).items():
         strategy = facts.decided.strategy if facts.decided and queues[0] in facts.given else ""
@@ -180,8 +189,12 @@ def _owners(looks: Looks) -> Iterable[Finding]:
             severity=Severity.ERROR,
             subject=topic,
             seen=f"no member has {queue_names(queues)}: {why}, {waiting(facts, queues)}",
-            fix="let the rebalancer give every queue to a member",
-            command=f"evenq group create {facts.group} --strategy STICKY",
+            fix="this shows who has which queue, and why"
+            if strategy == "STICKY"
+            else "let the group's strategy give every queue to a member",
+            command=command("group explain", facts.group, topic=topic)
+            if strategy == "STICKY"
+            else command("group create", facts.group, strategy="STICKY"),
         )
 
 
@@ -213,7 +226,7 @@ def _two_owners(looks: Looks) -> Iterable[Finding]:
             subject=place(queue),
             seen=f"{names(owners)} read {place(queue)}: what one has read the other gets too",
             fix="restart the one that should not; this shows both and what they hold",
-            command=f"evenq client list --group {looks.now.group}",
+            command=command("client list", group=looks.now.group),
         )
 
 
@@ -244,7 +257,7 @@ def _hand_overs(looks: Looks) -> Iterable[Finding]:
             seen=f"{queue_names(queues)} of {topic} were given to {owner} {age(age_ms)} ago, but {has}",
             fix=f"restart {holder or owner} if it hangs, or let it follow the group, without assignment='client'; "
             "this shows it",
-            command=f"evenq client show {holder or owner}",
+            command=command("client show", holder or owner),
         )
 
 
@@ -255,7 +268,7 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
     facts = looks.now
     members = [view.member for views in facts.members.values() for view in views[-1:]]
     subscribers = [one for one in members if one.subscriptions and one.model is MessageModel.CLUSTERING]
-    command = f"evenq group show {facts.group}"
+    show = command("group show", facts.group)
     fix = "give all members the same topics and filters, or other groups to those that want others; this shows who"
     for topic, filters in different_filters(wanted_of(subscribers)).items():
         differences = "; ".join(f"{names(ids)} by {one.type} {one.expression!r}" for one, ids in filters.items())
@@ -265,7 +278,7 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
             subject=topic,
             seen=f"members filter {topic} differently: {differences}; what one leaves out is passed over for all",
             fix=fix,
-            command=command,
+            command=show,
         )
     for topic, missing in _strangers(facts).items():
         yield Finding(
@@ -274,7 +287,7 @@ def _subscriptions(looks: Looks) -> Iterable[Finding]:
             subject=topic,
             seen=f"{names(missing)} {_does(missing)} not subscribe to {topic}, which the others in the group do",
             fix=fix,
-            command=command,
+            command=show,
         )
 
 
@@ -306,7 +319,7 @@ def _duplicates(looks: Looks) -> Iterable[Finding]:
             seen=f"two living clients have the id {match[1]}: at {hosts[0]} and at {hosts[1]}, where it goes on as "
             f"{client_id}{refused}",
             fix="give each consumer an id of its own, or none; this shows the second one",
-            command=f"evenq client show {client_id}",
+            command=command("client show", client_id),
         )
 
 
@@ -331,7 +344,7 @@ def _silent_members(looks: Looks) -> Iterable[Finding]:
             seen=f"{client_id} at {view.member.address or 'an unknown host'} was last heard of {age(view.silent_ms)} "
             f"ago and holds {count(owned, 'queue')}; others get them in {age(left_ms)} if it stays silent",
             fix="see whether it runs, and restart it if it hangs",
-            command=f"evenq client show {client_id}",
+            command=command("client show", client_id),
         )
 
 
@@ -354,6 +367,12 @@ def _unbusy(facts: GroupFacts) -> dict[str, tuple[str, str]]:
             client_id = at.member.client_id
             if client_id not in holders and client_id not in strangers:
                 unbusy.setdefault(client_id, (topic, f"{len(readers)} members share {len(queues)} queues"))
+    for topic in facts.topics if not shared else ():
+        readers = facts.readers(topic)
+        if settled(readers) and any(at.owns for at in readers):
+            for at in readers:
+                if not at.owns:
+                    unbusy.setdefault(at.member.client_id, (topic, BESIDE_OWNERS))
     return unbusy
 
 
@@ -366,16 +385,17 @@ def _idle(looks: Looks) -> Iterable[Finding]:
         queues = [queue for queue in facts.queues if queue.topic == topic]
         brokers, members = len({queue.broker_name for queue in queues}), len(facts.readers(topic))
         more = members > len(queues)
-        width = max(1, math.ceil(members / max(1, brokers)))
+        widest = max((queue.queue_id + 1 for queue in queues), default=1)
+        width = max(widest, math.ceil(members / max(1, brokers)))  # of brokers with different numbers none shrinks
         yield Finding(
             kind=FindingKind.IDLE_MEMBERS,
             severity=Severity.NOTE if more else Severity.WARNING,
             subject=topic,
             seen=f"{names(idle)} {'has' if len(idle) == 1 else 'have'} no queue: {why}",
             fix="run fewer members, or give the topic more queues" if more else "share evenly",
-            command=f"evenq topic scale {topic} --queues {width}"
+            command=command("topic scale", topic, queues=width)
             if more
-            else f"evenq group create {facts.group} --strategy STICKY",
+            else command("group create", facts.group, strategy="STICKY"),
         )
 
 
@@ -400,11 +420,7 @@ def _settings(looks: Looks) -> Iterable[Finding]:
         f"{name} is " + ", ".join(f"{value or 'NONE'} at {names(brokers)}" for value, brokers in values.items())
         for name, values in differing.items()
     )
-    options = [
-        f" --{name.replace('_', '-')} {newest.settings[name] or 'NONE'}"
-        for name in ("strategy", "max_attempts")
-        if name in differing
-    ]
+    options = {name: newest.settings[name] or "NONE" for name in ("strategy", "max_attempts") if name in differing}
     yield Finding(
         kind=FindingKind.DIFFERENT_SETTINGS,
         severity=Severity.WARNING,
@@ -412,7 +428,7 @@ def _settings(looks: Looks) -> Iterable[Finding]:
         seen=f"brokers know the group by different settings: {differences}",
         fix=f"tell all brokers the same; this tells the newest, those of {newest.broker_name}, and the rest as the "
         "broker has it that is asked",
-        command=f"evenq group create {facts.group}{''.join(options)}",
+        command=command("group create", facts.group, **options),
     )
 
 

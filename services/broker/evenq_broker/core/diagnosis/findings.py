@@ -5,6 +5,7 @@ Used by `core.diagnosis.diagnosis`, which has the rules. Pure.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ __all__ = [
     "Severity",
     "age",
     "by_topic",
+    "command",
     "count",
     "names",
     "place",
@@ -100,6 +102,7 @@ class Finding:
     fix: str
     """What to do, and by which command."""
     command: str
+    """One that only looks, or that shows its plan first; see `command`."""
 
 
 class Looks:
@@ -113,6 +116,13 @@ class Looks:
         """What `look` sees now and saw earlier, as it is now."""
         earlier = look(self._before)
         return {key: value for key, value in look(self.now).items() if key in earlier}
+
+
+def command(verb: str, *names: str, **options: str | int) -> str:
+    """A command line to copy: names may be anybody's, and a shell must take each for one word and for no option."""
+    words = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    guarded = ["--", *names] if any(name.startswith("-") for name in names) else []
+    return f"evenq {verb} {shlex.join([*words, *guarded] if guarded else [*names, *words])}".rstrip()
 
 
 def settled(views: Iterable[MemberAt]) -> bool:

@@ -18,6 +18,7 @@ from evenq_broker.core.diagnosis.findings import (
     Severity,
     age,
     by_topic,
+    command,
     count,
     place,
     queue_names,
@@ -46,8 +47,10 @@ def _widths(looks: Looks) -> Iterable[Finding]:
                 severity=Severity.ERROR if write > read else Severity.NOTE,
                 subject=f"{topic} at {part.broker_name}",
                 seen=f"{at}: {deaf if write > read else closing}",
-                fix="let all queues be read" if write > read else "close them once all groups have read them",
-                command=f"evenq topic scale {topic} --queues {write}",
+                fix="let all queues be read"
+                if write > read
+                else "close them once all groups have read them (this shows the plan, --yes does it)",
+                command=command("topic scale", topic, queues=write, broker=part.broker_name),
             )
 
 
@@ -57,6 +60,7 @@ def _heads(looks: Looks) -> Iterable[Finding]:
         if not at.lag or at.unmoved_ms < facts.stuck_ms or not (at.holder or at.inflight or at.head_attempt):
             continue
         who = f"{at.holder} holds the queue" if at.holder else f"{at.inflight} deliveries are under way"
+        at_queue = f"{queue.broker_name}/{queue.queue_id}"
         tried = f", delivered {at.head_attempt} times" if at.head_attempt > 1 else ""
         yield Finding(
             kind=FindingKind.STUCK_HEAD,
@@ -64,9 +68,11 @@ def _heads(looks: Looks) -> Iterable[Finding]:
             subject=place(queue),
             seen=f"the oldest message of {place(queue)}, offset {at.committed}{tried}, has not been finished for "
             f"{age(at.unmoved_ms)} while {who}; {at.lag} messages wait",
-            fix="if it cannot be handled, pass over it (this shows the plan, --yes does it)",
-            command=f"evenq offset skip {facts.group} --topic {queue.topic} --count 1 "
-            f"--queue {queue.broker_name}/{queue.queue_id}",
+            fix="look at it, and at what its consumer logs: a slow listener needs only time, what always fails becomes "
+            "a dead letter after the group's max_attempts, to be sent again with "
+            f"`{command('dlq replay', facts.group)}`; only what may be lost for the group is passed over with "
+            f"`{command('offset skip', facts.group, topic=queue.topic, count=1, queue=at_queue)}`; this shows it",
+            command=command("message find", queue.topic, queue=at_queue, offset=at.committed, limit=1),
         )
 
 
@@ -82,8 +88,13 @@ def _back(looks: Looks) -> Iterable[Finding]:
             seen=f"the group went back in {place(queue)} from {at.back_from} to {at.back_to} {age(at.back_ms)} ago, "
             "and no operator moved it: what lies between came again",
             fix="if a client did not mean it, go forward again (this shows the plan, --yes does it)",
-            command=f"evenq offset reset {facts.group} --topic {queue.topic} --to-offset {at.back_from} "
-            f"--queue {queue.broker_name}/{queue.queue_id}",
+            command=command(
+                "offset reset",
+                facts.group,
+                topic=queue.topic,
+                to_offset=at.back_from,
+                queue=f"{queue.broker_name}/{queue.queue_id}",
+            ),
         )
 
 
@@ -97,18 +108,20 @@ def _stranded(looks: Looks) -> Iterable[Finding]:
             if permission.readable:
                 why = "which were closed before the group had read them"
                 fix = "open them until all groups have read them"
-                command = f"evenq topic scale {topic} --queues {counts.write_queues if counts else 1}"
+                open_ = command(
+                    "topic scale", topic, queues=counts.write_queues if counts else 1, broker=part.broker_name
+                )
             else:
                 then = "read-write" if permission.writable else "read"
                 why = f"which no member may read: the topic's permission there is {permission.name}"
-                fix, command = "let it be read again", f"evenq topic permit {topic} {then} --broker {part.broker_name}"
+                fix, open_ = "let it be read again", command("topic permit", topic, then, broker=part.broker_name)
             yield Finding(
                 kind=FindingKind.STRANDED_MESSAGES,
                 severity=Severity.ERROR,
                 subject=f"{topic} at {part.broker_name}",
                 seen=f"{where}, {why}",
                 fix=fix,
-                command=command,
+                command=open_,
             )
 
 
@@ -124,7 +137,7 @@ def _failing(looks: Looks) -> Iterable[Finding]:
             seen=f"{count(waiting, 'message')} failed and wait for a retry; {failed} of {delivered} deliveries since "
             "the start of the brokers were given back or not finished in time",
             fix="look at what the listeners raise; this shows what waits and what died",
-            command=f"evenq group show {looks.now.group}",
+            command=command("group show", looks.now.group),
         )
 
 

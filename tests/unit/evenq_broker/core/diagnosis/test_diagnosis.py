@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -33,6 +35,7 @@ from evenq.model import (
     Subscription,
 )
 
+_QUOTED = re.compile(r"`(evenq [^`]+)`")
 TOPIC = "orders"
 BROKERS = ("a", "b")
 QUEUES = [MessageQueue(TOPIC, broker, queue_id) for broker in BROKERS for queue_id in range(2)]
@@ -243,7 +246,68 @@ def test_every_finding_has_one_sentence_and_one_command_that_exists(kind: Findin
         assert one.seen
         assert one.fix
         assert "\n" not in one.seen
-        make_parser().parse_args(one.command.split()[1:])
+        for line in (one.command, *_QUOTED.findall(one.fix)):
+            make_parser().parse_args(shlex.split(line)[1:])
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_no_command_takes_messages_from_the_application_or_does_without_a_plan_what_loses_some(
+    kind: FindingKind,
+) -> None:
+    for one in findings(SICK[kind]):
+        for line in (one.command, *_QUOTED.findall(one.fix)):
+            words = shlex.split(line)[1:]
+            assert tuple(words[:2]) not in {("message", "recall"), ("topic", "delete"), ("group", "delete")}
+            assert words[0] != "consume", "it would read and acknowledge for the group"
+            assert not {"--yes", "--force"} & set(words)
+        assert not one.command.startswith(("evenq offset skip", "evenq broker forget")), "not the first thing to do"
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "a b; rm -rf .", "--endpoint=elsewhere:1", "-x", "o'clock"])
+def test_a_hostile_name_stays_one_word_of_the_command(name: str) -> None:
+    (found,) = findings(group(member(name, silent_ms=7_000), member("m2"), owners=("m2",) * 4, given=("m2",) * 4))
+    options = make_parser().parse_args(shlex.split(found.command)[1:])
+    assert (found.kind, name in vars(options).values()) == (FindingKind.SILENT_MEMBER, True)
+    assert vars(options)["endpoint"] != "elsewhere:1"
+
+
+def test_a_topic_that_the_group_has_read_and_no_member_subscribes_to_is_found() -> None:
+    facts = group()
+    other = QueueAt(queue=MessageQueue("invoices", "a", 0), committed=3, lag=7)
+    parts = (replace(facts.brokers[0], queues=(*facts.brokers[0].queues, other)), facts.brokers[1])
+    (found,) = findings(replace(facts, brokers=parts))
+    assert (found.kind, found.subject, found.severity) == (FindingKind.NOBODY_READS, "invoices", "WARNING")
+    assert found.seen == (
+        "the group has read invoices, but none of its 2 members subscribes to it: 7 messages wait in 1 queue of invoices"
+    )
+    assert found.command == "evenq offset show g --topic invoices"
+    unknown = tuple(replace(part, members=(member("m1", subscriptions=()), *part.members[1:])) for part in parts)
+    may_read = kinds(replace(facts, brokers=unknown))
+    assert FindingKind.NOBODY_READS not in may_read, "who does not say what it reads may read it"
+
+
+def test_a_client_that_gets_nothing_beside_members_that_own_queues_is_found() -> None:
+    (found,) = findings(group(*FIVE[:2], sdk("s1"), decided=SHARED_BY_ALL, given=None))
+    assert (found.kind, found.command) == (FindingKind.IDLE_MEMBERS, "evenq group create g --strategy STICKY")
+    assert found.seen.startswith("s1 has no queue: the group has no strategy")
+
+
+def test_more_queues_for_idle_members_take_none_from_a_broker_that_has_more() -> None:
+    queues = [MessageQueue(TOPIC, "a", number) for number in range(4)] + [MessageQueue(TOPIC, "b", 0)]
+    members = [member(f"m{number}") for number in range(7)]
+    facts = group(*members, given=None)
+    parts = tuple(
+        replace(
+            part,
+            queues=tuple(
+                QueueAt(queue=one, holder=f"m{index}") for index, one in enumerate(queues) if one.broker_name == name
+            ),
+            counts={},
+        )
+        for part, name in zip(facts.brokers, BROKERS, strict=True)
+    )
+    (found,) = findings(replace(facts, brokers=parts))
+    assert found.command == "evenq topic scale orders --queues 4"
 
 
 @pytest.mark.parametrize("kind", sorted(TRANSIENT))
@@ -296,7 +360,7 @@ def test_more_queues_written_than_read_lose_messages_and_fewer_are_a_step() -> N
 def test_messages_that_nobody_can_read_are_opened_by_the_change_that_closed_them() -> None:
     (a, b) = findings(group(stranded=7))
     assert a.seen == "7 messages wait in queue a/3 of orders, which were closed before the group had read them"
-    assert (b.subject, b.command) == ("orders at b", "evenq topic scale orders --queues 2")
+    assert (b.subject, b.command) == ("orders at b", "evenq topic scale orders --queues 2 --broker b")
     result = {
         permission: findings(group(stranded=7, permission=permission))[0]
         for permission in (Permission.NONE, Permission.WRITE)

@@ -65,7 +65,7 @@ def test_a_head_that_does_not_move_is_stuck_after_the_time_asked_for(run: Run) -
         assert list((await ask(stage)).findings) == []
         [one] = (await ask(stage, stuck_ms=20_000)).findings
         assert (one.kind, one.subject) == ("STUCK_HEAD", "t a/0")
-        assert one.command == "evenq offset skip g --topic t --count 1 --queue a/0"
+        assert one.command == "evenq message find t --queue a/0 --offset 0 --limit 1"
 
     run(story)
 
