@@ -155,6 +155,14 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         "whole cluster, so that producers of all SDKs share one order; broker = the one that the producer "
         "chose.",
     )
+    message_group_away_ms: int = Field(
+        default=300_000,
+        ge=0,
+        le=86_400_000,
+        description="How long a broker that is away stays the home of its message groups, ms: sends to them fail until "
+        "it is back, so that their order stays. Afterwards other brokers store them, and what the broker still holds "
+        "is delivered late. 0 = at once.",
+    )
     duplicates_window_ms: int = Field(
         default=60_000,
         ge=0,

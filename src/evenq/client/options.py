@@ -64,7 +64,7 @@ class ProducerOptions:
     another queue of the same broker (PR-4, PR-5). False: a retry goes to another broker (PR-2). XO-14."""
     ordered_moves: bool = False
     """False: keys keep their queues while a broker is away, and sends to it wait and fail (PR-10). True: they follow
-    the route at once, and their order is lost."""
+    the route at once, and their order is lost; message groups stay for the broker's `message_group_away_ms`."""
     pending_requests: int = 1_000
     """Requests that may wait for their reply at the same time; above it TooManyRequests. 1 .. 100,000."""
     reply_topic: str = "evenq-replies"

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from evenq.errors import BadRequest, Error
+from evenq.errors import BadRequest, Error, InternalError
 from evenq.serving.rpc import RpcContext
 from evenq.wire.status import INTERNAL, status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.state.frames import field, varint
 
-__all__ = ["OK_STATUS", "code_of", "is_public", "parsed", "several", "status_frame"]
+__all__ = ["OK_STATUS", "code_of", "for_caller", "is_public", "parsed", "several", "status_frame"]
+log = logging.getLogger(__name__)
 
 OK_CODE = 20000
 OK_STATUS = field(1, b"\x08" + varint(OK_CODE))
@@ -44,6 +46,16 @@ def status_frame(error: Error, language: str = "") -> bytes:
 def is_public(error: Error) -> bool:
     """False for errors whose text is not for callers (they name files or histories); raise those to the server."""
     return not isinstance(error, INTERNAL)
+
+
+def for_caller(error: Error) -> Error:
+    """The error of a part of a request, whose other parts are answered; in place of one that is not for callers another
+    one, and the log has the text.
+    """
+    if is_public(error):
+        return error
+    log.error("a part of a request failed", exc_info=error)
+    return InternalError("the broker could not do it; its log says why")
 
 
 def several() -> bytes:

@@ -135,6 +135,7 @@ def _consumers(parts: Parts) -> list[Rpc]:
             runtime,
             catalog,
             ledger,
+            cluster=parts.cluster,
             cluster_catalog=parts.cluster_catalog,
             membership=parts.membership,
             sessions=parts.sessions,

@@ -10,7 +10,7 @@ of which topics it had last, so that readers of whole topics hear what is out of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -114,6 +114,19 @@ class KnownBrokers:
             if name not in present
             and (count := self._topics.get(name, {}).get(topic, 0))
             and not self._only_dead_letters(name, topic)
+        ]
+
+    def homes(self, topic: str, present: Container[str], since_ms: int, started_ms: int) -> list[str]:
+        """Brokers not among `present` that had queues of the topic and went after `since_ms`, ascending; one that has
+        not been missed yet was last there before `started_ms`. None that was drained is among them.
+        """
+        return [
+            name
+            for name, known in sorted(self._known.items())
+            if name not in present
+            and topic in self._topics.get(name, {})
+            and not (known.unread or known.dead_letters)
+            and (known.gone_ms or started_ms) > since_ms
         ]
 
     def _only_dead_letters(self, name: str, topic: str) -> bool:

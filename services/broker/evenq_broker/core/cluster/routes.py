@@ -171,6 +171,10 @@ class RouteTable:
         """One live broker, or None."""
         return self._merged.get(name)
 
+    def __contains__(self, name: object) -> bool:
+        """True for a live broker."""
+        return name in self._merged
+
     def reachable(self, name: str, now_ms: int) -> RegisteredBroker | None:
         """One broker that is live, or that left so lately that it may still take the last word of its clients: it is
         out of the routes before it closes.

@@ -42,8 +42,10 @@ class BrokerMemory:
         ledger.keeps(dict.fromkeys((BrokerKnown, BrokerForgotten, BrokerTopics), self.brokers.apply), self.brokers.dump)
         self._learned: dict[str, RegisteredBroker] = {}
         """As last looked at: a table of routes is compared topic by topic only for brokers that sent something new."""
-        self._followers: dict[str, tuple[str, ...]] = {}
-        """Of brokers with copies, as last seen; readers that take any copy go on there while there is no leader."""
+        self._last: dict[str, RegisteredBroker] = {}
+        """Known brokers as this process saw them last, also those that are away: readers that take any copy go on at
+        the followers of one without a leader, and what was drained is no home of message groups.
+        """
 
     def look(self) -> None:
         """The routes may have changed."""
@@ -58,14 +60,14 @@ class BrokerMemory:
             for op in self.brokers.learn(name, _read_queues(view))
         ]
         self._learned = views
-        self._followers |= {name: view.followers for name, view in views.items() if name in self.brokers}
+        self._last |= {name: view for name, view in views.items() if name in self.brokers}
         if ops:
             self._ledger.journal.record(*ops)
         for one in news:
             self._ledger.journal.record(one)
         for op in ops:
             if isinstance(op, BrokerForgotten):
-                self._followers.pop(op.name, None)
+                self._last.pop(op.name, None)
                 self.on_forgotten(op.name)
             if isinstance(op, BrokerKnown) and op.gone_ms:
                 log.warning(
@@ -90,7 +92,19 @@ class BrokerMemory:
     def away(self, topic: str) -> list[Away]:
         """Brokers that had readable queues of the topic and are not there now, ascending."""
         away = self.brokers.away(topic, {view.name for view in self._routes.brokers()})
-        return [replace(one, followers=self._followers.get(one.name, ())) for one in away]
+        return [
+            replace(one, followers=last.followers) if (last := self._last.get(one.name)) is not None else one
+            for one in away
+        ]
+
+    def homes(self, topic: str, within_ms: int) -> list[str]:
+        """Brokers that went at most `within_ms` ago and took messages of the topic, ascending: they stay the homes of
+        their message groups.
+        """
+        runtime = self._runtime
+        since_ms = runtime.clock.now_ms() - within_ms
+        names = self.brokers.homes(topic, self._routes, since_ms, runtime.started_ms)
+        return [name for name in names if name not in self._last or _takes(self._last[name], topic)]
 
     async def topic_deleted(self, topic: str) -> None:
         """An operator deleted the topic everywhere; durable when it returns."""
@@ -102,7 +116,7 @@ class BrokerMemory:
         """Forget one HERE, durably; False if it was not known."""
         op = self.brokers.forget(name)
         if op is not None:
-            self._followers.pop(name, None)
+            self._last.pop(name, None)
             self.on_forgotten(name)
             await self._ledger.journal.record(op)
         return op is not None
@@ -117,6 +131,11 @@ class BrokerMemory:
                 await self._peers.ask_peers(FORGET, request)
         except (TimeoutError, Error) as error:
             log.info("not all brokers were notified that this drained broker stops: %s", error or "no answer in time")
+
+
+def _takes(view: RegisteredBroker, topic: str) -> bool:
+    counts = view.topics.get(topic)
+    return counts is not None and counts.permission.writable
 
 
 def _read_queues(view: RegisteredBroker) -> dict[str, int]:

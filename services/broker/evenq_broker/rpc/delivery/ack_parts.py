@@ -14,7 +14,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
-from evenq_broker.rpc.answers import several
+from evenq_broker.rpc.answers import for_caller, several
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of_handle
 from evenq_broker.runtime import Runtime
 
@@ -64,7 +64,7 @@ async def ack_parts(
             else:
                 raw = await forward(runtime, address, data, context)
         except Error as error:
-            return [status_of(error, context.language)] * len(places_of)
+            return [status_of(for_caller(error), context.language)] * len(places_of)
         reply = service_pb2.AckMessageResponse.FromString(raw)
         if len(reply.entries) != len(places_of):
             return [reply.status] * len(places_of)

@@ -22,6 +22,7 @@ from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
 from evenq_broker.core.delivery.filters import TURNS_MIN, MessageFilter
 from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
+from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.sending.dedup import Deduplicator
@@ -58,6 +59,7 @@ def rpcs(
     catalog: Catalog,
     ledger: Ledger,
     *,
+    cluster: ClusterLink,
     cluster_catalog: ClusterCatalog,
     membership: GroupTables,
     sessions: Sessions,
@@ -72,7 +74,9 @@ def rpcs(
     data = _Data(
         runtime, catalog, ledger, membership=membership, sessions=sessions, long_polls=long_polls, progress=progress
     )
-    publishing = PublishHandler(runtime, catalog, ledger, cluster_catalog=cluster_catalog, deduplicator=deduplicator)
+    publishing = PublishHandler(
+        runtime, catalog, ledger, cluster=cluster, cluster_catalog=cluster_catalog, deduplicator=deduplicator
+    )
     service = "/evenq.v1.Data/"
     return [
         replace(rpc(service + "Publish", publishing.publish, data_pb2.PublishResponse), plain=publishing.plain),

@@ -56,7 +56,7 @@ class Elsewhere:
         """`send`: stores or passes on a part of a list that belongs to several brokers."""
         self._runtime, self._catalog = runtime, catalog
         self._cluster, self._lite, self._send = cluster, lite, send
-        self._homes = Homes(runtime, catalog, send, cluster=cluster)
+        self._homes = Homes(runtime, catalog, cluster=cluster)
         self._turn = 0
 
     async def at_owners(
@@ -65,7 +65,9 @@ class Elsewhere:
         """The answer of the brokers that the messages belong to; None: they are all this one's, or no broker's."""
         if kind is MessageType.LITE:
             return await self._at_lite_owners(request, data, context)
-        return await self._homes.elsewhere(request, data, context) if kind in OWNED else None
+        if kind not in OWNED:
+            return None
+        return await self._homes.elsewhere(request, data, context, send_here=self._send)
 
     async def at_any(self, topic: str, data: bytes, context: RpcContext) -> bytes | None:
         """The answer of another broker that takes messages for the topic, of several in turn; None: there is none."""

@@ -31,10 +31,13 @@ from evenq_broker.core.sending.plain_sends import PlainBlock, PlainSends
 from evenq_broker.core.sending.validation import MessageLimits, checked_in_block
 from evenq_broker.core.state.frames import varint_field
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
+from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.rpc.answers import parsed
+from evenq_broker.rpc.sending.elsewhere import OWNED
+from evenq_broker.rpc.sending.homes import Homes
 from evenq_broker.rpc.sending.send import limits_of, must_be_open, must_be_writable, type_of
 from evenq_broker.runtime import Runtime
 
@@ -59,11 +62,13 @@ class PublishHandler:
         catalog: Catalog,
         ledger: Ledger,
         *,
+        cluster: ClusterLink,
         cluster_catalog: ClusterCatalog,
         deduplicator: Deduplicator | None,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._cluster_catalog, self._deduplicator = cluster_catalog, deduplicator
+        self._homes = Homes(runtime, catalog, cluster=cluster)
         self._turn: dict[int, int] = {}
 
     def plain(self, request: bytes) -> PlainBlock | None:
@@ -141,6 +146,10 @@ class PublishHandler:
             raise BadRequest(
                 f"topic {topic.name} takes messages in queues 0 to {topic.write_queues - 1} of this broker, not "
                 f"{queue.queue_id}; -1 lets the broker choose"
+            )
+        if topic.message_type in OWNED:
+            self._homes.must_not_be_away(
+                topic.name, {message.system_properties.message_group for message in request.messages}
             )
         names = [message.system_properties.message_id for message in request.messages]
         limits, now_ms = self._limits, self._runtime.clock.now_ms

@@ -3,9 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+from evenq_broker.runtime import Leadership
+
+from evenq.errors import ConnectionFailed, InternalError, StorePoisoned
 from evenq.model import MessageType
 from evenq.model.lanes import home_of, lane_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 OK = definition_pb2.OK
@@ -93,6 +98,138 @@ def test_a_home_that_does_not_answer_fails_the_send_and_nothing_moves(run: Run) 
         answer = await send(stage, other, message(1, "order-1"))
         assert answer.status.code == answer.entries[0].status.code != OK
         assert await kept(brokers[other]) == {}
+
+    run(story)
+
+
+def see(stage: Any, *, sees: str, present: str) -> None:
+    """Let one broker receive routes that name these and no others."""
+    brokers = {broker.runtime.settings.broker_name: broker for broker in stage.brokers}
+    one = brokers[sees]
+    views = [brokers[name].cluster.own.now() for name in present]
+    one.catalog.routes.snapshot("nameserver", "n", views, one.runtime.clock.monotonic_ms())
+    one.cluster.routes_changed()
+
+
+def group_of(home: str) -> str:
+    return next(f"order-{number}" for number in range(100) if home_of(f"order-{number}", "ab") == home)
+
+
+async def publish(stage: Any, broker: str, *messages: definition_pb2.Message) -> data_pb2.PublishResponse:
+    request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic="t", broker_name=broker, queue_id=0))
+    request.messages.extend(messages)
+    method = "/evenq.v1.Data/Publish"
+    answer: data_pb2.PublishResponse = await stage.call(method, request, data_pb2.PublishResponse, broker=broker)
+    return answer
+
+
+def test_a_home_that_left_the_routes_keeps_its_groups_and_nothing_is_stored_elsewhere(run: Run) -> None:
+    """As it is between a broker's goodbye and its return, or after a kill."""
+
+    async def story(stage: Any) -> None:
+        brokers = {broker.runtime.settings.broker_name: broker for broker in await pair(stage)}
+        stage.net.stop("b:8081")
+        see(stage, sees="a", present="a")
+        for pause_ms in (0, 100_000, 190_000):  # longer than a broker that left is remembered as reachable
+            await stage.clock.advance(pause_ms)
+            answer = await send(stage, "a", message(1, group_of("b")))
+            assert answer.status.code == answer.entries[0].status.code == ConnectionFailed.code
+            assert "broker b is away" in answer.status.message
+            with pytest.raises(ConnectionFailed, match="broker b is away"):  # a producer that started meanwhile
+                await publish(stage, "a", message(1, group_of("b")))
+            assert (await send(stage, "a", message(2, group_of("a")))).status.code == OK
+        see(stage, sees="a", present="ab")
+        stage.net.serve("b:8081", brokers["b"].rpcs())
+        assert (await send(stage, "a", message(3, group_of("b")))).status.code == OK
+        assert list((await kept(brokers["b"])).values()) == [[b"3"]]
+        assert list((await kept(brokers["a"])).values()) == [[b"2"] * 3]
+
+    run(story)
+
+
+@pytest.mark.parametrize("how", ["the time is over", "it is forgotten", "it was drained", "the setting is 0"])
+def test_the_home_moves_when_it_need_not_be_waited_for(run: Run, how: str) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage, message_group_away_ms=0 if how == "the setting is 0" else 300_000)
+        if how == "it was drained":
+            b.catalog.draining = True
+            b.cluster.own._view = None
+            see(stage, sees="a", present="ab")
+        see(stage, sees="a", present="a")
+        if how == "it is forgotten":
+            await stage.during(a.cluster.known.forget("b"))
+        if how == "the time is over":
+            await stage.clock.advance(300_001)
+        assert (await send(stage, "a", message(1, group_of("b")))).status.code == OK
+        await publish(stage, "a", message(2, group_of("b")))
+        assert sum(map(len, (await kept(a)).values())) == 2
+
+    run(story)
+
+
+def test_a_broker_that_stops_takes_no_messages_of_its_groups_and_the_others_do_not_either(run: Run) -> None:
+    """From SIGTERM on: what it took then would be delivered after its restart only."""
+
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        b.ending.begin()
+        for broker in "ab":
+            answer = await send(stage, broker, message(1, group_of("b")))
+            assert answer.status.code == answer.entries[0].status.code == ConnectionFailed.code
+            assert "broker b is stopping" in answer.status.message
+            both = await send(stage, broker, message(2, group_of("a")), message(3, group_of("b")))
+            assert [entry.status.code for entry in both.entries] == [OK, ConnectionFailed.code]
+        assert (await kept(b), sum(map(len, (await kept(a)).values()))) == ({}, 2)
+
+    run(story)
+
+
+def test_a_broker_that_is_alone_or_has_copies_takes_messages_of_groups_until_it_ends(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        alone = await stage.broker("a")
+        await stage.during(alone.catalog.create_topic("t", queues=4, message_type=MessageType.FIFO))
+        alone.ending.begin()
+        assert (await send(stage, "a", message(1, "order-1"))).status.code == OK
+        stage.brokers.remove(alone)
+        await stage.during(alone.close())
+        a, _ = await pair(stage)
+        a.runtime.leadership = Leadership(copies=3)
+        a.ending.begin()
+        assert (await send(stage, "a", message(1, group_of("a")))).status.code == OK
+
+    run(story)
+
+
+def test_each_message_of_a_list_for_several_homes_has_the_answer_of_its_own_home(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, _ = await pair(stage)
+        stage.net.stop("b:8081")
+        groups = [group_of("ab"[number % 2]) for number in range(12)]
+        answer = await send(stage, "a", *(message(number, group) for number, group in enumerate(groups)))
+        assert answer.status.code == definition_pb2.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in answer.entries] == [OK, ConnectionFailed.code] * 6
+        assert [entry.message_id for entry in answer.entries] == [f"id{number}" for number in range(12)]
+        assert sorted(body for bodies in (await kept(a)).values() for body in bodies) == sorted(
+            b"%d" % number for number in range(0, 12, 2)
+        )
+
+    run(story)
+
+
+def test_an_error_of_one_part_that_is_not_for_callers_is_an_answer_of_its_messages_only(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+
+        async def broken(*_: Any, **__: Any) -> None:
+            raise StorePoisoned("/secret/path: the last write failed")
+
+        monkeypatch.setattr(a.ledger.store, "append", broken)
+        answer = await send(stage, "a", message(1, group_of("a")), message(2, group_of("b")))
+        assert [entry.status.code for entry in answer.entries] == [InternalError.code, OK]
+        assert "/secret" not in answer.entries[0].status.message
+        assert list((await kept(b)).values()) == [[b"2"]]
 
     run(story)
 
