@@ -22,7 +22,7 @@ RESERVED_TOPICS = frozenset(
 
 _LEGAL = re.compile(r"[%a-zA-Z0-9_-]+\Z")
 
-__all__ = ["broker_problem", "group_problem", "is_system_topic", "topic_problem"]
+__all__ = ["broker_problem", "group_problem", "is_system_topic", "text_problem", "topic_problem"]
 
 
 def topic_problem(name: str) -> str | None:
@@ -38,6 +38,15 @@ def group_problem(name: str) -> str | None:
 def broker_problem(name: str) -> str | None:
     """What is wrong with a broker name; `room@name` is legal for the machine-room strategies (AL-15)."""
     return _problem("broker name", name.replace("@", "-"), BROKER_LENGTH_MAX)
+
+
+def text_problem(what: str, text: str, length_max: int = CLIENT_LENGTH_MAX) -> str | None:
+    """What is wrong with a text that a client says of itself and a server keeps, as a sentence; None if it is legal."""
+    if len(text) > length_max:
+        return f"{what} has {len(text)} characters, the limit is {length_max}; give a shorter one"
+    if not text.isprintable():
+        return f"{what} is {text[:80]!r}, which is not printable; give 1 to {length_max} printable characters"
+    return None
 
 
 @lru_cache(4096)

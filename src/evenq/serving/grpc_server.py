@@ -113,6 +113,7 @@ class GrpcServer:
             self.running += 1
             stats.running += 1
             try:
+                context.must_be_legal()
                 return await handler(request, context)
             except Exception as error:  # noqa: BLE001  the last stop of every call: it logs, counts and answers
                 return await fail(error, context, grpc_context)
@@ -138,6 +139,7 @@ class GrpcServer:
             self.running += 1
             stats.running += 1
             try:
+                context.must_be_legal()
                 await _pump(handler(request, context), grpc_context.write)
             except Exception as error:  # noqa: BLE001  as above
                 await grpc_context.write(await fail(error, context, grpc_context))
@@ -166,6 +168,7 @@ class GrpcServer:
             stats.running += 1
             self._endless.add(task)
             try:
+                context.must_be_legal()
                 await _pump(handler(requests, context), grpc_context.write)
             except asyncio.CancelledError:
                 if not self._stopping:

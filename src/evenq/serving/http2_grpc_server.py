@@ -97,6 +97,7 @@ class Http2GrpcServer:
             self.running += 1
             stats.running += 1
             try:
+                context.must_be_legal()
                 return await handler(request, context)
             except Exception as error:  # noqa: BLE001  the last stop of every call: it logs, counts and answers
                 return fail(error, context)
@@ -121,6 +122,7 @@ class Http2GrpcServer:
             self.running += 1
             stats.running += 1
             try:
+                context.must_be_legal()
                 await of.pump(handler(request, context))
                 untaken = getattr(context, "untaken", None)
                 if untaken is not None:

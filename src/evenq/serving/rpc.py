@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from evenq.errors import BadRequest
 from evenq.model import PLAIN_LISTENER, Listener
+from evenq.model.names import text_problem
 
 __all__ = [
     "ACTS_FOR",
+    "KEPT_HEADERS",
     "Access",
     "Action",
     "Bidi",
@@ -70,15 +73,24 @@ class Plain(Protocol):
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
+KEPT_HEADERS = frozenset({"x-mq-client-id", "x-mq-language", "x-mq-client-version", ACTS_FOR})
+"""Servers keep these in their tables as long as the client lives."""
+
+
 class CallHeaders:
     """What the metadata of a call tells. A front that gets the same metadata again makes it once."""
 
-    __slots__ = ("_metadata", "_texts", "namespace")
+    __slots__ = ("_metadata", "_texts", "namespace", "problem")
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._texts: dict[str, str] | None = None
         self.namespace = self.first(NAMESPACE)
+        self.problem = ""
+        """Why the call cannot be served, as a sentence; empty for nearly all."""
+        for key, value in metadata:
+            if key in KEPT_HEADERS and isinstance(value, str) and (problem := text_problem(f"the header {key}", value)):
+                self.problem = problem
 
     def first(self, name: str) -> str:
         """`RpcContext.header`."""
@@ -107,6 +119,7 @@ class MoreHeaders(CallHeaders):
         self._common = common
         super().__init__(metadata)
         self.namespace = common.namespace
+        self.problem = self.problem or common.problem
 
     def first(self, name: str) -> str:
         """`RpcContext.header`."""
@@ -166,6 +179,11 @@ class RpcContext:
         self.listener = listener
         """The server that the call came through: the caller can reach addresses of such servers."""
         self._head = metadata if isinstance(metadata, CallHeaders) else CallHeaders(metadata)
+
+    def must_be_legal(self) -> None:
+        """Raises BadRequest for headers that are too long to be kept, or cannot be shown."""
+        if self._head.problem:
+            raise BadRequest(self._head.problem)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from evenq.serving.rpc import RpcContext
 from evenq.wire.status import INTERNAL, status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq_broker.core.state.frames import field, varint
+from evenq_broker.rpc.request_texts import KEPT, must_fit
 
 __all__ = ["OK_STATUS", "code_of", "for_caller", "is_public", "parsed", "several", "status_frame"]
 log = logging.getLogger(__name__)
@@ -28,14 +29,18 @@ _M = TypeVar("_M", bound=Message)
 
 def parsed(kind: type[_M], request: bytes, context: RpcContext | None = None) -> _M:
     """The request as a message of this kind; the server's, where that has decoded it. Raises BadRequest for bytes that
-    are none.
+    are none, and for texts that are too long to be kept.
     """
     if context is not None and (decoded := context.decoded) is not None and decoded[0] is request:
-        return cast("_M", decoded[1])
-    try:
-        return kind.FromString(request)
-    except DecodeError as error:
-        raise BadRequest(f"the request of {len(request)} bytes is no {kind.__name__}: {error}") from error
+        message = cast("_M", decoded[1])
+    else:
+        try:
+            message = kind.FromString(request)
+        except DecodeError as error:
+            raise BadRequest(f"the request of {len(request)} bytes is no {kind.__name__}: {error}") from error
+    if kind in KEPT:
+        must_fit(kind, message)
+    return message
 
 
 def status_frame(error: Error, language: str = "") -> bytes:

@@ -156,6 +156,21 @@ def test_bytes_pass_as_they_are_and_the_context_knows_the_caller() -> None:
     run(test)
 
 
+def test_a_client_id_that_is_too_long_reaches_no_handler() -> None:
+    """104,000 ids of 11.5 KB each were kept for good."""
+
+    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+        metadata = {"x-mq-client-id": "c" * 11_500}
+        reply = await net.unary(address, UNARY, b"", timeout_ms=3_000, metadata=metadata)
+        status = service_pb2.AckMessageResponse.FromString(reply).status
+        assert (status.code, "x-mq-client-id has 11500 characters, the limit is 255" in status.message) == (40000, True)
+        frames = [frame async for frame in net.stream(address, STREAM, b"", timeout_ms=3_000, metadata=metadata)]
+        assert service_pb2.ReceiveMessageResponse.FromString(frames[0]).status.code == 40000
+        assert service.contexts == []
+
+    run(test)
+
+
 def test_an_error_of_a_handler_is_a_status_in_the_response() -> None:
     async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
         service.unary = lambda _: failing(errors.IllegalTopic("topic 'a b' holds a blank"))
