@@ -75,8 +75,9 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
     report = command(cluster, "group", "doctor", "billing", code=1)
     (lost,) = [one for one in report["findings"] if one["kind"] == "BROKER_MISSING"]
     assert (lost["severity"], lost["subject"]) == ("ERROR", "broker-c")
-    assert lost["command"] == "evenq broker forget broker-c --yes"
-    shown = command(cluster, "group", "show", "billing")
+    assert lost["command"] == "evenq broker list"
+    assert "`evenq broker forget broker-c`" in lost["fix"]
+    shown = command(cluster, "group", "show", "billing", code=1)
     assert (shown["lag"], shown["lag_at_least"], shown["silent"]) == (None, 0, ["broker-c"])
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         assert admin.describe_group("billing").summary.silent == ("broker-c",)
@@ -184,3 +185,36 @@ def test_fewer_queues_are_a_plan_that_says_what_no_group_has_read() -> None:
             consumer.commit()
         command(cluster, "topic", "scale", "audit", "--queues", "1", "--yes")
         assert admin.describe_topic("audit").queues[-1].permission in {"NONE", "READ_WRITE"}
+
+
+@pytest.mark.slow  # a broker ends, and a dozen commands
+def test_each_command_names_a_missing_broker_and_exits_with_1(cluster: LocalCluster) -> None:
+    filled(cluster)
+    cluster.brokers[2].stop()
+    eventually(lambda: missing(cluster) == ["broker-c"])
+
+    def undone(*words: str) -> str:
+        program = [sys.executable, "-m", "evenq.cli", *words, "--endpoint", cluster.endpoint]
+        done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1, (words, done.stdout, done.stderr)
+        assert "broker-c" in done.stdout + done.stderr
+        return done.stdout
+
+    assert "broker-a" in undone("offset", "reset", "billing", "--topic", "orders", "--to", "earliest", "--yes")
+    undone("offset", "skip", "billing", "--topic", "orders")
+    undone("message", "find", "orders")
+    assert undone("message", "tail", "orders")
+    undone("topic", "show", "orders")
+    undone("topic", "list")
+    assert "broker-a" in undone("topic", "create", "later", "--queues", "1")
+    undone("topic", "scale", "orders", "--queues", "2")
+    undone("topic", "permit", "orders", "read-write")
+    undone("dlq", "list")
+    undone("dlq", "replay", "billing", "--yes")
+    undone("client", "list")
+    undone("group", "list")
+    undone("offset", "show", "billing")
+    undone("topic", "delete", "later", "--yes")
+    undone("group", "delete", "billing", "--yes")
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        assert [one.group for one in admin.list_groups()] == [], "what could be done was done"

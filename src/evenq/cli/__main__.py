@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.endpoint += ONE_ADDRESS
         if hasattr(options, "endpoint") and not hasattr(options, "silent_hint"):  # those say what they see at once
             await_election(options.endpoint)
-        return int(options.run(options) or EXIT_OK)
+        return int(options.run(options) or (EXIT_FAILED if getattr(options, "incomplete", False) else EXIT_OK))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -13,10 +13,10 @@ from typing import TypeVar
 from evenq.cli.output import progress_console
 from evenq.client.async_admin import Admin
 from evenq.client.rpc.calls import AccessPointSilent
-from evenq.errors import ConnectionFailed, Error, GroupNotFound, TlsFailed, TopicNotFound
+from evenq.errors import ConnectionFailed, Error, Forbidden, GroupNotFound, TlsFailed, TopicNotFound, Unauthorized
 from evenq.runtime.clock import Clock, SystemClock
 
-__all__ = ["on_every_broker", "warn_silent", "with_admin"]
+__all__ = ["on_every_broker", "warn_missing", "warn_silent", "with_admin"]
 
 Result = TypeVar("Result")
 
@@ -62,10 +62,25 @@ async def _with_admin(options: argparse.Namespace, work: Callable[[Admin], Await
             raise GroupNotFound(_with_hint(error, "evenq group list")) from error
 
 
-def warn_silent(silent: Sequence[str], missing: str) -> None:
-    """Say on standard error which brokers did not answer and what is missing for that."""
+def warn_silent(options: argparse.Namespace, silent: Sequence[str], missing: str) -> None:
+    """Say on standard error which brokers did not answer and what is missing for that; the exit code is 1 then."""
     if silent:
+        options.incomplete = True
         progress_console().print(f"No answer from {', '.join(silent)}: {missing} is missing here.")
+
+
+async def warn_missing(options: argparse.Namespace, admin: Admin, undone: str) -> None:
+    """The same about brokers that belong to the cluster and are missing. `undone`: what was not done there."""
+    try:
+        names = sorted(one.name for one in await admin.list_missing_brokers())
+    except (Forbidden, Unauthorized):
+        return  # a caller that may not look at the cluster knows of no other brokers
+    if names:
+        options.incomplete = True
+        progress_console().print(
+            f"Broker {', '.join(names)} is missing: {undone} there. Run the command again when it is back; if it is "
+            "gone for good: evenq broker forget NAME --yes"
+        )
 
 
 def _with_hint(error: Error, command: str) -> str:

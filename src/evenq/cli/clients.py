@@ -30,7 +30,7 @@ def list_all(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         view = await admin.list_clients(group=options.group)
-        warn_silent(view.silent, "who talks only to them")
+        warn_silent(options, view.silent, "who talks only to them")
         rows = [_row(client) for client in view.clients]
         empty = "No client is connected. Try: evenq consume TOPIC --group NAME"
         listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Self
 
-from evenq.cli.admin import with_admin
+from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_bar
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
@@ -29,6 +29,7 @@ def list_all(options: argparse.Namespace) -> None:
         if options.group and (view.counts or options.json):
             listings.append(_letters(view))
         print_page(Page(facts=_silent(view), listings=listings), as_json=options.json)
+        warn_silent(options, view.silent, "what died there")
 
     with_admin(options, work)
 
@@ -43,7 +44,8 @@ def show(options: argparse.Namespace) -> None:
     view = with_admin(options, work)
     if not view.letters:
         what = f"dead letter {options.message_id}" if options.message_id else "dead letters"
-        raise MessageNotFound(f"group {options.group} has no {what}; see `evenq dlq list`")
+        missing = f" at the brokers that answer, {', '.join(view.silent)} did not" if view.silent else ""
+        raise MessageNotFound(f"group {options.group} has no {what}{missing}; see `evenq dlq list`")
     for letter in view.letters if options.message_id else view.letters[:1]:
         properties: list[tuple[Scalar, ...]] = [(key, letter.properties[key]) for key in sorted(letter.properties)]
         columns = (Column("key", "property"), Column("value", "value"))

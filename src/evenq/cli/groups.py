@@ -79,7 +79,7 @@ def list_all(options: argparse.Namespace) -> None:
             )
             for group in groups
         ]
-        warn_lag(silent)
+        warn_lag(options, silent)
         empty = "No groups yet. The first consumer creates one, or: evenq group create NAME"
         print_page(
             Page(facts={}, listings=[Listing(key="groups", columns=columns, rows=rows, empty=empty)]),
@@ -97,7 +97,7 @@ def show(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         details = await admin.describe_group(options.name)
-        warn_lag(details.summary.silent)
+        warn_lag(options, details.summary.silent)
         print_page(_page(options.name, details), as_json=options.json)
 
     with_admin(options, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 
 from evenq.cli.admin import warn_silent
@@ -28,6 +29,6 @@ def lag_cells(lag: int, silent: Iterable[str]) -> tuple[Scalar, ...]:
     return (None, lag) if any(silent) else (lag,)
 
 
-def warn_lag(silent: Iterable[str]) -> None:
+def warn_lag(options: argparse.Namespace, silent: Iterable[str]) -> None:
     """Name the silent brokers on standard error."""
-    warn_silent(sorted(set(silent)), "what groups have there")
+    warn_silent(options, sorted(set(silent)), "what groups have there")

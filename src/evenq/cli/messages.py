@@ -45,7 +45,7 @@ def find(options: argparse.Namespace) -> None:
             limit=options.limit,
             body_max=options.body_max,
         )
-        warn_silent(view.silent, STORED_THERE)
+        warn_silent(options, view.silent, STORED_THERE)
         if options.json:
             _lines(view.messages)
             return
@@ -92,7 +92,7 @@ def tail(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         view = await admin.peek_messages(options.topic, queue=queue, limit=options.limit, body_max=options.body_max)
-        warn_silent(view.silent, STORED_THERE)
+        warn_silent(options, view.silent, STORED_THERE)
         newest = list(reversed(view.messages))
         if options.json or options.follow:
             _lines(newest) if options.json else _texts(newest, options.body_max)
@@ -128,7 +128,7 @@ def trace(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         view = await admin.trace_message(options.id, topic=options.topic, group=options.group)
-        warn_silent(view.silent, STORED_THERE)
+        warn_silent(options, view.silent, STORED_THERE)
         if options.json:
             copies = [_trace_json(one) for one in view.traces]
             print_json({"message_id": options.id, "copies": copies})

@@ -57,7 +57,7 @@ def show(options: argparse.Namespace) -> None:
         ]
         empty = f"Nothing was read yet. Read with it: evenq consume TOPIC --group {options.group}"
         facts = {"group": options.group, **lag_facts(sum(queue.lag for queue in queues), silent)}
-        warn_lag(silent)
+        warn_lag(options, silent)
         listing = Listing(key="queues", columns=columns, rows=rows, empty=empty)
         print_page(Page(facts=facts, listings=[listing]), as_json=options.json)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from evenq.cli.admin import with_admin
+from evenq.cli.admin import warn_missing, with_admin
 from evenq.cli.leaving import leave
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
@@ -80,6 +80,8 @@ def scale(options: argparse.Namespace) -> None:
         elif any(one.message_type is MessageType.FIFO for one in brokers):
             sentence += " New messages of some message groups now go to other queues."
         _print(options, brokers, sentence)
+        if not options.broker:
+            await warn_missing(options, admin, f"topic {options.name} was not changed")
 
     with_admin(options, work)
 
@@ -115,6 +117,8 @@ def permit(options: argparse.Namespace) -> None:
         if options.permission == "none":
             sentence = f"Topic {options.name} is closed on {_brokers(brokers)}."
         _print(options, brokers, sentence)
+        if not options.broker:
+            await warn_missing(options, admin, f"topic {options.name} was not changed")
 
     with_admin(options, work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from evenq.cli.admin import on_every_broker, with_admin
+from evenq.cli.admin import on_every_broker, warn_missing, with_admin
 from evenq.cli.lag import lag_cells, lag_columns, warn_lag
 from evenq.cli.output import Column, Listing, Page, print_page
 from evenq.cli.resizing import permission_text
@@ -16,6 +16,7 @@ from evenq.errors import BadRequest, ConnectionFailed, Forbidden, GroupNotFound
 __all__ = ["create", "create_topic", "delete", "list_all", "show"]
 
 READERS_MAX = 50
+NOT_COUNTED = "what topics hold was not counted"
 
 
 async def create_topic(
@@ -69,6 +70,8 @@ def create(options: argparse.Namespace) -> None:
             f"broker{'s' * (len(rows) != 1)}.",
         )
         print_page(page, as_json=options.json)
+        if not brokers:
+            await warn_missing(options, admin, f"topic {options.name} was not created")
 
     with_admin(options, work)
 
@@ -94,6 +97,7 @@ def list_all(options: argparse.Namespace) -> None:
         if options.lite:
             listings.append(_lite_topics(await admin.list_lite_topics()))
         print_page(Page(facts={}, listings=listings), as_json=options.json)
+        await warn_missing(options, admin, NOT_COUNTED)
 
     with_admin(options, work)
 
@@ -149,17 +153,19 @@ def show(options: argparse.Namespace) -> None:
         }
         listings = [
             Listing(key="queues", columns=columns, rows=rows),
-            await _readers(admin, options.name, topic.groups),
+            await _readers(options, admin, topic.groups),
         ]
         print_page(Page(facts=facts, listings=listings), as_json=options.json)
+        await warn_missing(options, admin, NOT_COUNTED)
 
     with_admin(options, work)
 
 
-async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
+async def _readers(options: argparse.Namespace, admin: Admin, groups: Sequence[str]) -> Listing:
     """Who reads the topic, and how far behind; the first READERS_MAX groups. Of one that the caller may not look at
     only the name.
     """
+    topic: str = options.name
     rows: list[tuple[str | int | bool | None, ...]] = []
     silent: set[str] = set()
     for group in sorted(groups)[:READERS_MAX]:
@@ -176,7 +182,7 @@ async def _readers(admin: Admin, topic: str, groups: Sequence[str]) -> Listing:
         inflight = sum(queue.inflight for queue in queues)
         lag = lag_cells(sum(queue.lag for queue in queues), silent)
         rows.append((group, len(details.members), " | ".join(filters), *lag, inflight))
-    warn_lag(silent)
+    warn_lag(options, silent)
     columns = (
         Column("group", "group"),
         Column("members", "members", "number"),

@@ -9,6 +9,7 @@ import pytest
 
 from evenq.cli.__main__ import main
 from evenq.client.wiring import ClientContext
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 
 class ScriptNet:
@@ -45,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Runs a command against answers; gives exit code, output, errors and the calls that it made."""
 
     def go(line: str, **answers: Any) -> tuple[Any, ...]:
-        net = ScriptNet(answers)
+        net = ScriptNet({"ListBrokers": admin_pb2.ListBrokersResponse(), **answers})  # none is missing
         monkeypatch.setattr(ClientContext, "open_net", lambda _: net)
         code = main(line.split())
         out = capsys.readouterr()

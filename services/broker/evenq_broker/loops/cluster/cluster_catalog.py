@@ -104,9 +104,9 @@ class ClusterCatalog:
         return placements
 
     async def delete_topic(self, name: str) -> list[tuple[str, Error]]:
-        """Delete the topic on every live broker; the brokers that did not do it, with the reason."""
+        """Delete the topic on every broker; those that did not do it, a missing one too, with the reason."""
         await self.end_topic(name)
-        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name))
+        answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name))
         return _failures(answers, wire.check_topic_deleted)
 
     async def end_topic(self, name: str) -> None:
@@ -127,8 +127,8 @@ class ClusterCatalog:
         return _failures(answers, wire.check_group_created)
 
     async def delete_group(self, name: str) -> list[tuple[str, Error]]:
-        """Delete the group on all other live brokers; who did not do it, and why."""
-        answers = await self._peers.ask_peers("/evenq.v1.Admin/DeleteGroup", wire.delete_group(name))
+        """Delete the group on all other brokers; those that did not do it, a missing one too, with the reason."""
+        answers = await self._cluster.ask_all("/evenq.v1.Admin/DeleteGroup", wire.delete_group(name))
         return _failures(answers, wire.check_group_deleted)
 
     # ------------------------------------------------------------------------------------------------ inside

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
+from evenq.errors import ConnectionFailed, Error
 from evenq.serving.rpc import RpcContext
 from evenq.wire.addresses import BROKER_HEADER, split_addresses
 from evenq_broker.loops.cluster.known_brokers import BrokerMemory
@@ -99,6 +101,17 @@ class ClusterLink:
     async def goodbye(self) -> None:
         """Leave the routes: first of all at a shutdown, while the broker still answers. Idempotent."""
         await asyncio.gather(*(registration.goodbye() for registration in self._registrations))
+
+    async def ask_all(
+        self, method: str, request: bytes, *, metadata: Mapping[str, str] | None = None
+    ) -> list[tuple[str, bytes | Error]]:
+        """Ask all other brokers of the cluster: as `Peers.ask_peers`, and a broker that belongs to the cluster and is
+        missing has not answered either.
+        """
+        answers = await self.peers.ask_peers(method, request, metadata=metadata)
+        there = {name for name, _ in answers}
+        gone = (one.name for one in self.known.missing() if one.name not in there)
+        return [*answers, *((name, ConnectionFailed("it is missing")) for name in gone)]
 
     def stop(self) -> None:
         """Report no more what changes here."""

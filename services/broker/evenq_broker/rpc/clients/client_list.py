@@ -56,7 +56,7 @@ async def clients_everywhere(
 ) -> admin_pb2.ListClientsResponse:
     """All clients, or those of one group, ascending by group and id."""
     local_request = admin_pb2.ListClientsRequest(group=group, local=True).SerializeToString()
-    answers = await cluster.peers.ask_peers(METHOD, local_request)
+    answers = await cluster.ask_all(METHOD, local_request)
     response = _here(runtime, ledger, group, membership=membership, clients=clients)
     by_key = {(one.group, one.client_id): one for one in response.clients}
     for name, other in answers:

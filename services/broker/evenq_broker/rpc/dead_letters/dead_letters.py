@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from evenq.errors import BadRequest, Error, Forbidden, GroupNotFound, PreconditionFailed
+from evenq.errors import BadRequest, ConnectionFailed, Error, Forbidden, GroupNotFound, PreconditionFailed
 from evenq.model import FilterType, MessageQueue
 from evenq.model.names import DLQ_PREFIX
 from evenq.serving.rpc import Action, CallKind, Rpc, RpcContext
@@ -106,9 +106,7 @@ class _Letters:
             local_request = pb.ListDeadLettersRequest()
             local_request.CopyFrom(request)
             local_request.local = True
-            for name, result in await self._cluster.peers.ask_peers(
-                SERVICE + "List", local_request.SerializeToString()
-            ):
+            for name, result in await self._cluster.ask_all(SERVICE + "List", local_request.SerializeToString()):
                 if isinstance(result, Error):
                     response.silent.append(name)
                 else:
@@ -213,7 +211,7 @@ class _Letters:
         if group_known(self._catalog, group):
             return
         look = pb.ListDeadLettersRequest(group=group, max=1, local=True).SerializeToString()
-        for _, result in await self._cluster.peers.ask_peers(SERVICE + "List", look):
+        for _, result in await self._cluster.ask_all(SERVICE + "List", look):
             if isinstance(result, Error) or pb.ListDeadLettersResponse.FromString(result).known:
                 return
         raise _unknown(group)
@@ -265,9 +263,11 @@ class _Letters:
                     yield frame
                 sent += last
             except Error as error:
-                yield pb.ReplayProgress(
-                    status=status_of(error), broker_name=peer.name, error=error.message, done=True
-                ).SerializeToString()
+                yield _unreached(peer.name, error)
+        there = {peer.name for peer in self._cluster.peers.all()}
+        for one in self._cluster.known.missing():
+            if one.name not in there:
+                yield _unreached(one.name, ConnectionFailed("it is missing"))
 
     def _progress(self, count: Count, *, done: bool = False) -> pb.ReplayProgress:
         return pb.ReplayProgress(
@@ -280,6 +280,13 @@ class _Letters:
             error=count.error,
             done=done,
         )
+
+
+def _unreached(broker_name: str, error: Error) -> bytes:
+    """What came of the letters of a broker that could not be asked."""
+    return pb.ReplayProgress(
+        status=status_of(error), broker_name=broker_name, error=error.message, done=True
+    ).SerializeToString()
 
 
 def _must_be_readable(group: str, context: RpcContext, what: str, otherwise: str) -> None:

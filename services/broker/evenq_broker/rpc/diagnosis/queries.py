@@ -73,7 +73,7 @@ async def find_everywhere(
     local_request.local = True
     response, others = await asyncio.gather(
         _here(runtime, catalog, ledger, local_request),
-        cluster.peers.ask_peers(METHOD, local_request.SerializeToString()),
+        cluster.ask_all(METHOD, local_request.SerializeToString()),
     )
     for name, other in others:
         if isinstance(other, Error):

@@ -72,7 +72,7 @@ async def trace_everywhere(
     ).SerializeToString()
     response, others = await asyncio.gather(
         _here(runtime, catalog, ledger, admin_pb2.TraceMessageRequest.FromString(local_request), context),
-        cluster.peers.ask_peers(METHOD, local_request),
+        cluster.ask_all(METHOD, local_request),
     )
     for name, other in others:
         if isinstance(other, Error):

@@ -204,7 +204,7 @@ async def _all(
         lite=lite,
         stuck_queues=stuck_queues,
     )
-    response, answers = await asyncio.gather(here, cluster.peers.ask_peers(METHOD, local_request.SerializeToString()))
+    response, answers = await asyncio.gather(here, cluster.ask_all(METHOD, local_request.SerializeToString()))
     for name, other in answers:
         try:
             if isinstance(other, Error):
