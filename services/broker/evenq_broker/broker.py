@@ -32,6 +32,7 @@ from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
 from evenq_broker.loops.delivery.ending import DeliveryShutdown
 from evenq_broker.loops.diagnosis.watching import watch_heads
+from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
@@ -74,6 +75,9 @@ class Broker:
             runtime, catalog, ledger, polls, cluster=self.cluster, membership=self.membership
         )
         self.long_polls = LongPolls(runtime, ledger, polls, self.cluster_polls)
+        self.departures = Departures(
+            runtime, ledger, clients=self.clients, cluster=self.cluster, long_polls=self.long_polls
+        )
         self.ending = DeliveryShutdown(runtime, catalog, ledger, clients=self.clients, long_polls=self.long_polls)
         self.dead_letter_mover = DeadLetterMover(runtime, catalog, ledger, long_polls=self.long_polls)
         self.transactions = Transactions(runtime, catalog, ledger, cluster=self.cluster, clients=self.clients)
@@ -108,6 +112,7 @@ class Broker:
         progress.on_unblocked = lambda queue: self.long_polls.ready(queue.group_id, queue.topic_id, queue.queue_id)
         self.clients.on_end(self.long_polls.end_client)
         self.clients.on_end(self.lite.end_client)
+        self.clients.on_end(self.sessions.ended_v2)
         self.clients.on_release = self.long_polls.sooner
         catalog.on_topic_gone(self.lite.end_topic)
         catalog.on_topic_gone(lambda topic: stats.forget_topic(topic.topic_id))
@@ -134,8 +139,7 @@ class Broker:
         if self.deduplicator is not None:
             await self.deduplicator.restore()
         self._end_unanswered()
-        for client_id in sorted(self.ledger.progress.clients()):  # they have the usual silence to show that they live
-            self.clients.table.seen(client_id, self.runtime.now_ms())
+        self.departures.expect()
 
     def _end_unanswered(self) -> None:
         """What push consumers were given shortly before the end of the process before, and may not have got."""
@@ -164,7 +168,7 @@ class Broker:
         )
         self.staging.start()
         self.long_polls.start()
-        runtime.spawn(self.clients.watch(), name="client liveness")
+        self.departures.start()
         runtime.spawn(
             watch_heads(
                 self.runtime, self.ledger, lite=self.lite, stuck_queues=self.stuck_queues, backlog=self.backlog

@@ -17,6 +17,7 @@ from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.dead_letters.mover import DeadLetterMover
+from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
@@ -42,6 +43,7 @@ class Parts(Protocol):
     cluster_catalog: ClusterCatalog
     membership: GroupTables
     clients: ConnectedClients
+    departures: Departures
     sessions: Sessions
     group_settings: GroupSettings
     long_polls: LongPolls

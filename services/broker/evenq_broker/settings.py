@@ -283,7 +283,10 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         "beyond it the group receives nothing from the queue until some are finished.",
     )
     client_silence_ms: int = Field(
-        default=120_000, ge=1, description="A v2 client that makes no calls for this time is dropped, ms."
+        default=120_000,
+        ge=1,
+        description="A v2 client that makes no calls for this time is dropped, ms, unless another broker says that it "
+        "lives.",
     )
     client_grace_ms: int = Field(
         default=3_000,
@@ -294,9 +297,10 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     client_lost_ms: int = Field(
         default=13_000,
         ge=0,
-        description="A v2 client that lost its telemetry stream and is silent for this time is dropped, "
-        "and its messages are delivered again, ms; more than the 10 s between two heartbeats. A stream of the "
-        "Java SDK whose client makes no call for this time is ended.",
+        description="A v2 client without a telemetry stream that is silent for this time is dropped, and its messages "
+        "are delivered again, ms, unless another broker says that it lives; more than the 10 s between two heartbeats. "
+        "Clients of the Rust SDK, whose heartbeats come every 30 s, have 20 s more. A stream of the Java SDK whose "
+        "client makes no call for this time is ended.",
     )
     clients_max: int = Field(default=100_000, ge=1, description="Most v2 clients that are remembered.")
 

@@ -107,6 +107,7 @@ _ROWS: dict[str, dict[str, tuple[Resource, Action]]] = {
         "GroupSettings": (_CLUSTER, Action.INTERNAL),
         "LiteSubscriptions": (_CLUSTER, Action.INTERNAL),
         "LiteReady": (_CLUSTER, Action.INTERNAL),
+        "Clients": (_CLUSTER, Action.INTERNAL),
     },
     "/evenq.v1.Replication/": {
         "Link": (_CLUSTER, Action.INTERNAL),

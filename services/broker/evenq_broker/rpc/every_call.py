@@ -88,7 +88,7 @@ def _messaging(parts: Parts, sending: SendHandler) -> list[Rpc]:
             dead_letter_mover=parts.dead_letter_mover,
         ),
         pulling=PullHandler(runtime, catalog, ledger, cluster=parts.cluster, long_polls=parts.long_polls),
-        heartbeats=Clients(runtime, catalog, cluster=parts.cluster, clients=parts.clients, sessions=parts.sessions),
+        heartbeats=Clients(runtime, clients=parts.clients, departures=parts.departures, sessions=parts.sessions),
         transactions=transactions.EndTransactionHandler(
             runtime, catalog, ledger, cluster=parts.cluster, transactions=parts.transactions
         ),
@@ -122,7 +122,12 @@ def _clients(parts: Parts) -> list[Rpc]:
             rebalancer=parts.rebalancer,
         ),
         *client_list.rpcs(runtime, ledger, cluster=parts.cluster, membership=parts.membership, clients=parts.clients),
-        *peers.rpcs(cluster_polls=parts.cluster_polls, lite=parts.lite, group_settings=parts.group_settings),
+        *peers.rpcs(
+            cluster_polls=parts.cluster_polls,
+            lite=parts.lite,
+            group_settings=parts.group_settings,
+            departures=parts.departures,
+        ),
         *transactions.rpcs(transactions=parts.transactions),
     ]
 

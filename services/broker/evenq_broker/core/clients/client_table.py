@@ -1,32 +1,45 @@
 """The v2 clients this broker has heard of: when last, and what they said of themselves.
 
 Called by every handler that knows the caller's id, and by the liveness loop. Telemetry streams come and go; this table
-is what a client's life is measured by (wire contract 3.2, 4.6). It also knows who said goodbye and has called nothing
-since: what a telemetry stream says of such a client counts no more. Pure: time comes in as ms since the epoch.
+is what a client's life is measured by (wire contract 3.2, 4.6). It also knows which clients said goodbye and have
+called nothing since: what a telemetry stream says of such a client counts no more. A silent client, and one of which
+another broker reports the end, is doubtful: `loops.groups.departures` asks the other brokers before it ends it. Pure:
+time comes in as ms since the epoch.
 """
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 
 from evenq.errors import TooManyRequests
 
-__all__ = ["PRODUCER", "Client", "ClientTable"]
+__all__ = ["PRODUCER", "RUST", "Client", "ClientTable", "silence_of"]
 
 PRODUCER = 1
 """ClientType of the v2 protocol."""
 GOODBYE_MS = 60_000
 """How long a goodbye is known, and anew after each telemetry stream that comes behind it."""
 GOODBYES_MAX = 10_000
+RUST = "RUST"
+RUST_MS = 20_000
+"""Rust sends a heartbeat every 30 s, all other SDKs every 10 s: it may be silent for that much longer."""
+_RUST_ID = re.compile(r"@\d+#\d+$")  # the only SDK whose client ids end so
 
 
 class Client:
     """One client object of an SDK."""
 
-    __slots__ = ("called", "client_type", "group", "last_ms", "subscriptions")
+    __slots__ = ("called", "came", "client_type", "group", "here_ms", "language", "last_ms", "subscriptions")
 
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
+        """Last sign of life, here or at another broker."""
+        self.here_ms = last_ms
+        """Last call here; the time of this broker's start for one that held something before and has not come back."""
+        self.came = False
+        """It made a call since this broker's start."""
+        self.language = ""
         self.called = False
         """It made another call than telemetry, since `expect_call`."""
         self.client_type = 0
@@ -36,14 +49,21 @@ class Client:
         """Topic -> filter expression, as its settings say."""
 
 
+def silence_of(client: Client, silence_ms: int) -> int:
+    """How long this client may be silent where others may be for `silence_ms`."""
+    return silence_ms + RUST_MS if client.language == RUST else silence_ms
+
+
 class ClientTable:
     """client id -> Client, the one silent for longest first."""
 
-    __slots__ = ("_clients", "_goodbyes", "_lost", "clients_max")
+    __slots__ = ("_clients", "_goodbyes", "_lost", "_suspects", "clients_max")
 
     def __init__(self, *, clients_max: int = 100_000) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._lost: dict[str, None] = {}
+        self._suspects: dict[str, int] = {}
+        """Client id to when it is doubtful unless it made a call before."""
         self._goodbyes: OrderedDict[str, int] = OrderedDict()
         self.clients_max = clients_max
 
@@ -54,7 +74,16 @@ class ClientTable:
         """What is known, or None."""
         return self._clients.get(client_id)
 
-    def seen(self, client_id: str, now_ms: int, *, client_type: int = 0, group: str = "", calls: bool = True) -> Client:
+    def seen(
+        self,
+        client_id: str,
+        now_ms: int,
+        *,
+        client_type: int = 0,
+        group: str = "",
+        language: str = "",
+        calls: bool = True,
+    ) -> Client:
         """A sign of life; 0 and "" change nothing that is known. `calls`: it is more than the settings of a stream.
         Raises TooManyRequests when the table is full.
         """
@@ -67,10 +96,12 @@ class ClientTable:
         else:
             client.last_ms = now_ms
             self._clients.move_to_end(client_id)
-            if self._lost:
-                self._lost.pop(client_id, None)
+            self._trust(client_id)
+        client.here_ms, client.came = now_ms, True
         if calls:
             client.called = True
+        if language:
+            client.language = language
         if client_type:
             client.client_type = client_type
         if group:
@@ -108,22 +139,73 @@ class ClientTable:
         self._goodbyes[client_id] = now_ms
         return True
 
+    def said_goodbye(self, client_id: str, now_ms: int) -> bool:
+        """Whether the client said goodbye in the last `GOODBYE_MS`, and has made no call since."""
+        said_ms = self._goodbyes.get(client_id)
+        return said_ms is not None and said_ms + GOODBYE_MS >= now_ms
+
     def forget(self, client_id: str) -> Client | None:
         """The client is gone; gives what was known."""
-        self._lost.pop(client_id, None)
+        self._trust(client_id)
         return self._clients.pop(client_id, None)
 
+    # ------------------------------------------------------------------------------------------------ doubts
+
+    def expect(self, client_id: str, now_ms: int, *, doubt_ms: int) -> None:
+        """It held something before the broker's start, and is doubtful from `doubt_ms` on unless it makes a call."""
+        if client_id not in self._clients and len(self._clients) < self.clients_max:
+            client = self._clients[client_id] = Client(now_ms)
+            client.language = RUST if _RUST_ID.search(client_id) else ""
+            self.suspect(client_id, doubt_ms)
+
     def lose(self, client_id: str) -> None:
-        """Its stream is gone and it was silent since: it is given up sooner than others, unless it is seen again."""
+        """Its stream is gone and it was silent since: it is doubtful sooner than others, unless it is seen again."""
         if client_id in self._clients:
             self._lost[client_id] = None
 
-    def give_up(self, now_ms: int, silence_ms: int) -> list[str]:
-        """Forget those of the lost that were silent for `silence_ms`; gives their ids."""
-        gone = [one for one in self._lost if self._clients[one].last_ms + silence_ms <= now_ms]
-        for client_id in gone:
-            self.forget(client_id)
-        return gone
+    def is_lost(self, client_id: str) -> bool:
+        """See `lose`."""
+        return client_id in self._lost
+
+    def suspect(self, client_id: str, doubt_ms: int) -> None:
+        """It is doubtful from `doubt_ms` on, unless it makes a call before."""
+        if client_id in self._clients:
+            self._suspects[client_id] = doubt_ms
+
+    def is_suspect(self, client_id: str) -> bool:
+        """See `suspect`."""
+        return client_id in self._suspects
+
+    def doubtful(self, now_ms: int, silence_ms: int) -> list[str]:
+        """Suspects whose time has come, and all that were silent for `silence_ms`."""
+        doubtful = dict.fromkeys(one for one, doubt_ms in self._suspects.items() if doubt_ms <= now_ms)
+        for client_id, client in self._clients.items():
+            if client.last_ms + silence_ms > now_ms:
+                break
+            if client.last_ms + silence_of(client, silence_ms) <= now_ms:
+                doubtful[client_id] = None
+        return list(doubtful)
+
+    def vouched(self, client_id: str, now_ms: int) -> None:
+        """Another broker says that the client lives."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.last_ms = now_ms
+            self._clients.move_to_end(client_id)
+            self._suspects.pop(client_id, None)
+
+    def heard(self, client_id: str, now_ms: int, silence_ms: int) -> bool:
+        """Whether it made a call here within `silence_ms`, and not only before this broker's start."""
+        client = self._clients.get(client_id)
+        if client is None or not client.came:
+            return False
+        return client.here_ms + silence_of(client, silence_ms) > now_ms
+
+    def _trust(self, client_id: str) -> None:
+        if self._lost:
+            self._lost.pop(client_id, None)
+        if self._suspects:
+            self._suspects.pop(client_id, None)
 
     def expire(self, now_ms: int, silence_ms: int) -> list[str]:
         """Forget who was silent for `silence_ms`; gives their ids."""

@@ -66,6 +66,9 @@ class Held:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._clients
+
     def add(self, client_id: str, queue: QueueProgress, offsets: Sequence[int]) -> None:
         """The client has these from the queue, whose `pending` has them already."""
         key = (queue.group_id, queue.topic_id, queue.queue_id)

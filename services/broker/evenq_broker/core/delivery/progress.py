@@ -35,9 +35,7 @@ _CHUNK = 30_000  # deliveries in one snapshot operation; its count is 16 bits wi
 class Progress:
     """All groups on all queues of this broker."""
 
-    __slots__ = (
-        "_deadlines", "_held", "_queues", "_together", "inflight_max", "on_commit", "on_over", "on_unblocked",
-    )  # fmt: skip
+    __slots__ = ("_deadlines", "_held", "_queues", "_together", "inflight_max", "on_commit", "on_over", "on_unblocked")
 
     def __init__(self, *, inflight_max: int = 20_000) -> None:
         self.inflight_max = inflight_max
@@ -441,9 +439,11 @@ class Progress:
 
     def clients(self) -> set[str]:
         """Clients whose life holds a delivery."""
-        return {
-            entry.client_id for queue in self._queues.values() for entry in queue.pending.values() if entry.client_id
-        }
+        return {one.client_id for queue in self._queues.values() for one in queue.pending.values() if one.client_id}
+
+    def holds(self, client_id: str) -> bool:
+        """True if the client's life holds a delivery, or did not long ago."""
+        return client_id in self._held
 
     # ------------------------------------------------------------------------------------------------ inside
 

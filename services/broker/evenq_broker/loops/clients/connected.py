@@ -1,13 +1,12 @@
 """The v2 clients that this broker knows: the table of them, their telemetry streams, questions to them, and their end.
 
-Who is silent for too long, or says goodbye, gives back what only its life held. Wire contract 3.2 (120 s of silence on
-all calls), 3.6 and 5.1: deliveries of push consumers have no timer while the client lives; after its end they become
-visible within about a second. Parts that keep something for a client listen for its end (`on_end`).
+A client that is gone gives back what only its life held. Wire contract 3.6 and 5.1: deliveries of push consumers have
+no timer while the client lives; after its end they become visible within about a second. When a client is gone is
+decided by `loops.groups.departures`. Parts that keep something for a client listen for its end (`on_end`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from evenq_broker.core.clients.client_table import ClientTable
@@ -16,11 +15,8 @@ from evenq_broker.loops.clients.streams import Streams, TelemetryStream
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
 
-__all__ = ["RELEASE_MS", "SWEEP_MS", "ConnectedClients"]
+__all__ = ["RELEASE_MS", "ConnectedClients"]
 
-log = logging.getLogger(__name__)
-
-SWEEP_MS = 1_000
 RELEASE_MS = 1_000  # a last ack may still be on its way
 JAVA = "JAVA"
 
@@ -65,24 +61,6 @@ class ConnectedClients:
             self._ledger.journal.record(*(queue.op(offset, queue.pending[offset]) for queue, offset in changed))
             self.on_release(visible_ms)
 
-    async def watch(self) -> None:
-        """Once a second: drop who is silent. Runs as a loop of the broker."""
-        settings = self._runtime.settings
-        while True:
-            await self._runtime.clock.sleep_ms(SWEEP_MS)
-            for client_id in self.table.expire(self._runtime.now_ms(), settings.client_silence_ms):
-                silent_ms = settings.client_silence_ms
-                log.info(
-                    "client %s made no call for %d ms, removed", client_id, silent_ms, extra={"client_id": client_id}
-                )
-                self.end(client_id, delay_ms=0)
-            for stream in self.streams.tried(settings.client_lost_ms):
-                client = self.table.get(stream.client_id)
-                if client is not None and not client.called:
-                    stream.end()
-            for client_id in self.table.give_up(self._runtime.now_ms(), settings.client_lost_ms):
-                lost_ms = settings.client_lost_ms
-                log.info(
-                    "client %s lost its stream for %d ms, removed", client_id, lost_ms, extra={"client_id": client_id}
-                )
-                self.end(client_id, delay_ms=0)
+    def lives(self, client_id: str, silence_ms: int) -> bool:
+        """Whether this broker sees that the client lives: it has a stream here, or made a call within `silence_ms`."""
+        return self.streams.reaches(client_id) or self.table.heard(client_id, self._runtime.now_ms(), silence_ms)

@@ -64,10 +64,16 @@ class DeliveryShutdown:
     def _in_hand(self) -> int:
         now_ms, takers = self._runtime.now_ms(), self._takers()
         return sum(
-            entry.deadline_ms > now_ms and (bool(entry.client_id) or (queue.group_id in takers and not entry.waits))
+            entry.deadline_ms > now_ms
+            and (self._lives(entry.client_id) if entry.client_id else queue.group_id in takers and not entry.waits)
             for queue in self._ledger.progress.queues()
             for entry in queue.pending.values()
         )
+
+    def _lives(self, client_id: str) -> bool:
+        """False for a client that is most likely gone: what it holds stays its own over the restart."""
+        clients = self._clients
+        return not clients.table.is_lost(client_id) and clients.lives(client_id, self._runtime.settings.client_lost_ms)
 
     def _takers(self) -> set[int]:
         """Groups with a living client whose deliveries are held by time alone and not by its life: simple consumers.

@@ -251,6 +251,13 @@ class Sessions:
             [(name, client_id) for name in groups if self._membership.members.get(name, client_id)], "terminated"
         )
 
+    def ended_v2(self, client_id: str) -> None:
+        """The v2 client is gone. A member of our own protocol with the same id has a session to show that it lives."""
+        members = self._membership.members
+        found = [(name, members.get(name, client_id)) for name in members.groups_of(client_id)]
+        gone = [(name, client_id) for name, member in found if member is not None and member.protocol is Protocol.V2]
+        self._gone(gone, "its client ended")
+
     # ------------------------------------------------------------------------------------------------ inside
 
     async def sweep(self) -> None:

@@ -125,7 +125,7 @@ def _summary(
         kind=kind,
         group=group,
         protocol="v2",
-        last_seen_ms=0 if client is None else client.last_ms,
+        last_seen_ms=0 if client is None else client.here_ms,
         brokers=[own],
         command_brokers=[own] if clients.streams.reaches(client_id) else [],
         inflight=held.get(client_id, 0),

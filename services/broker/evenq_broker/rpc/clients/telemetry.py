@@ -215,7 +215,12 @@ def _remember(
         subscriptions = list(_subscriptions(settings.subscription.subscriptions))
     try:
         client = clients.table.seen(
-            context.client_id, runtime.now_ms(), client_type=settings.client_type, group=group, calls=False
+            context.client_id,
+            runtime.now_ms(),
+            client_type=settings.client_type,
+            group=group,
+            language=context.language,
+            calls=False,
         )
         client.subscriptions = {entry.topic: entry.filter.expression for entry in subscriptions}
         if group:

@@ -297,7 +297,9 @@ class ReceiveHandler:
         group = self._catalog.groups.get(group_name) or await self._catalog.ensure_group(group_name)
         if context.client_id:
             kind = _PUSH if request.auto_renew else _SIMPLE
-            client = self._clients.table.seen(context.client_id, self._runtime.now_ms(), group=group_name)
+            client = self._clients.table.seen(
+                context.client_id, self._runtime.now_ms(), group=group_name, language=context.language
+            )
             self._sessions.seen_v2(context, group_name, client.client_type or kind, None)
         return group
 

@@ -1,7 +1,8 @@
-"""`evenq.v1.Peers`: what brokers say to each other about parked polls, settings of groups, and what clients want of
-lite topics.
+"""`evenq.v1.Peers`: calls between brokers about parked polls, settings of groups, what clients want of lite topics, and
+which clients live.
 
-The work is that of `loops.polls.cluster_polls`, `loops.groups.settings` and `loops.lite.lite_topics`.
+The work is that of `loops.polls.cluster_polls`, `loops.groups.settings`, `loops.lite.lite_topics` and
+`loops.groups.departures`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import peers_pb2
 from evenq_broker.core.lite.subscriptions import Subscriber
+from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
@@ -24,7 +26,9 @@ __all__ = ["rpcs"]
 OK = definition_pb2.Status(code=definition_pb2.OK, message="OK")
 
 
-def rpcs(*, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSettings) -> list[Rpc]:
+def rpcs(
+    *, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSettings, departures: Departures
+) -> list[Rpc]:
     """The calls of this module."""
 
     def interest(requests: AsyncIterator[bytes], _context: RpcContext) -> AsyncIterator[bytes]:
@@ -44,7 +48,15 @@ def rpcs(*, cluster_polls: ClusterPolls, lite: Lites, group_settings: GroupSetti
         who = Subscriber(request.client_id, request.group, request.topic)
         return peers_pb2.LiteReadyResponse(status=OK, ready=await lite.ready(who, request.wait_ms)).SerializeToString()
 
+    async def clients(data: bytes, _context: RpcContext) -> bytes:
+        request = parsed(peers_pb2.ClientsRequest, data)
+        known = departures.answer(request.ended, request.asked)
+        return peers_pb2.ClientsResponse(
+            status=OK, alive=sorted(known.alive), gone=sorted(known.gone)
+        ).SerializeToString()
+
     return [
+        rpc("/evenq.v1.Peers/Clients", clients, peers_pb2.ClientsResponse),
         rpc("/evenq.v1.Peers/LiteReady", lite_ready, peers_pb2.LiteReadyResponse),
         rpc("/evenq.v1.Peers/Interest", interest, peers_pb2.InterestEvent, CallKind.BIDI),
         rpc("/evenq.v1.Peers/GroupSettings", settings_of_groups, peers_pb2.GroupSettingsResponse),

@@ -1,7 +1,14 @@
 """Who lives, and who was silent for too long."""
 
 import pytest
-from evenq_broker.core.clients.client_table import GOODBYE_MS, GOODBYES_MAX, PRODUCER, ClientTable
+from evenq_broker.core.clients.client_table import (
+    GOODBYE_MS,
+    GOODBYES_MAX,
+    PRODUCER,
+    RUST,
+    RUST_MS,
+    ClientTable,
+)
 
 from evenq.errors import TooManyRequests
 
@@ -46,20 +53,55 @@ def test_clients_are_counted_by_what_they_are() -> None:
     assert table.counts() == (1, 1)
 
 
-def test_the_lost_are_given_up_sooner_than_the_silent_unless_they_are_seen_again() -> None:
+def test_the_silent_are_doubtful_and_those_reported_before_unless_they_call() -> None:
     table = ClientTable()
-    for client_id in ("lost", "back", "silent"):
+    for client_id in ("silent", "reported", "back"):
         table.seen(client_id, 0)
-    for client_id in ("lost", "back", "stranger"):
+    for client_id in ("reported", "back", "stranger"):
+        table.suspect(client_id, 5)
         table.lose(client_id)
+    assert table.doubtful(4, 10) == []
     table.seen("back", 5)
-    assert table.give_up(9, 10) == []
-    assert table.give_up(10, 10) == ["lost"]
-    assert table.give_up(1_000, 10) == []
-    assert [client_id for client_id, _ in table.all()] == ["silent", "back"]
-    table.lose("back")
-    assert table.expire(1_000, 10) == ["silent", "back"]
-    assert table.give_up(1_000, 10) == []
+    assert table.doubtful(5, 10) == ["reported"]
+    assert table.doubtful(10, 10) == ["reported", "silent"]
+    assert [table.is_lost(one) for one in ("reported", "back", "stranger")] == [True, False, False]
+    table.forget("reported")
+    assert not table.is_suspect("reported")
+
+
+def test_one_that_another_broker_vouches_for_is_not_silent_but_was_not_heard_here() -> None:
+    table = ClientTable()
+    table.seen("a", 0)
+    table.vouched("a", 8)
+    table.vouched("stranger", 8)
+    assert table.expire(10, 10) == []
+    assert table.doubtful(17, 10) == []
+    assert not table.heard("a", 10, 10)
+    assert table.heard("a", 9, 10)
+
+
+def test_one_that_held_something_before_a_start_has_to_show_that_it_lives() -> None:
+    table = ClientTable(clients_max=1)
+    table.expect("a", 0, doubt_ms=3)
+    table.expect("too many", 0, doubt_ms=3)
+    assert not table.heard("a", 1, 10)
+    assert table.doubtful(3, 10) == ["a"]
+    table.seen("a", 4)
+    assert table.heard("a", 5, 10)
+    assert table.doubtful(5, 10) == []
+
+
+def test_rust_is_doubtful_later_than_others() -> None:
+    table = ClientTable()
+    table.seen("a", 0, language=RUST)
+    assert table.doubtful(RUST_MS + 9, 10) == []
+    assert table.heard("a", RUST_MS + 9, 10)
+    assert table.doubtful(RUST_MS + 10, 10) == ["a"]
+    ids = ("host@12#3", "host@12@3@kx1", "host@12#3_1700000000000")
+    for client_id in ids:
+        table.expect(client_id, 0, doubt_ms=0)
+    languages = [client.language for client_id, client in table.all() if client_id in ids]
+    assert languages == [RUST, "", ""], "a client that has not come back is known by its id"
 
 
 def test_what_is_left_of_a_client_that_said_goodbye_is_known_until_it_calls_again() -> None:
@@ -69,8 +111,11 @@ def test_what_is_left_of_a_client_that_said_goodbye_is_known_until_it_calls_agai
     table.goodbye("a", 2)
     assert table.get("a") is None
     assert [table.after_goodbye(one, 3) for one in ("a", "a", "b")] == [True, True, False]
+    assert [table.said_goodbye(one, 3) for one in ("a", "b")] == [True, False]
+    assert not table.said_goodbye("a", 4 + GOODBYE_MS)
     table.seen("a", 4)
     assert not table.after_goodbye("a", 5)
+    assert not table.said_goodbye("a", 5)
 
 
 def test_a_goodbye_is_known_for_a_while_and_anew_after_each_stream_behind_it() -> None:

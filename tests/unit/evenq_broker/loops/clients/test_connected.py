@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from evenq_broker.loops.clients.connected import RELEASE_MS, SWEEP_MS
+from evenq_broker.loops.clients.connected import RELEASE_MS
+from evenq_broker.loops.groups.departures import SWEEP_MS
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 

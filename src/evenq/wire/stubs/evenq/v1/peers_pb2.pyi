@@ -15,6 +15,42 @@ from evenq.wire.stubs.evenq.v1 import groups_pb2 as _evenq_v1_groups
 
 DESCRIPTOR: FileDescriptor
 
+class ClientsRequest(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def ended(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def asked(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        ended: Iterable[builtins.str] | None = ...,
+        asked: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["ended", "asked"]) -> None: ...
+
+class ClientsResponse(_Message):
+    DESCRIPTOR: Descriptor
+
+    @builtins.property
+    def status(self) -> _apache_rocketmq_v2_definition.Status: ...
+    @builtins.property
+    def alive(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @builtins.property
+    def gone(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        status: _apache_rocketmq_v2_definition.Status | None = ...,
+        alive: Iterable[builtins.str] | None = ...,
+        gone: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["status", "alive", "gone"]) -> None: ...
+
 class GroupSettingsRequest(_Message):
     DESCRIPTOR: Descriptor
 

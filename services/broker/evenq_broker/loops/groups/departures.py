@@ -1,0 +1,204 @@
+"""The end of v2 clients, agreed between brokers (decision 110).
+
+What a push consumer is given stays hidden while it lives, but each broker sees only a part of its life: one has its
+stream and its goodbye, another one only its receives. So a broker ends a client by itself only if the client says
+goodbye to it. It doubts a client that is silent for `client_lost_ms` and has neither a stream nor a waiting poll here,
+one whose end another broker reports, and one that held messages before this broker's start and has not come back. Then
+it asks all other brokers: alive at one, it is kept; otherwise it ends after a goodbye to one of them, or once it was
+silent here for `client_lost_ms`. If one does not answer, it is doubted again and ends after `client_silence_ms`.
+
+Always true: a report of an end ends nothing. It ends the client's waiting polls, which makes a living client call
+again, and is looked into `RELEASE_MS` later, so one that arrives late does no harm. Bounded: `NAMES_MAX` ids a request,
+`REPORTED_MAX` that wait to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from evenq.errors import Error
+from evenq_broker.core.clients.client_table import silence_of
+from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.loops.clients.connected import RELEASE_MS, ConnectedClients
+from evenq_broker.loops.cluster.link import ClusterLink
+from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.state.ledger import Ledger
+from evenq_broker.loops.state.signals import Signal
+from evenq_broker.loops.wire.departures import ClientsKnown, clients_known, clients_request
+from evenq_broker.runtime import Runtime
+
+__all__ = ["NAMES_MAX", "SWEEP_MS", "Departures"]
+
+log = logging.getLogger(__name__)
+
+METHOD = "/evenq.v1.Peers/Clients"
+SWEEP_MS = 1_000
+GATHER_MS = 50
+NAMES_MAX = 1_000
+REPORTED_MAX = 10_000
+
+
+class _Verdict(NamedTuple):
+    """What the other brokers say of some clients."""
+
+    known: ClientsKnown
+    sure: bool
+    """All of them answered."""
+
+
+class Departures:
+    """Decides when a v2 client of one broker is gone."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        ledger: Ledger,
+        *,
+        clients: ConnectedClients,
+        cluster: ClusterLink,
+        long_polls: LongPolls,
+    ) -> None:
+        self._runtime, self._ledger = runtime, ledger
+        self._clients, self._cluster, self._long_polls = clients, cluster, long_polls
+        self._reported: dict[str, None] = {}
+        """Ended here, to be reported to the other brokers."""
+        self._news = Signal()
+
+    def start(self) -> None:
+        """Look at silent clients once a second, and report ends."""
+        self._runtime.spawn(self._watch(), name="client liveness")
+        self._runtime.spawn(self._report(), name="ends of clients")
+
+    def expect(self) -> None:
+        """After the replay: clients that hold something have `client_grace_ms` to open a stream or call, like those
+        whose stream broke.
+        """
+        now_ms = self._runtime.now_ms()
+        for client_id in sorted(self._ledger.progress.clients()):
+            doubt_ms = now_ms + self._runtime.settings.client_grace_ms
+            self._clients.table.expect(client_id, now_ms, doubt_ms=doubt_ms)
+
+    def goodbye(self, client_id: str, *, spread: bool = True) -> None:
+        """The client ends, by its own word. `spread`: the other brokers may not have got it."""
+        self._clients.end(client_id)
+        self._clients.table.goodbye(client_id, self._runtime.now_ms())
+        if spread:
+            self._tell(client_id)
+
+    def answer(self, ended: Sequence[str], asked: Sequence[str]) -> ClientsKnown:
+        """Another broker reports ends, and asks for what is known here of clients that it doubts."""
+        table, now_ms = self._clients.table, self._runtime.now_ms()
+        reported = [one for one in ended[:NAMES_MAX] if table.get(one) is not None]
+        for client_id in reported:
+            self._long_polls.end_client(client_id)
+            table.suspect(client_id, now_ms + RELEASE_MS)
+        if reported:
+            self._runtime.spawn(self._look_later(reported), name="look at reported clients")
+        names = asked[:NAMES_MAX]
+        return ClientsKnown(
+            frozenset(one for one in names if self._lives(one)),
+            frozenset(one for one in names if table.said_goodbye(one, now_ms)),
+        )
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    async def _watch(self) -> None:
+        settings, table = self._runtime.settings, self._clients.table
+        while True:
+            await self._runtime.clock.sleep_ms(SWEEP_MS)
+            silent_ms = settings.client_silence_ms
+            for client_id in table.expire(self._runtime.now_ms(), silent_ms):
+                self._end(client_id, f"made no call for {silent_ms} ms")
+            for stream in self._clients.streams.tried(settings.client_lost_ms):
+                client = table.get(stream.client_id)
+                if client is not None and not client.called:
+                    stream.end()
+            doubtful = table.doubtful(self._runtime.now_ms(), settings.client_lost_ms)
+            await self._look([one for one in doubtful if self._is_doubted(one)])
+
+    async def _look_later(self, client_ids: Sequence[str]) -> None:
+        await self._runtime.clock.sleep_ms(RELEASE_MS)
+        await self._look([one for one in client_ids if self._clients.table.is_suspect(one) and self._is_doubted(one)])
+
+    def _lives(self, client_id: str) -> bool:
+        waits = self._long_polls.table.waits(client_id)
+        return waits or self._clients.lives(client_id, self._runtime.settings.client_lost_ms)
+
+    def _is_doubted(self, client_id: str) -> bool:
+        """Whether there is a reason to ask: nothing here shows that it lives, and its end would change something."""
+        table = self._clients.table
+        if self._clients.streams.reaches(client_id) or self._long_polls.table.waits(client_id):
+            return False
+        return table.is_suspect(client_id) or table.is_lost(client_id) or self._ledger.progress.holds(client_id)
+
+    async def _look(self, client_ids: Sequence[str]) -> None:
+        for at in range(0, len(client_ids), NAMES_MAX):
+            part = client_ids[at : at + NAMES_MAX]
+            began_ms = self._runtime.now_ms()
+            verdict = await self._asked(part)
+            for client_id in part:
+                self._decide(client_id, verdict, began_ms)
+
+    def _decide(self, client_id: str, verdict: _Verdict, began_ms: int) -> None:
+        table, now_ms = self._clients.table, self._runtime.now_ms()
+        client, lost_ms = table.get(client_id), self._runtime.settings.client_lost_ms
+        if client is None or client.here_ms > began_ms or not self._is_doubted(client_id):
+            return  # it ended, or made a call meanwhile
+        if client_id in verdict.known.alive:
+            table.vouched(client_id, now_ms)
+        elif client_id in verdict.known.gone:
+            self._end(client_id, "said goodbye to another broker")
+            table.goodbye(client_id, now_ms)
+        elif verdict.sure:
+            due_ms = client.here_ms + silence_of(client, lost_ms)
+            if due_ms > now_ms:
+                table.suspect(client_id, due_ms)
+                return
+            if table.is_lost(client_id):
+                self._tell(client_id)
+            self._end(client_id, f"made no call for {lost_ms} ms and has no stream")
+
+    def _end(self, client_id: str, why: str) -> None:
+        log.info("client %s %s, removed", client_id, why, extra={"client_id": client_id})
+        self._clients.end(client_id, delay_ms=0)
+
+    # ------------------------------------------------------------------------------------------------ other brokers
+
+    async def _asked(self, client_ids: Sequence[str]) -> _Verdict:
+        cluster = self._cluster
+        request = clients_request(asked=client_ids)
+        answers = await asyncio.gather(*(self._send(peer, request) for peer in cluster.peers.all()))
+        answered = [one for one in answers if one is not None]
+        known = ClientsKnown(
+            frozenset[str]().union(*(one.alive for one in answered)),
+            frozenset[str]().union(*(one.gone for one in answered)),
+        )
+        sees_all = not cluster.nameservers or cluster.nameservers_answering > 0
+        return _Verdict(known, sees_all and len(answered) == len(answers))
+
+    def _tell(self, client_id: str) -> None:
+        if len(self._reported) < REPORTED_MAX:
+            self._reported[client_id] = None
+            self._news.notify()
+
+    async def _report(self) -> None:
+        while True:
+            if not self._reported:
+                await self._news.wait(self._news.count, clock=self._runtime.clock)
+            await self._runtime.clock.sleep_ms(GATHER_MS)
+            part = list(islice(self._reported, NAMES_MAX))
+            for client_id in part:
+                del self._reported[client_id]
+            request = clients_request(ended=part)
+            await asyncio.gather(*(self._send(peer, request) for peer in self._cluster.peers.all()))
+
+    async def _send(self, peer: RegisteredBroker, request: bytes) -> ClientsKnown | None:
+        try:
+            return clients_known(await self._cluster.peers.ask(peer.name, METHOD, request))
+        except Error as error:  # an older version, or it has just gone
+            log.debug("broker %s does not say which clients live: %s", peer.name, error.message)
+            return None

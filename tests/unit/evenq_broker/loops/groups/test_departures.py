@@ -1,0 +1,284 @@
+"""A dead client's messages come again soon at every broker, and a living one keeps its own (wire contract 3.6, 5.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evenq_broker.core.clients.client_table import RUST, RUST_MS
+from evenq_broker.core.cluster.routes import RegisteredBroker
+from evenq_broker.loops.groups.departures import NAMES_MAX
+from evenq_broker.store_settings import StoreSettings
+
+from evenq.model import BrokerAddress
+from evenq.wire.convert import set_duration_ms
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+
+Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+V2 = "/apache.rocketmq.v2.MessagingService/"
+LOST_MS = 13_000
+SOON_MS = 3_000
+
+
+def know(*brokers: Any) -> None:
+    """Let all brokers know each other, as a nameserver would."""
+    views = [
+        RegisteredBroker(
+            name=b.runtime.settings.broker_name, addresses=b.runtime.addresses, incarnation=b.cluster.own.incarnation
+        )
+        for b in brokers
+    ]
+    for broker in brokers:
+        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
+        broker.cluster.routes_changed()
+
+
+async def pair(stage: Any, **settings: Any) -> list[Any]:
+    """Brokers `a` and `b` with topic `t`, one queue each, and one message at `b`."""
+    brokers = [await stage.broker(name, default_queues=1, default_start_from="FIRST", **settings) for name in "ab"]
+    for broker in brokers:
+        await stage.during(broker.catalog.create_topic("t"))
+    know(*brokers)
+    await send(stage)
+    return brokers
+
+
+async def send(stage: Any, broker: str = "b") -> None:
+    request = service_pb2.SendMessageRequest()
+    message = request.messages.add(body=b"hello")
+    message.topic.name = "t"
+    message.system_properties.message_id = "id"
+    await stage.ask("SendMessage", request, service_pb2.SendMessageResponse, broker=broker)
+
+
+async def receive(
+    stage: Any, *, broker: str = "b", through: str = "", client: str = "c", poll_ms: int = 0, language: str = "JAVA"
+) -> int:
+    """A push consumer's receive of the queue at `broker`; the number of messages. Nothing else is sent there."""
+    request = service_pb2.ReceiveMessageRequest(batch_size=32, auto_renew=True)
+    request.group.name, request.message_queue.topic.name = "g", "t"
+    request.message_queue.broker.name = broker
+    set_duration_ms(request.long_polling_timeout, poll_ms)
+    headers = {"x-mq-client-id": client, "x-mq-language": language}
+
+    async def collect() -> int:
+        address, data = f"{through or broker}:8081", request.SerializeToString()
+        stream = stage.net.stream(address, V2 + "ReceiveMessage", data, timeout_ms=60_000, metadata=headers)
+        answers = [service_pb2.ReceiveMessageResponse.FromString(frame) async for frame in stream]
+        return sum(answer.WhichOneof("content") == "message" for answer in answers)
+
+    return int(await stage.during(collect()))
+
+
+async def beat(stage: Any, *, broker: str = "a", client: str = "c") -> None:
+    request = service_pb2.HeartbeatRequest(client_type=definition_pb2.PUSH_CONSUMER)
+    request.group.name = "g"
+    await stage.ask("Heartbeat", request, service_pb2.HeartbeatResponse, broker=broker, client=client)
+
+
+async def goodbye(stage: Any, *, broker: str = "a", client: str = "c") -> None:
+    request, response = service_pb2.NotifyClientTerminationRequest(), service_pb2.NotifyClientTerminationResponse
+    await stage.ask("NotifyClientTermination", request, response, broker=broker, client=client)
+
+
+async def telemetry(stage: Any, *, broker: str = "a", client: str = "c") -> asyncio.Task[None]:
+    """An open telemetry stream; to be cancelled."""
+
+    async def requests() -> AsyncIterator[bytes]:
+        command = service_pb2.TelemetryCommand()
+        command.settings.client_type = definition_pb2.PUSH_CONSUMER
+        command.settings.subscription.group.name = "g"
+        command.settings.subscription.subscriptions.add().topic.name = "t"
+        yield command.SerializeToString()
+        await asyncio.Event().wait()
+
+    async def read() -> None:
+        headers = {"x-mq-client-id": client, "x-mq-language": "JAVA"}
+        async for _ in stage.net.stream(
+            f"{broker}:8081", V2 + "Telemetry", requests(), timeout_ms=None, metadata=headers
+        ):
+            pass
+
+    task = asyncio.ensure_future(read())
+    found = next(one for one in stage.brokers if one.runtime.settings.broker_name == broker)
+    await stage.until(lambda: found.clients.streams.reaches(client))
+    return task
+
+
+async def is_ready_within(stage: Any, broker: Any, limit_ms: int) -> bool:
+    """Whether the message is deliverable again at the latest after that time."""
+    for _ in range(limit_ms // 250):
+        if any(queue.ready for queue in broker.ledger.progress.queues()):
+            return True
+        await stage.clock.advance(250)
+    return any(queue.ready for queue in broker.ledger.progress.queues())
+
+
+def test_a_goodbye_reaches_a_broker_that_knows_the_client_by_receives_only(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        await beat(stage)
+        assert await receive(stage, through="a") == 1
+        await stage.clock.advance(5_000)
+        await goodbye(stage)
+        assert await is_ready_within(stage, b, SOON_MS)
+        assert b.clients.table.get("c") is None
+        assert b.membership.members.members("g") == []
+
+    run(story)
+
+
+def test_a_client_that_dies_is_ended_at_a_broker_that_knows_it_by_receives_only(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage)
+        stream = await telemetry(stage)
+        assert await receive(stage, through="a") == 1
+        for _ in range(30):
+            await beat(stage)
+            await stage.clock.advance(10_000)
+        assert not any(queue.ready for queue in b.ledger.progress.queues()), "it lives, as the other broker knows"
+        await beat(stage)
+        stream.cancel()
+        assert await is_ready_within(stage, b, LOST_MS + 2_000)
+        await stage.until(lambda: a.clients.table.get("c") is None)
+        await stage.until(lambda: b.membership.members.members("g") == [])
+
+    run(story)
+
+
+def test_a_client_that_lost_its_stream_to_one_broker_is_kept_while_it_lives_at_another(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        stream, other = await telemetry(stage, broker="b"), await telemetry(stage)
+        assert await receive(stage) == 1
+        stream.cancel()
+        for _ in range(20):
+            await beat(stage)
+            await stage.clock.advance(10_000)
+        assert not any(queue.ready for queue in b.ledger.progress.queues())
+        other.cancel()
+        assert await is_ready_within(stage, b, 2 * LOST_MS)
+
+    run(story)
+
+
+def test_a_report_that_arrives_after_a_client_of_that_id_came_back_ends_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        assert await receive(stage) == 1
+        b.departures.answer(["c"], [])
+        await stage.clock.advance(500)
+        assert await receive(stage) == 0, "it calls"
+        for _ in range(6):
+            await stage.clock.advance(10_000)
+            await beat(stage, broker="b")
+        assert not any(queue.ready for queue in b.ledger.progress.queues())
+
+    run(story)
+
+
+def test_a_reported_client_that_waits_here_is_made_to_call_again(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        assert await receive(stage) == 1
+        waiting = asyncio.ensure_future(receive(stage, poll_ms=20_000))
+        await stage.until(lambda: b.long_polls.table.waits("c"))
+        began_ms = stage.clock.monotonic_ms()
+        b.departures.answer(["c"], [])
+        assert await stage.during(waiting) == 0
+        assert stage.clock.monotonic_ms() - began_ms < 100
+
+    run(story)
+
+
+def test_a_client_is_not_ended_while_a_broker_does_not_say_whether_it_lives_there(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b = await pair(stage, client_silence_ms=60_000)
+        gone = RegisteredBroker(name="x", addresses=(BrokerAddress("default", "nowhere", 1),))
+        views = [*b.catalog.routes.brokers(), gone]
+        b.catalog.routes.snapshot("nameserver", "n", views, stage.clock.monotonic_ms())
+        assert await receive(stage) == 1
+        assert not await is_ready_within(stage, b, 2 * LOST_MS)
+        know(a, b)
+        b.catalog.routes.snapshot(
+            "nameserver", "n", [one for one in views if one is not gone], stage.clock.monotonic_ms()
+        )
+        assert await is_ready_within(stage, b, SOON_MS)
+
+    run(story)
+
+
+def test_a_client_of_rust_may_be_silent_for_longer_because_its_heartbeats_are_rare(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        _, b = await pair(stage)
+        assert await receive(stage, language=RUST) == 1
+        assert not await is_ready_within(stage, b, LOST_MS + RUST_MS - 1_000)
+        assert await is_ready_within(stage, b, SOON_MS)
+
+    run(story)
+
+
+def test_ends_are_asked_for_and_reported_in_bounded_parts(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, _ = await pair(stage)
+        names = [f"c{number}" for number in range(NAMES_MAX + 5)]
+        for name in names:
+            a.clients.table.seen(name, a.runtime.now_ms())
+        assert len(a.departures.answer([], names).alive) == NAMES_MAX
+        a.departures.answer(names, [])
+        assert not a.clients.table.is_suspect(names[-1])
+        assert a.clients.table.is_suspect(names[0])
+
+    run(story)
+
+
+async def restarted(stage: Any, path: Path, *, client: Callable[[], Awaitable[object]]) -> Any:
+    """Broker `b` is stopped while client `c` holds its message, and started again after `client` has acted."""
+    store = StoreSettings(path=path, disk_free_min_bytes=0, disk_used_max_ratio=1)
+    settings = {"default_queues": 1, "default_start_from": "FIRST", "attempt_keep_ms": 0, "store": store}
+    a, b = await stage.broker("a", default_queues=1), await stage.broker("b", **settings)
+    await send(stage)
+    assert await receive(stage) == 1
+    stage.net.stop("b:8081")
+    stage.brokers.remove(b)
+    await stage.during(b.close())
+    await client()
+    again = stage.made("b", **settings)
+    await again.open()
+    assert again.ledger.progress.clients() == {"c"}
+    assert await stage.during(again.ending.nothing_in_hand(10_000)) == 0, "a stop does not wait for it"
+    await stage.begin(again)
+    know(a, again)
+    return again
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_what_a_client_held_before_a_restart_comes_again_soon_if_no_broker_knows_it(
+    run: Run, tmp_path: Path, said: bool
+) -> None:
+    async def story(stage: Any) -> None:
+        async def ends() -> None:
+            if said:
+                await beat(stage)
+                await goodbye(stage)
+
+        again = await restarted(stage, tmp_path, client=ends)
+        await stage.until(lambda: any(queue.ready for queue in again.ledger.progress.queues()))
+        assert said or again.runtime.now_ms() - again.runtime.started_ms >= LOST_MS, "it may still come back"
+
+    run(story)
+
+
+def test_what_a_living_client_held_before_a_restart_stays_its_own(run: Run, tmp_path: Path) -> None:
+    async def story(stage: Any) -> None:
+        again = await restarted(stage, tmp_path, client=lambda: telemetry(stage))
+        for _ in range(30):
+            await beat(stage)
+            await stage.clock.advance(10_000)
+        assert again.ledger.progress.clients() == {"c"}
+        assert not any(queue.ready for queue in again.ledger.progress.queues())
+
+    run(story)
