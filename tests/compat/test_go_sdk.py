@@ -1,4 +1,4 @@
-"""The official Go SDK (`rocketmq-clients/golang/v5` 5.1.3), unmodified: how long its idle push consumer takes to end.
+"""The official Go SDK (`rocketmq-clients/golang/v5` 5.1.4), unmodified: how long its idle push consumer takes to end.
 
 `go` builds the client into a cache folder at the first run (`EVENQ_GO_CACHE`, else below the user's cache). Without Go
 the test is skipped; not in CI (`CI` or `EVENQ_TEST_ALL` is set): there it fails.

@@ -327,7 +327,7 @@ async def test_each_bad_message_has_its_code_at_both_levels(talk: Talk, app: Bro
     damaged.system_properties.body_digest.checksum = "0" * 32
     cases = [
         (message(1, body=b""), 41302),
-        (message(1, body=b"x" * ((4 << 20) - (64 << 10) + 1)), 41301),
+        (message(1, body=b"x" * ((4 << 20) + 1)), 41301),
         (message(1, topic="bad name"), 40002),
         (message(1, topic=""), 40002),
         (with_(tag="a|b"), 40004),
@@ -357,12 +357,24 @@ async def test_each_bad_message_has_its_code_at_both_levels(talk: Talk, app: Bro
 
 
 @served
-async def test_a_body_of_nearly_four_mib_passes(talk: Talk, app: BrokerApp) -> None:  # 6
+async def test_the_largest_body_with_the_largest_properties_passes(talk: Talk, app: BrokerApp) -> None:  # 6
     await begun(talk)
-    body = os.urandom((4 << 20) - (64 << 10))
-    assert (await talk.send(message(1, body=body))).status.code == OK
+    sent = message(1, body=os.urandom(4 << 20))
+    sent.user_properties["k" * 1_000] = "v" * 3_000
+    sent.system_properties.tag = "t" * 2_384
+    sent.system_properties.keys.extend(["k" * 5_000, "l" * 5_000])
+    assert (await talk.send(sent)).status.code == OK
     [got] = await talk.receive()
-    assert got.body == body
+    assert got.body == sent.body
+    assert got.user_properties == sent.user_properties
+    assert (got.system_properties.tag, got.system_properties.keys) == (
+        sent.system_properties.tag, sent.system_properties.keys,
+    )  # fmt: skip
+    sent = message(2, body=bytes((4 << 20) + 1))
+    assert (await talk.send(sent)).status.code == definition_pb2.MESSAGE_BODY_TOO_LARGE
+    sent = message(3, body=b"x")
+    sent.system_properties.keys.extend(["k" * 8_192, "l" * 8_193])
+    assert (await talk.send(sent)).status.code == definition_pb2.MESSAGE_PROPERTIES_TOO_LARGE
 
 
 async def _dead_letters(talk: Talk, app: BrokerApp) -> None:
@@ -517,7 +529,7 @@ async def test_telemetry_answers_each_settings_with_ok_and_the_same_shape(talk: 
     producer.settings.client_type = definition_pb2.PRODUCER
     producer.settings.publishing.topics.add().name = "orders"
     [answer, *_] = await ask(producer, "GO")
-    assert answer.settings.publishing.max_body_size == (4 << 20) - (64 << 10)
+    assert answer.settings.publishing.max_body_size == 4 << 20
     assert answer.settings.backoff_policy.exponential_backoff.multiplier == 2
 
 

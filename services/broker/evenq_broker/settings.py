@@ -22,7 +22,7 @@ from evenq_broker.store_settings import StagingSettings, StoreSettings
 
 __all__ = ["BODY_BYTES_MAX", "BrokerSettings", "ReplicationSettings", "StagingSettings", "StoreSettings"]
 
-BODY_BYTES_MAX = (4 << 20) - (64 << 10)  # wire contract 2.5: Node, C# and Rust read at most 4 MiB with properties
+BODY_BYTES_MAX = 4 << 20  # the limit of RocketMQ's proxy
 
 
 class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
@@ -141,12 +141,12 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default=BODY_BYTES_MAX,
         ge=1,
         le=64 << 20,
-        description="Largest message body, bytes. SDKs of Node.js, C# and Rust cannot receive larger ones "
-        "than the default.",
+        description="Largest message body, bytes. The SDKs of Node.js, C# and Rust receive at most 4 MiB with "
+        "properties and all: lower this to 4128768 (64 KiB less) if such consumers read large messages.",
     )
     properties_max: int = Field(default=128, ge=1, description="Most user properties of one message.")
     properties_bytes_max: int = Field(
-        default=16 << 10, ge=1, description="Largest size of one message's user properties, bytes."
+        default=16 << 10, ge=1, description="Largest size of one message's tag, keys and user properties, bytes."
     )
     send_batch_max: int = Field(default=1024, ge=1, description="Most messages in one SendMessage.")
     message_group_home: Literal["cluster", "broker"] = Field(

@@ -15,6 +15,7 @@ from typing import Any
 from evenq.errors import BadRequest
 from evenq.serving.fields import read_fields, write_bytes, write_varint
 from evenq.serving.rpc import Access, Action, Bidi, CallKind, MessagePieces, Resource, Rpc, RpcContext
+from evenq.wire.stubs.grpc.health.v1 import health_pb2 as _health_pb2  # noqa: F401  the pool knows what was imported
 from evenq.wire.stubs.pool import POOL
 
 __all__ = ["rpcs"]
@@ -114,17 +115,15 @@ def _file_with(symbol: str) -> Any:
 
 @cache  # as many as there are files in our pool, about 700 KB
 def _files(name: str) -> bytes:
-    """The file and all that it imports, each once, imports first."""
-    files: dict[str, bytes] = {}
-
-    def add(file: Any) -> None:
-        if file.name not in files:
-            for needed in file.dependencies:
-                add(needed)
-            files[file.name] = file.serialized_pb
-
-    add(POOL.FindFileByName(name))
-    return write_bytes(4, b"".join(write_bytes(1, data) for data in files.values()))
+    """The file, then all that it imports, each once: some clients take the first for the one that they asked for."""
+    files = {name: POOL.FindFileByName(name)}
+    unread = [name]
+    while unread:
+        for needed in files[unread.pop()].dependencies:
+            if needed.name not in files:
+                files[needed.name] = needed
+                unread.append(needed.name)
+    return write_bytes(4, b"".join(write_bytes(1, file.serialized_pb) for file in files.values()))
 
 
 def _error(code: int, message: str) -> bytes:

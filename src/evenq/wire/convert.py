@@ -14,9 +14,16 @@ are protocols, therefore the functions also take the classes of protobuf's defau
 
 from typing import Protocol
 
-__all__ = ["SecondsAndNanos", "TimeField", "duration_ms_of", "ms_of", "set_duration_ms", "set_ms"]
+from evenq.errors import BadRequest
+
+__all__ = [
+    "NANOS_MAX", "SecondsAndNanos", "TimeField", "duration_ms_of", "ms_of", "requested_ms_of", "set_duration_ms",
+    "set_ms",
+]  # fmt: skip
 
 NANOS_PER_MS = 1_000_000
+NANOS_MAX = 999_999_999
+SECONDS_MIN, SECONDS_MAX = -62_135_596_800, 253_402_300_799  # google.protobuf.Timestamp: years 1 to 9999
 
 
 class SecondsAndNanos(Protocol):
@@ -46,6 +53,20 @@ def set_ms(timestamp: TimeField, ms: int) -> None:
 def ms_of(timestamp: SecondsAndNanos) -> int:
     """Milliseconds since the epoch, rounded down. 0 if the field is absent."""
     return timestamp.seconds * 1000 + timestamp.nanos // NANOS_PER_MS
+
+
+def requested_ms_of(timestamp: SecondsAndNanos, name: str, error: type[BadRequest] = BadRequest) -> int:
+    """`ms_of` for a time that a caller sent in the field `name`.
+
+    Raises `error` for a value that protobuf does not allow: Java and Spark fail on it wherever they read it.
+    """
+    seconds, nanos = timestamp.seconds, timestamp.nanos
+    if not (0 <= nanos <= NANOS_MAX and SECONDS_MIN <= seconds <= SECONDS_MAX):
+        raise error(
+            f"{name} has {seconds} seconds and {nanos} nanoseconds, which is not a valid time; the seconds must be "
+            f"within the years 1 to 9999 and the nanoseconds from 0 to {NANOS_MAX}"
+        )
+    return seconds * 1000 + nanos // NANOS_PER_MS
 
 
 def set_duration_ms(duration: TimeField, ms: int) -> None:

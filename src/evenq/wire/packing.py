@@ -24,6 +24,7 @@ _ANY_HEADER = 47  # zlib reads a gzip or a zlib header by itself
 _ZLIB_LEVEL = 5  # RocketMQ 4.9 producer, compress level
 _ZSTD_LEVEL = 3
 _WINDOW_MAX = 64 << 20  # of a zstd frame: memory of one unpacking
+MEMBERS_MAX = 128  # each costs a copy of the rest; 64 KiB members, as block gzip writes them, fill 8 MiB
 
 
 def check_method(name: str) -> None:
@@ -55,7 +56,7 @@ def unpack(encoding: int, body: bytes, bytes_max: int) -> bytes:
         raise MessageCorrupted(f"the body has the unknown encoding {encoding}; use IDENTITY or GZIP")
     try:
         plain, whole = _unpacked(name, body, bytes_max)
-    except BodyTooLarge:
+    except (BodyTooLarge, MessageCorrupted):
         raise
     except Exception as error:  # each library has errors of its own, without a common class
         raise MessageCorrupted(f"the body is said to be compressed but does not unpack: {error}") from error
@@ -67,28 +68,43 @@ def unpack(encoding: int, body: bytes, bytes_max: int) -> bytes:
 
 
 def _unpacked(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    """At most one byte more than allowed, and whether the end was reached."""
+    """At most one byte more than allowed, and whether the end was reached. A body may be several members (gzip) or
+    frames (lz4, zstd) one after another, as `cat a.gz b.gz` makes them.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while body and len(parts) < MEMBERS_MAX:
+        part, whole, body = _first_member(name, body, bytes_max - size)
+        parts.append(part)
+        size += len(part)
+        if size > bytes_max or not whole:
+            return b"".join(parts), whole
+    if body:
+        raise MessageCorrupted(f"the compressed body has more than {MEMBERS_MAX} members; compress it as one")
+    return b"".join(parts), True
+
+
+def _first_member(name: str, body: bytes, bytes_max: int) -> tuple[bytes, bool, bytes]:
+    """The first member, at most one byte more than allowed; whether its end was reached; and what follows it."""
     match name:
         case "zlib":
             inflater = zlib.decompressobj(_ANY_HEADER)
-            plain = inflater.decompress(body, bytes_max + 1)
-            return plain, inflater.eof
+            return inflater.decompress(body, bytes_max + 1), inflater.eof, inflater.unused_data
         case "lz4":
             unpacker = _library("lz4.frame", name).LZ4FrameDecompressor()
-            return bytes(unpacker.decompress(body, bytes_max + 1)), bool(unpacker.eof)
+            part = bytes(unpacker.decompress(body, bytes_max + 1))
+            return part, bool(unpacker.eof), unpacker.unused_data or b""
         case _:
-            library = _library("zstandard", name)
-            unzstd = library.ZstdDecompressor(max_window_size=_WINDOW_MAX)
-            size = library.frame_content_size(body)
-            # The frame says its size: refused before any memory is taken for it.
-            if size > bytes_max:
-                raise BodyTooLarge(f"the unpacked body has {size} bytes, the limit is {bytes_max}; send less at once")
-            if size >= 0:
-                return bytes(unzstd.decompress(body)), True
+            unzstd = _library("zstandard", name).ZstdDecompressor(max_window_size=_WINDOW_MAX)
+            # The size that a frame declares can be a lie, and only this way of reading is bounded; it does not tell
+            # where the frame ends.
             with unzstd.stream_reader(body) as reader:
-                if len(reader.read(bytes_max + 1)) > bytes_max:
-                    raise BodyTooLarge(f"the unpacked body is larger than {bytes_max} bytes, the limit; send less")
-            return bytes(unzstd.decompress(body, max_output_size=bytes_max)), True  # refuses one without its end
+                part = reader.read(bytes_max + 1)
+            if len(part) > bytes_max:
+                return part, True, b""
+            frame = unzstd.decompressobj()
+            frame.decompress(body)
+            return part, frame.eof, frame.unused_data
 
 
 def _library(module: str, name: str) -> Any:

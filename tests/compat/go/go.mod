@@ -2,7 +2,7 @@ module evenq-go-peer
 
 go 1.25
 
-require github.com/apache/rocketmq-clients/golang/v5 v5.1.3
+require github.com/apache/rocketmq-clients/golang/v5 v5.1.4
 
 require (
 	contrib.go.opencensus.io/exporter/ocagent v0.7.0 // indirect

@@ -180,7 +180,7 @@ class DeadLetterView:
     attempts: int
     """Deliveries that it had; 0: not known."""
     reason: str
-    """`attempts` (used up), `forwarded` (by its consumer) or `sent-back`."""
+    """`attempts` (used up), `forwarded` (by its consumer), `sent-back` or `too-large` (for its consumer's SDK)."""
     replayed: bool
     body_bytes: int
     body: bytes

@@ -42,18 +42,24 @@ def test_services_are_listed() -> None:
 
 
 @pytest.mark.parametrize("symbol", ["evenq.v1.Registry", "evenq.v1.Registry.Register", "evenq.v1.RouteEvent"])
-def test_a_symbol_brings_its_file_and_all_that_it_imports_first(symbol: str) -> None:
+def test_a_symbol_brings_its_file_first_and_all_that_it_imports(symbol: str) -> None:
     found = files(ask(file_containing_symbol=symbol))
     names = [file.name for file in found]
-    assert names[-1] == "evenq/v1/registry.proto"
+    assert names[0] == "evenq/v1/registry.proto"
     assert len(set(names)) == len(names)
-    for at, file in enumerate(found):
-        assert set(file.dependency) <= set(names[:at])
+    for file in found:
+        assert set(file.dependency) <= set(names)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_each_service_that_is_listed_is_described(service: str) -> None:
+    [file, *_] = files(ask(file_containing_symbol=service))
+    assert service in [f"{file.package}.{one.name}" for one in file.service]
 
 
 def test_a_file_is_found_by_its_name() -> None:
     result = files(ask(file_by_filename="apache/rocketmq/v2/service.proto"))
-    assert result[-1].name == "apache/rocketmq/v2/service.proto"
+    assert result[0].name == "apache/rocketmq/v2/service.proto"
 
 
 def test_answers_share_what_they_have_in_common() -> None:

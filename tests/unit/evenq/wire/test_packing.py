@@ -63,6 +63,38 @@ def test_both_readings_of_gzip_and_streams_without_a_size_are_taken() -> None:
         unpack(ZSTD, packed[:-3], 5_000)
 
 
+@METHOD
+@pytest.mark.parametrize("times", [2, packing.MEMBERS_MAX])
+def test_members_in_a_row_are_one_body(name: str, times: int) -> None:
+    member = b"once upon a time " * 20
+    packed, encoding = pack(name, member)
+    assert unpack(encoding, packed * times, len(member) * times) == member * times
+    with pytest.raises(BodyTooLarge):
+        unpack(encoding, packed * times, len(member) * times - 1)
+    with pytest.raises(MessageCorrupted):
+        unpack(encoding, packed * times + b"junk", len(member) * times + 10)
+    with pytest.raises(MessageCorrupted):
+        unpack(encoding, (packed * times)[:-3], len(member) * times)
+
+
+@METHOD
+def test_more_members_than_a_body_may_have_are_refused(name: str) -> None:
+    packed, encoding = pack(name, b"once upon a time " * 20)
+    with pytest.raises(MessageCorrupted, match=f"more than {packing.MEMBERS_MAX} members"):
+        unpack(encoding, packed * (packing.MEMBERS_MAX + 1), 1 << 20)
+
+
+def test_a_zstd_frame_that_lies_of_its_size_is_bounded() -> None:
+    import zstandard
+
+    honest = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(8 << 20))
+    at = honest.index((8 << 20).to_bytes(4, "little"))
+    lying = honest[:at] + (10).to_bytes(4, "little") + honest[at + 4 :]
+    assert zstandard.frame_content_size(lying) == 10
+    with pytest.raises((BodyTooLarge, MessageCorrupted)):
+        unpack(ZSTD, lying, 1_000)
+
+
 def test_unknown_methods_and_missing_libraries_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     check_method("")
     check_method("zlib")

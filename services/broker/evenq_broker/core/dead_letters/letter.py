@@ -36,6 +36,8 @@ class Reason(StrEnum):
     """Its consumer asked for it."""
     SENT_BACK = "sent-back"
     """A member of the classic kind asked for it."""
+    TOO_LARGE = "too-large"
+    """The SDK of a client that asked for messages cannot receive one of this size."""
 
 
 class Death(NamedTuple):

@@ -22,12 +22,14 @@ from functools import lru_cache
 from hashlib import md5
 
 from evenq.store import Append
+from evenq.wire.convert import NANOS_MAX
 from evenq_broker.core.delivery.tags import tag_hash
 from evenq_broker.core.sending.validation import (
     DIGEST_HEAD,
     DIGITS_USED,
     KEYS_MAX,
     NORMAL_END,
+    RESERVED_PROPERTIES,
     MessageLimits,
     is_tag,
 )
@@ -239,7 +241,7 @@ class PlainSends:
         shape.nanos, shape.born_ms = nanos, shape.second_ms + nanos_ms
         return True
 
-    def _read_message(  # noqa: PLR0915  # calls cost
+    def _read_message(  # calls cost
         self, data: bytes, start: int, at: int, end: int, send: PlainSend, left_out: bytes, learn: bool
     ) -> _Shape | None:
         """One message of `data[start:end]` with its properties at `at`; None: it is not as usual. With `learn` what it
@@ -282,6 +284,8 @@ class PlainSends:
                 return None
         if data[at] == _KEY:
             at = _behind_keys(data, at)
+        if head_end - properties + at - system_at > self._limits.properties_bytes_max:
+            return None  # more than the texts alone: the full path counts those
         usual = _ID_AND_TIME(data, at, body_field)
         if usual is None:
             return None
@@ -289,14 +293,10 @@ class PlainSends:
         if id_size[0] != len(message_id):
             return None
         born_ms = _seconds_ms(seconds)
-        if nanos is None:
-            if time_size != _SECONDS_ALONE:
-                return None
-        else:
-            nanos_ms = _nanos_ms(nanos)
-            if nanos_ms < 0 or time_size[0] != 7 + len(nanos):
-                return None
-            born_ms += nanos_ms
+        nanos_ms, size = (0, _SECONDS_BYTES) if nanos is None else (_nanos_ms(nanos), _SECONDS_BYTES + 1 + len(nanos))
+        if nanos_ms < 0 or time_size[0] != size:
+            return None
+        born_ms += nanos_ms
         at = usual.end()
         queue_id = _known_tail(data[at:body_field]) if body_field - at <= _SHORT_MAX else _tail(data[at:body_field])
         if queue_id < 0:
@@ -322,7 +322,8 @@ class PlainSends:
             size, begin = _length(data, start + 1)
             value = begin + size
             key = data[begin:value]
-            if not key or key in seen or not key.decode().isprintable() or data[value] != 0x12:
+            text = key.decode()
+            if not key or key in seen or not text.isprintable() or text in RESERVED_PROPERTIES or data[value] != 0x12:
                 return False
             seen.add(key)
             size, begin = _length(data, value + 1)
@@ -441,17 +442,18 @@ def _behind_keys(system: bytes, at: int) -> int:
 
 
 def _nanos_ms(encoded: bytes) -> int:
-    """The number `nanos` of one to five bytes as ms; -1: it has more than 31 bits."""
+    """The number `nanos` of one to five bytes as ms; -1: it is a second or more."""
     raw = int.from_bytes(encoded, "little")
     if raw >> _NANOS_BITS:
         return -1
     nanos = raw & 0x7F | raw >> 1 & 0x3F80 | raw >> 2 & 0x1FC000 | raw >> 3 & 0xFE00000 | raw >> 4 & 0x70000000
-    return nanos // 1_000_000
+    return nanos // 1_000_000 if nanos <= NANOS_MAX else -1
 
 
 _NANOS_BITS = 35
 """Of five bytes, of which the last has three."""
-_SECONDS_ALONE = b"\x06"
+_SECONDS_BYTES = 6
+"""Of a field `seconds` as it is usual."""
 
 
 @lru_cache(64)

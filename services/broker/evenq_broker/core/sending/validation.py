@@ -9,31 +9,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import md5
+from hashlib import md5, sha1
+from zlib import crc32
 
 from evenq import errors
 from evenq.model import MIXED_KINDS, MessageType, TopicConfig
 from evenq.model.lanes import lane_of
 from evenq.store import Append, TimerAppend
-from evenq.wire.convert import SecondsAndNanos, duration_ms_of, set_ms
+from evenq.wire.convert import SecondsAndNanos, duration_ms_of, requested_ms_of, set_ms
 from evenq.wire.packing import unpack
 from evenq_broker.core.delivery.tags import tag_hash
 from evenq_broker.core.lite.lite_topics import lite_problem
-from evenq_broker.core.sending.sent_message import SentMessage, SentProperties
+from evenq_broker.core.sending.sent_message import BodyDigest, SentMessage, SentProperties
 from evenq_broker.core.state.frames import text_field
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
 
 __all__ = ["MessageLimits", "checked", "checked_in_block", "digest_of", "is_tag", "level_of"]
 
 MESSAGE_ID_MAX = 255
-TAG_LENGTH_MAX = 4_096
 KEYS_MAX = 128
-KEY_LENGTH_MAX = 1_024
 MESSAGE_GROUP_BYTES = 64  # the reference refuses groups of 64 bytes and more
 SYSTEM_BYTES_MAX = 256 << 10
-BORN_MS_MAX = 1 << 62
 DELAYED_MESSAGE = 1  # the kind of our timers
 FIRST_CHECK_MAX_MS = 3_600_000  # wire contract 3.7: orphaned_transaction_recovery_duration
+
+RESERVED_PROPERTIES = frozenset(
+    {
+        "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME",
+        "CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO",
+        "EXTEND_UNIQ_INFO", "INNER_MULTI_QUEUE_OFFSET", "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES",
+        "MIN_OFFSET", "MQ2_FLAG", "MSG_REGION", "MSG_TYPE", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET",
+        "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS",
+        "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
+        "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG",
+        "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "__BORNHOST", "__CRC32#",
+    }
+)  # fmt: skip
+"""Names that RocketMQ keeps for itself; its proxy refuses them as user properties, and so do clients beside it."""
 
 _NORMAL, _FIFO, _DELAY, _TRANSACTION, _LITE, _PRIORITY = 1, 2, 3, 4, 5, 6
 _TYPE_NAMES = {
@@ -53,7 +65,7 @@ _ACCEPTED = {
     MessageType.LITE: frozenset({_LITE}),
     MessageType.PRIORITY: frozenset({_PRIORITY}),
 }
-_IDENTITY, _MD5 = 1, 2
+_IDENTITY = 1
 # MD5, which all SDKs were seen to check and none sends; made at the send and here, because the broker vouches only for
 # what it has compared with the body itself (decisions 44, 46).
 DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"
@@ -104,6 +116,8 @@ def checked(message: SentMessage, topic: TopicConfig, limits: MessageLimits, *, 
         _check_tag(tag)
     if system.keys:
         _check_keys(system)
+    if message.user_properties or tag or system.keys:
+        _check_properties_size(message, limits)
     due_ms = 0
     if kind == _DELAY:
         due_ms = _due_ms(system.delivery_timestamp, now_ms, limits)
@@ -162,7 +176,7 @@ def digest_of(system: bytes) -> bytes:
 
 def _due_ms(due: SecondsAndNanos, now_ms: int, limits: MessageLimits) -> int:
     """When a delayed message is due, ms since the epoch; one in the past is delivered at once."""
-    due_ms = due.seconds * 1000 + due.nanos // 1_000_000
+    due_ms = requested_ms_of(due, "delivery_timestamp", errors.IllegalDeliveryTime)
     if due_ms - now_ms > limits.delay_max_ms:
         raise errors.IllegalDeliveryTime(
             f"the delivery time is {due_ms - now_ms} ms from now, the limit is {limits.delay_max_ms}; deliver it sooner"
@@ -184,9 +198,8 @@ def _first_check_ms(system: SentProperties, limits: MessageLimits) -> int:
 
 
 def _born_ms(born: SecondsAndNanos) -> int:
-    """Ms since the epoch; what no clock can show becomes the nearest that fits the log."""
-    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
-    return born_ms if 0 <= born_ms <= BORN_MS_MAX else 0 if born_ms < 0 else BORN_MS_MAX
+    """Ms since the epoch; a time before that is stored as 0 in the record's header, which has no sign."""
+    return max(0, requested_ms_of(born, "born_timestamp"))
 
 
 def level_of(priority: int, levels: int) -> int:
@@ -239,12 +252,27 @@ def _check_body(message: SentMessage, system: SentProperties, limits: MessageLim
         )
     digest = md5(body, usedforsecurity=False).hexdigest().upper()
     if system.HasField("body_digest") and not packed:
-        checksum = system.body_digest.checksum if system.body_digest.type == _MD5 else ""
-        if checksum and checksum.upper() != digest:
-            raise errors.MessageCorrupted(
-                f"the body's MD5 is {digest}, the message says {checksum}; it was damaged on its way"
-            )
+        _check_digest(system.body_digest, body, digest)
     return digest.encode()
+
+
+def _check_digest(sent: BodyDigest, body: bytes, md5_digest: str) -> None:
+    """SDKs write a CRC32 as a hexadecimal number with or without leading zeros. Unknown types are ignored."""
+    match sent.type:
+        case _ if not sent.checksum:
+            return
+        case 1:
+            name, own, given = "CRC32", f"{crc32(body):08X}", sent.checksum.upper().rjust(8, "0")
+        case 2:
+            name, own, given = "MD5", md5_digest, sent.checksum.upper()
+        case 3:
+            name, own, given = "SHA1", sha1(body, usedforsecurity=False).hexdigest().upper(), sent.checksum.upper()
+        case _:
+            return
+    if given != own:
+        raise errors.MessageCorrupted(
+            f"the body's {name} is {own}, the message says {sent.checksum[:64]!r}; it was damaged on its way"
+        )
 
 
 def _check_properties(message: SentMessage, limits: MessageLimits) -> None:
@@ -253,15 +281,21 @@ def _check_properties(message: SentMessage, limits: MessageLimits) -> None:
         raise errors.PropertiesTooLarge(
             f"the message has {len(properties)} user properties, the limit is {limits.properties_max}"
         )
-    size = 0
-    for key, value in properties.items():
+    for key in properties:
         if not key or not key.isprintable():
             raise errors.IllegalPropertyKey(f"the property key {key!r} is empty or holds a control character")
-        size += len(key.encode()) + len(value.encode())
+        if key in RESERVED_PROPERTIES:
+            raise errors.IllegalPropertyKey(f"the property key {key!r} is reserved by the protocol; use another name")
+
+
+def _check_properties_size(message: SentMessage, limits: MessageLimits) -> None:
+    system = message.system_properties
+    size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    size += sum(len(key.encode()) + len(value.encode()) for key, value in message.user_properties.items())
     if size > limits.properties_bytes_max:
         raise errors.PropertiesTooLarge(
-            f"the user properties take {size} bytes, the limit is {limits.properties_bytes_max}; put the rest into "
-            "the body"
+            f"tag, keys and user properties take {size} bytes, the limit is {limits.properties_bytes_max} "
+            "(properties_bytes_max); put the rest into the body"
         )
 
 
@@ -275,8 +309,6 @@ def _check_tag(tag: str) -> None:
         raise errors.IllegalMessageTag(
             f"the tag {tag!r} is blank or holds '|' or a control character; leave it out or use a word"
         )
-    if len(tag) > TAG_LENGTH_MAX:
-        raise errors.IllegalMessageTag(f"the tag has {len(tag)} characters, the limit is {TAG_LENGTH_MAX}")
 
 
 def _check_keys(system: SentProperties) -> None:
@@ -287,8 +319,6 @@ def _check_keys(system: SentProperties) -> None:
             raise errors.IllegalMessageKey(
                 f"the key {key!r} is blank or holds a control character; leave it out or use a word"
             )
-        if len(key) > KEY_LENGTH_MAX:
-            raise errors.IllegalMessageKey(f"a key has {len(key)} characters, the limit is {KEY_LENGTH_MAX}")
 
 
 def _check_type(system: SentProperties, topic: TopicConfig, limits: MessageLimits) -> int:
@@ -296,6 +326,11 @@ def _check_type(system: SentProperties, topic: TopicConfig, limits: MessageLimit
     derived = declared
     if system.HasField("delivery_timestamp"):
         derived = _DELAY
+        if system.message_group:
+            raise errors.MessageTypeConflict(
+                f"the message has the message group {system.message_group[:64]!r} and a delivery time; leave out one "
+                "of the two"
+            )
     elif system.HasField("message_group"):
         derived = _FIFO
         _check_group(system.message_group)

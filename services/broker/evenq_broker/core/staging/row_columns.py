@@ -16,7 +16,7 @@ from operator import add, sub
 from typing import Protocol, TypeVar
 
 from evenq.errors import BadRequest
-from evenq_broker.core.sending.validation import MessageLimits
+from evenq_broker.core.sending.validation import KEYS_MAX, RESERVED_PROPERTIES, MessageLimits
 from evenq_broker.core.state.frames import varint
 
 __all__ = ["ROWS_MAX", "RowBlockColumns", "Rows", "rows_of"]
@@ -26,8 +26,9 @@ ROWS_MAX = 20_000
 NAMES_BYTES_MAX, NAME_ENDS_MAX = 128 << 10, 64 << 10
 """Larger columns of names, or of their ends, are not remembered: what is takes a megabyte each at most."""
 NAMES_KEPT = 8
+BORN_MS_MAX = 253_402_300_799_999
 _NONE: Sequence[int] = ()
-_KEYS_MAX, _KEY_BYTES_MAX = 128, 1_024
+_KEY_BYTES_MAX = 1_024  # of a key whose head is made in advance
 _KEY_HEADS = [b"\x12" + varint(size) for size in range(_KEY_BYTES_MAX + 1)]
 T = TypeVar("T")
 
@@ -126,27 +127,30 @@ def rows_of(block: RowBlockColumns, limits: MessageLimits) -> Rows:
     keeps = len(columns[0]) <= NAMES_BYTES_MAX and len(columns[1]) <= NAME_ENDS_MAX
     names = (_names if keeps else _names.__wrapped__)(*columns)
     values = _texts("property_values", block.property_values, block.property_value_ends, len(names.names))
+    tags = _texts("tags", block.tags, block.tag_ends, count, may_miss=True)
+    if not 0 <= block.born_ms <= BORN_MS_MAX:
+        raise BadRequest(f"born_ms is {block.born_ms}; give ms since the epoch, at most {BORN_MS_MAX} (year 9999)")
     plain = (
         _plain(block.keys)
         and b" " not in block.keys
         and _within(keys, 1, _KEY_BYTES_MAX)
-        and (isinstance(key_ends, range) or _most(key_ends) <= _KEYS_MAX)
+        and (isinstance(key_ends, range) or _most(key_ends) <= KEYS_MAX)
         and names.plain
         and names.low >= 1
         and names.high <= limits.properties_bytes_max
         and block.property_values.isascii()
-        and _small(names, values, limits)
+        and _small(names, values, keys, key_ends, tags, limits)
     )
     return Rows(
         count=count,
         bodies=_texts("bodies", block.bodies, block.body_ends, count),
-        tags=_texts("tags", block.tags, block.tag_ends, count, may_miss=True),
+        tags=tags,
         groups=_texts("message_groups", block.message_groups, block.message_group_ends, count, may_miss=True),
         due_ms=_numbers("delivery_ms", block.delivery_ms, "q", count),
         priorities=_numbers("priorities", block.priorities, "i", count),
         queue_ids=_numbers("queue_ids", block.queue_ids, "i", count),
         first_row=block.first_row,
-        born_ms=max(0, block.born_ms),
+        born_ms=block.born_ms,
         plain_texts=plain,
         key_fields=_key_fields(keys, key_ends) if plain and keys else [],
         property_fields=_property_fields(names, values) if plain and values else [],
@@ -234,15 +238,21 @@ def _names(data: bytes, ends: bytes, rows: bytes, count: int) -> _Names:
     if each and not rest and row_ends == tuple(range(each, len(names) + 1, each)) and names == names[:each] * count:
         columns = names[:each]
     sizes = [len(name) for name in names] or [1]
-    return _Names(names, row_ends, columns, _plain(data), min(sizes), max(sizes), _most(row_ends))
+    plain = _plain(data) and RESERVED_PROPERTIES.isdisjoint(name.decode(errors="replace") for name in names)
+    return _Names(names, row_ends, columns, plain, min(sizes), max(sizes), _most(row_ends))
 
 
-def _small(names: _Names, values: Sequence[bytes], limits: MessageLimits) -> bool:
+def _small(
+    names: _Names, values: list[bytes], keys: list[bytes], key_ends: Sequence[int], tags: list[bytes],
+    limits: MessageLimits,
+) -> bool:  # fmt: skip
     """True if no row can be over the limits; false: each is looked at."""
-    if not values:
-        return True
-    size = names.high + max(map(len, values))
-    return names.most <= limits.properties_max and names.most * size <= limits.properties_bytes_max
+    size = names.most * (names.high + _longest(values)) + _most(key_ends) * _longest(keys) + _longest(tags)
+    return names.most <= limits.properties_max and size <= limits.properties_bytes_max
+
+
+def _longest(texts: list[bytes]) -> int:
+    return max(map(len, texts), default=0)
 
 
 def _property_fields(names: _Names, values: list[bytes]) -> list[bytes]:

@@ -35,7 +35,7 @@ class DeadLetterMover:
     def __init__(self, runtime: Runtime, catalog: Catalog, ledger: Ledger, *, long_polls: LongPolls) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
         self._long_polls = long_polls
-        self._waiting: dict[tuple[int, int, int, int], QueueProgress] = {}
+        self._waiting: dict[tuple[int, int, int, int], tuple[QueueProgress, Reason]] = {}
         self._running = False
 
     def over(self, queue: QueueProgress, offset: int, entry: Pending) -> int:
@@ -55,14 +55,14 @@ class DeadLetterMover:
             return self._runtime.now_ms() + pause_ms
         return 0
 
-    def add(self, queue: QueueProgress, offset: int, entry: Pending) -> None:
+    def add(self, queue: QueueProgress, offset: int, entry: Pending, reason: Reason = Reason.ATTEMPTS) -> None:
         """Move the message to the dead letters soon; handles of its last delivery change nothing any more."""
         position = (queue.group_id, queue.topic_id, queue.queue_id, offset)
         if position in self._waiting:
             return
         # A late ack would else be answered OK for a message that becomes a dead letter all the same.
         entry.number += 1
-        self._waiting[position] = queue
+        self._waiting[position] = queue, reason
         if not self._running:
             self._running = True
             self._runtime.spawn(self._work(), name="dead letters")
@@ -90,7 +90,7 @@ class DeadLetterMover:
             self._running = False
 
     async def _move(self, position: tuple[int, int, int, int]) -> None:
-        queue = self._waiting[position]
+        queue, reason = self._waiting[position]
         group, topic, offset = (
             self._catalog.groups.by_id(position[0]),
             self._catalog.topics.by_id(position[1]),
@@ -100,8 +100,9 @@ class DeadLetterMover:
             known = self._ledger.progress.queue(*position[:3]) is queue and offset in queue.pending
             if group is not None and topic is not None and known:
                 await to_dead_letters(
-                    self._runtime, self._catalog, self._ledger, group, topic, queue, offset, long_polls=self._long_polls
-                )
+                    self._runtime, self._catalog, self._ledger, group, topic, queue, offset, reason,
+                    long_polls=self._long_polls,
+                )  # fmt: skip
         except Error as error:
             self._try_again(queue, offset)
             log.warning(

@@ -33,6 +33,7 @@ class ReceiveWish:
         "behind",
         "client_id",
         "deadline_ms",
+        "frame_bytes_max",
         "group",
         "invisible_ms",
         "message_filter",
@@ -53,6 +54,8 @@ class ReceiveWish:
         """Queues that may hold more than was looked at: behind the look-ahead of a filter, or read by another."""
         self.client_id = client_id
         self.deadline_ms = 0
+        self.frame_bytes_max = 0
+        """Largest encoded message that the client's SDK receives, bytes; 0 = no limit."""
         self.invisible_ms = None if client_id else invisible_ms
         self.queues: Sequence[int] | None = None
         """Of lite topics: only these are looked at."""

@@ -13,6 +13,7 @@ from itertools import count as count_up
 from evenq.errors import GroupNotFound, StoreCorrupted, TopicNotFound
 from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.store import ReadResult, StoredMessage
+from evenq_broker.core.dead_letters.letter import Reason
 from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.delivery.message_groups import admit, rebuild
 from evenq_broker.core.delivery.progress import READY, QueueProgress
@@ -71,16 +72,18 @@ class MessageTaker:
         invisible_ms: int,
         client_id: str,
         until_ms: int = 0,
+        frame_bytes_max: int = 0,
     ) -> Batch | None:
         """Up to `count` messages, delivered to `client_id` (empty: they do not depend on a client) for `invisible_ms`.
         None: nothing. What a filter leaves out is passed over in turns with everybody else; messages behind it are
-        looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least.
+        looked for until `until_ms` (of `Broker.now_ms`), and for `TURNS_MIN` turns at least. A message that takes more
+        than `frame_bytes_max` (0 = no limit) becomes a dead letter: its client would ask for it for ever.
 
         With copies, who has time until `until_ms` takes messages that are not committed yet, and gets them once the
         record of their delivery is, which lies behind them in the log; if it is not by then, they go back.
         """
         wish = ReceiveWish(group, topic, message_filter, client_id, invisible_ms)
-        wish.queues = queues
+        wish.queues, wish.frame_bytes_max = queues, frame_bytes_max
         wish.ahead = (
             self._runtime.leadership.attach is not None and queues is None and until_ms > self._runtime.now_ms()
         )
@@ -443,6 +446,12 @@ class MessageTaker:
             queue.group_id, queue.topic_id, queue.queue_id, offsets, number, wish.deadline_ms
         )
         frames, size = delivery_frames(messages, handles, 1, wish.invisible_ms)
+        if wish.frame_bytes_max and max(map(len, frames), default=0) > wish.frame_bytes_max:
+            frames = [
+                frame
+                for offset, frame in zip(offsets, frames, strict=True)
+                if not self._is_too_large(queue, offset, frame, wish)
+            ]
         batch.frames += frames
         batch.payload_bytes += size
         batch.held += [(queue, offset, number) for offset in offsets]
@@ -461,8 +470,23 @@ class MessageTaker:
             queue.group_id, queue.topic_id, queue.queue_id, message.queue_offset, number, wish.deadline_ms
         )
         frame, size = delivery_frame(message, handle, attempt, wish.invisible_ms)
+        if self._is_too_large(queue, message.queue_offset, frame, wish):
+            return
         batch.frames.append(frame)
         batch.payload_bytes += size
+
+    def _is_too_large(self, queue: QueueProgress, offset: int, frame: bytes, wish: ReceiveWish) -> bool:
+        """True if the client's SDK cannot receive the message; then it is on its way to the dead letters."""
+        if not wish.frame_bytes_max or len(frame) <= wish.frame_bytes_max:
+            return False
+        self._dead_letter_mover.add(queue, offset, queue.pending[offset], Reason.TOO_LARGE)
+        wish.behind.append(queue)  # what lies behind it was not looked for
+        log.warning(
+            "group %s: the message at offset %d of topic %s, queue %d takes %d bytes, the SDK of its client receives "
+            "at most %d: it becomes a dead letter; lower body_bytes_max, or read it with another SDK",
+            wish.group.name, offset, wish.topic.name, queue.queue_id, len(frame), wish.frame_bytes_max,
+        )  # fmt: skip
+        return True
 
     def _wake_next(self, wish: ReceiveWish, queue_id: int) -> None:
         # The batch is full, so there may be more: let the next waiting poll of the group look.

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from evenq.errors import BadRequest, ConnectionFailed, Error, GroupNotFound, PreconditionFailed
 from evenq.model import GroupConfig, TopicConfig
 from evenq.serving.rpc import Rpc, RpcContext
-from evenq.wire.convert import duration_ms_of, ms_of, set_duration_ms, set_ms
+from evenq.wire.convert import duration_ms_of, requested_ms_of, set_duration_ms, set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
 from evenq_broker.core.delivery.progress import QueueProgress
@@ -337,7 +337,7 @@ class _GroupAdmin:
             group=request.group.name,
             topic=request.topic.name,
             to=evenq_pb2.TIMESTAMP,
-            value=max(0, ms_of(request.reset_timestamp)),
+            value=max(0, requested_ms_of(request.reset_timestamp, "reset_timestamp")),
         )
         failed = [
             move

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from evenq.errors import BadRequest, Forbidden, GroupNotFound, MessageNotFound, NotFound, NotImplementedYet
 from evenq.serving.rpc import Action, Rpc, RpcContext
-from evenq.wire.convert import ms_of
+from evenq.wire.convert import requested_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2 as evenq_pb2
 from evenq_broker.core.groups.membership import GroupTables
@@ -85,8 +85,8 @@ class _MessageAdmin:
             topic=request.topic.name,
             message_id=request.message_id,
             key=request.message_key,
-            begin_ms=max(0, ms_of(request.begin_timestamp)) if request.HasField("begin_timestamp") else 0,
-            end_ms=max(0, ms_of(request.end_timestamp)) if request.HasField("end_timestamp") else 0,
+            begin_ms=max(0, requested_ms_of(request.begin_timestamp, "begin_timestamp")),
+            end_ms=max(0, requested_ms_of(request.end_timestamp, "end_timestamp")),
             count_max=skipped + size,
         )
         if request.HasField("queue_id"):

@@ -16,7 +16,7 @@ from evenq.errors import (
 from evenq.model import GroupConfig, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.store import ReadResult
-from evenq.wire.convert import duration_ms_of, ms_of
+from evenq.wire.convert import duration_ms_of, requested_ms_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.delivery.filters import TURNS_MIN, MessageFilter
 from evenq_broker.core.state.frames import delivered, extra_fields, field, varint_field
@@ -187,7 +187,9 @@ class PullHandler:
             case definition_pb2.TIMESTAMP:
                 if not request.HasField("timestamp"):
                     raise BadRequest("the policy TIMESTAMP needs a timestamp; give one")
-                offset = await self._ledger.store.offset_at(topic.topic_id, queue_id, ms_of(request.timestamp))
+                offset = await self._ledger.store.offset_at(
+                    topic.topic_id, queue_id, requested_ms_of(request.timestamp, "timestamp")
+                )
             case unknown:
                 raise BadRequest(f"the policy {unknown} is unknown; ask for BEGINNING, END or TIMESTAMP")
         return OK_STATUS + varint_field(2, offset)

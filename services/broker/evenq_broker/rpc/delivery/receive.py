@@ -43,6 +43,8 @@ from evenq_broker.runtime import Runtime
 
 __all__ = ["ReceiveHandler"]
 
+_FRAME_BYTES_MAX = {"HTTP": 4 << 20, "DOTNET": 4 << 20, "RUST": 4 << 20}
+"""By `x-mq-language` (HTTP is Node.js): what its gRPC library receives by default (wire contract 2.5)."""
 _PUSH = 2  # ClientType.PUSH_CONSUMER
 _SIMPLE = 3
 _PIECE_BYTES = 128 << 10
@@ -259,6 +261,7 @@ class ReceiveHandler:
                 invisible_ms=receive.invisible_ms,
                 client_id=receive.client_id if receive.auto_renew else "",
                 until_ms=receive.poll_until_ms,
+                frame_bytes_max=_FRAME_BYTES_MAX.get(context.language, 0),
             )
             if batch is not None:
                 return batch

@@ -28,7 +28,7 @@ from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
 
 LIMITS = MessageLimits(
-    body_bytes_max=300, properties_max=3, properties_bytes_max=40, delay_max_ms=1_000, store_host="10.0.0.1:8081"
+    body_bytes_max=300, properties_max=3, properties_bytes_max=120, delay_max_ms=1_000, store_host="10.0.0.1:8081"
 )
 TOPIC = TopicConfig(name="t", topic_id=7, write_queues=8, read_queues=8, message_type=MessageType.NORMAL)
 BROKER = "a"

@@ -118,15 +118,20 @@ def test_no_request_and_one_of_two_topics_are_left_to_the_full_path() -> None:
 
 
 def test_the_limits_are_those_of_the_full_path() -> None:
-    limits = MessageLimits(body_bytes_max=10, properties_max=1, properties_bytes_max=4, delay_max_ms=1)
+    limits = MessageLimits(body_bytes_max=10, properties_max=1, properties_bytes_max=30, delay_max_ms=1)
     reader = PlainSends(limits)
     assert reader.read(request(b"x" * 10).SerializeToString()) is not None
     assert reader.read(request(b"x" * 11).SerializeToString()) is None
     asked = request()
     asked.messages[0].user_properties["k"] = "abc"
     assert reader.read(asked.SerializeToString()) is not None
-    asked.messages[0].user_properties["k"] = "abcd"
+    asked.messages[0].user_properties["k"] = "a" * 30
     assert reader.read(asked.SerializeToString()) is None
+    asked.messages[0].user_properties["k"] = "a" * 10
+    asked.messages[0].system_properties.keys.append("b" * 20)
+    assert reader.read(asked.SerializeToString()) is None
+    del asked.messages[0].system_properties.keys[:]
+    assert reader.read(asked.SerializeToString()) is not None
     asked.messages[0].user_properties["k"] = "a"
     asked.messages[0].user_properties["l"] = "a"
     assert reader.read(asked.SerializeToString()) is None

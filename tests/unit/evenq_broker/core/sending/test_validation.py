@@ -53,7 +53,7 @@ def test_what_only_a_delivery_may_say_is_taken_out() -> None:
     sent.dead_letter_queue.topic = "x"
     sent.invisible_duration.seconds = 9
     sent.body_digest.type = definition_pb2.CRC32
-    sent.body_digest.checksum = "12"
+    sent.body_digest.checksum = f"{zlib.crc32(b'body'):x}"
     set_ms(sent.store_timestamp, 5)
     _, system, _ = stored(made)
     for name in ("receipt_handle", "delivery_attempt", "dead_letter_queue", "invisible_duration", "store_timestamp"):
@@ -61,6 +61,77 @@ def test_what_only_a_delivery_may_say_is_taken_out() -> None:
     assert system.store_host == "h:1"
     assert system.body_digest.type == definition_pb2.MD5
     assert len(system.body_digest.checksum) == 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "checksum"),
+    [
+        (definition_pb2.CRC32, f"{zlib.crc32(b'body'):X}"),
+        (definition_pb2.CRC32, f"{zlib.crc32(b'body'):08x}"),
+        (definition_pb2.MD5, hashlib.md5(b"body").hexdigest()),
+        (definition_pb2.SHA1, hashlib.sha1(b"body").hexdigest()),
+    ],
+)
+def test_every_kind_of_digest_is_compared_with_the_body(kind: Any, checksum: str) -> None:
+    made = message()
+    made.system_properties.body_digest.type, made.system_properties.body_digest.checksum = kind, checksum
+    stored(made)
+    damaged = message(b"bodY")
+    damaged.system_properties.body_digest.type, damaged.system_properties.body_digest.checksum = kind, checksum
+    with pytest.raises(errors.MessageCorrupted, match="damaged on its way"):
+        stored(damaged)
+
+
+@pytest.mark.parametrize("nanos", [-1, 1_000_000_000])
+@pytest.mark.parametrize("field", ["born_timestamp", "delivery_timestamp"])
+def test_a_time_that_protobuf_does_not_allow_is_refused(field: str, nanos: int) -> None:
+    made = message()
+    getattr(made.system_properties, field).nanos = nanos
+    with pytest.raises(errors.BadRequest, match=f"{field} has 0 seconds and {nanos} nanoseconds"):
+        stored(made)
+    for seconds in (253_402_300_800, -62_135_596_801, (1 << 63) - 1):
+        made = message()
+        getattr(made.system_properties, field).seconds = seconds
+        with pytest.raises(errors.BadRequest, match=f"{field} has {seconds} seconds"):
+            stored(made)
+
+
+def test_a_message_group_and_a_delivery_time_exclude_each_other() -> None:
+    made = message()
+    made.system_properties.message_group = "lane"
+    set_ms(made.system_properties.delivery_timestamp, 2_000)
+    with pytest.raises(errors.MessageTypeConflict, match="'lane' and a delivery time"):
+        stored(made)
+
+
+@pytest.mark.parametrize("name", ["KEYS", "UNIQ_KEY", "__CRC32#"])
+def test_names_of_the_protocol_are_no_property_keys(name: str) -> None:
+    made = message()
+    made.user_properties[name] = "x"
+    with pytest.raises(errors.IllegalPropertyKey, match="is reserved by the protocol"):
+        stored(made)
+
+
+def test_tag_keys_and_properties_share_one_limit() -> None:
+    made = message()
+    made.user_properties["k"] = "1234"
+    made.system_properties.tag = "12345"
+    made.system_properties.keys.extend(["12345", "12345"])
+    stored(made)
+    made = message()
+    made.user_properties["k"] = "1234"
+    made.system_properties.tag = "12345"
+    made.system_properties.keys.extend(["12345", "123456"])
+    with pytest.raises(errors.PropertiesTooLarge, match="take 21 bytes, the limit is 20"):
+        stored(made)
+    for text in ("tag", "keys"):
+        made = message()
+        if text == "tag":
+            made.system_properties.tag = "x" * 21
+        else:
+            made.system_properties.keys.append("x" * 21)
+        with pytest.raises(errors.PropertiesTooLarge):
+            stored(made)
 
 
 def test_a_message_group_decides_the_queue_and_the_type() -> None:

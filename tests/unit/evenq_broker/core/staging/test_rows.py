@@ -11,7 +11,7 @@ from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.staging import rows as staged_rows
 from evenq_broker.core.staging.rows import Passed, build, messages_of, rows_of, token_and_sequence
 
-from evenq.errors import BadRequest, IllegalMessageKey, PropertiesTooLarge, StoreCorrupted
+from evenq.errors import BadRequest, IllegalMessageKey, IllegalPropertyKey, PropertiesTooLarge, StoreCorrupted
 from evenq.model import MessageType, TopicConfig
 from evenq.store import Append, StoredTimer
 from evenq.wire.convert import set_ms
@@ -115,9 +115,10 @@ def test_rows_with_a_queue_of_their_own_go_there_and_into_one_that_is_when_it_is
 @pytest.mark.parametrize(
     ("rows", "error", "says"),
     [
-        (block(["a"], keys=[["k" * 1_025]]), IllegalMessageKey, "row 0: a key has 1025"),
+        (block(["a"], keys=[["k" * 201]]), PropertiesTooLarge, "row 0: tag, keys and user properties take 201"),
+        (block(["a"], properties=[{"KEYS": "v"}]), IllegalPropertyKey, "row 0: the property key 'KEYS' is reserved"),
         (block(["a", "b"], keys=[[], [" "]], first_row=5), IllegalMessageKey, "row 6: the key ' '"),
-        (block(["a"], properties=[{"p": "v" * 500}]), PropertiesTooLarge, "row 0: the user properties take"),
+        (block(["a"], properties=[{"p": "v" * 500}]), PropertiesTooLarge, "row 0: tag, keys and user properties take"),
         (block(["a"], properties=[{str(at): "" for at in range(5)}]), PropertiesTooLarge, "has 5 user properties"),
         (block(["x" * 10_001]), BadRequest, "row 0: the message body has 10001 bytes"),
         (block(["a"], priorities=[3]), BadRequest, "row 0: topic t takes MIXED messages, this one is PRIORITY"),

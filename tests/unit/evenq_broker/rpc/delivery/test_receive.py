@@ -68,6 +68,41 @@ def test_batches_are_cut_at_the_settings_number_and_bytes(run: Run) -> None:
     run(story)
 
 
+@pytest.mark.parametrize("language", ["HTTP", "DOTNET", "RUST"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_message_that_the_clients_sdk_cannot_receive_becomes_a_dead_letter_and_the_rest_goes_on(
+    run: Run, ordered: bool, language: str
+) -> None:
+    """Wire contract 2.5: gRPC libraries of Node.js, C# and Rust refuse 4 MiB and more, and ask again for ever."""
+
+    async def story(stage: Any) -> None:
+        await filled(stage, 0)
+        await stage.during(stage.brokers[0].catalog.create_group("g", ordered=ordered, start_from=StartFrom.FIRST))
+        for number, size in enumerate((10, 4 << 20, 20)):
+            send = service_pb2.SendMessageRequest()
+            message = send.messages.add(body=b"x" * size)
+            message.topic.name, message.system_properties.message_id = "t", f"id{number}"
+            await stage.ask("SendMessage", send, service_pb2.SendMessageResponse)
+        bodies: list[int] = []
+        while len(bodies) < 2:  # an ordered group gives the next one when the one before it is acknowledged
+            frames = await receive(stage, request(poll_ms=10_000), language=language)
+            got = [frame.message for frame in frames if frame.HasField("message")]
+            assert got, frames
+            bodies += [len(one.body) for one in got]
+            ack = service_pb2.AckMessageRequest()
+            ack.group.name, ack.topic.name = "g", "t"
+            for one in got:
+                ack.entries.add(message_id="id", receipt_handle=one.system_properties.receipt_handle)
+            await stage.ask("AckMessage", ack, service_pb2.AckMessageResponse)
+        assert bodies == [10, 20]
+        letters = request()
+        letters.message_queue.topic.name = "%DLQ%g"
+        found = [frame.message for frame in await receive(stage, letters) if frame.HasField("message")]
+        assert [(len(one.body), one.user_properties["DLQ_REASON"]) for one in found] == [(4 << 20, "too-large")]
+
+    run(story)
+
+
 def test_a_poll_that_names_no_time_has_the_default(run: Run) -> None:
     """Five seconds: an idle push consumer of most SDKs waits for its poll before it ends."""
 
