@@ -106,6 +106,7 @@ class World:
         responses: dict[str, Any] = {
             ADMIN + "CreateTopic": admin_pb2.CreateTopicResponse,
             ADMIN + "CreateGroup": admin_pb2.CreateGroupResponse,
+            ADMIN + "DeleteGroup": admin_pb2.DeleteGroupResponse,
             ADMIN + "ScaleTopic": admin_pb2.ScaleTopicResponse,
             ADMIN + "PermitTopic": admin_pb2.PermitTopicResponse,
             ADMIN + "DrainBroker": admin_pb2.DrainBrokerResponse,

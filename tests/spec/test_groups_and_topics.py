@@ -14,6 +14,7 @@ from evenq.errors import Error
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 
+ADMIN = "/evenq.v1.Admin/"
 V2 = "/apache.rocketmq.v2.MessagingService/"
 
 
@@ -252,5 +253,39 @@ def test_tq_4_a_topics_queues_on_several_brokers_are_independent_and_as_many_as_
         world.cut("b")
         assert await world.publish("still", queue=0, broker="a") == 1
         await world.until(lambda: "still" in world.saw())
+
+    play(story)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_rd_2_a_group_that_was_deleted_and_made_again_gets_no_retries_of_the_one_before(play, settled):
+    """RD-2: the retry topic is the group's, so it ends with it, and with it what still waits for its delay."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t")
+        failed = set()
+
+        async def fail_first(messages):
+            for message in messages:
+                if message.body not in failed:
+                    failed.add(message.body)
+                    raise ValueError(message.body)
+
+        consumer = await world.push(listener=fail_first, start_from="LAST")
+        await world.ready(consumer)
+        await world.publish("old")
+        await world.until(lambda: world.saw() == (["old"] * 2 if settled else ["old"]))
+        await world.until(lambda: world.calls("SendBack") == 1)
+        await world.during(consumer.close(), step_ms=50)
+        world.clients.remove(consumer)
+        await world.call(ADMIN + "DeleteGroup", admin_pb2.DeleteGroupRequest(group="g"))
+        assert not world.has("%RETRY%g")
+        world.seen.clear()
+        await world.ready(await world.push("again", start_from="LAST"))
+        await world.clock.advance(60_000)
+        await world.publish("new")
+        await world.until(lambda: "new" in world.saw())
+        assert world.saw() == ["new"]
 
     play(story)

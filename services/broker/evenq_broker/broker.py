@@ -120,6 +120,8 @@ class Broker:
         catalog.on_topic_gone(lambda topic: self.long_polls.wake_topic(topic.topic_id))
         catalog.on_group_gone(lambda group: stats.forget_group(group.group_id))
         catalog.on_group_gone(lambda group: self.membership.locks.forget_group(group.name))
+        catalog.on_group_gone(lambda group: self.sessions.fences.forget_group(group.name))
+        catalog.on_group_gone(lambda group: self.lite.subscriptions.end_group(group.name))
         catalog.on_group_changed(self.sessions.settings_changed)
         if self.rebalancer is not None:
             self.rebalancer.on_decision = self.sessions.assignment_changed

@@ -59,6 +59,11 @@ class Fences:
         if fence is not None and (fence.client_id != client_id or fence.offset == offset):
             del self._fences[group, queue]
 
+    def forget_group(self, group: str) -> None:
+        """The group was deleted: one of the same name is another one."""
+        for key in [key for key in self._fences if key[0] == group]:
+            del self._fences[key]
+
     def of(self, group: str, client_id: str) -> list[MessageQueue]:
         """Queues on which this member has yet to begin again: it may have missed the news."""
         return sorted(

@@ -187,6 +187,11 @@ class LiteSubscriptions:
         for who in list(self._of_client.get(client_id, ())):
             self._drop(who)
 
+    def end_group(self, group: str) -> None:
+        """The group was deleted: what its clients wanted is not what those of another one of the same name want."""
+        for who in [who for who in self._sets if who.group == group]:
+            self._drop(who)
+
     def end_parent(self, parent: str) -> list[tuple[Subscriber, list[str]]]:
         """The parent topic was deleted; whose sets ended, and what was in them."""
         ended = [(who, list(known.names)) for who, known in self._sets.items() if who.parent == parent]

@@ -22,7 +22,7 @@ from evenq.model import (
     StartFrom,
     TopicConfig,
 )
-from evenq.model.names import RESERVED_TOPICS, group_problem, is_system_topic, topic_problem
+from evenq.model.names import RESERVED_TOPICS, RETRY_PREFIX, group_problem, is_system_topic, topic_problem
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 from evenq_broker.core.cluster.routes import RouteTable
 from evenq_broker.core.state.name_table import NameTable
@@ -279,22 +279,35 @@ class Catalog:
                 self.changes.facts_changed(group=name)
                 for listener in self._group_changed:
                     listener(group)
-            await self._ledger.journal.record(GroupPut(group))
+            # Left where an older version deleted a group, or where the broker was away then.
+            left = self._retries_removed(name) if old is None else []
+            await self._ledger.journal.record(*left, GroupPut(group))
         else:
             await self._ledger.journal.settled()
         return group
 
     async def delete_group(self, name: str) -> None:
-        """Forget a group HERE, with its progress; durable when it returns. Unknown: nothing."""
+        """Forget a group HERE, with its progress and its retry topic; durable when it returns. Unknown: nothing."""
+        ops: list[Op] = self._retries_removed(name)
         group = self.groups.get(name)
-        if group is None:
-            await self._ledger.journal.settled()
-            return
-        self._forget_group(group.group_id)
-        self.changes.facts_changed(group=name)
-        await self._ledger.journal.record(GroupRemoved(group.group_id))
+        if group is not None:
+            self._forget_group(group.group_id)
+            self.changes.facts_changed(group=name)
+            ops.append(GroupRemoved(group.group_id))
+        await (self._ledger.journal.record(*ops) if ops else self._ledger.journal.settled())
 
     # ------------------------------------------------------------------------------------------------ inside
+
+    def _retries_removed(self, group: str) -> list[Op]:
+        # A group of the same name is another group: what this one gave back would come to it again.
+        topic = self.topics.get(RETRY_PREFIX + group)
+        if topic is None:
+            return []
+        self.uids.end(topic.uid)
+        self.made_ms.pop(topic.name, None)
+        self._forget_topic(topic.topic_id)
+        self.changes.facts_changed(topic=topic.name)
+        return [TopicRemoved(topic.topic_id)]
 
     def _forget_topic(self, topic_id: int) -> None:
         topic = self.topics.by_id(topic_id)

@@ -32,6 +32,15 @@ def test_another_member_that_reads_the_queue_has_begun_by_itself() -> None:
     assert len(fences) == 0
 
 
+def test_fences_end_with_their_group() -> None:
+    fences = Fences()
+    fences.put("g", QUEUE, "one", 10, now_ms=0)
+    fences.put("other", QUEUE, "one", 10, now_ms=0)
+    fences.forget_group("g")
+    assert not fences.ignores("g", QUEUE, "one", now_ms=1)
+    assert fences.ignores("other", QUEUE, "one", now_ms=1)
+
+
 def test_a_fence_ends_by_time_and_an_old_one_is_thrown_out() -> None:
     fences = Fences()
     old = fences.put("g", QUEUE, "one", 10, now_ms=0)

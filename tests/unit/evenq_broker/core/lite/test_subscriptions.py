@@ -93,6 +93,16 @@ def test_with_their_parent_sets_end_and_those_of_others_stay() -> None:
     table.check()
 
 
+def test_sets_end_with_their_group() -> None:
+    table = made()
+    other_group = ME._replace(group="another")
+    for who in (ME, other_group):
+        table.sync(who, LiteSubscribeAction.PARTIAL_ADD, ["x"], 0)
+    table.end_group(ME.group)
+    assert table.sets() == [(other_group, 1)]
+    table.check()
+
+
 def test_over_a_limit_nothing_changes() -> None:
     table = made(all_max=4)
     table.sync(ME, LiteSubscribeAction.PARTIAL_ADD, ["x", "y", "z"], 0)

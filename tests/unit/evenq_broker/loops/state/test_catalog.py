@@ -94,3 +94,20 @@ def test_a_deleted_group_takes_progress_counters_and_locks_along(run: Run) -> No
         assert again.group_id != group.group_id
 
     run(story)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_group_takes_its_retry_topic_with_it_and_never_gets_one_that_was_left(run: Run, left: bool) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        names = [f"{prefix}g" for prefix in ("%RETRY%", "%DLQ%")]
+        if not left:
+            await stage.during(broker.catalog.create_group("g"))
+        for name in names:
+            await stage.during(broker.catalog.create_topic(name, queues=1, system=True))
+        if not left:
+            await stage.during(broker.catalog.delete_group("g"))
+        await stage.during(broker.catalog.create_group("g"))
+        assert [broker.catalog.topics.get(name) is not None for name in names] == [False, True]
+
+    run(story)
