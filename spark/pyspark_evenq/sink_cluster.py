@@ -17,16 +17,17 @@ from evenq.model.queue import MessageQueue
 from evenq.wire.addresses import address_for
 from pyspark_evenq import connection
 from pyspark_evenq.cluster import persist
+from pyspark_evenq.sink_options import OnDecidedBatch
 from pyspark_evenq.topic_routes import CALL_MS, first_answer, query_route
 
-__all__ = ["Brokers", "Winner", "abandon", "coordinator_of", "decide", "route_of", "stage"]
+__all__ = ["Beginning", "Brokers", "Winner", "abandon", "coordinator_of", "decide", "route_of", "stage"]
 
 STAGE_MS = 20_000
 DECIDE_MS = 40_000
 """The coordinator waits up to 20 s for brokers that publish."""
 _SERVICE = "/evenq.v1.Staging/"
-_coordinators: dict[tuple[int, str], str] = {}
-"""By process and query: what needs not be asked for each task."""
+_coordinators: dict[tuple[int, str, str, OnDecidedBatch], str] = {}
+"""By process and query, and as what the query's brokers were told of it: what needs not be asked for each task."""
 COORDINATORS_MAX = 1_000
 
 
@@ -37,6 +38,23 @@ class Brokers:
     queues: tuple[MessageQueue, ...]
     addresses: Mapping[str, str]
     """By name of the broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """A batch that a task begins to write."""
+
+    query_id: str
+    batch_id: int
+    topic: str
+    fixed_topic: bool
+    """Whether the query writes to this topic alone; else its rows name topics."""
+    on_decided: OnDecidedBatch = OnDecidedBatch.FAIL
+
+    @property
+    def key(self) -> tuple[int, str, str, OnDecidedBatch]:
+        """Of `_coordinators`."""
+        return os.getpid(), self.query_id, self.topic if self.fixed_topic else "", self.on_decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +81,31 @@ def _writable(endpoints: Sequence[str], topic: str) -> Brokers:
 # -- who decides ------------------------------------------------------------------------------------------------------
 
 
-def coordinator_of(
-    addresses: Mapping[str, str], query_id: str, batch_id: int, topics: Sequence[str], *, timeout_ms: int
-) -> tuple[str, bool]:
-    """The broker that decides the query's batches, and whether it decided this one (or a later one) before.
+def coordinator_of(addresses: Mapping[str, str], beginning: Beginning, *, timeout_ms: int) -> tuple[str, bool]:
+    """The broker that decides the query's batches, and whether it decided this one before. Raises PreconditionFailed
+    for the batch of an older or copied checkpoint, Forbidden for another user's query.
 
     The first batch of a query chooses it, by a hash, and tells all brokers of its topics, so that each of them that is
     there later knows it, however their list changes. A query does not begin while one of them does not answer.
     """
-    known = _coordinators.get((os.getpid(), query_id))
+    query_id, key = beginning.query_id, beginning.key
+    known = _coordinators.get(key)
     if known is None:
         known = persist(
-            f"the coordinator of query {query_id}",
-            lambda: _chosen(addresses, query_id, batch_id, topics),
-            timeout_ms=timeout_ms,
+            f"the coordinator of query {query_id}", lambda: _chosen(addresses, beginning), timeout_ms=timeout_ms
         )
         while len(_coordinators) >= COORDINATORS_MAX:
             del _coordinators[next(iter(_coordinators))]
-        _coordinators[os.getpid(), query_id] = known
+        _coordinators[key] = known
     at = address_of(addresses, known)
     try:
         response = persist(
             f"broker {known}, which decides for query {query_id},",
-            lambda: _begin(at, query_id, batch_id, topics, known),
+            lambda: _begin(at, beginning, known),
             timeout_ms=timeout_ms,
         )
     except errors.Error:
-        _coordinators.pop((os.getpid(), query_id), None)  # it may be forgotten by now
+        _coordinators.pop(key, None)  # it may be forgotten by now
         raise
     return known, response.decided
 
@@ -102,31 +118,31 @@ def address_of(addresses: Mapping[str, str], broker_name: str) -> str:
     )
 
 
-def _chosen(addresses: Mapping[str, str], query_id: str, batch_id: int, topics: Sequence[str]) -> str:
+def _chosen(addresses: Mapping[str, str], beginning: Beginning) -> str:
     answers: dict[str, str] = {}
     silent: errors.Error | None = None
     for name, address in addresses.items():
         try:
-            answers[name] = _begin(address, query_id, batch_id, topics, "").coordinator
+            answers[name] = _begin(address, beginning, "").coordinator
         except (errors.ConnectionFailed, errors.RequestTimeout) as error:
             silent = error
     known = sorted(set(filter(None, answers.values())))
     if not known and silent is not None:
         raise silent  # it may be the one that knows
-    chosen = known[0] if known else _hashed(addresses, query_id)
+    chosen = known[0] if known else _hashed(addresses, beginning.query_id)
     # The chosen one hears of it first: no other broker may name a coordinator that does not know it is one.
     for name in sorted(addresses, key=lambda name: name != chosen):
         if answers.get(name):
             continue
         try:
-            coordinator = _begin(addresses[name], query_id, batch_id, topics, chosen).coordinator
+            coordinator = _begin(addresses[name], beginning, chosen).coordinator
         except (errors.ConnectionFailed, errors.RequestTimeout):
             if not known:
                 raise
             continue
         # The smaller name wins for both tasks, so that they agree without a word to each other.
         if coordinator != chosen and coordinator < chosen:
-            return _chosen(addresses, query_id, batch_id, topics)  # another task chose at the same moment
+            return _chosen(addresses, beginning)  # another task chose at the same moment
     return chosen
 
 
@@ -136,17 +152,26 @@ def _hashed(names: Iterable[str], query_id: str) -> str:
     return max(names, key=lambda name: (blake2b(f"{name}\0{query_id}".encode(), digest_size=8).digest(), name))
 
 
-def _begin(address: str, query_id: str, batch_id: int, topics: Sequence[str], coordinator: str) -> Any:
+def _begin(address: str, beginning: Beginning, coordinator: str) -> Any:
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import staging_pb2
 
-    request = staging_pb2.BeginRequest(query_id=query_id, batch_id=batch_id, topics=topics, coordinator=coordinator)
+    request = staging_pb2.BeginRequest(
+        query_id=beginning.query_id, batch_id=beginning.batch_id, topics=[beginning.topic], coordinator=coordinator,
+        fixed_topics=beginning.fixed_topic, on_decided=_wire(beginning.on_decided),
+    )  # fmt: skip
     content = connection.unary(
         address, _SERVICE + "Begin", request.SerializeToString(), timeout_ms=CALL_MS, writes=True
     )
     response = staging_pb2.BeginResponse.FromString(content)
     check(response.status)
     return response
+
+
+def _wire(on_decided: OnDecidedBatch) -> Any:
+    from evenq.wire.stubs.evenq.v1 import staging_pb2
+
+    return staging_pb2.OnDecidedBatch.Value(f"ON_DECIDED_{on_decided.name}")
 
 
 # -- rows and decisions -----------------------------------------------------------------------------------------------
@@ -165,8 +190,9 @@ def stage(address: str, request: bytes, *, timeout_ms: int) -> None:
 
 
 def decide(
-    address: str, query_id: str, batch_id: int, topics: Sequence[str], winners: Sequence[Winner], *, timeout_ms: int
-) -> tuple[bool, list[str]]:
+    address: str, query_id: str, batch_id: int, topics: Sequence[str], winners: Sequence[Winner], *, rows: int,
+    checksum: int, on_decided: OnDecidedBatch, timeout_ms: int,
+) -> tuple[bool, list[str]]:  # fmt: skip
     """Decide a batch and have it published. Returns whether it was decided before, and the brokers that are behind."""
     from evenq.wire.status import check
     from evenq.wire.stubs.evenq.v1 import staging_pb2
@@ -174,6 +200,7 @@ def decide(
     request = staging_pb2.DecideRequest(
         query_id=query_id, batch_id=batch_id, topics=topics,
         winners=[staging_pb2.Winner(token=winner.token, brokers=winner.brokers) for winner in winners],
+        content=staging_pb2.BatchContent(rows=rows, checksum=checksum), on_decided=_wire(on_decided),
     ).SerializeToString()  # fmt: skip
 
     def once() -> Any:

@@ -16,7 +16,7 @@ from pyspark_evenq.foreign_options import foreign_sink_problem
 from pyspark_evenq.option_values import choice, flag, named, whole
 from pyspark_evenq.options import KAFKA_ADDRESS, ReadOptions, SchemaStyle
 
-__all__ = ["WRITE_ALIASES", "WRITE_NAMES", "DeliveryGuarantee", "WriteOptions"]
+__all__ = ["WRITE_ALIASES", "WRITE_NAMES", "DeliveryGuarantee", "OnDecidedBatch", "WriteOptions"]
 
 
 class DeliveryGuarantee(StrEnum):
@@ -29,6 +29,16 @@ class DeliveryGuarantee(StrEnum):
     AT_LEAST_ONCE = "atLeastOnce"
 
 
+class OnDecidedBatch(StrEnum):
+    """What becomes of a batch that was decided before, unless it is the last one and has the same rows."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    """It counts as written."""
+    WRITE = "write"
+    """It is written, maybe a second time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Everything a writer needs to know, as plain values that pickle."""
@@ -38,6 +48,7 @@ class WriteOptions:
     topic: str = ""
     """Of all rows; empty: the column topic says it."""
     delivery: DeliveryGuarantee = DeliveryGuarantee.TRANSACTIONAL
+    on_decided_batch: OnDecidedBatch = OnDecidedBatch.FAIL
     style: SchemaStyle = SchemaStyle.EVENQ
     write_timeout_ms: int = 60_000
     """How long a broker that does not answer is tried before the task or the commit fails."""
@@ -63,6 +74,7 @@ class WriteOptions:
             connection=ReadOptions.parse({**shared, "subscribe": topic or "any"}, streaming=False),
             topic=topic,
             delivery=choice(values, "delivery", DeliveryGuarantee.TRANSACTIONAL),
+            on_decided_batch=choice(values, "onDecidedBatch", OnDecidedBatch.FAIL),
             style=choice(values, "schemaStyle", SchemaStyle.EVENQ),
             write_timeout_ms=whole(values, "writeTimeoutMs", default=60_000, low=100, high=3_600_000),
             block_rows=whole(values, "blockRows", default=1_000, low=1, high=10_000),
@@ -72,7 +84,10 @@ class WriteOptions:
         )
 
 
-_OWN = ("topic", "delivery", "schemaStyle", "writeTimeoutMs", "blockRows", "blockBytes", "inFlight", "gcFreeze")
+_OWN = (
+    "topic", "delivery", "onDecidedBatch", "schemaStyle", "writeTimeoutMs", "blockRows", "blockBytes", "inFlight",
+    "gcFreeze",
+)  # fmt: skip
 _SHARED = (
     "endpoints", "accessKey", "secretKey", "credentialsFile", "tls", "tlsCa", "tlsCertificate", "tlsKey",
     "tlsServerName", "tlsInsecure",

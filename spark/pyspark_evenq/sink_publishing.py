@@ -1,7 +1,7 @@
 """Writing without a decision: every row is acknowledged by a broker before the task ends, and visible at once.
 
 Called by `sink_writer.write` for `delivery=atLeastOnce` and `idempotent`. The difference is the messages' ids: random
-ones, or ones made of query, batch, partition and row, by which brokers tell a row that was sent before.
+ones, or ones made of query, batch, partition, place and content, by which brokers tell a row that was sent before.
 """
 
 from __future__ import annotations
@@ -118,21 +118,26 @@ class _Publisher:
             if name not in {"topic", "broker_name", "queue_id"} and getattr(columns, name) is not None
         }
         for at in range(piece.num_rows):
-            yield _message(topic, self._id(), {name: values[at] for name, values in values_of.items()})
+            message = _message(topic, {name: values[at] for name, values in values_of.items()})
+            message.system_properties.message_id = self._id(message)
+            yield message
             self._rows += 1
 
-    def _id(self) -> str:
-        return f"01{blake2b(f'{self._ids}{chr(0)}{self._rows}'.encode(), digest_size=16).hexdigest().upper()}"
+    def _id(self, message: Any) -> str:
+        digest = blake2b(f"{self._ids}\0{self._rows}\0".encode(), digest_size=16)
+        if self._options.delivery is DeliveryGuarantee.IDEMPOTENT:
+            # The place alone is not enough: an older copy of the checkpoint has other rows there.
+            digest.update(message.SerializeToString(deterministic=True))
+        return f"01{digest.hexdigest().upper()}"
 
 
-def _message(topic: str, message_id: str, row: dict[str, Any]) -> Any:
+def _message(topic: str, row: dict[str, Any]) -> Any:
     from evenq.wire.convert import set_ms
     from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
     message = definition_pb2.Message(body=_bytes(row["body"]))
     message.topic.name = topic
     system = message.system_properties
-    system.message_id = message_id
     if row.get("tag"):
         system.tag = row["tag"]
     if row.get("keys"):

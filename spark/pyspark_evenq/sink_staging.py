@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from evenq import errors
 from evenq.model.queue import MessageQueue
 from pyspark_evenq import sink_cluster
-from pyspark_evenq.sink_blocks import SinkTarget, joined, pack, parted, pieces
+from pyspark_evenq.sink_blocks import CHECKSUM_SPAN, SinkTarget, checksum_of, joined, pack, parted, pieces
 from pyspark_evenq.sink_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Staged:
     brokers: tuple[str, ...]
     """That have rows of it; none if the batch was decided before."""
     rows: int
+    checksum: int
+    """Of all rows, as `sink_blocks.checksum_of` has it."""
 
 
 class Routes(dict[str, sink_cluster.Brokers]):
@@ -82,8 +84,8 @@ class QueuesOf(dict[str, Sequence[MessageQueue]]):
 
 
 def stage(options: WriteOptions, attempt: TaskAttempt, rows: Iterator[pa.RecordBatch]) -> Staged | None:
-    """Stage all rows; safe at the brokers when it returns. A batch that was decided before is only read to its end.
-    None if there is no row and no topic to ask a broker about.
+    """Stage all rows; safe at the brokers when it returns. Of a batch that was decided before they are only
+    counted. None if there is no row and no topic to ask a broker about.
     """
     writer: _Stager | None = None
     routes = Routes(options)
@@ -97,7 +99,7 @@ def stage(options: WriteOptions, attempt: TaskAttempt, rows: Iterator[pa.RecordB
             if writer is None:
                 if batch.num_rows:
                     raise errors.SettingsError("a row has no topic: its column topic is null or empty")
-            elif not writer.decided:
+            else:
                 writer.add(batch)
         return None if writer is None else writer.finish()
     except BaseException:
@@ -120,17 +122,27 @@ class _Stager:
         self._addresses = dict(routes[topic].addresses)
         self._sequences: dict[str, int] = {}
         self._rows = 0
+        self._checksum = 0
         # Not 0: the tasks of a batch begin together, and would all send their first block to the same broker.
         self._turn = attempt.partition_id
         self._pool = ThreadPoolExecutor(options.in_flight, "evenq-sink")
         self._running: deque[Future[None]] = deque()
-        self.coordinator, self.decided = sink_cluster.coordinator_of(
-            self._addresses, attempt.query_id, attempt.batch_id, [topic], timeout_ms=options.write_timeout_ms
+        beginning = sink_cluster.Beginning(
+            query_id=attempt.query_id, batch_id=attempt.batch_id, topic=topic, fixed_topic=bool(options.topic),
+            on_decided=options.on_decided_batch,
+        )  # fmt: skip
+        self.coordinator, self._decided = sink_cluster.coordinator_of(
+            self._addresses, beginning, timeout_ms=options.write_timeout_ms
         )
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch on their way; waits while too many are. Raises what went wrong with any."""
         options = self._options
+        for piece in pieces(batch, rows_max=options.block_rows, bytes_max=options.block_bytes):
+            self._checksum += checksum_of(piece)
+        if self._decided:
+            self._rows += batch.num_rows
+            return
         for target, part in parted(batch, options.topic, self._queues):
             for piece in pieces(part, rows_max=options.block_rows, bytes_max=options.block_bytes):
                 self._send(target, piece)
@@ -176,7 +188,7 @@ class _Stager:
         self._pool.shutdown()
         return Staged(
             token=self._token, coordinator=self.coordinator, address=self._at(), topics=tuple(self._topics),
-            brokers=tuple(self._sequences), rows=self._rows,
+            brokers=tuple(self._sequences), rows=self._rows, checksum=self._checksum % CHECKSUM_SPAN,
         )  # fmt: skip
 
     def give_up(self) -> None:

@@ -19,6 +19,7 @@ from evenq import errors
 from evenq.runtime.allocator import keep_freed_memory
 from pyspark_evenq import connection, sink_cluster
 from pyspark_evenq.collector import freeze_libraries
+from pyspark_evenq.sink_blocks import CHECKSUM_SPAN
 from pyspark_evenq.sink_options import DeliveryGuarantee, WriteOptions
 from pyspark_evenq.sink_publishing import publish
 from pyspark_evenq.sink_staging import Staged, TaskAttempt, stage
@@ -82,10 +83,12 @@ def commit(options: WriteOptions, batch_id: int, messages: list[WriterCommitMess
     topics = sorted({topic for one in staged for topic in one.topics})
     # A task without rows has staged nothing: no broker knows its token.
     winners = [sink_cluster.Winner(one.token, one.brokers) for one in staged if one.brokers]
-    already, behind = sink_cluster.decide(
-        first.address, query_id, batch_id, topics, winners, timeout_ms=options.write_timeout_ms
-    )
     rows = sum(one.rows for one in staged)
+    already, behind = sink_cluster.decide(
+        first.address, query_id, batch_id, topics, winners, rows=rows,
+        checksum=sum(one.checksum for one in staged) % CHECKSUM_SPAN, on_decided=options.on_decided_batch,
+        timeout_ms=options.write_timeout_ms,
+    )  # fmt: skip
     how = "was decided before; nothing is written again" if already else f"is decided, {rows} rows"
     log.info("batch %d of query %s %s (coordinator %s)", batch_id, query_id, how, coordinators[0])
     if behind:

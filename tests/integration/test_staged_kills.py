@@ -1,7 +1,7 @@
 """SIGKILL of a broker at each point of staging, deciding and publishing: each row is a message once, in its order.
 
 The calls are the sink's, without Spark: a task that was not answered stages the same blocks again, a driver decides the
-same batch again. `tests/spark/test_14_sink.py` does it with a real Spark.
+same batch again. `tests/integration/test_spark_sink.py` does it with the sink, `tests/spark/test_14_sink.py` with a real Spark.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark_evenq import connection, sink_cluster
+from pyspark_evenq.sink_options import OnDecidedBatch
 
 import evenq
 from evenq.runtime.failpoints import COUNTS_VARIABLE, VARIABLE, read_counts
@@ -79,7 +80,8 @@ def test_each_row_is_a_message_once_wherever_its_broker_is_killed(
     watch = threading.Thread(target=revive, args=(broker, ended, done))
     watch.start()
     try:
-        sink_cluster.coordinator_of(route.addresses, "q", 0, ["t"], timeout_ms=60_000)
+        beginning = sink_cluster.Beginning(query_id="q", batch_id=0, topic="t", fixed_topic=True)
+        sink_cluster.coordinator_of(route.addresses, beginning, timeout_ms=60_000)
         for sequence in range(BLOCKS):
             numbers = range(sequence * ROWS, (sequence + 1) * ROWS)
             rows = block(
@@ -92,7 +94,10 @@ def test_each_row_is_a_message_once_wherever_its_broker_is_killed(
         token = stage(rows).token
         winners = [sink_cluster.Winner(token, (name,))]
         for _ in range(2):
-            sink_cluster.decide(address, "q", 0, ["t"], winners, timeout_ms=120_000)
+            sink_cluster.decide(
+                address, "q", 0, ["t"], winners, rows=BLOCKS * ROWS, checksum=1, on_decided=OnDecidedBatch.FAIL,
+                timeout_ms=120_000,
+            )  # fmt: skip
         assert ended.wait(60), f"{point} was never passed"
     finally:
         done.set()

@@ -3,90 +3,37 @@
 from __future__ import annotations
 
 import collections
-import itertools
+import shutil
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark_evenq import send_back, sink_cluster, sink_publishing, sink_staging, sink_writer, to_dlq
-from pyspark_evenq.arrow_schema import TYPES, OutputColumn
-from pyspark_evenq.options import ReadOptions
-from pyspark_evenq.reader import BatchReader
-from pyspark_evenq.sink_options import WriteOptions
+from pyspark_evenq import send_back, sink_staging, sink_writer, to_dlq
 from pyspark_evenq.sink_staging import TaskAttempt
 
 import evenq
 from evenq.testing.local_cluster import LocalCluster
-from evenq.testing.node import Node
 from evenq.testing.peer import Peer
+from tests.integration.sink_jobs import Job, Sink, arm, bodies_of, disarm, new_sink, reviving, sink_brokers
 from tests.spark.waiting import within
 
-FAILPOINT = "EVENQ_FAILPOINT"
 SDK_PEER = Path(__file__).parents[1] / "compat" / "python_sdk_peer.py"
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalCluster]:
-    settings = {"AUTO_CREATE_TOPICS": "false", "STAGING__ASK_INTERVAL_MS": "300"}
-    with LocalCluster(brokers=2, rebalancer=False, broker_settings=settings) as running:
+    with sink_brokers() as running:
         yield running
-
-
-class Sink:
-    """A new topic, and what is in it."""
-
-    def __init__(self, cluster: LocalCluster, **topic: Any) -> None:
-        self.cluster = cluster
-        self.name = f"sink-{next(_numbers)}"
-        self.endpoints = cluster.endpoints
-        self.make(self.name, **topic)
-
-    def make(self, name: str, **topic: Any) -> None:
-        with evenq.Admin(endpoint=self.cluster.endpoint) as admin:
-            admin.create_topic(name, **{"queues": 2, **topic})
-
-    def options(self, **more: Any) -> dict[str, str]:
-        return {"endpoints": self.endpoints, "topic": self.name} | {name: str(value) for name, value in more.items()}
-
-    def read(self, topic: str = "") -> list[Any]:
-        """All messages, as the source reads them, without a Spark."""
-        options = ReadOptions.parse({"endpoints": self.endpoints, "subscribe": topic or self.name}, streaming=False)
-        reader = BatchReader(options, tuple(OutputColumn(name, nullable=True) for name in TYPES))
-        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        return [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
-
-    def bodies(self) -> collections.Counter[str]:
-        return collections.Counter(row.body.decode() for row in self.read())
-
-    def staged(self) -> int:
-        """Rows that wait for a decision, at all brokers that are there or on their way."""
-        for broker in self.cluster.brokers:
-            if broker.alive:
-                broker.wait_ready()
-        return int(sum(_metric(broker, "evenq_broker_staged_rows") for broker in self.cluster.brokers if broker.alive))
-
-
-def _metric(broker: Node, name: str) -> float:
-    from urllib.request import urlopen
-
-    with urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics") as page:
-        lines = page.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].partition(" ")[0] == name)
 
 
 @pytest.fixture
 def sink(brokers: LocalCluster) -> Iterator[Sink]:
-    yield Sink(brokers)
-    for broker in brokers.brokers:  # as they were
-        if broker.environment.pop(FAILPOINT, None) is not None or not broker.alive:
-            broker.restart()
+    with new_sink(brokers) as made:
+        yield made
 
 
 def rows(spark: Any, count: int, *, prefix: str = "row") -> Any:
@@ -141,34 +88,6 @@ class Stream:
 @pytest.fixture
 def stream(spark: Any, sink: Sink, tmp_path: Path) -> Stream:
     return Stream(spark, sink, tmp_path)
-
-
-def arm(sink: Sink, point: str) -> None:
-    """Let both brokers end by SIGKILL at this place."""
-    for broker in sink.cluster.brokers:
-        broker.environment[FAILPOINT] = point
-        broker.restart()
-
-
-def disarm(sink: Sink) -> None:
-    for broker in sink.cluster.brokers:
-        broker.environment.pop(FAILPOINT, None)
-
-
-def reviving(sink: Sink, done: threading.Event, ends: list[str]) -> threading.Thread:
-    """Start brokers again when they were killed, without failpoints from then on."""
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            for broker in sink.cluster.brokers:
-                if not broker.alive:
-                    ends.append(broker.end_text)
-                    broker.environment.pop(FAILPOINT, None)
-                    broker.restart()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
 
 
 # ---------------------------------------------------------------------------------------------------------- batches
@@ -302,6 +221,32 @@ def test_a_stream_writes_each_row_once_over_restarts_of_query_and_brokers(
     assert within(20, lambda: sink.staged() == 0)
 
 
+def test_a_checkpoint_that_was_put_back_or_copied_fails_its_query_and_no_row_is_lost(
+    sink: Sink, stream: Stream
+) -> None:
+    """12a: the batches of an older copy passed as written, and 200 of 1,200 rows were never stored."""
+    checkpoint, older, other = stream.folder / "checkpoint", stream.folder / "older", f"{sink.name}-copy"
+    sink.make(other)
+    for number in range(3):
+        stream.feed(100)
+        stream.run()
+        if number == 0:
+            shutil.copytree(checkpoint, older)
+    with pytest.raises(Exception, match="it comes from a copied checkpoint"):
+        stream.start(topic=other).awaitTermination(120)
+    shutil.rmtree(checkpoint)
+    older.rename(checkpoint)
+    stream.feed(100)
+    with pytest.raises(Exception, match="older or second copy of this checkpoint"):
+        stream.start().awaitTermination(120)
+    assert sink.bodies() == expected(300)
+    stream.run(onDecidedBatch="write")
+    assert set(sink.bodies()) == set(expected(400)), "nothing is lost, and what was decided before is there twice"
+    stream.feed(100)
+    stream.run()
+    assert set(sink.bodies()) == set(expected(500))
+
+
 def test_a_stream_goes_on_while_brokers_are_killed_as_they_publish(spark: Any, sink: Sink, stream: Stream) -> None:
     for _ in range(3):
         stream.feed(300)
@@ -316,173 +261,6 @@ def test_a_stream_goes_on_while_brokers_are_killed_as_they_publish(spark: Any, s
         watcher.join()
     assert "was ended by SIGKILL" in ends
     assert sink.bodies() == expected(stream.rows)
-
-
-# ------------------------------------------------------------------------------------- what Spark does, without Spark
-
-
-class Job:
-    """One batch by hand: attempts of tasks and their commit, as Spark calls them."""
-
-    def __init__(self, sink: Sink, *, query: str = "", batch: int = 0, **options: Any) -> None:
-        self.options = WriteOptions.parse(sink.options(writeTimeoutMs=30_000, **options))
-        self.query = query or f"query-{next(_numbers)}"
-        self.batch = batch
-
-    def attempt(self, partition: int, bodies: list[str], *, number: int = 0) -> sink_writer.Done:
-        attempt = TaskAttempt(query_id=self.query, batch_id=self.batch, partition_id=partition, attempt_id=number)
-        batches = [pa.record_batch({"body": pa.array(bodies[at : at + 20])}) for at in range(0, len(bodies), 20)]
-        return sink_writer.Done(self.query, sink_staging.stage(self.options, attempt, iter(batches)))
-
-    def commit(self, *done: sink_writer.Done) -> None:
-        sink_writer.commit(self.options, self.batch, list(done))
-
-    def abort(self, *done: sink_writer.Done) -> None:
-        sink_writer.abort(self.options, self.batch, [None, *done])
-
-
-def bodies_of(number: int, count: int = 100) -> list[str]:
-    return [f"{number}:{at}" for at in range(count)]
-
-
-def test_of_two_attempts_that_ran_to_their_end_the_one_that_is_committed_counts(sink: Sink) -> None:
-    """A speculative copy, its rows in another order."""
-    job = Job(sink)
-    first = job.attempt(0, bodies_of(0))
-    second = job.attempt(0, bodies_of(0)[::-1], number=1)
-    other = job.attempt(1, bodies_of(1))
-    assert sink.staged() == 300
-    job.commit(second, other)
-    job.commit(first, other)  # again, with other winners: the first decision stands
-    job.abort(second)  # too late
-    assert sink.bodies() == collections.Counter(bodies_of(0) + bodies_of(1))
-    assert within(20, lambda: sink.staged() == 0)
-    late = job.attempt(0, bodies_of(0), number=2)
-    assert late.staged is not None
-    assert (late.staged.brokers, late.staged.rows) == ((), 0)
-
-
-def test_an_aborted_batch_leaves_nothing_and_runs_again(sink: Sink) -> None:
-    job = Job(sink)
-    lost = job.attempt(0, bodies_of(0))
-    job.abort(lost)
-    assert within(20, lambda: sink.staged() == 0)
-    with pytest.raises(evenq.errors.PreconditionFailed, match="dropped"):
-        job.commit(lost)
-    job.commit(job.attempt(0, bodies_of(0)))
-    assert sink.bodies() == collections.Counter(bodies_of(0))
-
-
-@pytest.mark.parametrize(("delivery", "times"), [("idempotent", 1), ("atLeastOnce", 2)])
-def test_a_task_that_runs_again_is_told_by_its_rows_only_when_idempotent(sink: Sink, delivery: str, times: int) -> None:
-    options = WriteOptions.parse(sink.options(delivery=delivery, blockRows=7, inFlight=3))
-    attempt = TaskAttempt(query_id=f"query-{next(_numbers)}", batch_id=3, partition_id=1, attempt_id=0)
-    for _ in range(2):
-        sink_publishing.publish(options, attempt, iter([pa.record_batch({"body": pa.array(bodies_of(0))})]))
-    assert sink.bodies() == collections.Counter(bodies_of(0) * times)
-
-
-@pytest.mark.parametrize("delivery", ["transactional", "atLeastOnce"])
-def test_a_message_group_keeps_its_order_over_many_blocks_under_way(sink: Sink, delivery: str) -> None:
-    ordered = f"{sink.name}-ordered"
-    sink.make(ordered, message_type="FIFO")
-    job = Job(sink, topic=ordered, delivery=delivery, blockRows=3, inFlight=8)
-    batch = pa.record_batch({"body": pa.array([f"{n:04}" for n in range(200)]), "messageGroup": pa.array(["g"] * 200)})
-    attempt = TaskAttempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
-    if delivery == "transactional":
-        job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, iter([batch]))))
-    else:
-        sink_publishing.publish(job.options, attempt, iter([batch]))
-    assert [row.body for row in sink.read(ordered)] == [f"{n:04}".encode() for n in range(200)]
-
-
-POINTS = [
-    "staging.staged:3", "staging.deciding", "staging.decided", "staging.publishing", "staging.published",
-    "staging.rolled",
-]  # fmt: skip
-
-
-def test_brokers_killed_at_every_step_neither_lose_nor_double_a_row(sink: Sink) -> None:
-    ends: list[str] = []
-    expected: list[str] = []
-    query = f"query-{next(_numbers)}"
-    for batch, point in enumerate(POINTS):
-        arm(sink, point)
-        done = threading.Event()
-        watcher = reviving(sink, done, ends)
-        try:
-            job = Job(sink, query=query, batch=batch)
-            parts = [job.attempt(partition, bodies_of(10 * batch + partition)) for partition in range(2)]
-            job.commit(*parts)
-            job.commit(*parts)  # as a replayed batch does
-            assert within(30, lambda: sink.staged() == 0), point
-        finally:
-            done.set()
-            watcher.join()
-        expected += [body for partition in range(2) for body in bodies_of(10 * batch + partition)]
-    assert ends.count("was ended by SIGKILL") >= len(POINTS)
-    assert sink.bodies() == collections.Counter(expected)
-
-
-def test_a_broker_that_was_away_publishes_its_part_when_it_is_back(sink: Sink) -> None:
-    job = Job(sink)
-    done = job.attempt(0, bodies_of(0))
-    assert done.staged is not None
-    assert len(done.staged.brokers) == 2
-    [away] = [broker for broker in sink.cluster.brokers if broker.name != done.staged.coordinator]
-    away.kill()
-    job.commit(done)
-    away.restart()
-    assert within(30, lambda: sink.staged() == 0)
-    assert sink.bodies() == collections.Counter(bodies_of(0))
-
-
-def test_a_querys_coordinator_is_known_to_whoever_is_left_of_its_brokers(sink: Sink) -> None:
-    """The list of brokers changes between two batches, and the new list would have chosen another one."""
-    job = Job(sink)
-    parts = [job.attempt(0, bodies_of(0))]
-    job.commit(*parts)
-    first = parts[0].staged
-    assert first is not None
-    route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=60_000)
-    for name, address in route.addresses.items():
-        sink_cluster._coordinators.clear()  # as another process
-        result = sink_cluster.coordinator_of({name: address}, job.query, 0, [sink.name], timeout_ms=60_000)
-        assert result == (first.coordinator, True), f"asked of {name} alone"
-
-
-def test_a_query_does_not_begin_while_a_broker_that_may_know_it_is_silent(sink: Sink) -> None:
-    away = sink.cluster.brokers[1]
-    job = Job(sink)
-    route = sink_cluster.route_of(job.options.endpoints, sink.name, timeout_ms=60_000)
-    away.kill()
-    with pytest.raises(evenq.errors.ConnectionFailed, match="is a broker running there"):
-        sink_cluster.coordinator_of(route.addresses, job.query, 0, [sink.name], timeout_ms=1_000)
-    away.restart()
-    name, decided = sink_cluster.coordinator_of(route.addresses, job.query, 0, [sink.name], timeout_ms=60_000)
-    assert (name in route.addresses, decided) == (True, False)
-
-
-def test_a_broker_that_does_not_answer_is_tried_for_as_long_as_the_option_says() -> None:
-    options = WriteOptions.parse({"endpoints": "127.0.0.1:1", "topic": "t", "writeTimeoutMs": "300"})
-    began = time.monotonic()
-    with pytest.raises(evenq.errors.ConnectionFailed, match="is a broker running there"):
-        sink_staging.stage(options, TaskAttempt(query_id="q", batch_id=0, partition_id=0, attempt_id=0), iter(()))
-    assert time.monotonic() - began < 30  # the default is a minute
-
-
-def test_an_ordinary_consumer_gets_each_row_once(sink: Sink) -> None:
-    job = Job(sink)
-    job.commit(*[job.attempt(partition, bodies_of(partition)) for partition in range(5)])
-    seen: collections.Counter[str] = collections.Counter()
-    with evenq.SimpleConsumer(
-        endpoint=sink.cluster.endpoint, group=f"{sink.name}-readers", subscriptions={sink.name: "*"}, start_from="FIRST"
-    ) as consumer:
-        while messages := consumer.receive(32, wait_ms=3_000 if sum(seen.values()) >= 500 else 20_000):
-            for message in messages:
-                seen[message.body.decode()] += 1
-                consumer.ack(message)
-    assert seen == collections.Counter(body for partition in range(5) for body in bodies_of(partition))
 
 
 def test_a_consumer_of_the_official_python_sdk_gets_each_row_once_and_whole(sink: Sink, tmp_path: Path) -> None:

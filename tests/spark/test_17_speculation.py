@@ -22,9 +22,9 @@ import pytest
 
 from evenq.testing.local_cluster import LocalCluster
 from evenq.testing.peer import Peer
+from tests.integration.sink_jobs import Sink
 from tests.spark.chaos.world import until
 from tests.spark.speculating import ROWS
-from tests.spark.test_14_sink import Sink
 
 pytestmark = pytest.mark.timeout(3_600)  # a busy machine starts six JVMs slowly
 HOME = Path(pyspark.__file__).parent

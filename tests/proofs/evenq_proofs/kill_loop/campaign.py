@@ -20,7 +20,7 @@ __all__ = ["BROKER_ONLY", "SINK_ONLY", "Campaign", "Cycle", "Ending", "Needs", "
 
 BROKER_ONLY: Final = ("journal.", "opening.")
 SINK_ONLY: Final = ("staging.",)
-"""No writer of batches runs in the loop; `tests/spark/test_14_sink.py` ends brokers there."""
+"""No writer of batches runs in the loop; `tests/integration/test_spark_sink.py` ends brokers there."""
 FOLLOWER_ONLY: Final = ("epochs.", "replay.", "replica.")
 """No broker of this loop follows another; `group_faults.kills` ends those that do."""
 POINT_SHARE: Final = 0.8

@@ -5,8 +5,9 @@ the last decided batch says of all up to it that they are; the winners of a batc
 has some is rolled forward. A token that was dropped can never win: what a broker may drop is fixed here first.
 
 A query id is the id of a checkpoint, which can be copied, put back, or named by somebody else. So a query belongs to
-the user and the topics of its first Begin (`QueryWriter`), and of its last batch the content is kept: Spark repeats that one
-after a crash, with the same rows. A number below the last one, or other rows, come from another copy of the checkpoint.
+the user and the topics of its first Begin (`QueryWriter`), and of its last batch the content is kept: Spark repeats
+that one after a crash, with the same rows. A number below the last one, or other rows, come from another copy of the
+checkpoint.
 """
 
 from __future__ import annotations
