@@ -1,16 +1,17 @@
 """The options that say where a read starts and ends: words, queue offsets and times, as text and as JSON.
 
 Called by `options`. The JSON has the shape of Spark's Kafka source with the broker between topic and queue:
-`{"topic": {"broker": {"0": number}}}`. As there, a time for everything wins over times by queue, and those win over
-offsets. Pure.
+`{"topic": {"broker": {"0": number}}}`, or a word for a whole topic. As there, a time for everything wins over times by
+queue, and those win over offsets. Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from evenq.errors import SettingsError
@@ -20,6 +21,9 @@ __all__ = ["EARLIEST_MARK", "LATEST_MARK", "OffsetSpec", "Place", "assigned_queu
 
 EARLIEST_MARK = -2  # as in Spark's Kafka source
 LATEST_MARK = -1
+_MARKS = MappingProxyType({"earliest": EARLIEST_MARK, "latest": LATEST_MARK})
+FIRST_MS = 1
+"""Every message is stored later; 0 stands for no time in calls."""
 
 
 class Place(StrEnum):
@@ -38,8 +42,10 @@ class OffsetSpec:
     """For every queue that nothing else is said of."""
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
     """Queue offsets; -2 is the earliest and -1 the latest."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """The same for all queues of a topic; only -2 and -1."""
     times: Mapping[MessageQueue, int] = field(default_factory=dict)
-    """Ms since the epoch; the first message stored then or later."""
+    """Ms since the epoch, 1 or more; the first message stored then or later."""
     time_ms: int = 0
     """The same for all queues; 0 = none."""
     must_match: bool = False
@@ -49,21 +55,28 @@ class OffsetSpec:
         """Ms since the epoch; 0 if no time is given for the queue."""
         return self.time_ms or self.times.get(queue, 0)
 
+    def offset_of(self, queue: MessageQueue) -> int | None:
+        """An offset, -2 or -1; None if nothing is said of the queue or its topic."""
+        return self.offsets.get(queue, self.topics.get(queue.topic))
+
 
 def offset_spec(values: Mapping[str, str], side: str, *, default: Place, rest: Place, must_match: bool) -> OffsetSpec:
     """From the options `<side>Timestamp`, `<side>OffsetsByTimestamp` and `<side>Offsets`. `rest`: for the queues that
     a JSON object leaves out. Raises SettingsError.
     """
-    time_ms = _milliseconds(f"{side}Timestamp", values.get(f"{side}Timestamp", "0"))
-    if time_ms:
-        return OffsetSpec(place=rest, time_ms=time_ms, must_match=must_match)
+    name = f"{side}Timestamp"
+    if name in values:
+        return OffsetSpec(place=rest, time_ms=_milliseconds(name, values[name]), must_match=must_match)
     name = f"{side}OffsetsByTimestamp"
     if text := values.get(name, "").strip():
-        times = _by_queue(name, text, expected="ms since the epoch, > 0")
+        times, _ = _by_queue(name, text, expected="ms since the epoch, 0 or more")
         for queue, time in times.items():
-            if not _is_whole(time) or time <= 0:
-                raise SettingsError(f"option {name}: the time of {queue} is {time!r}; give ms since the epoch, > 0")
-        return OffsetSpec(place=rest, times=times, must_match=must_match)
+            if not _is_whole(time) or time < 0:
+                raise SettingsError(
+                    f"option {name}: the time of {queue} is {time!r}; give ms since the epoch, 0 or more"
+                )
+        stored = {queue: max(time, FIRST_MS) for queue, time in times.items()}
+        return OffsetSpec(place=rest, times=stored, must_match=must_match)
     name = f"{side}Offsets"
     text = values.get(name, "").strip()
     if not text:
@@ -74,36 +87,29 @@ def offset_spec(values: Mapping[str, str], side: str, *, default: Place, rest: P
         except ValueError:
             raise SettingsError(f"option {name} is {text!r}; give group, earliest, latest or a JSON object") from None
     expected = "offsets >= 0, -2 (earliest) or -1 (latest)"
-    offsets = _by_queue(name, text, expected=expected)
+    offsets, topics = _by_queue(name, text, expected=expected, words=_MARKS)
     for queue, offset in offsets.items():
         if not _is_whole(offset) or offset < EARLIEST_MARK:
             raise SettingsError(f"option {name}: the offset of {queue} is {offset!r}; give {expected}")
-    return OffsetSpec(place=rest, offsets=offsets)
+    return OffsetSpec(place=rest, offsets=offsets, topics=topics)
 
 
 def assigned_queues(text: str) -> tuple[MessageQueue, ...]:
     """The value of the option `assign`. Raises SettingsError."""
     expected = 'an object {"topic": {"broker": [0, 1]}}'
-    try:
-        queues = sorted(
-            MessageQueue(topic, broker, queue_id)
-            for topic, brokers in json.loads(text).items()
-            for broker, queue_ids in brokers.items()
-            for queue_id in queue_ids
-            if _is_whole(queue_id) or _refuse(queue_id)
-        )
-    except (ValueError, AttributeError, TypeError) as broken:
-        raise SettingsError(
-            f"option assign does not parse ({broken}); give {expected}: queue ids count per broker, as `evenq topic "
-            "show` lists them"
-        ) from None
+    hint = f"{expected}: queue ids count per broker, as `evenq topic show` lists them"
+    queues = set()
+    for topic, brokers in _object("assign", _parsed("assign", text, hint), "the value", hint):
+        for broker, queue_ids in _object("assign", brokers, f"the value of topic {topic!r}", hint):
+            if not isinstance(queue_ids, list):
+                raise _wrong("assign", f"the value of broker {broker!r} of topic {topic!r}", queue_ids, "list", hint)
+            for queue_id in queue_ids:
+                if not _is_whole(queue_id):
+                    raise _wrong("assign", f"a queue of broker {broker!r} of topic {topic!r}", queue_id, "number", hint)
+                queues.add(MessageQueue(topic, broker, queue_id))
     if not queues:
         raise SettingsError(f"option assign names no queue; give {expected}")
-    return tuple(dict.fromkeys(queues))
-
-
-def _refuse(queue_id: object) -> bool:
-    raise ValueError(f"{queue_id!r} is no queue id")
+    return tuple(sorted(queues))
 
 
 def _is_whole(value: object) -> bool:
@@ -116,20 +122,44 @@ def _milliseconds(name: str, text: str) -> int:
     except ValueError:
         time_ms = -1
     if time_ms < 0:
-        raise SettingsError(f"option {name} is {text!r}; give ms since the epoch, a whole number > 0")
-    return time_ms
+        raise SettingsError(f"option {name} is {text!r}; give ms since the epoch, a whole number of 0 or more")
+    return max(time_ms, FIRST_MS)
 
 
-def _by_queue(name: str, text: str, *, expected: str) -> dict[MessageQueue, Any]:
+def _by_queue(
+    name: str, text: str, *, expected: str, words: Mapping[str, int] = MappingProxyType({})
+) -> tuple[dict[MessageQueue, Any], dict[str, int]]:
+    """The numbers by queue, and the `words` that topics have instead."""
+    hint = f'an object {{"topic": {{"broker": {{"0": number}}}}}} with {expected}'
+    if words:
+        hint += f', or {{"topic": "{next(iter(words))}"}}'
+    numbers: dict[MessageQueue, Any] = {}
+    topics: dict[str, int] = {}
+    for topic, brokers in _object(name, _parsed(name, text, hint), "the value", hint):
+        if isinstance(brokers, str) and brokers.lower() in words:
+            topics[topic] = words[brokers.lower()]
+            continue
+        for broker, queues in _object(name, brokers, f"the value of topic {topic!r}", hint):
+            for queue_id, number in _object(name, queues, f"the value of broker {broker!r} of topic {topic!r}", hint):
+                if not queue_id.isdecimal():
+                    raise _wrong(name, f"a queue of broker {broker!r} of topic {topic!r}", queue_id, "number", hint)
+                numbers[MessageQueue(topic, broker, int(queue_id))] = number
+    return numbers, topics
+
+
+def _parsed(name: str, text: str, hint: str) -> Any:
     try:
-        return {
-            MessageQueue(topic, broker, int(queue_id)): number
-            for topic, brokers in json.loads(text).items()
-            for broker, queues in brokers.items()
-            for queue_id, number in queues.items()
-        }
-    except (ValueError, AttributeError) as broken:
-        raise SettingsError(
-            f'option {name} does not parse ({broken}); give an object {{"topic": {{"broker": {{"0": number}}}}}} with '
-            f"{expected}"
-        ) from None
+        return json.loads(text)
+    except ValueError as broken:
+        raise SettingsError(f"option {name} does not parse ({broken}); give {hint}") from None
+
+
+def _object(name: str, value: Any, what: str, hint: str) -> Collection[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise _wrong(name, what, value, "object", hint)
+    return value.items()
+
+
+def _wrong(name: str, what: str, value: object, kind: str, hint: str) -> SettingsError:
+    article = "an" if kind[0] in "aeiou" else "a"
+    return SettingsError(f"option {name} does not parse: {what} is {value!r}, not {article} {kind}; give {hint}")

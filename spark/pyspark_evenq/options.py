@@ -350,7 +350,7 @@ def _span(
     ending = offset_spec(values, "ending", default=Place.LATEST, rest=Place.LATEST, must_match=False)
     if ending.place is not Place.LATEST:
         raise SettingsError(f"option endingOffsets is {values['endingOffsets']!r}; give latest or a JSON object")
-    if EARLIEST_MARK in ending.offsets.values():
+    if EARLIEST_MARK in {*ending.offsets.values(), *ending.topics.values()}:
         raise SettingsError("option endingOffsets: -2 (earliest) is no end; give offsets >= 0, or -1 (latest)")
     return starting, ending
 

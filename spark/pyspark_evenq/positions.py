@@ -43,7 +43,8 @@ def resolve(
     them: the caller decides. Queues `left_out` exist and get no offset. Raises SettingsError for an offset of a queue
     that does not exist, and for a time without a message where there must be one.
     """
-    unknown = sorted((set(spec.offsets) | set(spec.times)) - set(states) - set(left_out))
+    unknown: list[object] = sorted((set(spec.offsets) | set(spec.times)) - set(states) - set(left_out))
+    unknown += sorted(set(spec.topics) - {queue.topic for queue in (*states, *left_out)})
     if unknown:
         raise SettingsError(
             f"an offset or a time is given for {unknown[0]}, which is not a readable queue of the topics subscribed to"
@@ -53,7 +54,7 @@ def resolve(
         if time_ms := spec.time_of(queue):
             positions[queue] = _at_time(queue, state, time_ms, must_match=spec.must_match)
             continue
-        offset = spec.offsets.get(queue)
+        offset = spec.offset_of(queue)
         if offset is not None and offset >= 0:
             positions[queue] = offset
             continue
@@ -68,8 +69,8 @@ def vouched(spec: OffsetSpec, queue: MessageQueue, state: QueueState) -> bool:
     """
     if time_ms := spec.time_of(queue):
         return state.times.get(time_ms, state.bounds.high) < state.bounds.high
-    offset = spec.offsets.get(queue, LATEST_MARK)
-    return offset < 0 or state.bounds.low <= offset <= state.bounds.high
+    offset = spec.offset_of(queue)
+    return offset is None or offset < 0 or state.bounds.low <= offset <= state.bounds.high
 
 
 def _at_time(queue: MessageQueue, state: QueueState, time_ms: int, *, must_match: bool) -> int:

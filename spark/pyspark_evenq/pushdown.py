@@ -31,7 +31,7 @@ from pyspark_evenq import cluster
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.blocks import tag_set
 from pyspark_evenq.extra_columns import partition_of
-from pyspark_evenq.options import ReadOptions, SchemaStyle
+from pyspark_evenq.options import Format, ReadOptions, SchemaStyle
 from pyspark_evenq.planner import OffsetRange
 from pyspark_evenq.reader import BatchReader
 
@@ -171,7 +171,8 @@ class PushdownReader(BatchReader):
         """Note the filters; all of them stay Spark's, too."""
         self._narrowing = narrowing(filters, self._options.schema_style)
         tags = self._narrowing.only.get("tag")
-        if tags is not None and not self._options.sql_filter:
+        # Who asks for records alone gets all of them: brokers choose by tags among messages.
+        if tags is not None and not self._options.sql_filter and self._options.format is not Format.LOG:
             self._push_tags(tags)
         return filters
 

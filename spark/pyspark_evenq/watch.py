@@ -3,7 +3,8 @@
 Called by `stream` on each trigger. A query without data is triggered some 88 times a second, so a trigger that finds
 nothing waits here for growth, with one parked call per broker. The call stays parked between the triggers, so growth
 is known at once, and what came meanwhile is asked again, so it is new. A broker that does not answer holds up
-no other: its queues keep their last known end, and are named in `unavailable`.
+no other: its queues keep their last known end, and are named in `unavailable`. One that refuses the query's user for
+`readTimeoutMs` ends the query: nobody else would learn that it stands still.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class QueueWatch:
         """By broker, as last reported."""
         self._silent: dict[str, str] = {}
         """Address of a broker that did not answer last time, and why."""
+        self._refused: dict[str, float] = {}
+        """Address of a broker ("": whoever tells the route) that refuses the query's user, and since when."""
         self._pool: ThreadPoolExecutor | None = None
         self._parked: dict[tuple[str, frozenset[MessageQueue]], Future[Answer]] = {}
         """By address and what is asked there: a query that shares its group asks for other queues now and then."""
@@ -72,7 +75,9 @@ class QueueWatch:
             self._routed_at = self._now()
             try:
                 self._take(cluster.located(options, {queue.topic for queue in self._route} | self.missing.keys()))
+                self._refused.pop("", None)
             except errors.Error as failure:
+                self._may_be_refused("", failure)
                 log.warning("the route could not be refreshed, going on with the last one: %s", failure)
         return self._route
 
@@ -209,14 +214,28 @@ class QueueWatch:
             try:
                 self._learn(future.result())
                 self._silent.pop(address, None)
+                self._refused.pop(address, None)
             except errors.Error as failure:
                 failed = True
+                self._may_be_refused(address, failure)
                 if address not in self._silent:
                     log.warning("no offsets from %s, its queues are not read now: %s", address, failure)
                 self._silent[address] = f"{address} does not answer: {failure.message}"
                 if not failure.retryable:
                     self._routed_at = min(self._routed_at, self._now() - ROUTE_S)  # it does not have them (any more)
         return failed
+
+    def _may_be_refused(self, address: str, failure: errors.Error) -> None:
+        """Not for long: a grant may be given back, and keys are changed in steps. Raises Forbidden, Unauthorized."""
+        if not isinstance(failure, errors.Forbidden | errors.Unauthorized):
+            return
+        refused_s = self._now() - self._refused.setdefault(address, self._now())
+        if refused_s * 1_000 >= self._options.read_timeout_ms:
+            raise type(failure)(
+                f"{address or 'the route'} is refused to this query for {refused_s:.0f} s (readTimeoutMs is "
+                f"{self._options.read_timeout_ms} ms): {failure.message}; give its user the permission to consume, and "
+                "start it again with its checkpoint"
+            ) from failure
 
     def _take(self, located: cluster.Located) -> None:
         self._routed, self._routed_at = True, self._now()

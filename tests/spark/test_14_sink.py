@@ -232,11 +232,11 @@ def test_a_checkpoint_that_was_put_back_or_copied_fails_its_query_and_no_row_is_
         stream.run()
         if number == 0:
             shutil.copytree(checkpoint, older)
+    stream.feed(100)
     with pytest.raises(Exception, match="it comes from a copied checkpoint"):
         stream.start(topic=other).awaitTermination(120)
     shutil.rmtree(checkpoint)
     older.rename(checkpoint)
-    stream.feed(100)
     with pytest.raises(Exception, match="older or second copy of this checkpoint"):
         stream.start().awaitTermination(120)
     assert sink.bodies() == expected(300)

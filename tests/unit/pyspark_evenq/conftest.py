@@ -53,6 +53,8 @@ class FakeBroker:
         self.parts: set[tuple[bool, bool]] = set()
         """Parts of records that were sent: head, system properties."""
         self.refuse_commits = False
+        self.denies: set[str] = set()
+        """Calls that its user may not make (any more)."""
         self.commit_pause = 0.0
         """Seconds that a commit takes."""
         self.tells_marks = False
@@ -131,8 +133,8 @@ class FakeBroker:
     def progress(self, group: str) -> dict[int, int]:
         return {queue: offset for (name, queue), offset in sorted(self.committed.items()) if name == group}
 
-    def _route(self, encoded: bytes, _context: Any) -> bytes:
-        self.calls.append("QueryRoute")
+    def _route(self, encoded: bytes, context: Any) -> bytes:
+        self._called("QueryRoute", context)
         request = service_pb2.QueryRouteRequest.FromString(encoded)
         if not request.endpoints.addresses:
             unnamed = definition_pb2.Status(code=definition_pb2.Code.ILLEGAL_ACCESS_POINT, message="no access point")
@@ -175,8 +177,13 @@ class FakeBroker:
         topics = [admin_pb2.TopicSummary(topic=name) for name in self.near]
         return admin_pb2.ListTopicsResponse(status=OK, topics=topics).SerializeToString()
 
-    def _offsets(self, encoded: bytes, _context: Any) -> bytes:
-        self.calls.append("QueryOffsets")
+    def _called(self, name: str, context: Any) -> None:
+        self.calls.append(name)
+        if name in self.denies:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "user spark may not consume topic flights")
+
+    def _offsets(self, encoded: bytes, context: Any) -> bytes:
+        self._called("QueryOffsets", context)
         request = data_pb2.QueryOffsetsRequest.FromString(encoded)
         if self.follows and (not request.any_copy or request.group or request.wait_ms or any(request.mark_at)):
             return data_pb2.QueryOffsetsResponse(status=NOT_HERE).SerializeToString()

@@ -63,12 +63,27 @@ def test_one_option_under_two_names_is_refused() -> None:
         ({"endingOffsets": '{"flights": {"broker-a": {"0": -2}}}'}, "-2 (earliest) is no end"),
         ({"endingTimestamp": "soon"}, "'soon'"),
         ({"startingOffsetsByTimestamp": '{"flights": {"0": 5}}'}, "does not parse"),
-        ({"startingOffsetsByTimestamp": '{"flights": {"broker-a": {"0": 0}}}'}, "time of flights@broker-a:0 is 0"),
+        ({"startingTimestamp": "-1"}, "is '-1'; give ms since the epoch, a whole number of 0 or more"),
+        ({"startingOffsetsByTimestamp": '{"flights": {"broker-a": {"0": -1}}}'}, "time of flights@broker-a:0 is -1"),
+        ({"startingOffsetsByTimestamp": '{"flights": "earliest"}'}, "topic 'flights' is 'earliest', not an object"),
+        (
+            {"startingOffsets": '{"flights": "newest"}'},
+            """'newest', not an object; give an object {"topic": {"broker""",
+        ),
+        ({"startingOffsets": '{"flights": "newest"}'}, """or -1 (latest), or {"topic": "earliest"}"""),
+        (
+            {"startingOffsets": '{"flights": {"broker-a": "latest"}}'},
+            "broker 'broker-a' of topic 'flights' is 'latest'",
+        ),
+        ({"startingOffsets": '{"flights": {"broker-a": {"x": 1}}}'}, "topic 'flights' is 'x', not a number"),
+        ({"startingOffsets": "{"}, "does not parse (Expecting"),
+        ({"endingOffsets": '{"flights": "earliest"}'}, "-2 (earliest) is no end"),
+        ({"subscribe": "", "assign": '["flights"]'}, "the value is ['flights'], not an object"),
         ({"startingOffsetsByTimestampStrategy": "nearest"}, "give error or latest"),
         ({"subscribePattern": "flights-.*"}, "subscribe and subscribePattern are given"),
         ({"subscribe": "", "subscribePattern": "flights("}, "no regular expression"),
         ({"subscribe": "", "assign": '{"flights": [0, 1]}'}, "assign does not parse"),
-        ({"subscribe": "", "assign": '{"flights": {"broker-a": ["0"]}}'}, "'0' is no queue id"),
+        ({"subscribe": "", "assign": '{"flights": {"broker-a": ["0"]}}'}, "topic 'flights' is '0', not a number"),
         ({"subscribe": "", "assign": "{}"}, "names no queue"),
         ({"maxTriggerDelay": "soon"}, "give a duration"),
         ({"minOffsetsPerTrigger": "8", "maxOffsetsPerTrigger": "7"}, "make it smaller"),
@@ -239,6 +254,26 @@ def test_times_win_over_offsets_and_one_time_over_all() -> None:
         assert (parsed.times, parsed.offsets) == ({queue: 1000}, {})
         parsed = getattr(ReadOptions.parse(given | {f"{side}Timestamp": "2000"}, streaming=False), side)
         assert (parsed.time_ms, parsed.times) == (2000, {})
+
+
+def test_a_word_in_the_json_is_for_a_whole_topic_as_in_kafkas_source() -> None:
+    given = LEAST | {"startingOffsets": '{"flights": "Earliest", "late": {"broker-a": {"3": 17}}}'}
+    parsed = ReadOptions.parse(given | {"endingOffsets": '{"flights": "latest"}'}, streaming=False)
+    assert parsed.starting is not None
+    assert parsed.ending is not None
+    queue, late = MessageQueue("flights", "broker-a", 3), MessageQueue("late", "broker-a", 3)
+    assert (parsed.starting.offset_of(queue), parsed.starting.offset_of(late)) == (-2, 17)
+    assert (parsed.ending.offset_of(queue), parsed.ending.offset_of(late)) == (-1, None)
+
+
+def test_the_time_0_is_a_time_and_not_none() -> None:
+    """12c: a stream began at the end by it, and a batch read all where it should end at once."""
+    for side in ("starting", "ending"):
+        given = LEAST | {f"{side}Offsets": "latest", f"{side}Timestamp": "0"}
+        assert getattr(ReadOptions.parse(given, streaming=False), side).time_ms == 1
+        by_queue = {f"{side}OffsetsByTimestamp": '{"flights": {"broker-a": {"3": 0}}}'}
+        parsed = getattr(ReadOptions.parse(LEAST | by_queue, streaming=False), side)
+        assert parsed.time_of(MessageQueue("flights", "broker-a", 3)) == 1
 
 
 @pytest.mark.parametrize(

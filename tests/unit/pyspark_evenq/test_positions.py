@@ -57,6 +57,15 @@ def test_a_queue_without_a_time_begins_where_the_others_do() -> None:
     assert resolve(spec, states, without_commit=Place.LATEST) == {QUEUE: 15, other: 10}
 
 
+def test_a_word_of_a_topic_is_for_its_queues_that_have_no_offset() -> None:
+    other = MessageQueue("flights", "broker-a", 1)
+    states = {queue: QueueState(bounds=Bounds(low=10, high=20), committed=-1) for queue in (QUEUE, other)}
+    spec = OffsetSpec(place=Place.EARLIEST, offsets={QUEUE: 12}, topics={"flights": -1})
+    assert resolve(spec, states, without_commit=Place.LATEST) == {QUEUE: 12, other: 20}
+    with pytest.raises(SettingsError, match="is given for trains, which is not"):
+        at(OffsetSpec(place=Place.GROUP, topics={"trains": -2}))
+
+
 def test_an_offset_of_an_unknown_queue_is_refused() -> None:
     with pytest.raises(SettingsError, match="flights@broker-z:9"):
         at(OffsetSpec(place=Place.GROUP, offsets={MessageQueue("flights", "broker-z", 9): 1}))

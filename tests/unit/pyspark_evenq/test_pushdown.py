@@ -123,3 +123,16 @@ def test_tags_go_to_the_broker_where_they_can_be_said(
         assert reader.partitions() == []
     else:
         assert reader._options.tags == pushed
+
+
+def test_who_reads_records_alone_gets_all_tags_and_spark_filters(broker: Any) -> None:
+    """12c: brokers choose by tags among messages, so every task failed."""
+    broker.sends_records = True
+    broker.send("0", tag="odd")
+    broker.send("1", tag="even")
+    given = {"endpoints": broker.endpoint, "subscribe": "flights", "format": "log"}
+    reader = PushdownReader(ReadOptions.parse(given, streaming=False), (OutputColumn("tag", nullable=True),))
+    filters = [EqualTo(("tag",), "odd")]
+    assert list(reader.pushFilters(filters)) == filters
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert [tag for batch in batches for tag in batch.column("tag").to_pylist()] == ["odd", "even"]

@@ -11,6 +11,8 @@ from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.planner import Bounds
 from pyspark_evenq.watch import ROUTE_AWAY_S, ROUTE_S, QueueWatch
 
+from evenq import errors
+
 
 @pytest.fixture
 def watching(broker: Any) -> Any:
@@ -92,6 +94,27 @@ def test_a_broker_that_does_not_answer_is_named_until_it_does(broker: Any, watch
         if not watch.unavailable:
             return
     raise AssertionError(watch.unavailable)
+
+
+@pytest.mark.parametrize("call", ["QueryOffsets", "QueryRoute"])
+def test_a_grant_that_is_taken_away_ends_the_query_unless_it_is_soon_given_back(
+    broker: Any, watching: Any, call: str
+) -> None:
+    """12c: the query stood still without an error."""
+    now = [0.0]
+    watch = watching(lambda: now[0], readTimeoutMs="60000")
+
+    def look(denied: bool) -> None:
+        broker.denies = {call} if denied else set()
+        now[0] += ROUTE_S + 1
+        watch.look()
+
+    for denied in (False, True, True, False, True, True):
+        look(denied)
+    with pytest.raises(
+        errors.Forbidden, match=r"is refused to this query for 62 s .* may not consume topic flights; g"
+    ):
+        look(denied=True)
 
 
 def test_new_queues_are_seen_when_the_route_is_old_and_silence_keeps_the_last_one(broker: Any, watching: Any) -> None:
