@@ -43,8 +43,10 @@ def resolve(
     them: the caller decides. Queues `left_out` exist and get no offset. Raises SettingsError for an offset of a queue
     that does not exist, and for a time without a message where there must be one.
     """
-    unknown: list[object] = sorted((set(spec.offsets) | set(spec.times)) - set(states) - set(left_out))
-    unknown += sorted(set(spec.topics) - {queue.topic for queue in (*states, *left_out)})
+    unknown = [
+        *sorted((set(spec.offsets) | set(spec.times)) - set(states) - set(left_out)),
+        *sorted(set(spec.topics) - {queue.topic for queue in (*states, *left_out)}),
+    ]
     if unknown:
         raise SettingsError(
             f"an offset or a time is given for {unknown[0]}, which is not a readable queue of the topics subscribed to"

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from evenq.wire.stubs.evenq.v1.staging_pb2 import StageRequest
 
-__all__ = ["CHECKSUM_SPAN", "Columns", "Packed", "SinkTarget", "checksum_of", "joined", "pack", "parted", "pieces"]
+__all__ = [
+    "CHECKSUM_SPAN", "COLUMN_NAMES", "Columns", "Packed", "SinkTarget", "checksum_of", "joined", "pack", "parted",
+    "pieces",
+]  # fmt: skip
 
 Packed = list[bytes | memoryview]
 """An encoded message in pieces. Views are into Arrow's buffers and keep them."""
@@ -63,15 +66,18 @@ class Columns:
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Columns:
         """Whatever the batch has, in either style."""
-        return cls(**{_NAMES[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
+        return cls(
+            **{COLUMN_NAMES[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        )
 
 
-_NAMES = {
+COLUMN_NAMES = {
     "body": "body", "value": "body", "topic": "topic", "tag": "tag", "keys": "keys", "key": "key",
     "properties": "properties", "headers": "headers", "messageGroup": "message_group",
     "deliveryTimestamp": "delivery_timestamp", "priority": "priority", "brokerName": "broker_name",
     "queueId": "queue_id", "partition": "queue_id",
 }  # fmt: skip
+"""Of both styles, with ours."""
 
 
 def parted(

@@ -18,6 +18,7 @@ from pyspark_evenq.cluster import persist
 from pyspark_evenq.sink_blocks import Columns, SinkTarget, parted, pieces
 from pyspark_evenq.sink_cluster import STAGE_MS
 from pyspark_evenq.sink_options import DeliveryGuarantee, WriteOptions
+from pyspark_evenq.sink_rows import checked
 from pyspark_evenq.sink_staging import QueuesOf, Routes, TaskAttempt
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class _Publisher:
         self._options = options
         self._routes = Routes(options)
         self._queues = QueuesOf(self._routes)
+        self._added = 0
         self._rows = 0
         # Tasks that run side by side begin at different brokers.
         self._turn = attempt.partition_id
@@ -63,6 +65,8 @@ class _Publisher:
 
     def add(self, batch: pa.RecordBatch) -> None:
         options = self._options
+        batch = checked(batch, first_row=self._added)
+        self._added += batch.num_rows
         for target, part in parted(batch, options.topic, self._queues):
             for piece in pieces(part, rows_max=options.block_rows, bytes_max=options.block_bytes):
                 self._send(target, piece)

@@ -21,6 +21,7 @@ from evenq.model.queue import MessageQueue
 from pyspark_evenq import sink_cluster
 from pyspark_evenq.sink_blocks import CHECKSUM_SPAN, SinkTarget, checksum_of, joined, pack, parted, pieces
 from pyspark_evenq.sink_options import WriteOptions
+from pyspark_evenq.sink_rows import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,6 +122,8 @@ class _Stager:
         self._topics = {topic: None}
         self._addresses = dict(routes[topic].addresses)
         self._sequences: dict[str, int] = {}
+        self._added = 0
+        """Rows that were checked; of a batch that is to be decided `_rows` were sent of them."""
         self._rows = 0
         self._checksum = 0
         # Not 0: the tasks of a batch begin together, and would all send their first block to the same broker.
@@ -138,10 +141,11 @@ class _Stager:
     def add(self, batch: pa.RecordBatch) -> None:
         """Send the rows of one Arrow batch on their way; waits while too many are. Raises what went wrong with any."""
         options = self._options
+        batch = checked(batch, first_row=self._added)
+        self._added += batch.num_rows
         for piece in pieces(batch, rows_max=options.block_rows, bytes_max=options.block_bytes):
             self._checksum += checksum_of(piece)
         if self._decided:
-            self._rows += batch.num_rows
             return
         for target, part in parted(batch, options.topic, self._queues):
             for piece in pieces(part, rows_max=options.block_rows, bytes_max=options.block_bytes):
@@ -188,7 +192,7 @@ class _Stager:
         self._pool.shutdown()
         return Staged(
             token=self._token, coordinator=self.coordinator, address=self._at(), topics=tuple(self._topics),
-            brokers=tuple(self._sequences), rows=self._rows, checksum=self._checksum % CHECKSUM_SPAN,
+            brokers=tuple(self._sequences), rows=self._added, checksum=self._checksum % CHECKSUM_SPAN,
         )  # fmt: skip
 
     def give_up(self) -> None:

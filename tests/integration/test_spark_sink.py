@@ -8,6 +8,7 @@ import collections
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -82,6 +83,43 @@ def test_a_message_group_keeps_its_order_over_many_blocks_under_way(sink: Sink, 
     else:
         sink_publishing.publish(job.options, attempt, iter([batch]))
     assert [row.body for row in sink.read(ordered)] == [f"{n:04}".encode() for n in range(200)]
+
+
+@pytest.mark.parametrize("delivery", ["transactional", "idempotent", "atLeastOnce"])
+def test_odd_rows_are_the_same_messages_and_the_same_errors_with_every_delivery(sink: Sink, delivery: str) -> None:
+    """12c: null keys and values, priorities and queues below 0, and headers twice were treated in three ways."""
+    job = Job(sink, delivery=delivery)
+    attempt = TaskAttempt(query_id=job.query, batch_id=0, partition_id=0, attempt_id=0)
+
+    def write(**columns: Any) -> None:
+        rows = iter([pa.record_batch({"body": pa.array(["1", "2"]), **columns})])
+        if delivery == "transactional":
+            job.commit(sink_writer.Done(job.query, sink_staging.stage(job.options, attempt, rows)))
+        else:
+            sink_publishing.publish(job.options, attempt, rows)
+
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    twice = [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
+    for columns in (
+        {"priority": pa.array([None, -5], pa.int32())},
+        {"queueId": pa.array([-7, None], pa.int32()), "brokerName": pa.array(["broker-a", None])},
+        {"queueId": pa.array([0, None], pa.int32()), "brokerName": pa.array([None, None], pa.string())},
+        {"headers": pa.array([None, twice], header)},
+        {"headers": pa.array([None, [{"key": None, "value": b"1"}]], header)},
+        {"key": pa.array([b"\xff", None])},
+        {"body": pa.array(["1", None])},
+    ):
+        with pytest.raises(evenq.errors.SettingsError, match=r"row [01] of the task: "):
+            write(**columns)
+    assert sink.bodies() == collections.Counter()
+    write(
+        keys=pa.array([["a", None, ""], None], pa.list_(pa.string())), tag=pa.array(["", None]),
+        messageGroup=pa.array([None, ""]),
+        properties=pa.array([[("p", None)], None], pa.map_(pa.string(), pa.string())),
+    )  # fmt: skip
+    first, second = sorted(sink.read(), key=lambda row: bytes(row.body))
+    assert (first.keys, first.tag, first.messageGroup, dict(first.properties)) == (["a"], None, None, {"p": ""})
+    assert (second.keys, second.tag, second.messageGroup, dict(second.properties)) == ([], None, None, {})
 
 
 # ------------------------------------------------------------------------------------- which copy of a checkpoint it is
