@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from evenq.cli.admin import with_admin
 from evenq.cli.broker_groups import copies_listing, groups_listing
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import BrokerView, MissingBrokerView
 from evenq.errors import NotFound
@@ -16,16 +16,16 @@ __all__ = ["cluster", "list_all", "show"]
 
 _COLUMNS = (
     Column("broker", "broker"),
-    Column("id", "id", "number"),
+    Column("id", "id", "number", shown=WIDE),
     Column("address", "address"),
     Column("answers", "answers"),
     Column("draining", "draining"),
     Column("topics", "topics", "number"),
-    Column("messages_in", "messages in", "number"),
-    Column("messages_out", "messages out", "number"),
-    Column("log_bytes", "log bytes", "number"),
-    Column("connections", "connections", "number"),
-    Column("started_ms", "started", "time"),
+    Column("messages_in", "messages in", "number", shown=WIDE),
+    Column("messages_out", "messages out", "number", shown=WIDE),
+    Column("log_bytes", "log bytes", "number", shown=WIDE),
+    Column("connections", "connections", "number", shown=WIDE),
+    Column("started_ms", "started", "time", shown=WIDE),
     Column("missing_since_ms", "missing since", "time"),
 )
 
@@ -58,7 +58,7 @@ def list_all(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         listing = _listing(await admin.list_brokers(), await admin.list_missing_brokers())
-        print_page(Page(facts={}, listings=[listing]), as_json=options.json)
+        print_page(Page(facts={}, listings=[listing]), as_json=options.json, wide=options.wide)
 
     with_admin(options, work)
 
@@ -101,6 +101,7 @@ def cluster(options: argparse.Namespace) -> None:
             "topics": view.topics,
             "groups": view.groups,
         }
-        print_page(Page(facts=facts, listings=[_listing(view.brokers, view.missing), *groups]), as_json=options.json)
+        page = Page(facts=facts, listings=[_listing(view.brokers, view.missing), *groups])
+        print_page(page, as_json=options.json, wide=options.wide)
 
     with_admin(options, work)

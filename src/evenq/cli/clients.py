@@ -6,7 +6,7 @@ import argparse
 from datetime import datetime
 
 from evenq.cli.admin import warn_silent, with_admin
-from evenq.cli.output import Column, Listing, Page, Scalar, print_lines, print_page
+from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_lines, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import ClientView
 
@@ -16,12 +16,12 @@ _COLUMNS = (
     Column("client_id", "client"),
     Column("kind", "kind"),
     Column("group", "group"),
-    Column("language", "language"),
-    Column("topics", "topics"),
+    Column("language", "language", shown=WIDE),
+    Column("topics", "topics", shown=WIDE),
     Column("owned", "owns", "number"),
     Column("inflight", "holds", "number"),
-    Column("brokers", "brokers"),
-    Column("last_seen_ms", "last call", "time"),
+    Column("brokers", "brokers", shown=WIDE),
+    Column("last_seen_ms", "last call", "time", shown=WIDE),
 )
 
 
@@ -34,7 +34,7 @@ def list_all(options: argparse.Namespace) -> None:
         rows = [_row(client) for client in view.clients]
         empty = "No client is connected. Try: evenq consume TOPIC --group NAME"
         listing = Listing(key="clients", columns=_COLUMNS, rows=rows, empty=empty)
-        print_page(Page(facts={}, listings=[listing]), as_json=options.json)
+        print_page(Page(facts={}, listings=[listing]), as_json=options.json, wide=options.wide)
 
     with_admin(options, work)
 

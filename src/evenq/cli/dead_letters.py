@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from evenq.cli.admin import warn_silent, with_admin
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_bar
+from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_page, progress_bar
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
@@ -28,7 +28,7 @@ def list_all(options: argparse.Namespace) -> None:
         listings = [_counts(view)]
         if options.group and (view.counts or options.json):
             listings.append(_letters(view))
-        print_page(Page(facts=_silent(view), listings=listings), as_json=options.json)
+        print_page(Page(facts=_silent(view), listings=listings), as_json=options.json, wide=options.wide)
         warn_silent(options, view.silent, "what died there")
 
     with_admin(options, work)
@@ -173,13 +173,13 @@ def _letters(view: DeadLettersView) -> Listing:
         Column("message_id", "message id"),
         Column("stored_ms", "died", "time"),
         Column("topic", "from topic"),
-        Column("attempts", "attempts", "number"),
+        Column("attempts", "attempts", "number", shown=WIDE),
         Column("reason", "reason"),
-        Column("tag", "tag"),
-        Column("body_bytes", "bytes", "number"),
-        Column("replayed", "replayed"),
-        Column("broker", "broker"),
-        Column("offset", "offset", "number"),
+        Column("tag", "tag", shown=WIDE),
+        Column("body_bytes", "bytes", "number", shown=WIDE),
+        Column("replayed", "replayed", shown=WIDE),
+        Column("broker", "broker", shown=WIDE),
+        Column("offset", "offset", "number", shown=WIDE),
     )
     rows: list[tuple[Scalar, ...]] = [
         (

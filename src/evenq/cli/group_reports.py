@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from evenq.cli.admin import with_admin
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, queue_cells
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import DiagnosisView, ExplainView, SimulationView
 from evenq.errors import BadRequest
@@ -17,16 +17,15 @@ __all__ = ["doctor", "explain", "simulate"]
 EVERYBODY = "*"
 EVERY_BROKER = "ALL_BROKERS"
 """What a rebalancer names as the strategy where every member gets every broker."""
-_QUEUE = (Column("topic", "topic"), Column("broker", "broker"), Column("queue", "queue", "number"))
 _EXPLAINED = (
-    *_QUEUE,
-    Column("state", "state"),
+    *QUEUE,
     Column("owner", "owner"),
-    Column("since_ms", "since", "time"),
+    Column("state", "state"),
+    Column("since_ms", "since", "time", shown=WIDE),
     Column("why", "why", "sentence"),
-    Column("previous_owner", "owner before"),
-    Column("owner_zone", "owner's zone"),
-    Column("broker_zone", "broker's zone"),
+    Column("previous_owner", "owner before", shown=WIDE),
+    Column("owner_zone", "owner's zone", shown=WIDE),
+    Column("broker_zone", "broker's zone", shown=WIDE),
 )
 
 
@@ -38,7 +37,7 @@ def explain(options: argparse.Namespace) -> None:
 
     async def work(admin: Admin) -> None:
         view = await admin.explain_group(options.name, topic=options.topic)
-        print_page(_explained(view), as_json=options.json)
+        print_page(_explained(view), as_json=options.json, wide=options.wide)
 
     with_admin(options, work)
 
@@ -46,11 +45,9 @@ def explain(options: argparse.Namespace) -> None:
 def _explained(view: ExplainView) -> Page:
     rows: list[tuple[Scalar, ...]] = [
         (
-            row.queue.topic,
-            row.queue.broker_name,
-            "all" if row.queue.queue_id < 0 else row.queue.queue_id,
-            row.state,
+            *queue_cells(row.queue),
             row.owner and _owner(row.owner),
+            row.state,
             row.since_ms,
             row.reason,
             row.previous_owner,
@@ -124,13 +121,10 @@ def _simulated(options: argparse.Namespace, now: ExplainView, views: Sequence[Si
                 view.other_zone_after,
             )
         )
-        moved += [
-            (view.topic, move.queue.broker_name, move.queue.queue_id, _owner(move.before), _owner(move.after))
-            for move in view.moves
-        ]
+        moved += [(*queue_cells(move.queue), _owner(move.before), _owner(move.after)) for move in view.moves]
     listings = [Listing(key="topics", columns=columns, rows=rows)]
     if options.rows:
-        ways = (*_QUEUE, Column("from", "from"), Column("to", "to"))
+        ways = (*QUEUE, Column("from", "from"), Column("to", "to"))
         listings.append(Listing(key="moves", columns=ways, rows=moved, title="Queues that would move"))
     facts: dict[str, Scalar | list[str]] = {
         "group": options.name,

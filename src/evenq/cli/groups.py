@@ -7,7 +7,7 @@ import argparse
 from evenq.cli.admin import on_every_broker, with_admin
 from evenq.cli.balance_options import balance_policy, balance_text
 from evenq.cli.lag import lag_cells, lag_columns, lag_facts, warn_lag
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page, progress_console
+from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, progress_console, queue_cells
 from evenq.cli.retry_options import retry_policy
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import GroupDetails, filter_text
@@ -98,7 +98,7 @@ def show(options: argparse.Namespace) -> None:
     async def work(admin: Admin) -> None:
         details = await admin.describe_group(options.name)
         warn_lag(options, details.summary.silent)
-        print_page(_page(options.name, details), as_json=options.json)
+        print_page(_page(options.name, details), as_json=options.json, wide=options.wide)
 
     with_admin(options, work)
 
@@ -118,7 +118,7 @@ def _page(name: str, details: GroupDetails) -> Page:
             for one in details.differing_filters
             for expression, client_ids in one.filters
         ],
-        title="Members that filter differently (messages that one filter excludes are skipped for the whole group)",
+        title="Members that filter differently (what one excludes is skipped for all)",
     )
     return Page(
         facts={
@@ -147,12 +147,12 @@ def _members(details: GroupDetails) -> Listing:
     columns = (
         Column("client_id", "member"),
         Column("language", "language"),
-        Column("version", "version"),
-        Column("protocol", "protocol"),
-        Column("zone", "zone"),
-        Column("instance", "instance"),
+        Column("version", "version", shown=WIDE),
+        Column("protocol", "protocol", shown=WIDE),
+        Column("zone", "zone", shown=WIDE),
+        Column("instance", "instance", shown=WIDE),
         Column("topics", "topics"),
-        Column("filters", "filters"),
+        Column("filters", "filters", shown=WIDE),
         Column("joined_ms", "joined", "time"),
     )
     rows: list[tuple[Scalar, ...]] = [
@@ -174,28 +174,24 @@ def _members(details: GroupDetails) -> Listing:
 
 def _queues(details: GroupDetails) -> Listing:
     columns = (
-        Column("topic", "topic"),
-        Column("broker", "broker"),
-        Column("queue", "queue", "number"),
-        Column("committed", "committed", "number"),
-        Column("max_offset", "max offset", "number"),
-        Column("lag", "lag", "number"),
-        Column("oldest_unread_s", "oldest, s", "number"),
-        Column("inflight", "in flight", "number"),
+        *QUEUE,
         Column("owner", "owner"),
+        Column("committed", "committed", "number", shown=WIDE),
+        Column("max_offset", "max offset", "number", shown=WIDE),
+        Column("lag", "lag", "number"),
+        Column("oldest_unread_s", "oldest, s", "number", shown=WIDE),
+        Column("inflight", "in flight", "number"),
     )
     ordered = sorted(details.queues, key=lambda queue: queue.queue)
     rows = [
         (
-            q.queue.topic,
-            q.queue.broker_name,
-            q.queue.queue_id,
+            *queue_cells(q.queue),
+            q.owner,
             q.committed,
             q.max_offset,
             q.lag,
             _age_s(q.next_store_ms) if q.lag else 0,
             q.inflight,
-            q.owner,
         )
         for q in ordered
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from evenq.cli.admin import warn_silent, with_admin
 from evenq.cli.moments import moment_ms
-from evenq.cli.output import Column, Listing, Page, Scalar, print_json, print_lines, print_page, progress_console
+from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_json, print_lines, print_page, progress_console
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import MessageTraceView, MessageView, TraceEventView
 from evenq.errors import BadRequest
@@ -50,7 +50,11 @@ def find(options: argparse.Namespace) -> None:
             _lines(view.messages)
             return
         empty = f"No message matches. To see the newest: evenq message tail {options.topic}"
-        print_page(Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]), as_json=False)
+        print_page(
+            Page(facts={}, listings=[_listing(view.messages, empty, options.body_max)]),
+            as_json=False,
+            wide=options.wide,
+        )
         if view.more:
             progress_console().print("There are more: give a shorter time range, or raise --limit.")
 
@@ -98,7 +102,9 @@ def tail(options: argparse.Namespace) -> None:
             _lines(newest) if options.json else _texts(newest, options.body_max)
         else:
             empty = f"Topic {options.topic} holds no message. Send one: evenq produce {options.topic} --body hello"
-            print_page(Page(facts={}, listings=[_listing(newest, empty, options.body_max)]), as_json=False)
+            print_page(
+                Page(facts={}, listings=[_listing(newest, empty, options.body_max)]), as_json=False, wide=options.wide
+            )
         if options.follow:
             await _follow(admin, dict(view.positions), queue, options)
 
@@ -214,19 +220,19 @@ def _safe(line: bytes) -> str:
 
 def _listing(messages: Iterable[MessageView], empty: str, body_max: int) -> Listing:
     columns = (
-        Column("store_ms", "stored", "time"),
-        Column("place", "place"),
         Column("message_id", "id"),
-        Column("tag", "tag"),
-        Column("keys", "keys"),
-        Column("body_bytes", "bytes", "number"),
-        Column("body", "body"),
+        Column("store_ms", "stored", "time"),
+        Column("place", "place", shown=WIDE),
+        Column("tag", "tag", shown=WIDE),
+        Column("keys", "keys", shown=WIDE),
+        Column("body_bytes", "bytes", "number", shown=WIDE),
+        Column("body", "body", "sentence"),
     )
     rows: list[tuple[Scalar, ...]] = [
         (
+            message.message_id,
             message.store_ms,
             _place(message),
-            message.message_id,
             message.tag,
             ", ".join(message.keys),
             message.body_bytes,

@@ -9,7 +9,7 @@ from typing import Any
 from evenq.cli.admin import with_admin
 from evenq.cli.lag import lag_facts, warn_lag
 from evenq.cli.moments import moment_ms
-from evenq.cli.output import Column, Listing, Page, Scalar, print_page
+from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, queue_cells
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import OffsetMoveView
 from evenq.model import MessageQueue
@@ -29,29 +29,25 @@ def show(options: argparse.Namespace) -> None:
         named = (one for one in details.queues if options.topic in {"", one.queue.topic})
         queues = sorted(named, key=lambda one: one.queue)
         columns = (
-            Column("topic", "topic"),
-            Column("broker", "broker"),
-            Column("queue", "queue", "number"),
-            Column("min_offset", "first", "number"),
+            *QUEUE,
+            Column("owner", "owner", shown=WIDE),
+            Column("min_offset", "first", "number", shown=WIDE),
             Column("committed", "group is at", "number"),
             Column("max_offset", "end", "number"),
             Column("lag", "lag", "number"),
             Column("inflight", "in flight", "number"),
             Column("next_store_ms", "next one stored", "time"),
-            Column("owner", "owner"),
         )
         rows: list[tuple[Scalar, ...]] = [
             (
-                q.queue.topic,
-                q.queue.broker_name,
-                q.queue.queue_id,
+                *queue_cells(q.queue),
+                q.owner,
                 q.min_offset,
                 q.committed,
                 q.max_offset,
                 q.lag,
                 q.inflight,
                 q.next_store_ms,
-                q.owner,
             )
             for q in queues
         ]
@@ -59,7 +55,7 @@ def show(options: argparse.Namespace) -> None:
         facts = {"group": options.group, **lag_facts(sum(queue.lag for queue in queues), silent)}
         warn_lag(options, silent)
         listing = Listing(key="queues", columns=columns, rows=rows, empty=empty)
-        print_page(Page(facts=facts, listings=[listing]), as_json=options.json)
+        print_page(Page(facts=facts, listings=[listing]), as_json=options.json, wide=options.wide)
 
     with_admin(options, work)
 
@@ -100,20 +96,18 @@ def _limits(options: argparse.Namespace) -> dict[str, Any]:
 
 def _move(options: argparse.Namespace, how: Callable[[Admin], Coroutine[Any, Any, list[OffsetMoveView]]]) -> int:
     moves = with_admin(options, how)
-    print_page(_page(options, moves), as_json=options.json)
+    print_page(_page(options, moves), as_json=options.json, wide=options.wide)
     return FAILED if any(move.error for move in moves) else 0
 
 
 def _page(options: argparse.Namespace, moves: Sequence[OffsetMoveView]) -> Page:
     columns = (
-        Column("topic", "topic"),
-        Column("broker", "broker"),
-        Column("queue", "queue", "number"),
+        *QUEUE,
+        Column("owner", "owner"),
         Column("before", "from", "number"),
         Column("after", "to", "number"),
-        Column("messages", "messages", "number"),
-        Column("inflight", "in flight", "number"),
-        Column("owner", "owner"),
+        Column("messages", "messages", "number", shown=WIDE),
+        Column("inflight", "in flight", "number", shown=WIDE),
         Column("result", "result", "sentence"),
     )
     rows: list[tuple[Scalar, ...]] = []
@@ -123,14 +117,13 @@ def _page(options: argparse.Namespace, moves: Sequence[OffsetMoveView]) -> Page:
         if not move.error and move.before == move.after and not move.inflight:
             result = "stays"
         rows.append((
-            move.queue.topic,
-            move.queue.broker_name,
+            *queue_cells(move.queue)[:-1],
             None if move.queue.queue_id < 0 else move.queue.queue_id,
+            move.owner,
             before,
             None if move.error else move.after,
             None if move.error else move.after - (move.min_offset if before is None else before),
             move.inflight,
-            move.owner,
             f"{result} ({move.note})" if move.note else result,
         ))  # fmt: skip
     failed = sum(bool(move.error) for move in moves)

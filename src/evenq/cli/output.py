@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from evenq.model import MessageQueue
 from evenq.runtime.printable import json_line, printable
 
 if TYPE_CHECKING:
@@ -21,22 +22,44 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
-    "Column", "Listing", "Page", "complain", "console", "print_json", "print_lines", "print_page", "progress_bar",
-    "progress_console",
+    "JSON_ONLY", "QUEUE", "WIDE", "Column", "Listing", "Page", "complain", "console", "print_json", "print_lines",
+    "print_page", "progress_bar", "progress_console", "queue_cells",
 ]  # fmt: skip
 
 Scalar = str | int | bool | None
+ALWAYS, WIDE, JSON_ONLY = "always", "wide", "never"
+GAP = 3
+"""Between two columns."""
+UNBOUNDED = 100_000
+"""Columns of a pipe or file: a table is as wide there as its cells are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`key` names the value in JSON; `kind` is text, number, time (ms since the epoch, 0 = never) or sentence,
-    which takes several lines where the table is too wide: what it says is never cut off.
+    """`key` names the value in JSON; `kind` is text, number, time (ms since the epoch, 0 = never) or sentence, which is
+    the first to take several lines. No cell is ever cut: a name or an id must be there to be copied.
     """
 
     key: str
     title: str
     kind: str = "text"
+    shown: str = ALWAYS
+    """In tables: always, with `--wide`, or never. JSON has all."""
+
+
+QUEUE = (
+    Column("place", "queue"),
+    Column("topic", "topic", shown=JSON_ONLY),
+    Column("broker", "broker", shown=JSON_ONLY),
+    Column("queue", "queue", "number", shown=JSON_ONLY),
+)
+"""A queue: one cell for people, its parts for programs."""
+
+
+def queue_cells(queue: MessageQueue) -> tuple[Scalar, ...]:
+    """For `QUEUE`; a queue id below 0 is all queues of the broker."""
+    number = queue.queue_id if queue.queue_id >= 0 else "all"
+    return f"{queue.topic} {queue.broker_name}/{number}", queue.topic, queue.broker_name, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +90,7 @@ class Page:
 
 def console() -> Console:
     """Results. Strings are shown as they are: no markup, no emoji codes, control characters escaped."""
-    # In a pipe rich assumes 80 columns and cuts the cells to fit.
-    return _console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+    return _console(soft_wrap=True, width=None if sys.stdout.isatty() else UNBOUNDED)
 
 
 def progress_console() -> Console:
@@ -113,8 +135,8 @@ def complain(text: str) -> None:
     sys.stderr.flush()
 
 
-def print_page(page: Page, *, as_json: bool) -> None:
-    """Print one answer. A page of one listing and nothing else is a JSON array."""
+def print_page(page: Page, *, as_json: bool, wide: bool = False) -> None:
+    """Print one answer. A page of one listing and nothing else is a JSON array. `wide`: tables with all columns."""
     if as_json:
         lists = {listing.key: listing.as_json() for listing in page.listings}
         bare = not page.facts and len(lists) == 1
@@ -130,10 +152,10 @@ def print_page(page: Page, *, as_json: bool) -> None:
         for key, value in page.facts.items():
             out.print(Text(f"{key.replace('_', ' '):<{width}}  ", "bold"), _cell(value), sep="")
     for listing in page.listings:
-        _print_listing(out, listing)
+        _print_listing(out, listing, wide=wide)
 
 
-def _print_listing(out: Console, listing: Listing) -> None:
+def _print_listing(out: Console, listing: Listing, *, wide: bool) -> None:
     from rich import box
     from rich.table import Table
 
@@ -143,16 +165,38 @@ def _print_listing(out: Console, listing: Listing) -> None:
     table = Table(
         box=box.SIMPLE_HEAD, title=listing.title or None, title_justify="left", title_style="bold", pad_edge=False
     )
-    for column in listing.columns:
+    wanted = {ALWAYS, WIDE} if wide else {ALWAYS}
+    places = [place for place, column in enumerate(listing.columns) if column.shown in wanted]
+    columns = [listing.columns[place] for place in places]
+    rows = [[_cell(row[place], listing.columns[place].kind) for place in places] for row in listing.rows]
+    whole = _kept_whole(columns, rows, out.width)
+    for column in columns:
         table.add_column(
             column.title,
             justify="right" if column.kind == "number" else "left",
-            no_wrap=column.kind != "sentence",
-            overflow="fold" if column.kind == "sentence" else "ellipsis",
+            no_wrap=column.kind in whole,
+            overflow="fold",
         )
-    for row in listing.rows:
-        table.add_row(*[_cell(value, column.kind) for value, column in zip(row, listing.columns, strict=True)])
+    for row in rows:
+        table.add_row(*row)
     out.print(table)
+
+
+def _kept_whole(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> set[str]:
+    """The kinds of columns whose cells stay on one line; the others take several lines where the table is too wide."""
+    for whole in ({"text", "number", "time"}, {"number", "time"}):
+        needed = sum(
+            GAP
+            + (
+                max(map(len, (column.title, *(printable(row[place]) for row in rows))))
+                if column.kind in whole
+                else len(column.title)
+            )
+            for place, column in enumerate(columns)
+        )
+        if needed <= width:
+            return whole
+    return set()
 
 
 def _cell(value: Scalar | list[str], kind: str = "text") -> str:

@@ -163,6 +163,15 @@ def _later(module: str, function: str) -> Callable[[argparse.Namespace], Any]:
     return run
 
 
+_WIDE = {
+    ("brokers", "list_all"), ("brokers", "show"), ("brokers", "cluster"), ("clients", "list_all"),
+    ("dead_letters", "list_all"), ("group_reports", "explain"), ("groups", "show"), ("messages", "find"),
+    ("messages", "tail"), ("offsets", "clone"), ("offsets", "reset"), ("offsets", "show"), ("offsets", "skip"),
+    ("topics", "show"),
+}  # fmt: skip
+"""Commands whose tables have more columns than a terminal of 80 shows."""
+
+
 def _command(
     commands: Any, name: str, text: str, module: str, function: str, *, examples: str = "", remote: bool = True
 ) -> argparse.ArgumentParser:
@@ -195,6 +204,8 @@ def _command(
         )
         add_tls(parser)
         parser.add_argument("--json", action="store_true", help="print JSON for programs instead of tables for people")
+        if (module, function) in _WIDE:
+            parser.add_argument("--wide", action="store_true", help="all columns of tables (default: what fits 80)")
         parser.add_argument(
             "--timeout",
             type=positive,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from evenq.cli.admin import on_every_broker, warn_missing, with_admin
 from evenq.cli.lag import lag_cells, lag_columns, warn_lag
-from evenq.cli.output import Column, Listing, Page, print_page
+from evenq.cli.output import WIDE, Column, Listing, Page, print_page
 from evenq.cli.resizing import permission_text
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import LiteTopicView, PlacementView, TopicDetails
@@ -125,7 +125,7 @@ def show(options: argparse.Namespace) -> None:
         columns = (
             Column("broker", "broker"),
             Column("queue", "queue", "number"),
-            Column("min_offset", "min offset", "number"),
+            Column("min_offset", "min offset", "number", shown=WIDE),
             Column("max_offset", "max offset", "number"),
             Column("messages", "messages", "number"),
             Column("permission", "permission"),
@@ -155,7 +155,7 @@ def show(options: argparse.Namespace) -> None:
             Listing(key="queues", columns=columns, rows=rows),
             await _readers(options, admin, topic.groups),
         ]
-        print_page(Page(facts=facts, listings=listings), as_json=options.json)
+        print_page(Page(facts=facts, listings=listings), as_json=options.json, wide=options.wide)
         await warn_missing(options, admin, NOT_COUNTED)
 
     with_admin(options, work)

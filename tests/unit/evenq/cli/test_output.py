@@ -175,3 +175,70 @@ def test_only_one_module_of_the_command_line_writes_to_the_terminal():
                 case ast.keyword(value=ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr")):
                     found.append(f"{path.name}:{node.value.lineno}")
     assert {entry.partition(":")[0] for entry in found} <= set(WRITES_ITSELF), found
+
+
+ID = "01A2B3C4D5E6F708192A3B4C5D6E7F8091"
+MEMBER = "worker-6d5f9c7b8-x2x7p@7@1@2f4k8a"
+
+
+def long_answers():
+    group = admin_pb2.DescribeGroupResponse()
+    group.summary.group = "billing"
+    member = group.members.add(client_id=MEMBER, language="PYTHON", version="0.9.1", protocol="evenq", zone="zone-1")
+    member.subscriptions.add(topic="orders")
+    queue = group.queues.add(owner=MEMBER, committed=1234, max_offset=2345, lag=1111, inflight=32)
+    queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id = "orders", "broker-a", 11
+    messages = admin_pb2.FindMessagesResponse()
+    one = messages.messages.add(body_bytes=200)
+    one.queue.CopyFrom(queue.queue)
+    one.message.body = b"a body of many words " * 3
+    one.message.system_properties.message_id = ID
+    one.message.system_properties.keys.extend(["key-one", "key-two"])
+    brokers = admin_pb2.ListBrokersResponse()
+    broker = brokers.brokers.add(answered=True, topics=12, messages_in=10**9, messages_out=10**9, log_bytes=10**12)
+    broker.broker.name, broker.broker.start_ms = "broker-a", 1_700_000_000_000
+    broker.broker.listeners.add(name="default", host="10.123.101.17", port=18081)
+    return {"DescribeGroup": group, "FindMessages": messages, "ListBrokers": brokers}
+
+
+@pytest.fixture
+def terminal(run, monkeypatch):
+    """Runs a command at a terminal of some columns."""
+
+    def at(columns, line):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(output, "UNBOUNDED", columns)
+        code, out, _, _ = run(line, **long_answers())
+        assert code == 0
+        return out
+
+    return at
+
+
+@pytest.mark.parametrize(
+    ("line", "whole"),
+    [
+        ("group show billing", [MEMBER, "orders broker-a/11"]),
+        ("message find orders", [ID]),
+        ("broker list", ["broker-a"]),
+        ("offset show billing", ["orders broker-a/11"]),
+    ],
+)
+def test_80_columns_show_the_ids_whole_and_few_columns(terminal, line, whole):
+    out = terminal(80, line)
+    assert max(len(text.rstrip()) for text in out.splitlines()) <= 80
+    assert all(text in out for text in whole)
+
+
+@pytest.mark.parametrize("line", ["group show billing", "message find orders", "broker list", "offset show billing"])
+def test_nothing_is_cut_in_a_pipe_at_a_narrow_terminal_or_with_all_columns(terminal, run, line):
+    for out in (terminal(40, line), terminal(30, f"{line} --wide"), run(f"{line} --wide", **long_answers())[1]):
+        assert "\N{HORIZONTAL ELLIPSIS}" not in out
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_its_cells(run):
+    _, out, _, _ = run("group show billing --wide", **long_answers())
+    rows = [text.split() for text in out.splitlines() if MEMBER in text]
+    assert rows[0][:5] == [MEMBER, "PYTHON", "0.9.1", "evenq", "zone-1"]
+    assert rows[1][:4] == ["orders", "broker-a/11", MEMBER, "1,234"]
+    assert all(len(text.split()) >= 7 for text in out.splitlines() if MEMBER in text)

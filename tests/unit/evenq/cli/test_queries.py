@@ -98,7 +98,10 @@ def test_messages_are_a_table_for_people_and_lines_for_programs(run):
     line = "message find orders --key 42 --from 10 --to 2000 --limit 5"
     code, out, err, calls = run(line, FindMessages=answer(found(), more=True, silent=["broker-b"]))
     assert code == 1
-    assert "broker-a/0:7" in out
+    assert "id-1" in out
+    _, wide, _, _ = run(f"{line} --wide", FindMessages=answer(found()))
+    assert "broker-a/0:7" in wide
+    assert "broker-a/0:7" not in out
     assert "hello" in out
     assert "broker-b" in err
     assert "--limit" in err
