@@ -57,9 +57,9 @@ class World:
         )
         return broker
 
-    async def create(self, topic: str, queues: int = 1) -> None:
+    async def create(self, topic: str, queues: int = 1, **settings: Any) -> None:
         """On every broker."""
-        await self.call(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic, queues=queues))
+        await self.call(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(topic=topic, queues=queues, **settings))
 
     async def scale(self, queues: int, topic: str = "t", broker: str = "", *, force: bool = False) -> Any:
         """More or fewer queues, everywhere or at one broker; what it answers of each."""
@@ -70,7 +70,9 @@ class World:
         """A consumer group with settings of its own."""
         await self.call(ADMIN + "CreateGroup", admin_pb2.CreateGroupRequest(group=name, **settings))
 
-    async def publish(self, *bodies: Any, topic: str = "t", queue: int = 0, broker: str = "a", tag: str = "") -> int:
+    async def publish(
+        self, *bodies: Any, topic: str = "t", queue: int = 0, broker: str = "a", tag: str = "", message_group: str = ""
+    ) -> int:
         """Store messages in one queue; returns the offset of the first."""
         request = data_pb2.PublishRequest(queue=common_pb2.Queue(topic=topic, broker_name=broker, queue_id=queue))
         for body in bodies:
@@ -80,6 +82,8 @@ class World:
             message.system_properties.message_id = f"id-{body}" if again == 1 else f"id-{body}-{again}"
             if tag:
                 message.system_properties.tag = tag
+            if message_group:
+                message.system_properties.message_group = message_group
         return int((await self.call(DATA + "Publish", request, broker)).first_offset)
 
     async def committed(self, group: str, topic: str = "t", queue: int = 0, broker: str = "a") -> int:

@@ -564,3 +564,47 @@ def test_ordered_broadcasting_has_one_listener_at_a_time_per_queue_in_offset_ord
         assert not world.brokers["a"].membership.locks.holders()
 
     play(story)
+
+
+def test_oc_1_oc_3_a_fifo_topic_is_read_in_order_unless_the_consumer_says_otherwise(play, caplog):
+    """Topics of other types that the same consumer reads are not: the type of each decides."""
+
+    async def story(world):
+        await world.start()
+        await world.create("t", message_type="FIFO")
+        await world.create("normal")
+        running, most, handled = Counter(), Counter(), []
+
+        async def listener(messages):
+            topic = messages[0].topic
+            running[topic] += 1
+            most[topic] = max(most[topic], running[topic])
+            await world.clock.sleep_ms(50)
+            running[topic] -= 1
+            if topic != "t":
+                return None
+            handled.append(messages[0].body.decode())
+            return messages[0].body != b"1" or messages[0].delivery_attempt > 1
+
+        options = evenq.PushOptions(consume_batch=1, **FAST)
+        fields = {"listener": listener, "options": options, "consume_threads": 8}
+        one = await world.push(subscriptions={"t": "*", "normal": "*"}, **fields)
+        await world.ready(one, queues=2)
+        await world.publish(*range(4), message_group="order-1")
+        await world.publish(*range(4, 12), topic="normal")
+        await world.until(lambda: len(handled) == 5 and len(world.seen) == 13)
+        assert handled == ["0", "1", "1", "2", "3"]
+        assert (most["t"], most["normal"] > 1) == (1, True)
+        assert "is FIFO" not in caplog.text
+        await world.during(one.close())
+        world.clients.remove(one)
+        two = await world.push("two", ordered=False, **fields)
+        await world.ready(two)
+        await world.publish(*range(20, 28), message_group="order-1")
+        await world.until(lambda: len(handled) >= 13)
+        assert most["t"] > 1
+        assert caplog.text.count("topic t is FIFO, and this consumer has ordered=False") == 1
+        members = world.brokers["a"].membership.members.members("g")
+        assert [(member.client_id, member.unordered) for member in members] == [("two", True)]
+
+    play(story)

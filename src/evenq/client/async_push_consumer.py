@@ -56,7 +56,7 @@ class PushClient(SdkClient):
         consume_threads: int = 20,
         start_from: StartFrom | str | None = None,
         start_timestamp_ms: int | str = 0,
-        ordered: bool = False,
+        ordered: bool | None = None,
         on_rebalance: OnRebalance | None = None,
         on_error: OnError | None = None,
         options: PushOptions | None = None,
@@ -73,9 +73,9 @@ class PushClient(SdkClient):
         since the epoch); None: as the group is configured; classic names like CONSUME_FROM_LAST_OFFSET are accepted,
         and the time may be a text yyyyMMddHHmmss. `consume_threads` 1 .. 1,000 run the listener; with asyncio it is the
         number of its calls at a time. `ordered`: one call at a time per queue, in offset order; a failed message blocks
-        its queue (OC-15). `on_error` is called, in a thread of its own (with asyncio in the loop), once for each error
-        that a retry cannot solve (TopicNotFound, Forbidden, Unauthorized ...); None: it is logged as an error. The
-        consumer keeps trying, and continues once the topic or the grant exists.
+        its queue (OC-15); None: for topics of type FIFO only. `on_error` is called, in a thread of its own (asyncio:
+        in the loop), once for each error that a retry cannot solve (TopicNotFound, Forbidden, Unauthorized ...); None:
+        it is logged as an error. The consumer keeps trying, and continues once the topic or the grant exists.
         """
         self._plan = push_plan(
             group=group, subscriptions=subscriptions, model=model, assignment=assignment, strategy=strategy,

@@ -106,7 +106,7 @@ def push_plan(
     start_from: StartFrom | str | None,
     start_timestamp_ms: int | str,
     options: PushOptions | None,
-    ordered: bool = False,
+    ordered: bool | None = None,
 ) -> PushPlan:
     """Raises IllegalGroup, IllegalTopic, BadRequest."""
     if not subscriptions:

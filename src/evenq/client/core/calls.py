@@ -143,6 +143,8 @@ class Join:
     """Random per start of the client: tells a reconnect from a twin with the same id."""
     hands_over: bool = True
     """On `BrokerLeaving` we finish, commit and unlock; a broker that closes waits a little for it."""
+    unordered: bool = False
+    """Our user wants listener calls of one queue side by side, also of FIFO topics."""
     refuses_resets: bool = False
     """We go on where we are when an operator moves the group, so brokers refuse to."""
     strategy: str = ""

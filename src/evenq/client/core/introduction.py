@@ -29,10 +29,12 @@ class Introduction:
         hands_over: bool = True,
         refuses_resets: bool = False,
         strategy: str = "",
+        unordered: bool = False,
     ) -> None:
         """`subscriptions` are its user's to change, followed by `changed`; `now_ms` since the epoch; `hands_over`:
         whether it lets go of its queues when a broker closes; `refuses_resets`: whether it goes on where it is when an
-        operator moves the group; `strategy`: divides its queues while the group has none.
+        operator moves the group; `strategy`: divides its queues while the group has none; `unordered`: its user
+        wants FIFO topics without their order.
         """
         self._group = group
         self._model = model
@@ -43,6 +45,7 @@ class Introduction:
         self._hands_over = hands_over
         self._refuses_resets = refuses_resets
         self._strategy = strategy
+        self._unordered = unordered
 
     def changed(self, now_ms: int) -> None:
         """The subscriptions are others since now (RG-6)."""
@@ -62,6 +65,7 @@ class Introduction:
             hands_over=self._hands_over,
             refuses_resets=self._refuses_resets,
             strategy=self._strategy,
+            unordered=self._unordered,
         )
 
     def other_name(self, client_id: str) -> str:

@@ -44,7 +44,6 @@ class ProcessQueue:
         "_hand",
         "_highest_taken",
         "_order",
-        "_ordered",
         "_past",
         "_presumed",
         "_resume_ms",
@@ -55,6 +54,7 @@ class ProcessQueue:
         "fenced",
         "last_pull_ms",
         "next",
+        "ordered",
         "paused",
         "queue",
     )
@@ -80,7 +80,8 @@ class ProcessQueue:
         """True: dropped, and another owner has it."""
         self.paused = False
         """True: not pulled for now."""
-        self._ordered = ordered
+        self.ordered = ordered
+        """True: one chunk at a time, in offset order."""
         self._resume_ms = 0  # an ordered queue gives nothing before
         self._hand: dict[int, ReceivedMessage] = {}
         self._order: deque[int] = (
@@ -129,7 +130,7 @@ class ProcessQueue:
         that failed before comes alone, so that others do not share its fate. `careful` False: none of those of which
         the consumer runs one at a time.
         """
-        if self._ordered and (self._running or now_ms < self._resume_ms or not (careful or self._common_first())):
+        if self.ordered and (self._running or now_ms < self._resume_ms or not (careful or self._common_first())):
             return []
         chunk: list[ReceivedMessage] = []
         retries = self._retries
@@ -179,11 +180,11 @@ class ProcessQueue:
         for message in reversed(chunk):
             if not self._stop(message.queue_offset) or self.dropped:  # a dropped one is left to the next owner
                 continue
-            if self._ordered:
+            if self.ordered:
                 self._waiting.appendleft(message)
             else:
                 heappush(self._retries, (retry_ms, message.queue_offset))
-        if self._ordered:
+        if self.ordered:
             self.hold(retry_ms)
 
     def hold(self, resume_ms: int) -> None:
@@ -244,7 +245,7 @@ class ProcessQueue:
         self.dropped, self.fenced = True, fenced
         self._retries.clear()
         self._apart.clear()
-        if self._ordered or fenced:  # ordered: nothing above the first unfinished message is done
+        if self.ordered or fenced:  # ordered: nothing above the first unfinished message is done
             self._waiting.clear()
         kept: deque[ReceivedMessage] = deque()
         while self._waiting:
@@ -294,7 +295,7 @@ class ProcessQueue:
 
     def due_ms(self) -> int | None:
         """When `take` has something to give: 0 = now, else the time of the next retry; None: not by itself."""
-        if self._ordered:
+        if self.ordered:
             return self._resume_ms if self._waiting and not self._running else None
         if self._waiting or self._apart:
             return 0
@@ -314,7 +315,7 @@ class ProcessQueue:
         assert not self._expired & set(self._hand), "an expired message is not in hand"
         if not self.dropped:
             assert waiting | retrying | running == set(self._hand), "each message in hand is in one state"
-        if self._ordered:
+        if self.ordered:
             assert not retrying, "an ordered queue keeps its order"
             assert not self._apart, "an ordered queue keeps its order"
             assert [m.queue_offset for m in self._waiting] == sorted(waiting)
@@ -345,7 +346,7 @@ class ProcessQueue:
             self._presumed.add(offset)
         else:
             self._careful.add(offset)
-            if not self._ordered:
+            if not self.ordered:
                 waiting = self._apart
         return replace(message, delivery_attempt=number), waiting
 

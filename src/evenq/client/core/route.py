@@ -45,6 +45,9 @@ class Route:
     followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Broker name to where the other copies of its log answer readers that take any copy, as in `addresses`."""
 
+    fifo: bool = False
+    """True: the topic takes messages with a message group and no others."""
+
     def leader_of(self, broker_name: str) -> RouteLeader:
         """Who answers for the broker."""
         return RouteLeader(self.addresses.get(broker_name, ""), self.epochs.get(broker_name, 0))

@@ -26,10 +26,8 @@ log = logging.getLogger(__name__)
 class Drains:
     """The waits of one consumer."""
 
-    def __init__(
-        self, *, group: str, options: PushOptions, ordered: bool, sessions: BrokerSessions, clock: Clock
-    ) -> None:
-        self._group, self._drain_ms, self._ordered = group, options.drain_ms, ordered
+    def __init__(self, *, group: str, options: PushOptions, sessions: BrokerSessions, clock: Clock) -> None:
+        self._group, self._drain_ms = group, options.drain_ms
         self._sessions, self._clock = sessions, clock
         self._closed_ms: int | None = None
 
@@ -44,7 +42,7 @@ class Drains:
         began_ms, queue = self._clock.monotonic_ms(), pulling.process.queue
         wakeup = Wakeup(self._clock, pulling.quiet)
         while pulling.process.busy:
-            if not self._ordered:
+            if not pulling.process.ordered:
                 limit, limit_ms = "drain_ms", self._drain_ms
             elif self._closed_ms is None:
                 limit, limit_ms = "revoke_ms of the broker", self._sessions.revoke_ms(queue.broker_name)
@@ -54,7 +52,7 @@ class Drains:
             if left_ms <= 0:
                 log.warning(
                     "group %s: messages of %s were not finished within %d ms (%s), they may be delivered again%s",
-                    self._group, queue, limit_ms, limit, " while the listener still runs" * self._ordered,
+                    self._group, queue, limit_ms, limit, " while the listener still runs" * pulling.process.ordered,
                 )  # fmt: skip
                 return
             await wakeup.wait(left_ms)

@@ -17,7 +17,7 @@ from evenq.client.core.chunks import ChunkSizer
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.settler import Count, SendBack, Settler
 from evenq.client.options import PushOptions
-from evenq.model import MessageQueue, ReceivedMessage
+from evenq.model import ReceivedMessage
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
@@ -43,23 +43,20 @@ class Listening:
         clock: Clock,
         slots: int,
         options: PushOptions,
-        ordered: bool,
         max_attempts: Callable[[], int],
         send_back: SendBack | None,
         count: Count,
         settled: Callable[[ProcessQueue], None],
-        trusted: Callable[[MessageQueue], bool],
+        trusted: Callable[[ProcessQueue], bool],
     ) -> None:
         """`settled` hears of each chunk that ended; `trusted` tells whether the queue is surely still ours."""
         self._run = run
         self._clock = clock
         self._free = slots
         self._options = options
-        self._ordered = ordered
         self._sizer = ChunkSizer(options.consume_batch)
         self._settler = Settler(
             clock=clock,
-            ordered=ordered,
             options=options,
             max_attempts=max_attempts,
             send_back=send_back,
@@ -85,7 +82,7 @@ class Listening:
         timeout_ms = self._options.consume_timeout_ms
         while True:
             await self._clock.sleep_ms(min(timeout_ms, SCAN_MAX_MS))
-            for queue in list(queues()):
+            for queue in [queue for queue in queues() if not queue.ordered]:
                 now_ms = self._clock.monotonic_ms()
                 late = queue.overdue(now_ms=now_ms, timeout_ms=timeout_ms, count=OVERDUE_MAX)
                 for message in late:
@@ -105,7 +102,7 @@ class Listening:
             queue = self._ready.popleft()
             now_ms = self._clock.monotonic_ms()
             due_ms = queue.due_ms()
-            if due_ms is not None and due_ms <= now_ms and not self._trusted(queue.queue):
+            if due_ms is not None and due_ms <= now_ms and not self._trusted(queue):
                 queue.hold(now_ms + HOLD_MS)  # OC-8: another member may have the queue by now
                 self._again(queue, HOLD_MS)
                 continue

@@ -75,7 +75,8 @@ class MemberPlan:
     start_timestamp_ms: int
     """0: half an hour ago."""
     options: PushOptions
-    ordered: bool = False
+    ordered: bool | None = False
+    """True: one listener call at a time for each queue, in offset order; None: for queues of FIFO topics."""
     retry_topic: bool = False
     """True: the group's retry topic is read too (RD-2)."""
     counts_deliveries: bool = False
@@ -175,6 +176,7 @@ class Membership:
             now_ms=self._clock.now_ms(),
             refuses_resets=self._plan.refuses_resets,
             strategy=self._plan.strategy.name,
+            unordered=self._plan.counts_deliveries and self._plan.ordered is False,
         )
 
     def _read_plan(self) -> ReadPlan:

@@ -32,6 +32,7 @@ from evenq.client.loops.rebalance_listener import RebalanceListener
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.sessions import BrokerSessions
 from evenq.client.loops.starting import Starting
+from evenq.client.loops.topic_order import TopicOrder
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
 from evenq.errors import Error, PreconditionFailed
@@ -80,7 +81,8 @@ class Ownership:
         self._rng = rng
         self._troubles = troubles
         self._group, self._options, self._subscriptions = read_plan.group, read_plan.options, read_plan.subscriptions
-        self._clustering, self._ordered = read_plan.clustering, read_plan.ordered
+        self._clustering = read_plan.clustering
+        self._order = TopicOrder(read_plan, routes)
         self._auto_commit = read_plan.auto_commit
         self._any_copy = read_plan.any_copy
         self._starting = Starting(
@@ -92,9 +94,7 @@ class Ownership:
             on_answer=self._table_locked, spawn=self._spawn, troubles=troubles,
         )  # fmt: skip
         self._arrived = arrived
-        self._drains = Drains(
-            group=read_plan.group, options=read_plan.options, ordered=read_plan.ordered, sessions=sessions, clock=clock
-        )
+        self._drains = Drains(group=read_plan.group, options=read_plan.options, sessions=sessions, clock=clock)
         self.paused = False
         """CS-9: no pulls. Rounds go on: what others are to read is handed over."""
         self._table = RebalanceTable(locks=read_plan.clustering)
@@ -369,7 +369,7 @@ class Ownership:
 
     def _pulling(self, queue: MessageQueue, offset: QueueOffset) -> Pulling:
         now_ms, past = self._clock.monotonic_ms(), self._past.pop(queue, None)
-        process = ProcessQueue(queue, offset, now_ms=now_ms, ordered=self._ordered, past=past)
+        process = ProcessQueue(queue, offset, now_ms=now_ms, ordered=self._order.kept_in(queue.topic), past=past)
         process.paused = self.paused
         return Pulling(
             process,

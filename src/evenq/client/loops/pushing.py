@@ -62,7 +62,6 @@ class Pushing:
             clock=clock,
             slots=plan.slots,
             options=plan.options,
-            ordered=plan.ordered,
             max_attempts=self._member.max_attempts,
             send_back=self._send_back if clustering else None,  # RD-1: retries in clustering only
             count=self._member.ownership.count_deliveries,
@@ -74,7 +73,7 @@ class Pushing:
     def start(self) -> None:
         """Begin; the first rebalance comes at once (CS-5)."""
         self._member.start()
-        # CC-12 sends overdue messages back for a retry; ordered and broadcasting consumers have none.
+        # CC-12 sends overdue messages back for a retry; ordered queues and broadcasting consumers have none.
         if self._member.clustering and not self._plan.ordered:
             scan = self._listening.scan(self._member.ownership.processes)
             self._scan = spawn(scan, name=f"evenq-overdue-{self._plan.group}")
@@ -108,14 +107,14 @@ class Pushing:
         """True if the member's share of every topic is known, and it reads exactly that (RB-15)."""
         return self._member.balanced
 
-    def _trusted(self, queue: MessageQueue) -> bool:
+    def _trusted(self, process: ProcessQueue) -> bool:
         """OC-8, OC-18: another member may have it by now. An ordered queue waits for its broker's word sooner."""
         sessions = self._member.sessions
         if not self._member.clustering:
             return True
-        if self._plan.ordered:
-            return sessions.trusted(queue.broker_name, trust_ms=self._plan.options.lock_trust_ms)
-        return sessions.sure(queue.broker_name)
+        if process.ordered:
+            return sessions.trusted(process.queue.broker_name, trust_ms=self._plan.options.lock_trust_ms)
+        return sessions.sure(process.queue.broker_name)
 
     def _arrived(self, process: ProcessQueue) -> None:
         if process.due_ms() is not None:

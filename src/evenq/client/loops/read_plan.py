@@ -26,7 +26,8 @@ class ReadPlan:
     """True: queues have one owner, who holds their lock."""
     start_policy: Callable[[], StartFrom]
     start_timestamp_ms: int
-    ordered: bool
+    ordered: bool | None
+    """None: the type of each topic decides."""
     attempts_max: Callable[[], int] | None
     """Deliveries that a message may have; None: its user does not say what fails, and nothing is counted."""
     auto_commit: bool

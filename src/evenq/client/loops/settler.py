@@ -42,7 +42,6 @@ class Settler:
         self,
         *,
         clock: Clock,
-        ordered: bool,
         options: PushOptions,
         max_attempts: Callable[[], int],
         send_back: SendBack | None,
@@ -51,7 +50,6 @@ class Settler:
     ) -> None:
         """`send_back` None: there are no retries. `again(queue, delay_ms)`: the queue has something to do later."""
         self._clock = clock
-        self._ordered = ordered
         self._options = options
         self._max_attempts = max_attempts
         self._send_back = send_back
@@ -78,7 +76,7 @@ class Settler:
         elif await self._report_finished(queue) and await self._counted(queue, deliveries):
             queue.begun(deliveries)
             return True
-        delay_ms = self._options.suspend_ms if self._ordered else self._delay_ms(1)
+        delay_ms = self._options.suspend_ms if queue.ordered else self._delay_ms(1)
         queue.put_back(chunk, retry_ms=self._clock.monotonic_ms() + delay_ms)
         self._again(queue, delay_ms)
         return False
@@ -92,7 +90,7 @@ class Settler:
         if self._send_back is None:
             self._let_go(queue, failed)
             failed = []
-        if self._ordered and failed:
+        if queue.ordered and failed:
             await self._ordered_failed(queue, chunk, failed[0], level, sure=sure)
             return
         bad = {message.queue_offset for message in failed}

@@ -77,7 +77,7 @@ def route_of(topic: str, response: bytes, *, one_address: bool = False) -> Route
     followers = {} if one_address or any_broker else {one.broker_name: tuple(one.followers) for one in schemes.leaders}
     return Route(
         topic=topic, writable=tuple(writable), readable=tuple(readable), addresses=addresses, epochs=epochs,
-        followers=followers,
+        followers=followers, fifo=list(message.message_queues[0].accept_message_types) == [v2.FIFO],
     )  # fmt: skip
 
 

@@ -67,6 +67,7 @@ class RpcConsumerCalls(Calls):
         member.zone, member.instance, member.capacity = join.zone, join.instance, join.capacity
         wire.incarnation, wire.hands_over = join.incarnation, join.hands_over
         member.refuses_resets, member.strategy = join.refuses_resets, _label(join.strategy)
+        member.unordered = join.unordered
         if join.model is MessageModel.BROADCASTING:
             member.model = groups_pb2.BROADCASTING
         for topic, expression in join.subscriptions.items():

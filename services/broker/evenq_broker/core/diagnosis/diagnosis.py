@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from evenq.model import MessageModel, MessageQueue
+from evenq.model import MessageModel, MessageQueue, MessageType
 from evenq.model.names import is_system_topic
 from evenq_broker.core.diagnosis.findings import (
     SETTLED_MS,
@@ -303,6 +303,36 @@ def _strangers(facts: GroupFacts) -> dict[str, list[str]]:
     return {topic: missing for topic, missing in strangers.items() if missing}
 
 
+def _order_not_kept(looks: Looks) -> Iterable[Finding]:
+    facts = looks.now
+    types = {topic: counts.message_type for part in facts.brokers for topic, counts in part.counts.items()}
+    for topic in facts.topics:
+        if types.get(topic) is not MessageType.FIFO:
+            continue
+        readers = [at.member for at in facts.readers(topic)]
+        receivers = sorted(one.client_id for one in readers if one.protocol is Protocol.V2 and not facts.ordered)
+        unordered = sorted(one.client_id for one in readers if one.unordered)
+        if receivers:
+            yield Finding(
+                kind=FindingKind.ORDER_NOT_KEPT,
+                severity=Severity.WARNING,
+                subject=topic,
+                seen=f"{topic} is FIFO, but the group is not ordered: {names(receivers)} may have several messages of "
+                "one message group at a time, and get them in any order after a failure",
+                fix="let the group be ordered",
+                command=command("group create", facts.group, ordered=True),
+            )
+        if unordered:
+            yield Finding(
+                kind=FindingKind.ORDER_NOT_KEPT,
+                severity=Severity.WARNING,
+                subject=topic,
+                seen=f"{topic} is FIFO, but {names(unordered)} {_does(unordered)} not keep its order (ordered=False)",
+                fix="leave `ordered` out where these consumers are made; this shows them",
+                command=command("client list", group=facts.group),
+            )
+
+
 def _duplicates(looks: Looks) -> Iterable[Finding]:
     members = looks.now.members
     times = sum(part.duplicates for part in looks.now.brokers)
@@ -442,6 +472,7 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _two_owners,
     _hand_overs,
     _subscriptions,
+    _order_not_kept,
     _duplicates,
     _silent_members,
     _idle,

@@ -75,6 +75,7 @@ class FindingKind(StrEnum):
     SILENT_MEMBER = "SILENT_MEMBER"
     OFFSETS_WENT_BACK = "OFFSETS_WENT_BACK"
     IDLE_MEMBERS = "IDLE_MEMBERS"
+    ORDER_NOT_KEPT = "ORDER_NOT_KEPT"
 
 
 TRANSIENT = frozenset({
@@ -120,7 +121,11 @@ class Looks:
 
 def command(verb: str, *names: str, **options: str | int) -> str:
     """A command line to copy: names may be anybody's, and a shell must take each for one word and for no option."""
-    words = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    words = [
+        part
+        for name, value in options.items()
+        for part in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
+    ]
     guarded = ["--", *names] if any(name.startswith("-") for name in names) else []
     return f"evenq {verb} {shlex.join([*words, *guarded] if guarded else [*names, *words])}".rstrip()
 

@@ -53,6 +53,8 @@ class Member:
     """It goes on where it is when an operator moves the group."""
     strategy: str = ""
     """Divides the queues of an owner while its group has no strategy; empty: not reported."""
+    unordered: bool = False
+    """Its user wants listener calls of one queue side by side, also of FIFO topics."""
 
     def reads(self, topic: str) -> bool:
         """True if the member wants the topic, or has not said what it wants."""

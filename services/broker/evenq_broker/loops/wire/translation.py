@@ -250,6 +250,7 @@ def member_message(member: Member) -> groups_pb2.Member:
         capacity=member.capacity,
         refuses_resets=member.refuses_resets,
         strategy=member.strategy,
+        unordered=member.unordered,
     )
 
 
@@ -278,6 +279,7 @@ def member_of(
         capacity=member.capacity or 1.0,
         refuses_resets=member.refuses_resets,
         strategy=member.strategy,
+        unordered=member.unordered,
     )
 
 

@@ -56,7 +56,6 @@ def test_a_queue_that_another_member_got_while_its_delivery_was_counted_is_not_d
             clock=clock,
             slots=1,
             options=PushOptions(),
-            ordered=True,
             max_attempts=lambda: 17,
             send_back=send_back,
             count=count,

@@ -76,3 +76,10 @@ def test_followers_are_known_where_they_can_be_reached() -> None:
     response = answer(("a", 0, v2.READ_WRITE)) + routes_pb2.RouteSchemes(leaders=[leader]).SerializeToString()
     assert route_of("t", response).followers == {"a": ("b:8083", "c:8083")}
     assert route_of("t", response, one_address=True).followers == {}, "only the access point is"
+
+
+def test_a_topic_is_fifo_if_it_takes_nothing_else() -> None:
+    for types, is_fifo in (([v2.FIFO], True), ([v2.NORMAL], False), ([v2.NORMAL, v2.FIFO], False), ([], False)):
+        response = service_pb2.QueryRouteResponse.FromString(answer(("a", 0, v2.READ_WRITE)))
+        response.message_queues[0].accept_message_types.extend(types)
+        assert route_of("t", response.SerializeToString()).fifo is is_fifo

@@ -129,7 +129,20 @@ MORE = ("m1", "m2", "m3", "m4", "m5")
 FIVE = [member(client_id) for client_id in MORE]
 ONE_EACH = MORE[:4]
 
+
+def fifo(facts: GroupFacts) -> GroupFacts:
+    """The same, with a topic of type FIFO."""
+    counts = [replace(_counts(broker, 2, 2), message_type=MessageType.FIFO) for broker in BROKERS]
+    parts = zip(facts.brokers, counts, strict=True)
+    return replace(facts, brokers=tuple(replace(part, counts={TOPIC: one}) for part, one in parts))
+
+
 HEALTHY = {
+    "a FIFO topic whose queues members own": fifo(group()),
+    "a FIFO topic and SDKs in an ordered group": fifo(
+        group(sdk("s1"), owners=("",) * 4, decided=SHARED_BY_ALL, ordered=True)
+    ),
+    "no FIFO topic": group(member("m1", unordered=True), member("m2")),
     "no retry topic yet": group(decided=replace(group().decided or Decided(), problems=("%RETRY%g: not there",))),
     "given by the rebalancer": group(),
     "shared by locks": group(given=None),
@@ -226,6 +239,7 @@ SICK = {
     FindingKind.STUCK_HEAD: group(queue=first(lambda at: replace(at, lag=3, unmoved_ms=60_000, head_attempt=4))),
     FindingKind.SILENT_MEMBER: group(member("m1", silent_ms=7_000), member("m2")),
     FindingKind.OFFSETS_WENT_BACK: group(queue=first(lambda at: replace(at, back_from=9, back_to=2, back_ms=1))),
+    FindingKind.ORDER_NOT_KEPT: fifo(group(sdk("s1"), sdk("s2"), owners=("",) * 4, decided=SHARED_BY_ALL)),
     FindingKind.IDLE_MEMBERS: group(*FIVE, owners=ONE_EACH, given=ONE_EACH, idle={"m5": "5 members share 4 queues"}),
 }
 
@@ -284,6 +298,15 @@ def test_a_topic_that_the_group_has_read_and_no_member_subscribes_to_is_found() 
     unknown = tuple(replace(part, members=(member("m1", subscriptions=()), *part.members[1:])) for part in parts)
     may_read = kinds(replace(facts, brokers=unknown))
     assert FindingKind.NOBODY_READS not in may_read, "who does not say what it reads may read it"
+
+
+def test_a_fifo_topic_that_is_read_without_its_order_is_found_with_the_readers_and_what_to_change() -> None:
+    (found,) = findings(SICK[FindingKind.ORDER_NOT_KEPT])
+    assert found.seen.startswith("orders is FIFO, but the group is not ordered: s1 and s2 may have several messages")
+    assert found.command == "evenq group create g --ordered"
+    (found,) = findings(fifo(group(member("m1", unordered=True), member("m2"), ordered=True)))
+    assert (found.kind, found.command) == (FindingKind.ORDER_NOT_KEPT, "evenq client list --group g")
+    assert found.seen == "orders is FIFO, but m1 does not keep its order (ordered=False)"
 
 
 def test_a_client_that_gets_nothing_beside_members_that_own_queues_is_found() -> None:

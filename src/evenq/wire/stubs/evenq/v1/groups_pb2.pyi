@@ -45,6 +45,7 @@ class Member(_Message):
     capacity: builtins.float
     refuses_resets: builtins.bool
     strategy: builtins.str
+    unordered: builtins.bool
 
     def __init__(
         self,
@@ -62,8 +63,9 @@ class Member(_Message):
         capacity: builtins.float | None = ...,
         refuses_resets: builtins.bool | None = ...,
         strategy: builtins.str | None = ...,
+        unordered: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity", "refuses_resets", "strategy"]) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "language", "version", "protocol", "model", "subscriptions", "joined_ms", "zone", "instance", "address", "capacity", "refuses_resets", "strategy", "unordered"]) -> None: ...
 
 class MemberSubscription(_Message):
     DESCRIPTOR: Descriptor
