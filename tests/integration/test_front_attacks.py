@@ -314,9 +314,13 @@ def test_one_address_has_no_more_than_its_share(tmp_path: Path) -> None:
     with ExitStack() as stack:
         port, _ = stack.enter_context(served(tmp_path, connections_per_address_max=5, calls_per_address_max=3))
         attackers = [stack.enter_context(Attacker(port)) for _ in range(5)]
-        attackers[0].send(b"".join(f.frame(f.HEADERS, OPEN, one, head(BOTH)) for one in ids(1, 4)))
+        streams = [f.frame(f.HEADERS, OPEN, one, head(BOTH)) for one in ids(1, 4)]
         received = b""
-        while b"calls run from this address" not in received:
+        attackers[0].send(b"".join(streams[:3]) + f.ping(b"are-open"))
+        while b"are-open" not in received:
+            received += attackers[0].socket.recv(1 << 16)
+        attackers[0].send(streams[3])
+        while b"made room for other calls of this address" not in received:  # none of them has shown credentials
             received += attackers[0].socket.recv(1 << 16)
         for attacker in attackers[1:]:
             attacker.send(f.ping(b"are-here"))

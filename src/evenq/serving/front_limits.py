@@ -62,7 +62,8 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.calls_per_address_max,
         ge=1,
         le=_COUNT_MAX,
-        description="Most calls at the same time from one address; further ones are answered RESOURCE_EXHAUSTED.",
+        description="Most calls at the same time from one address; further ones are answered RESOURCE_EXHAUSTED. "
+        "Streams without a first message, and those of reflection, make room before; health checks never count.",
     )
     header_list_bytes_max: int = Field(
         default=_DEFAULT.header_list_bytes_max,
@@ -158,7 +159,8 @@ class FrontLimits(BaseModel, frozen=True, extra="forbid"):
         default=_DEFAULT.request_ms,
         ge=100,
         le=_MS_MAX,
-        description="Longest time from the first to the last byte of a request, or of a message of a stream, ms.",
+        description="Longest time from the first to the last byte of a request, or of a message of a stream, ms. A "
+        "bidirectional stream owes its first message from the beginning.",
     )
     idle_ms: int = Field(
         default=_DEFAULT.idle_ms,

@@ -10,6 +10,7 @@ all programs: no look-ups, no logging, no copies here.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ class GrpcServer:
                 return _MethodHandler(stream_stream=stream, request_streaming=True, response_streaming=True)
 
     def _unary(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        handler, method, limit = cast("Unary", rpc.handler), rpc.method, self._options.running_max
+        handler, method = cast("Unary", rpc.handler), rpc.method
+        limit = sys.maxsize if rpc.anybody else self._options.running_max  # a full server is alive
         monotonic_ms, metadata, listener = self._clock.monotonic_ms, _METADATA.get, self._options.listener
 
         async def call(request: bytes, grpc_context: Any) -> bytes:

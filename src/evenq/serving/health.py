@@ -70,6 +70,7 @@ class Health:
                 handler=self._check,
                 response=bytes,
                 access=ACCESS,
+                anybody=True,
             ),
             Rpc(
                 method="/grpc.health.v1.Health/Watch",
@@ -77,6 +78,7 @@ class Health:
                 handler=self._watch,
                 response=bytes,
                 access=ACCESS,
+                anybody=True,
             ),
         ]
 

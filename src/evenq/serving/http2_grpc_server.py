@@ -7,6 +7,7 @@ no copies here.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -83,10 +84,11 @@ class Http2GrpcServer:
         stats = self.stats.get(rpc.method, MethodStats())
         fail = _failure(rpc, stats)
         handler: Any = self._unary(rpc, stats, fail) if rpc.kind is CallKind.UNARY else self._stream(rpc, stats, fail)
-        return Method(rpc.kind, handler)
+        return Method(rpc.kind, handler, anybody=rpc.anybody)
 
     def _unary(self, rpc: Rpc, stats: MethodStats, fail: _Fail) -> Callable[[bytes, Call], Coroutine[Any, Any, bytes]]:
-        handler, method, limit = cast("Unary", rpc.handler), rpc.method, self._options.running_max
+        handler, method = cast("Unary", rpc.handler), rpc.method
+        limit = sys.maxsize if rpc.anybody else self._options.running_max  # a full server is alive
         monotonic_ms, listener = self._clock.monotonic_ms, self._options.listener
 
         async def call(request: bytes, of: Call) -> bytes:

@@ -42,6 +42,7 @@ def rpcs(methods: Sequence[str]) -> list[Rpc]:
             handler=_handler(services),
             response=bytes,
             access=Access(resource=Resource.NONE, action=Action.DESCRIBE),
+            anybody=True,
         )
         for version in ("v1", "v1alpha")
     ]

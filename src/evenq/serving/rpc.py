@@ -302,6 +302,8 @@ class Rpc:
     caller.
     """
     access: Access
+    anybody: bool = False
+    """Served without credentials to every caller: health and reflection."""
     plain: PlainReader | None = None
     """Reads the usual requests of a unary call without protobuf, those that name a topic in full; None for all others.
     The handler finds what it gave in its context.

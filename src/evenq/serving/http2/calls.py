@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from evenq.serving.http2.addresses import Address
 from evenq.serving.http2.backpressure import Backpressure
 from evenq.serving.http2.deadlines import Deadlines
 from evenq.serving.http2.eager_task import EagerTask
@@ -46,6 +47,8 @@ class Method:
     """By kind: `(bytes, Call) -> Coroutine[bytes]`; for streams `(bytes, Call) -> Coroutine[None]` and
     `(AsyncIterator[bytes], Call) -> Coroutine[None]`, which answer with `Call.send` and `Call.pump`.
     """
+    anybody: bool = False
+    """Served without credentials: health and reflection."""
 
 
 class CallConnection(Protocol):
@@ -57,6 +60,7 @@ class CallConnection(Protocol):
     """`host:port` of the caller."""
     turns: Turns
     deadlines: Deadlines
+    address: Address
 
     @property
     def core(self) -> StreamSender:
@@ -197,6 +201,8 @@ class Call(EagerTask):
         reader = self._reader
         if reader is None:
             reader = self._reader = RequestMessageReader(limit, self.head.encoding)
+            if not self.method.anybody:
+                connection.address.idle.pop(self, None)
         if self.kind is CallKind.BIDI:
             self._receive_more(reader, data)
             return
@@ -232,6 +238,7 @@ class Call(EagerTask):
     def begin(self) -> None:
         """Start the handler of a bidirectional stream, before any message."""
         self._started = True
+        self.connection.address.idle[self] = None
         self._run(self.method.handler(self, self))
         self.send_headers()  # Rust's SDK waits for them before it sends (wire contract 8.7)
 
@@ -301,8 +308,9 @@ class Call(EagerTask):
             return None
         if self.kind is CallKind.BIDI:
             # While its handler does not read on, it is not known whether one has begun, and no handler waits for it.
+            # The first message is owed from the beginning; strangers owe each.
             reader = self._reader
-            if reader is None or reader.clean or self._message_waiter is None:
+            if reader is not None and (self._message_waiter is None or (reader.clean and not self.method.anybody)):
                 return None
         return self.stream.since_ms
 
@@ -485,6 +493,8 @@ class Call(EagerTask):
             return
         self._finished = True
         self._forget_request()
+        if self.kind is CallKind.BIDI:
+            self.connection.address.idle.pop(self, None)
         if self.deadline_ms is not None:
             self.connection.deadlines.discard(self)
         self.connection.finished(self)

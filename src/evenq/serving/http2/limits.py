@@ -72,7 +72,8 @@ class Http2Limits:
     preface_ms: int = 10_000
     """From accept to the peer's first SETTINGS, TLS included."""
     request_ms: int = 60_000
-    """From the start of a request, or of a message of a stream, to its last byte."""
+    """From the start of a request, or of a message of a stream, to its last byte. A bidirectional stream owes its first
+    message from the beginning, one that anybody may open each."""
     idle_ms: int = 600_000
     """A connection without calls is closed after this."""
     keepalive_ms: int = 60_000

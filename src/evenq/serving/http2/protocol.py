@@ -466,6 +466,7 @@ class Http2Protocol(asyncio.Protocol):
                 totals.late_requests += 1
                 totals.reach("request_ms")
                 call.end(Status.DEADLINE_EXCEEDED, f"the request was not complete within {limits.request_ms} ms")
+                call.end_now()
                 call.abandon()
 
     # ------------------------------------------------------------------------------------------------------- drain

@@ -49,18 +49,23 @@ def refusal_of(
     if method is None:
         return Status.UNIMPLEMENTED, f"no method {request_head(block).path[:256]} is served here"
     limits, address = connection.limits, connection.address
+    probes = method.anybody and method.kind is CallKind.UNARY  # or who fills the bounds would make a server look dead
     if block.size > limits.header_list_bytes_max:
         limit = "header_list_bytes_max"
         words = f"the metadata has {block.size} bytes, more than {limits.header_list_bytes_max}"
     # Streams too: a stream whose handler is over but whose answer is not read still holds memory.
-    elif address.calls >= limits.calls_per_address_max or address.streams > limits.calls_per_address_max:
+    elif (
+        max(address.calls, address.streams - 1) >= limits.calls_per_address_max
+        and not probes
+        and not address.make_room()
+    ):
         limit = "calls_per_address_max"
         words = f"{limits.calls_per_address_max} calls run from this address, the maximum; try again after a pause"
     elif connection.core.unread_bytes >= limits.connection_unread_bytes:
         limit = "connection_unread_bytes"
         words = f"{connection.core.unread_bytes} bytes of answers are not read on this connection; read them first"
     # A handler that streams can wait for room, a unary answer cannot: refused before it is made (decision 57).
-    elif method.kind is CallKind.UNARY and (limit := connection.pressure.refuses):
+    elif method.kind is CallKind.UNARY and not probes and (limit := connection.pressure.refuses):
         words = (
             "answers of this client's address, or of all clients, are not read and at their maximum, and this "
             f"connection has more than its share of them, {connection.core.unread_bytes} bytes; read them first"

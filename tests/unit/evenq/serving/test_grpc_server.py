@@ -482,3 +482,17 @@ def test_all_status_codes_of_errors_survive_the_trip() -> None:
             assert caught.value.code == code
 
     run(test)
+
+
+def test_a_full_server_still_says_that_it_is_alive() -> None:
+    async def test(service: Service, door: GrpcServer, net: GrpcNet, address: str) -> None:
+        service.unary = service.park
+        parked = asyncio.ensure_future(net.unary(address, UNARY, b"", timeout_ms=60_000))
+        await service.parked.wait()
+        refused = service_pb2.AckMessageResponse.FromString(await net.unary(address, UNARY, b"", timeout_ms=3_000))
+        assert refused.status.code == errors.TooManyRequests.code
+        assert await net.unary(address, "/grpc.health.v1.Health/Check", b"", timeout_ms=3_000) == SERVING
+        parked.cancel()
+        await asyncio.gather(parked, return_exceptions=True)
+
+    run(test, GrpcServerOptions(running_max=1))

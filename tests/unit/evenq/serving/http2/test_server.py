@@ -77,7 +77,8 @@ class Service:
         return {
             "/s/Echo": Method(unary, self.echo), "/s/Park": Method(unary, self.park),
             "/s/Refuse": Method(unary, self.refuse), "/s/Pour": Method(stream, self.pour),
-            "/s/Chat": Method(CallKind.BIDI, self.chat),
+            "/s/Chat": Method(CallKind.BIDI, self.chat), "/s/Alive": Method(unary, self.echo, anybody=True),
+            "/s/Reflect": Method(CallKind.BIDI, self.chat, anybody=True),
         }  # fmt: skip
 
 
@@ -738,3 +739,58 @@ def test_messages_for_many_streams_with_slow_handlers_leave_the_loop_its_turns(l
         await SystemClock().sleep_ms(10)
 
     run(loop, test)
+
+
+async def opened(channel: Any, method: str, *messages: bytes) -> Any:
+    """A stream whose handler runs, and that has answered these messages."""
+    stream = channel.stream_stream(method)()
+    await stream.initial_metadata()
+    for message in messages:
+        await stream.write(message)
+        assert await stream.read() == message
+    return stream
+
+
+def test_streams_without_credentials_make_room_and_health_never_counts(loop: Any) -> None:
+    """25,200 idle streams shut an address out, health checks included, for as long as they stayed."""
+
+    async def test(service: Service, server: Http2Server, port: int) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            spoken = await opened(channel, "/s/Chat", b"credentials")
+            silent = await opened(channel, "/s/Chat")
+            strange = await opened(channel, "/s/Reflect", b"what is served here?")
+            echo, alive = channel.unary_unary("/s/Echo"), channel.unary_unary("/s/Alive")
+            assert await echo(b"1", timeout=60) == b"1"
+            assert (await silent.code(), "made room" in await silent.details()) == (
+                grpc.StatusCode.RESOURCE_EXHAUSTED, True,
+            )  # fmt: skip
+            parked = []
+            for _ in range(2):
+                parked.append(channel.unary_unary("/s/Park")(b"x"))
+                await until(lambda: len(service.calls) == 4 + len(parked))
+            assert await strange.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            with pytest.raises(grpc.aio.AioRpcError, match="calls run from this address"):
+                await echo(b"2", timeout=60)
+            assert await alive(b"3", timeout=60) == b"3"
+            await spoken.write(b"more")
+            assert await spoken.read() == b"more", "a stream that has spoken is left alone"
+            for call in [spoken, *parked]:
+                call.cancel()
+
+    run(loop, test, calls_per_address_max=3)
+
+
+def test_a_stream_owes_its_first_message_and_a_stranger_each(loop: Any) -> None:
+    async def test(_: Service, server: Http2Server, port: int) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            spoken = await opened(channel, "/s/Chat", b"credentials")
+            silent = await opened(channel, "/s/Chat")
+            strange = await opened(channel, "/s/Reflect", b"what is served here?")
+            for one in (silent, strange):
+                assert await one.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            await spoken.write(b"more")
+            assert await spoken.read() == b"more"
+            spoken.cancel()
+        assert server.totals.reached["request_ms"] == 2
+
+    run(loop, test, request_ms=300)
