@@ -394,6 +394,51 @@ def test_46_when_the_parent_is_deleted_the_client_forgets_its_lite_topics(play: 
     play(story)
 
 
+@pytest.mark.parametrize("meanwhile", ["no stream", "broker restarted"])
+def test_46_a_client_that_had_no_stream_when_the_parent_was_deleted_learns_of_it_later(
+    play: Play, meanwhile: str
+) -> None:
+    """What it missed is state: its next set is answered with it."""
+
+    async def story(world: Any) -> None:
+        await brokers(world, "a", "b")
+        ended: list[str] = []
+        consumer = await simple(world, "x", "y", on_unsubscribed=ended.append)
+        await world.clock.advance(1_000)
+        back = [world.cut(name) for name in ("a", "b")]
+        await world.clock.advance(1_000)
+        for broker in world.brokers.values():
+            if meanwhile == "broker restarted":
+                broker.lite.end_client(consumer.client_id)
+            await world.during(broker.catalog.delete_topic("p"))
+        await world.clock.advance(3_000)
+        assert consumer.lite_topics == ["x", "y"]
+        for one in back:
+            one()
+        await world.until(lambda: sorted(ended) == ["x", "y"])
+        assert consumer.lite_topics == []
+
+    play(story)
+
+
+def test_46_a_subscription_outlasts_the_absence_of_the_only_broker_of_its_topic(play: Play) -> None:
+    async def story(world: Any) -> None:
+        await world.start("a")
+        b = await world.start("b")
+        await world.during(b.catalog.create_topic("p", message_type=MessageType.LITE))
+        await world.until(lambda: world.brokers["a"].catalog.routes.route("p"))
+        ended: list[str] = []
+        consumer = await simple(world, "x", on_unsubscribed=ended.append)
+        back = world.cut("b")
+        await world.during(b.cluster.goodbye())
+        await world.until(lambda: not world.brokers["a"].catalog.routes.route("p"))
+        await world.clock.advance(120_000)
+        assert (consumer.lite_topics, ended) == (["x"], [])
+        back()
+
+    play(story)
+
+
 def test_a_goodbye_ends_the_subscriptions(play: Play) -> None:
     async def story(world: Any) -> None:
         await brokers(world, "a", "b")

@@ -2,8 +2,9 @@
 
 Always true: the set here is the truth. Each change is sent at once and fails if the server refuses; the whole set is
 sent again every `sync_interval_ms`, and as soon as a connection to a broker is open again, because brokers forget what
-was not sent for 90 s or before they started. One telling at a time, so none overtakes another. A broker may end a
-subscription: it then leaves the set, and the user hears of it.
+was not sent for 90 s or before they started. One request at a time, so none overtakes another. A broker may end a
+subscription: it then leaves the set, and the user's callback is called. It may say so while no connection is open, so
+a set that is answered twice in a row with "no such topic" has ended, too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from evenq.client.loops.broker_connection import BrokerConnection
 from evenq.client.loops.troubles import Troubles
 from evenq.client.loops.wakeup import Wakeup
 from evenq.client.options import LiteOptions
-from evenq.errors import ConnectionFailed, Error, RequestTimeout
+from evenq.errors import ConnectionFailed, Error, RequestTimeout, TopicNotFound
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
 from evenq.runtime.tasks import spawn
 
 __all__ = ["Subscribing", "TellEnded"]
+
+GONE_ANSWERS = 2
+"""Answers in a row that the topic does not exist until its subscriptions count as ended: the first one may come from a
+broker that has just started.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +167,7 @@ class Subscribing:
     async def _repeat(self) -> None:
         backoff = Backoff(self._rng, first_ms=200, max_ms=5_000)
         wait_ms = self._options.sync_interval_ms
+        gone = 0
         while True:
             await self._due.wait(wait_ms)
             wait_ms = self._options.sync_interval_ms
@@ -171,9 +178,13 @@ class Subscribing:
                         self._sure = True
             except Error as error:
                 self._troubles.failed(f"the lite subscriptions of topic {self._topic}", error)
-                if error.retryable:
+                gone = gone + 1 if isinstance(error, TopicNotFound) else 0
+                if gone >= GONE_ANSWERS:
+                    await self._all_ended()
+                elif error.retryable or gone:
                     wait_ms = min(wait_ms, backoff.next_ms())
             else:
+                gone = 0
                 backoff.reset()
                 self._troubles.well(f"the lite subscriptions of topic {self._topic}")
 
@@ -202,6 +213,11 @@ class Subscribing:
             task = spawn(self._tell_of(event.name), name="evenq-lite-ended")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _all_ended(self) -> None:
+        for name in self.names:
+            await self._heard(LiteEnded(name))
+        self._sure = True  # no broker knows any of them
 
     async def _tell_of(self, name: str) -> None:
         assert self._tell is not None

@@ -172,6 +172,14 @@ class ClusterLink:
         """
         return self._heard_routes and self.known.all_present()
 
+    def is_nowhere(self, topic: str) -> bool:
+        """True if no broker has the topic, and none that is away had it when it was there last. False while that is not
+        known, as after a start.
+        """
+        routes = self._catalog.routes
+        known = not self.nameservers or routes.sure
+        return known and not routes.route(topic) and not self.known.away(topic)
+
     def leads_anywhere(self, context: RpcContext) -> bool:
         """True if the address that the caller came through leads to any broker, and the call names none."""
         listener = context.listener

@@ -311,6 +311,14 @@ class Lites:
         if ended:
             self._runtime.spawn(self._notify(ended), name="ended lite subscriptions")
 
+    def is_gone(self, client_id: str, group: str, parent: str, names: list[str]) -> None:
+        """The client still wants lite topics of a parent that does not exist: it had no stream when that was deleted,
+        or this broker was not there.
+        """
+        if names and self._clients.streams.reaches(client_id, types=LITE_CLIENTS):
+            ended = [(Subscriber(client_id, group, parent), names)]
+            self._runtime.spawn(self._notify(ended), name="ended lite subscriptions")
+
     async def _notify(self, ended: Sequence[tuple[Subscriber, list[str]]]) -> None:
         for who, names in ended:
             patience = NOTICE_TRIES

@@ -9,11 +9,20 @@ given back by one of them, uncounted. When brokers of the topic come or go meanw
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from evenq.errors import BadRequest, ClientIdRequired, Error, IllegalLiteTopic, IllegalTopic
+from evenq.errors import (
+    BadRequest,
+    ClientIdRequired,
+    Error,
+    HaNotAvailable,
+    IllegalLiteTopic,
+    IllegalTopic,
+    TopicNotFound,
+)
 from evenq.model import GroupConfig, MessageType, TopicConfig
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import RpcContext
@@ -67,7 +76,11 @@ class LiteSubscriptionHandler:
         topic = self._catalog.topics.get(name)
         if topic is None and MARK not in context.headers and self._catalog.routes.route(name):
             return await self._elsewhere(name, data, context)
-        topic = topic or self._catalog.read_topic(name)
+        try:
+            topic = topic or self._catalog.read_topic(name)
+        except TopicNotFound:
+            self._is_gone(request, names, data, context)
+            raise
         if topic.message_type is not MessageType.LITE:
             raise IllegalTopic(
                 f"topic {name} takes {topic.message_type} messages and has no lite topics; make one with "
@@ -81,6 +94,28 @@ class LiteSubscriptionHandler:
         if MARK not in context.headers:
             await self._to_all(topic.name, data, context)
         return OK_STATUS
+
+    def _is_gone(
+        self, request: service_pb2.SyncLiteSubscriptionRequest, names: list[str], data: bytes, context: RpcContext
+    ) -> None:
+        """Raises HaNotAvailable if the topic may exist at a broker that is away."""
+        topic = request.topic.name
+        if not self._cluster.is_nowhere(topic):
+            raise HaNotAvailable(
+                f"no broker that has topic {topic} can be reached now; repeat the call in some seconds"
+            )
+        # Clients repeat the whole set that they believe to have. What of it has ended they must learn wherever their
+        # stream is open, and not only if it was open in the moment of the deletion (decision 16).
+        if int(request.action) == LiteSubscribeAction.COMPLETE_ADD:
+            self._lite.is_gone(context.client_id, request.group.name, topic, names)
+            for peer in self._cluster.peers.all() if MARK not in context.headers else ():
+                self._runtime.spawn(self._say_gone(peer.name, data, context), name="lite topic is gone")
+
+    async def _say_gone(self, peer: str, request: bytes, context: RpcContext) -> None:
+        address = owner_of(self._runtime, self._catalog, peer, context, cluster=self._cluster)
+        if address is not None:
+            with contextlib.suppress(Error):
+                await forward(self._runtime, address, request, context)
 
     async def _elsewhere(self, topic: str, request: bytes, context: RpcContext) -> bytes:
         # This broker came after the topic was made, so it does not carry it.

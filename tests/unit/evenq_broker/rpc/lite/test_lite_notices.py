@@ -124,3 +124,30 @@ def test_a_client_with_very_many_lite_topics_is_told_of_each(run: Run) -> None:
         await asyncio.gather(listening, return_exceptions=True)
 
     run(story)
+
+
+def test_46_a_client_that_repeats_a_set_of_a_deleted_topic_is_told_on_its_stream(run: Run) -> None:
+    """Its stream was not open when the topic was deleted; official SDKs take an error of a repeated set for a hiccup."""
+
+    async def story(stage: Any) -> None:
+        await stage.broker()
+        events: list[Any] = []
+
+        async def listen() -> None:
+            headers = {"x-mq-client-id": "c", "x-mq-language": "JAVA"}
+            method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+            requests = _settings(d.LITE_PUSH_CONSUMER)
+            async for frame in stage.net.stream("a:8081", method, requests, timeout_ms=None, metadata=headers):
+                events.append(s.TelemetryCommand.FromString(frame))  # noqa: PERF401  one by one, as they come
+
+        listening = asyncio.ensure_future(listen())
+        await stage.until(lambda: events)
+        request = s.SyncLiteSubscriptionRequest(lite_topic_set=["x", "y"], action=d.COMPLETE_ADD)
+        request.topic.name, request.group.name = "deleted", "g"
+        answer = await stage.ask("SyncLiteSubscription", request, s.SyncLiteSubscriptionResponse)
+        assert answer.status.code == d.TOPIC_NOT_FOUND
+        await stage.until(lambda: notices(events) == ["x", "y"])
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+    run(story)
