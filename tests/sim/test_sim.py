@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_sim.lifecycle_plan import LIFECYCLES, SCENES, lifecycle_plan
 from evenq_sim.plants import PLANTS
+from evenq_sim.playing import run
 from evenq_sim.scenario import CHAOS, FOLLOWING, plan_of
-from evenq_sim.world import run
 
 HERE = Path(__file__).resolve().parent
 PROOFS = HERE.parent / "proofs"
@@ -33,7 +34,7 @@ REGRESSIONS = [
 """`open` as the second word: found, and not mended yet."""
 FOUND_BY = {"drain": (29, 59), "fence": (8, 16), "ids": (4, 9), "leave": (53, 54)}
 """Seeds that find each planted fault, the second in case a change of the programs makes the first one blind."""
-SAME_TWICE = (5, 8, 84)
+SAME_TWICE = (5, 8, 84, *range(LIFECYCLES, LIFECYCLES + len(SCENES)))
 
 
 def played(seed: int) -> None:
@@ -65,6 +66,26 @@ def test_every_promise_holds_while_groups_get_strategies_and_members_follow(firs
         played(seed)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=pytest.mark.slow if first > LIFECYCLES else ())
+        for first in range(LIFECYCLES, LIFECYCLES + 96, len(SCENES))
+    ],
+)
+def test_every_promise_holds_while_topics_and_groups_end_and_begin(first: int) -> None:
+    for seed in range(first, first + len(SCENES)):
+        played(seed)
+
+
+def test_seeds_from_there_on_meet_every_scene_and_every_step_of_it() -> None:
+    plans = [lifecycle_plan(seed) for seed in range(LIFECYCLES, LIFECYCLES + 200)]
+    for scene in SCENES:
+        steps = {step.what for plan in plans if plan.scene is scene for step in plan.steps}
+        assert steps >= set(scene.steps), scene.name
+    assert {plan.readers for plan in plans} == {readers for scene in SCENES for readers in scene.readers}
+
+
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_is_found(plant: str) -> None:
     for seed in FOUND_BY[plant]:
@@ -79,7 +100,7 @@ def test_a_planted_fault_is_found(plant: str) -> None:
 def test_one_seed_gives_one_history() -> None:
     text = (
         "import hashlib, sys; sys.path[:0] = sys.argv[1].split(':');"
-        "from evenq_sim.world import run;"
+        "from evenq_sim.playing import run;"
         "print([hashlib.sha256(run(int(seed)).history.text().encode()).hexdigest() for seed in sys.argv[2:]])"
     )
     here = [hashlib.sha256(run(seed).history.text().encode()).hexdigest() for seed in SAME_TWICE]

@@ -1,6 +1,6 @@
 """One world: nameservers, brokers, rebalancers and members, all real, over virtual time and the seeded network.
 
-`run` plays a seed's plan and gives the history with what the checkers say of it. Real: the composition roots of the
+`play` plays a plan and gives the history with what the checkers say of it. Real: the composition roots of the
 three programs with all their loops, cores and stores (on a memory disk), the members' whole engine. Replaced: doors,
 network, clocks, disks, the lease record, the listener. Members divide or ask, as the plan says.
 """
@@ -8,8 +8,6 @@ network, clocks, disks, the lease record, the listener. Members divide or ask, a
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,12 +33,11 @@ from evenq.errors import Error
 from evenq.model import FilterExpression, Message, MessageModel, MessageQueue, ReceivedMessage, StartFrom
 from evenq.serving.edges import Edges
 from evenq.store.memory_disk import MemoryDisk
-from evenq_sim.edges import SimLease, copied, edges_of, replaced
-from evenq_sim.plants import changes
-from evenq_sim.scenario import Plan, plan_of
+from evenq_sim.edges import SimLease, copied, edges_of
+from evenq_sim.scenario import Plan
 from evenq_sim.watching import Watching
 
-__all__ = ["GROUP", "TOPIC", "Outcome", "World", "run"]
+__all__ = ["GROUP", "TOPIC", "Node", "Outcome", "World"]
 
 TOPIC, GROUP = "orders", "workers"
 BOUND_MS = 20_000
@@ -86,22 +83,6 @@ class Outcome:
             first = self.problems[0]
             lines += ["", self.history.story([first.queue], before_us=first.at_us)]
         return "\n".join(lines)
-
-
-def run(seed: int, *, plant: str = "", verbose: bool = False) -> Outcome:
-    """Play one seed."""
-    world = World(plan_of(seed))
-    level = logging.root.manager.disable
-    logging.disable(logging.NOTSET if verbose else logging.CRITICAL)
-    collects = gc.isenabled()
-    gc.disable()  # a collection would end forgotten generators at another moment each time
-    try:
-        with replaced(changes(plant)):
-            return world.play()
-    finally:
-        logging.disable(level)
-        if collects:
-            gc.enable()
 
 
 class World:
@@ -166,9 +147,13 @@ class World:
         return Outcome(
             plan=self.plan,
             history=self.history,
-            problems=judge(self.history.events, ending),
+            problems=self.judged(ending),
             ended_ms=ending.at_us // 1000,
         )
+
+    def judged(self, ending: Any) -> list[Problem]:
+        """What the rules say."""
+        return judge(self.history.events, ending)
 
     async def _play(self) -> Ending:
         plan = self.plan
@@ -201,7 +186,7 @@ class World:
         watch.cancel()
         return ending
 
-    async def _settle(self) -> Ending:
+    async def _settle(self) -> Any:
         until_ms = self.loop.now_ms + BOUND_MS
         while True:
             await self.clock.sleep_ms(LOOK_MS)
@@ -300,9 +285,10 @@ class World:
             lease_of=lambda _: self._lease_of(process),
         )
 
-    def _broker(self, process: SimProcess) -> BrokerApp:
+    def broker_settings(self, process: SimProcess) -> BrokerSettings:
+        """Short times, so that a world of twenty seconds sees what takes minutes."""
         plan = self.plan
-        settings = BrokerSettings(
+        return BrokerSettings(
             broker_name=process.host,
             host=process.host,
             advertise=f"{process.host}:8081",
@@ -317,9 +303,11 @@ class World:
             trace_bytes=0,
             duplicates_window_ms=0,
         )
+
+    def _broker(self, process: SimProcess) -> BrokerApp:
         net = ProcessNet(self.net, process)
         app = BrokerApp(
-            settings,
+            self.broker_settings(process),
             clock=self.clock_of(process),
             rng=self._rng(process),
             net=net,
