@@ -110,7 +110,9 @@ def edges_of(process: SimProcess, net: SimNet, clock: ProcessClock) -> Edges:
 
 @contextmanager
 def replaced(changes: list[tuple[Any | ModuleType, str, Any]]) -> Iterator[None]:
-    """Set attributes, and set them back."""
+    """Set attributes, and set them back. Raises AttributeError for one that is not there: what it did has moved."""
+    for owner, name, _ in changes:
+        getattr(owner, name)
     before = [(owner, name, owner.__dict__.get(name, replaced)) for owner, name, _ in changes]
     for owner, name, value in changes:
         setattr(owner, name, value)

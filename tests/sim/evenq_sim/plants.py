@@ -15,7 +15,7 @@ from evenq_broker.core.groups.locks import LockTable
 from evenq_broker.loops.groups.sessions import Sessions
 
 from evenq.client.loops.assignment_source import AssignmentSource
-from evenq.client.loops.ownership import Ownership
+from evenq.client.loops.drains import Drains
 from evenq.model import MessageQueue
 
 __all__ = ["PLANTS", "changes"]
@@ -29,7 +29,7 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
         case "":
             return []
         case "drain":
-            return [(Ownership, "_drain", _no_drain)]
+            return [(Drains, "finished", _no_drain)]
         case "fence":
             return _no_fence()
         case "ids":
@@ -40,7 +40,7 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
             raise ValueError(f"no planted fault {plant!r}; there are {', '.join(PLANTS)}")
 
 
-async def _no_drain(self: Ownership, pulling: Any) -> None:
+async def _no_drain(self: Drains, pulling: Any) -> None:
     return
 
 
