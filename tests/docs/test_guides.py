@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -33,6 +35,25 @@ def test_every_python_block_of_the_guide_runs(page, blocks, endpoint, start):
         process = start(program.at(endpoint))
         output, _ = process.communicate("\n", timeout=60)
         assert process.returncode == 0, f"{program}\n{output}"
+
+
+def test_a_worker_of_the_guide_ends_cleanly_on_sigterm(blocks, endpoint, shell, start):
+    worker, program, *_ = blocks("docs/guides/running.md", "python")
+    process = start(program.at(endpoint))
+    output, _ = process.communicate("\n", timeout=60)
+    assert process.returncode == 0, output
+    process = start(worker.at(endpoint))
+    assert process.stdout.readline() == "welcome\n"
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    wait_for(lambda: group(shell, "mailer")["lag"], 0)
+
+
+def test_the_test_of_the_guide_passes(blocks, tmp_path):
+    [program] = [block for block in blocks("docs/guides/running.md", "python") if "pytest" in block.text]
+    (tmp_path / "test_orders.py").write_text(program.text)
+    subprocess.run([sys.executable, "-m", "pytest", "-q", str(tmp_path)], check=True, timeout=120)
 
 
 def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell, start):
@@ -76,8 +97,8 @@ def test_ten_minutes_from_nothing_to_a_group_that_shares(blocks, endpoint, shell
     assert read_by_ann + read_by_ben < 10_000  # the rest was cleo's: nothing that was committed came again
 
 
-def group(shell):
-    return json.loads(shell("evenq group show billing --json"))
+def group(shell, name="billing"):
+    return json.loads(shell(f"evenq group show {name} --json"))
 
 
 def owners_are(shell, **wanted):

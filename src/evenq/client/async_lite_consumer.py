@@ -23,6 +23,7 @@ from evenq.client.loops.troubles import Report
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import LiteOptions
 from evenq.client.plans import check_callbacks, lite_plan
+from evenq.client.running import AsyncRun
 from evenq.client.wiring import ClientContext, lite_parts, new_client_id
 from evenq.model import ReceivedMessage, StartFrom
 from evenq.wire.credentials import Credentials
@@ -234,7 +235,7 @@ class LiteSimpleConsumer(_AsyncLite, LiteSimpleClient):
         await self._running().receiving.change_invisible(message, pause_ms, suspend=True)
 
 
-class LitePushConsumer(_AsyncLite, LitePushClient):
+class LitePushConsumer(AsyncRun, _AsyncLite, LitePushClient):
     """Brings each message to a listener; see `evenq.LitePushConsumer`. `consume_threads` is the number of listener
     calls at a time.
     """
@@ -244,6 +245,11 @@ class LitePushConsumer(_AsyncLite, LitePushClient):
         self._lifetime.check_new()
         await self._open_listening()
         return self
+
+    async def close(self) -> None:
+        """Wait for running listeners (at most `options.drain_ms`) and leave the group. Closing twice is no error."""
+        await super().close()
+        self._ended()
 
     async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
         return await awaited(self._listener, messages)

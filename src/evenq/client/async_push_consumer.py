@@ -1,7 +1,6 @@
 """The asyncio push consumer, `evenq.aio.PushConsumer`, and what it shares with the sync one.
 
-async with evenq.aio.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}):
-    await asyncio.Event().wait()
+await evenq.aio.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}).run()
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from evenq.client.loops.pushing import Pushing
 from evenq.client.loops.user_code import reporter
 from evenq.client.options import PushOptions
 from evenq.client.plans import check_callbacks, filters, push_plan
+from evenq.client.running import AsyncRun
 from evenq.client.wiring import ClientContext, new_client_id, pushing_parts
 from evenq.errors import Error
 from evenq.model import FilterExpression, MessageModel, MessageQueue, ReceivedMessage, StartFrom
@@ -152,7 +152,7 @@ class PushClient(SdkClient):
         """Call one of the user's callbacks."""
 
 
-class PushConsumer(AsyncFace, PushClient):
+class PushConsumer(AsyncRun, AsyncFace, PushClient):
     """One member of a consumer group; see `evenq.PushConsumer`. `consume_threads` is the number of listener calls
     at a time.
     """
@@ -171,6 +171,7 @@ class PushConsumer(AsyncFace, PushClient):
         """
         if self._lifetime.end():
             await self._shut()
+            self._ended()
 
     async def __aenter__(self) -> Self:
         return self if self._lifetime.started else await self.start()

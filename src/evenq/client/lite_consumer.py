@@ -15,6 +15,7 @@ from evenq.client.async_lite_consumer import LiteClient, LitePushClient, LiteSim
 from evenq.client.core.lite import starting
 from evenq.client.faces import SyncFace
 from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.running import SyncRun
 from evenq.model import ReceivedMessage, StartFrom
 
 __all__ = ["LitePushConsumer", "LiteSimpleConsumer"]
@@ -89,7 +90,7 @@ class LiteSimpleConsumer(_SyncLite, LiteSimpleClient):
         self._run(self._open())
 
 
-class LitePushConsumer(_SyncLite, LitePushClient):
+class LitePushConsumer(SyncRun, _SyncLite, LitePushClient):
     """Brings messages of the lite topics it subscribed to to a listener in a pool of threads, one message per call."""
 
     _awaited_by = "evenq.aio.LitePushConsumer"
@@ -107,6 +108,7 @@ class LitePushConsumer(_SyncLite, LitePushClient):
         super().close()
         if started:
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._ended()
 
     def __enter__(self) -> Self:
         return self if self._lifetime.started else self.start()

@@ -4,8 +4,7 @@ def listen(messages):
     for message in messages:
         print(message.body)
 
-with evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}):
-    input()
+evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*"}).run()  # until SIGTERM or Ctrl-C
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from typing import Self
 from evenq.client.async_push_consumer import PushClient
 from evenq.client.faces import SyncFace
 from evenq.client.loops.user_code import in_thread, listened
+from evenq.client.running import SyncRun
 from evenq.model import ReceivedMessage
 
 __all__ = ["PushConsumer"]
 
 
-class PushConsumer(SyncFace, PushClient):
+class PushConsumer(SyncRun, SyncFace, PushClient):
     """One member of a consumer group. Delivery is at least once (TQ-10); orderly joins and leaves repeat no message."""
 
     _awaited_by = "evenq.aio.PushConsumer"
@@ -45,6 +45,7 @@ class PushConsumer(SyncFace, PushClient):
             self._run(self._shut())
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._callbacks.shutdown(wait=False, cancel_futures=True)
+            self._ended()
 
     def __enter__(self) -> Self:
         return self if self._lifetime.started else self.start()
