@@ -116,6 +116,8 @@ def test_the_seeds_of_ci_meet_every_fault() -> None:
     assert {step.what for plan in plans for step in plan.steps} == set(KINDS)
     assert {plan.outage.what for plan in plans if plan.outage} == {*OUTAGES, RESTARTED}
     assert sum(plan.compares for plan in plans) >= len(plans) // 6
+    assert sum(plan.repeats for plan in plans) >= len(plans) // 6
+    assert any(plan.repeats for plan in plans[:QUICK])
     assert {plan.mode for plan in plans} == {"sync", "memory"}
     assert all(len(plan.steps) >= 10 for plan in plans)
     assert list(FOUND_BY) == list(PLANTS)

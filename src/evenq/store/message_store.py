@@ -122,6 +122,10 @@ class MessageStore(LeaderSide, BackupSide):
         self._appender.on_growth = self._flusher.grown
         self._state.stats.recovered_records = recovery.records
         self._state.stats.recovered_cut_bytes = recovery.cut_bytes
+        self.opened_ms = recovery.last_message_ms
+        """When the last message or timer was stored that the log had at its opening, ms since the epoch, by its own
+        time.
+        """
         self._index: IndexFollower | None = None
         self._closing: asyncio.Future[None] | None = None
 
@@ -263,6 +267,10 @@ class MessageStore(LeaderSide, BackupSide):
         return await self._timers.cancel(timer_ids)
 
     # -- reading ------------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[tuple[int, int]]:
+        """Topic and queue id of all that ever had a message, also of topics that were deleted."""
+        return sorted(self._queues)
 
     def queue_range(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """First offset there is, and the one behind the last consumable one (CL-12); (0, 0) for an unknown queue."""

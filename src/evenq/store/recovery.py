@@ -71,6 +71,8 @@ class Recovery:
         self.queues: dict[tuple[int, int], ConsumeQueue] = {}
         self.log_end = self.log_start
         self.last_store_ms = max(self.checkpoint.last_store_ms, self._saved.last_store_ms)
+        self.last_message_ms = self.last_store_ms
+        """Of the last message or timer, as far as the log is read: a leader's first record has its own time."""
         self.records = 0
         self.cut_bytes = 0
         self.rebuilt = False
@@ -283,7 +285,9 @@ class Recovery:
         self.last_store_ms = max(self.last_store_ms, frame.store_ms)
         self._synced = max(self._synced, frame.synced_offset)
         log_offset = frame.log_offset
-        if frame.kind == STATE:
+        if frame.kind != STATE:
+            self.last_message_ms = self.last_store_ms
+        else:
             if log_offset >= self._states_from:
                 states.append((log_offset, frame.head))
             return
@@ -296,7 +300,7 @@ class Recovery:
             header
         )
         self.records += 1
-        self.last_store_ms = max(self.last_store_ms, store_ms)
+        self.last_message_ms = self.last_store_ms = max(self.last_store_ms, store_ms)
         self._synced = max(self._synced, synced)
         if log_offset < self._entries_from:
             return

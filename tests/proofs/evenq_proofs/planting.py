@@ -239,11 +239,20 @@ def _slow_recovery(spoiled: _Spoiled) -> None:
         spoiled.events += [begin, Event(kind="info", at_ms=at_ms + wait_ms + 5_000, id=spoiled.last_id)]
 
 
+def _stored_twice(spoiled: _Spoiled) -> None:
+    scan = spoiled.pick(end for end in spoiled.op("admin", "scan") if spoiled.begun[end.id].queue.startswith("plain"))
+    queue = spoiled.begun[scan.id].queue
+    sent = [end for end in spoiled.stored_sends("plain") if end.queue.split("/")[1] == queue.split("/")[1]]
+    body = spoiled.begun[spoiled.pick(sent).id].body
+    scan.messages = [*(scan.messages or ()), Delivery(queue, 10_000, body)]
+
+
 _PLANTERS: dict[AnomalyKind, Callable[[_Spoiled], None]] = {
     AnomalyKind.LOST: _lost,
     AnomalyKind.UNSEEN: _unseen,
     AnomalyKind.PHANTOM: _phantom,
     AnomalyKind.FAILED_DELIVERED: _failed_delivered,
+    AnomalyKind.STORED_TWICE: _stored_twice,
     AnomalyKind.DUPLICATE_AFTER_ACK: _duplicate_after_ack,
     AnomalyKind.DUPLICATE_GRACEFUL: _duplicate_graceful,
     AnomalyKind.REORDERED_IN_QUEUE: _reordered_in_queue,

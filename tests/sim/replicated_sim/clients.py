@@ -17,6 +17,7 @@ from evenq.errors import Error
 from evenq.runtime.clock import Clock
 from evenq.testing.history import Event, Op, Recorder
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from replicated_sim.repeating import GroupReader, RepeatingSender
 
 __all__ = ["MemoryRecorder", "SimClients", "drain"]
 
@@ -147,8 +148,9 @@ class SimClients:
     """All of one world, until `stop`."""
 
     def __init__(
-        self, loop: VirtualLoop, net: SimNet, addresses: list[str], recorder: Recorder, seed: int, *, delays: bool
-    ) -> None:
+        self, loop: VirtualLoop, net: SimNet, addresses: list[str], recorder: Recorder, seed: int, *, delays: bool,
+        repeats: bool = False,
+    ) -> None:  # fmt: skip
         self.answers = GroupAnswers()
         kind = _SimDelaysAtBroker if delays else _SimAtBroker
 
@@ -162,6 +164,15 @@ class SimClients:
         rng = random.Random(f"{seed} puller")
         self.puller = _SimPuller(addresses, recorder, rng, self.answers, **edges("puller"))
         self._clients.append(self.puller)
+        self._reader: GroupReader | None = None
+        if repeats:
+            rng = random.Random(f"{seed} repeating")
+            sender = RepeatingSender(addresses, recorder, rng, self.answers, **edges("again"))
+            sender.delays = delays
+            self._reader = GroupReader(
+                addresses, recorder, random.Random(f"{seed} reader"), self.answers, **edges("reader")
+            )
+            self._clients += [sender, self._reader]
         self._tasks: list[list[asyncio.Task[None]]] = []
 
     def start(self) -> None:
@@ -185,6 +196,11 @@ class SimClients:
         for task in (limit, ending, *(task for task in tasks if not task.done())):
             task.cancel()
         self.check_all(tasks)
+
+    async def drain(self) -> None:
+        """What the reader of message groups has left to read, with the connections that it has. Raises Error."""
+        if self._reader is not None:
+            await self._reader.drain()
 
     @staticmethod
     def check_all(tasks: list[asyncio.Task[None]]) -> None:

@@ -49,7 +49,7 @@ def judged(world: GroupWorld) -> GroupOutcome:
     """After the play."""
     problems = list(world.problems)
     problems += acks_of_deposed(world.acknowledged, world.place.elections)[:5]
-    report = check(world.recorder.events, limits=Tolerances(recovery_ms_max=60_000))
+    report = check(world.recorder.events, limits=Tolerances(recovery_ms_max=60_000, stored_once=True))
     problems += [f"{anomaly.kind}: {anomaly.text}" for anomaly in report.anomalies[:10]]
     problems += world.unequal
     return GroupOutcome(

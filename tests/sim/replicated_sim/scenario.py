@@ -79,6 +79,11 @@ class GroupPlan:
         """Followers say which epochs they have, so that the last record in common is compared (decision 93)."""
         return self.seed % 5 == 3
 
+    @property
+    def repeats(self) -> bool:
+        """In one seed of four, beside all else: `repeating`."""
+        return random.Random(f"group repeats {self.seed}").random() < 0.25
+
     def __str__(self) -> str:
         steps = ", ".join(f"{step.what} {step.target} at {step.at_ms} for {step.lasts_ms}" for step in self.steps)
         clocks = "wrong" if self.clocks_off else "right"

@@ -20,6 +20,7 @@ from typing import Any
 from evenq_broker.core.replication.record import Pair
 from evenq_broker.core.replication.rules import InvariantBroken, Role
 from evenq_broker.loops.replication.record_repair import RecordRepair
+from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.replicated_app import ReplicaMachine, ReplicatedApp
 from evenq_broker.settings import BrokerSettings, ReplicationSettings, StoreSettings
 from evenq_nameserver.app import Nameserver
@@ -40,6 +41,7 @@ from replicated_sim.judging import GroupOutcome, judged, late_again
 from replicated_sim.outages import SUSPECT_MS
 from replicated_sim.plants import planted
 from replicated_sim.record_place import GroupPlace, SimCoordinator
+from replicated_sim.repeating import LANES, ORDERED_GROUP
 from replicated_sim.scenario import SLOW_MS, GroupPlan, group_plan
 from replicated_sim.stops import stop_all
 from replicated_sim.versions import before
@@ -209,15 +211,25 @@ class GroupWorld:
             term.broker.catalog.create_topic(TOPIC, queues=QUEUES, message_type=MessageType.MIXED), name="topic"
         )
         await making
-        for group in GROUPS:
-            order = "none" if group == "pop" else "queue"
+        read = dict.fromkeys(GROUPS, TOPIC)
+        if self.plan.repeats:
+            await leader.process.spawn(_lanes(term.broker.catalog), name="topic of message groups")
+            read[ORDERED_GROUP] = LANES
+        for group, topic in read.items():
+            order = "queue" if group == "pull" else "none"
             number = self.recorder.invoke(
-                Op.ADMIN, action=HistoryAction.SUBSCRIBE, group=group, topic=TOPIC, order=order
+                Op.ADMIN, action=HistoryAction.SUBSCRIBE, group=group, topic=topic, order=order
             )
             self.recorder.ok(number)
         addresses = [f"{copy.name}:8081" for copy in self.copies]
         clients = self.clients = SimClients(
-            self.loop, self.net, addresses, self.recorder, self.plan.seed, delays=not self.plan.clocks_off
+            self.loop,
+            self.net,
+            addresses,
+            self.recorder,
+            self.plan.seed,
+            delays=not self.plan.clocks_off,
+            repeats=self.plan.repeats,
         )
         clients.start()
         faults = GroupFaults(self)
@@ -234,11 +246,11 @@ class GroupWorld:
             self.problems.append(f"not whole {BOUND_MS} ms after the last fault ({self.state()})")
             return
         await self.clock.sleep_ms(6_000)  # delays and invisible times end
-        await self._drain()
+        await self._drain(clients)
         await self._mend()
         await stop_all(self)
 
-    async def _drain(self) -> None:
+    async def _drain(self, clients: SimClients) -> None:
         until_ms = self.loop.now_ms + BOUND_MS
         last = "no copy leads"
         while True:
@@ -246,6 +258,7 @@ class GroupWorld:
             try:
                 if leader is not None:
                     await drain(f"{leader.name}:8081", self.net, self.loop, self.recorder)
+                    await clients.drain()
                     self.drained = True
                     return
             except Error as error:
@@ -458,6 +471,11 @@ class GroupWorld:
             default_group_max_attempts=1_000,
             default_start_from="FIRST",
         )  # fmt: skip
+
+
+async def _lanes(catalog: Catalog) -> None:
+    await catalog.create_topic(LANES, queues=2, message_type=MessageType.FIFO)
+    await catalog.create_group(ORDERED_GROUP, ordered=True)
 
 
 async def _mended(repair: RecordRepair, error: StoreCorrupted) -> None:

@@ -1,7 +1,4 @@
-"""Answers of the v2 calls by hand: the same few bytes again and again, without a protobuf object.
-
-`OK_STATUS` is an encoded `status` field (number 1 in every response); entries of a result repeat it in front.
-"""
+"""Answers of the v2 calls by hand: the same few bytes again and again, without a protobuf object."""
 
 from __future__ import annotations
 
@@ -14,15 +11,11 @@ from evenq.errors import BadRequest, Error, InternalError
 from evenq.serving.rpc import RpcContext
 from evenq.wire.status import INTERNAL, status_of
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq_broker.core.state.frames import field, varint
+from evenq_broker.core.state.frames import OK_STATUS
 from evenq_broker.rpc.request_texts import KEPT, must_fit
 
 __all__ = ["OK_STATUS", "code_of", "for_caller", "is_public", "parsed", "several", "status_frame"]
 log = logging.getLogger(__name__)
-
-OK_CODE = 20000
-OK_STATUS = field(1, b"\x08" + varint(OK_CODE))
-
 
 _M = TypeVar("_M", bound=Message)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from evenq.errors import Error, StoreCorrupted, StoreError, StoreFull, StorePoisoned
 from evenq.runtime.clock import Clock
@@ -27,6 +27,7 @@ from evenq.store.timers import manifest as manifest_file
 from evenq.store.timers import runs
 from evenq.store.timers.keys import due_of, id_of, key_of
 from evenq.store.timers.merging import Job, ReadJob, ScanJob, WriteJob
+from evenq.store.timers.newest import newest_first
 from evenq.store.timers.pending import PendingTimers
 
 __all__ = ["AppendGroup", "ReadTimers", "TimerKeeper", "TimerStats"]
@@ -42,6 +43,7 @@ ROLL_BYTES: Final = 4 << 20
 FROZEN_MAX: Final = 16
 DAMAGE_LINES: Final = 32  # damaged timers that are named one by one at a time
 
+J = TypeVar("J", bound=Job)
 ReadTimers = Callable[[Sequence[int], int], Awaitable[list[StoredTimer | None]]]
 """Reads timers by id up to a number of bytes; one result for each that was read, None for what is no timer."""
 
@@ -216,6 +218,15 @@ class TimerKeeper:
         while len(timers) < len(timer_ids):
             timers += await self._read_timers(timer_ids[len(timers) :], ROLL_BYTES)
         return timers
+
+    async def newest(self) -> AsyncGenerator[StoredTimer, None]:
+        """Pending timers, the last one that was stored first. See `newest_first`."""
+        self._scans += 1
+        try:
+            async for timer in newest_first(self.pending, self._scan, self.frames):
+                yield timer
+        finally:
+            self._scans -= 1
 
     async def _read_singly(self, timer_ids: Sequence[int], bytes_max: int) -> list[StoredTimer | None]:
         """The disk cannot read all of them: find out which."""
@@ -437,7 +448,7 @@ class TimerKeeper:
         self.kick()
         self.on_ready()
 
-    async def _scan(self, make: Callable[[], ScanJob]) -> ScanJob:
+    async def _scan(self, make: Callable[[], J]) -> J:
         self._scans += 1  # no file goes while one looks through them
         try:
             while self._removing is not None:

@@ -18,7 +18,7 @@ from evenq.store.timers import runs
 from evenq.store.timers.keys import id_of
 from evenq.store.timers.runs import BLOCK_ENTRIES, RunFile, RunWriter
 
-__all__ = ["Job", "MergeJob", "ReadJob", "ScanJob", "SpillJob"]
+__all__ = ["Job", "MergeJob", "ReadJob", "ScanJob", "SpillJob", "WriteJob", "pieces"]
 
 PIECE: Final = BLOCK_ENTRIES  # keys of one source in memory while it is merged
 SORT_PIECE: Final = 4_096  # keys sorted at once: a sort holds the interpreter
@@ -100,7 +100,7 @@ class MergeJob(WriteJob):
         self.used = used
 
     def sources(self, disk: Disk) -> list[Iterator[list[bytes]]]:
-        return [_pieces(disk, run, used) for run, used in self.used]
+        return [pieces(disk, run, used) for run, used in self.used]
 
 
 class ReadJob(Job):
@@ -141,7 +141,7 @@ class ScanJob(Job):
                 yield
             if self._keys or run.lowest_id >= int.from_bytes(self._below, "big"):
                 continue
-            for piece in _pieces(disk, run, used):
+            for piece in pieces(disk, run, used):
                 self.found += [key for key in piece if key[8:16] < self._below and id_of(key) not in self._skip]
                 if len(self.found) >= self._count_max:
                     self.whole = False
@@ -173,7 +173,7 @@ def _sorted_pieces(keys: list[bytes]) -> Iterator[list[bytes]]:
         yield keys[index : index + PIECE]
 
 
-def _pieces(disk: Disk, run: RunFile, used: int) -> Iterator[list[bytes]]:
+def pieces(disk: Disk, run: RunFile, used: int) -> Iterator[list[bytes]]:
     """The rest of a run from entry `used` on."""
     start = used - used % BLOCK_ENTRIES
     while start < run.count:

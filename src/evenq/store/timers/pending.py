@@ -150,6 +150,10 @@ class PendingTimers:
             return None
         return next((key for table in self._tables() if (key := table.live.get(timer_id)) is not None), None)
 
+    def memory_ids(self) -> list[int]:
+        """Every timer of memory that is not being fired; what `used_runs` have comes besides, perhaps once more."""
+        return [timer_id for table in self._tables() for timer_id in table.live]
+
     def below(self, log_offset: int) -> list[bytes]:
         """Timers of memory with smaller ids that are neither fired nor held."""
         return [

@@ -56,6 +56,8 @@ class RunFile:
     """The smallest timer id in it, ended or not."""
     firsts: tuple[bytes, ...]
     """First key of each block."""
+    highest_id: int
+    """The largest one, found when the file is written or checked."""
 
     @property
     def path(self) -> str:
@@ -79,15 +81,15 @@ class RunWriter:
         self._rest: list[bytes] = []
         self._firsts: list[bytes] = []
         self._count = 0
-        self._lowest = b"\xff" * 8
+        self._lowest, self._highest = b"\xff" * 8, b"\0" * 8
 
     def add(self, keys: list[bytes]) -> None:
         """Keys in order, all behind those added before."""
         if not keys:
             return
         self._count += len(keys)
-        lowest = min([key[8:16] for key in keys])
-        self._lowest = min(self._lowest, lowest)
+        ids = [key[8:16] for key in keys]
+        self._lowest, self._highest = min(self._lowest, *ids), max(self._highest, *ids)
         keys = self._rest + keys
         whole = len(keys) - len(keys) % BLOCK_ENTRIES
         self._write(keys[:whole])
@@ -104,7 +106,8 @@ class RunWriter:
         self._file.sync()
         self._file.close()
         self._disk.sync_folder(FOLDER)
-        return RunFile(self._number, self._count, lowest_id, tuple(self._firsts))
+        highest_id = int.from_bytes(self._highest, "big")
+        return RunFile(self._number, self._count, lowest_id, tuple(self._firsts), highest_id)
 
     def abandon(self) -> None:
         """Close and remove the unfinished file."""
@@ -162,13 +165,15 @@ def verify(disk: Disk, number: int, *, count: int | None = None) -> RunFile:
                     f"{size_of(due)} bytes should be"
                 )
             firsts: list[bytes] = []
-            for keys in _all_blocks(disk, file, RunFile(number, entry_count, lowest_id, ())):
+            highest = b"\0" * 8
+            for keys in _all_blocks(disk, file, RunFile(number, entry_count, lowest_id, (), -1)):
                 firsts.extend(keys[::BLOCK_ENTRIES])
+                highest = max(highest, *[key[8:16] for key in keys])
     except FileNotFoundError as error:
         raise StoreCorrupted(f"{disk.describe(path)} is missing") from error
     if firsts != sorted(firsts):
         raise StoreCorrupted(f"{disk.describe(path)} holds blocks that are out of order")
-    return RunFile(number, entry_count, lowest_id, tuple(firsts))
+    return RunFile(number, entry_count, lowest_id, tuple(firsts), int.from_bytes(highest, "big"))
 
 
 def entries(disk: Disk, run: RunFile) -> Iterator[list[bytes]]:

@@ -1,4 +1,4 @@
-"""Judges a history against the promises: 16 kinds of anomaly, one pass, pure. Called by tests, the demo and `python -m
+"""Judges a history against the promises: 17 kinds of anomaly, one pass, pure. Called by tests, the demo and `python -m
 evenq.testing.checker FILE`.
 
 `check` reads events in order and keeps what it must; nothing is ever sorted or searched. It raises no false alarm on a

@@ -20,12 +20,14 @@ class Sent:
         "message_group",
         "offset",
         "ok_line",
+        "place",
         "queue",
         "received",
         "scanned",
         "state",
         "tag",
         "topic",
+        "tries",
         "visible",
     )
 
@@ -40,6 +42,8 @@ class Sent:
         self.ok_line = 0
         self.queue = ""
         self.offset = -1
+        self.place: tuple[str, int] | None = None  # the first one that was seen in its topic
+        self.tries = 1
         self.received = False
         self.scanned = False
 
@@ -59,7 +63,9 @@ class Messages:
         known = self.sent.get(event.body)
         if known is None:
             self.sent[event.body] = Sent(event)
-        elif known.state == "fail":
+            return
+        known.tries += 1
+        if known.state == "fail":
             known.state = "open"
 
     def ended(self, line: int, begun_line: int, begun: Event, end: Event) -> None:
@@ -128,6 +134,18 @@ class Messages:
         known = bodies.setdefault(offset, body)
         if known != body:
             self._report.add(AnomalyKind.TWO_BODIES, line, f"{queue}:{offset} holds {known} and {body}")
+        elif self._limits.stored_once:
+            self._stored_once(line, queue, offset, body)
+
+    def _stored_once(self, line: int, queue: str, offset: int, body: str) -> None:
+        sent, (topic, broker, _) = self.sent[body], queue.split("/")
+        if sent.tries > 1 or topic != sent.topic:
+            return
+        place = sent.place = sent.place or (queue, offset)
+        if place != (queue, offset) and place[0].split("/")[1] == broker:
+            self._report.add(
+                AnomalyKind.STORED_TWICE, line, f"{body} is at {place[0]}:{place[1]} and at {queue}:{offset}"
+            )
 
 
 def remember_greatest(ends: list[list[int]], line: int, offset: int) -> None:

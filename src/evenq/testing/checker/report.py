@@ -22,6 +22,8 @@ class AnomalyKind(StrEnum):
     """Delivered, but never sent."""
     FAILED_DELIVERED = "definite failure delivered"
     """The send was refused, and the message arrived all the same."""
+    STORED_TWICE = "stored twice"
+    """One send, whose tries all had one message id, has two places at one broker."""
     DUPLICATE_AFTER_ACK = "duplicate after OK ack"
     """Delivered again to a group that had finished it."""
     DUPLICATE_GRACEFUL = "duplicate in graceful phase"
@@ -61,6 +63,9 @@ class Tolerances:
     """From a fault (or its heal, when that came first) to the first operation that succeeds."""
     examples_max: int = 20
     """Anomalies of one kind that are described; all are counted."""
+    stored_once: bool = False
+    """Judge `STORED_TWICE`: every send repeats its message id within the brokers' window, and no dead letter is sent
+    once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

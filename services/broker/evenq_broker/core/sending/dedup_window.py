@@ -18,7 +18,7 @@ Key = bytes
 Answer = int | bytes
 """Where the message is (`pack_place`), or the encoded answer of a message that is in no queue yet."""
 
-QUEUE_BITS = 16
+QUEUE_BITS = 32  # lite topics have numbers from 1 << 20 on
 _TOPIC_BYTES = 4
 _SWEEP_SHARE = 64  # of the most entries, forgotten in one go when there are too many
 

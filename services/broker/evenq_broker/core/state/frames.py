@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Protocol
 
 __all__ = [
-    "Stored", "StoredAt", "delivered", "delivery_frame", "delivery_frames", "extra_fields", "field", "near",
-    "text_field", "varint", "varint_field",
+    "OK_STATUS", "Stored", "StoredAt", "delivered", "delivery_frame", "delivery_frames", "extra_fields", "field",
+    "near", "text_field", "varint", "varint_field",
 ]  # fmt: skip
 
 
@@ -78,6 +78,10 @@ def text_field(number: int, text: str) -> bytes:
 def varint_field(number: int, value: int) -> bytes:
     """An integer, bool or enum field."""
     return varint(number << 3) + varint(value)
+
+
+OK_STATUS = field(1, varint_field(1, 20_000))
+"""An encoded `status` field of an answer: number 1 in every response, repeated in front of each of its entries."""
 
 
 @lru_cache(maxsize=1024)

@@ -22,9 +22,14 @@ from typing import NamedTuple
 
 from evenq.errors import InvalidTransactionId, StoreCorrupted
 
-__all__ = ["HALF_MESSAGE", "HalfHeader", "TransactionIds", "pack_half", "transaction_broker_of", "unpack_half"]
+__all__ = [
+    "DECIDED_NUMBER", "HALF_MESSAGE", "HalfHeader", "TransactionIds", "number_of", "pack_half", "transaction_broker_of",
+    "unpack_half",
+]  # fmt: skip
 
 HALF_MESSAGE = 2  # the kind of our timers
+DECIDED_NUMBER = (1 << 64) - 1
+"""Of no transaction: an id with it names one that was decided long ago, and whose own number is not known any more."""
 
 _VERSION = 1
 _OWN = (1 << 64) - 1
@@ -74,6 +79,12 @@ def unpack_half(data: bytes) -> tuple[HalfHeader, bytes]:
     end = _HEADER.size + length
     client_id = data[_HEADER.size : end].decode(errors="replace")
     return HalfHeader(None if number == _OWN else number, first_ms, checks, missed, client_id), data[end:]
+
+
+def number_of(timer_id: int, head: bytes) -> int:
+    """The transaction of a half message's timer. Raises StoreCorrupted for an unknown version."""
+    number = unpack_half(head)[0].number
+    return timer_id if number is None else number
 
 
 class TransactionIds:

@@ -3,8 +3,8 @@
 `rpc.sending.send` and `rpc.sending.publishing` claim each message before they store it. A retry is answered like the
 first: at once when that is stored, after it while it is being written; one whose first try failed is stored. A call
 that was broken off in the middle (the producer's deadline, and that is when it tries again) leaves its messages to be
-looked for in the log. After a restart the newest messages of the queues are read back. Across brokers nothing is known,
-as the contract says.
+looked for in the log. After a restart, or at a group's next leader, the newest messages are read back: those of the
+queues, and those that are timers yet. Across brokers nothing is known, as the contract says.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenq.errors import Error, StoreCorrupted
+from evenq.model import MessageType
 from evenq.model.names import is_system_topic
 from evenq.runtime.tasks import outlasting, spawn
-from evenq.store import Append, Kept, RecordBlock, TimerAppend
+from evenq.store import Append, Kept, RecordBlock, StoredTimer, TimerAppend
 from evenq.store.record import HEADER_BYTES
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, RecentMessages, key_of, pack_place, topic_of
-from evenq_broker.core.sending.validation import digest_of
+from evenq_broker.core.sending.timer_entries import delayed_entry, half_entry
+from evenq_broker.core.sending.validation import DELAYED_MESSAGE, digest_of
 from evenq_broker.core.state.keys import message_id_of
 from evenq_broker.core.state.records import encode
-from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
+from evenq_broker.core.transactions.half_messages import DECIDED_NUMBER, HALF_MESSAGE, number_of
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.runtime import Runtime
@@ -87,8 +90,7 @@ class Deduplicator:
                 return None
             if isinstance(known, int | bytes):
                 if isinstance(known, int) and isinstance(stored, TimerAppend) and stored.kind == HALF_MESSAGE:
-                    self.recent.entries[key] = stored  # decided before a restart; its name is not known any more
-                    return None
+                    known = self._decided_entry(stored)  # before a restart: its own name is not known any more
                 self._runtime.stats.topic(topic_of(key)).duplicates += 1
                 return known
             await self._wait(key)
@@ -229,18 +231,25 @@ class Deduplicator:
 
     async def restore(self) -> None:
         """Read back what the queues got in the last window, as many and for as long as is allowed."""
-        until_ms = self._runtime.clock.monotonic_ms() + RESTORE_MAX_MS
-        since_ms = self._runtime.clock.now_ms() - self._window_ms
+        begun_ms = self._runtime.clock.monotonic_ms()
+        until_ms = begun_ms + RESTORE_MAX_MS
+        # The last window of the log: the leader before may have had another clock.
+        since_ms = min(self._runtime.clock.now_ms(), self._ledger.store.opened_ms) - self._window_ms
         left = self.count_max
-        for topic in self._catalog.topics.all():
-            if is_system_topic(topic.name):
-                continue
-            # Also queues that the topic has no more: the first try may lie in one.
-            for queue_id in range(topic.queues_ever):
-                if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
-                    log.info("only %d message ids from before the restart were restored", len(self.recent))
-                    return
-                left -= await self._restore_queue(topic, queue_id, since_ms, left)
+        left -= await self._restore_timers(since_ms, left // 2, until_ms=begun_ms + RESTORE_MAX_MS // 2)
+        for topic, queue_id in self._queues():
+            if left <= 0 or self._runtime.clock.monotonic_ms() >= until_ms:
+                log.info("only %d message ids from before the restart were restored", len(self.recent))
+                return
+            left -= await self._restore_queue(topic, queue_id, since_ms, left)
+
+    def _queues(self) -> list[tuple[TopicConfig, int]]:
+        """Also those that their topics have no more, since the first try may lie in one; lite topics, of which there
+        may be very many, come last.
+        """
+        known = [(self._catalog.topics.by_id(topic_id), queue_id) for topic_id, queue_id in self._ledger.store.queues()]
+        mine = [(topic, queue_id) for topic, queue_id in known if topic is not None and not is_system_topic(topic.name)]
+        return sorted(mine, key=lambda one: one[0].message_type is MessageType.LITE)
 
     async def _restore_queue(self, topic: TopicConfig, queue_id: int, since_ms: int, most: int) -> int:
         store, ids = self._ledger.store, (topic.topic_id, queue_id)
@@ -260,6 +269,41 @@ class Deduplicator:
             log.warning("message ids of topic %s were not restored: %s", topic.name, error.message)
             return 0
         return at - first
+
+    async def _restore_timers(self, since_ms: int, most: int, *, until_ms: int) -> int:
+        """Delayed and half messages that are in no queue yet, with the answers that their first tries got."""
+        count = 0
+        try:
+            async with aclosing(self._ledger.store.timers.newest()) as newest:
+                async for timer in newest:
+                    if timer.store_ms < since_ms or count >= most or self._runtime.clock.monotonic_ms() >= until_ms:
+                        break
+                    topic = self._catalog.topics.by_id(timer.topic_id)
+                    message_id = message_id_of(timer.system)
+                    if topic is None or is_system_topic(topic.name) or not message_id:
+                        continue  # staged rows have no id: their own numbers tell repeated blocks
+                    answer = self._answer_of(timer, message_id)
+                    if answer is not None:
+                        self.entries[key_of(message_id, digest_of(timer.system), timer.topic_id)] = answer
+                        count += 1
+        except Error as error:
+            log.warning("message ids of delayed and half messages were not restored: %s", error.message)
+        return count
+
+    def _answer_of(self, timer: StoredTimer, message_id: bytes) -> bytes | None:
+        ledger = self._ledger
+        if timer.kind == DELAYED_MESSAGE:
+            handle = ledger.recalls.make(timer.topic_id, timer.log_offset, timer.due_ms, message_id.decode())
+            return delayed_entry(message_id, handle)
+        if timer.kind == HALF_MESSAGE:
+            number = number_of(timer.log_offset, timer.head)
+            return half_entry(message_id, ledger.transaction_ids.make(timer.topic_id, number))
+        return None
+
+    def _decided_entry(self, stored: TimerAppend) -> bytes:
+        """For a half message that is a message of its topic already: what its sender decides now changes nothing."""
+        name = self._ledger.transaction_ids.make(stored.topic_id, DECIDED_NUMBER)
+        return half_entry(message_id_of(stored.system), name)
 
     def _remember(self, block: RecordBlock, topic_id: int, queue_id: int) -> None:
         # Up to `duplicates_max` messages, before a start serves: bytes and not objects.

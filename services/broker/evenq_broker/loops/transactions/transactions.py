@@ -22,6 +22,7 @@ from evenq_broker.core.state.records import HalfPut, HalvesEnded, encode
 from evenq_broker.core.transactions.half_messages import (
     HALF_MESSAGE,
     HalfHeader,
+    number_of,
     pack_half,
     unpack_half,
 )
@@ -400,8 +401,7 @@ class _Frame:
 def _number_of(timer: StoredTimer) -> int | None:
     if timer.kind != HALF_MESSAGE:
         return None
-    number = unpack_half(timer.head)[0].number
-    return timer.log_offset if number is None else number
+    return number_of(timer.log_offset, timer.head)
 
 
 def _message(timer: StoredTimer, topic: TopicConfig) -> Append:

@@ -44,7 +44,10 @@ class RecallHandler:
 
     def _must_be_recalled_before(self, timer_id: int, due_ms: int) -> None:
         if due_ms <= self._runtime.clock.now_ms():
-            raise BadRequest(f"the message was due at {due_ms} ms since the epoch and is delivered; it is too late")
+            raise BadRequest(
+                f"the message was due at {due_ms} ms since the epoch: it is delivered, unless it was recalled before; "
+                "it is too late to recall it now"
+            )
         stats = self._ledger.store.stats
         if timer_id < stats.log_end - stats.log_bytes:
             raise BadRequest(

@@ -19,6 +19,7 @@ from evenq.store import Append, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq_broker.core.sending.dedup_window import QUEUE_BITS, Answer, Key, key_of, pack_place, unpack_place
 from evenq_broker.core.sending.plain_sends import PlainSend, PlainSends
+from evenq_broker.core.sending.timer_entries import delayed_entry, half_entry
 from evenq_broker.core.sending.validation import MessageLimits, checked
 from evenq_broker.core.state.frames import field, near, varint
 from evenq_broker.core.transactions.half_messages import HALF_MESSAGE
@@ -229,7 +230,7 @@ class SendHandler:
     ) -> bytes:
         if stored.kind == HALF_MESSAGE:
             name = await self._transactions.begin(stored, context.client_id)
-            return field(2, OK_STATUS + field(2, message_id) + field(3, name.encode()))
+            return half_entry(message_id, name)
         await self._ledger.store.append((), timers=(stored,))
         self._count(topic, (stored,))
         return self._delayed_entry(message_id, stored)
@@ -311,7 +312,7 @@ class SendHandler:
 
     def _delayed_entry(self, message_id: bytes, timer: TimerAppend) -> bytes:
         handle = self._ledger.recalls.make(timer.topic_id, timer.log_offset, timer.due_ms, message_id.decode())
-        return field(2, OK_STATUS + field(2, message_id) + field(5, handle.encode()))
+        return delayed_entry(message_id, handle)
 
     def _checked(
         self, request: service_pb2.SendMessageRequest, topic: TopicConfig, context: RpcContext

@@ -38,7 +38,7 @@ def test_what_is_taken_while_a_table_is_copied_is_noted():
 
 def test_a_run_drops_ended_entries_with_their_mark_and_knows_its_next_block():
     keys = [key_of(n, n, 1) for n in range(600)]
-    run = TimerRun(RunFile(1, 600, 0, (keys[0], keys[512])), used=2)
+    run = TimerRun(RunFile(1, 600, 0, (keys[0], keys[512]), 600), used=2)
     assert run.due_head() == keys[0]
     run.read_on(0, keys[:512])
     ended = {2, 3, 99}

@@ -294,6 +294,101 @@ def test_what_came_just_before_a_restart_is_known_after_it(run: Run, tmp_path: P
     run(story)
 
 
+def of_each_kind(now_ms: int) -> dict[str, service_pb2.SendMessageRequest]:
+    """One message of each kind, for the topic that takes it."""
+    made = {kind: request(kind, topic=kind) for kind in ("fifo", "delayed", "half", "priority", "lite")}
+    system = {kind: one.messages[0].system_properties for kind, one in made.items()}
+    system["fifo"].message_group = "g"
+    system["delayed"].delivery_timestamp.FromMilliseconds(now_ms + 60_000)
+    system["half"].message_type = definition_pb2.TRANSACTION
+    system["priority"].priority = 3
+    system["lite"].lite_topic = "room-1"
+    return made
+
+
+TYPES = {
+    "fifo": MessageType.FIFO,
+    "delayed": MessageType.DELAY,
+    "half": MessageType.TRANSACTION,
+    "priority": MessageType.PRIORITY,
+    "lite": MessageType.LITE,
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_message_of_any_kind_is_known_after_a_restart_with_its_first_answer(
+    run: Run, tmp_path: Path, kind: str
+) -> None:
+    async def story(stage: Any) -> None:
+        settings = {"store": {"path": tmp_path}, **WINDOW}
+        broker = await stage.broker(**settings)
+        await stage.during(broker.catalog.create_topic(kind, queues=4, message_type=TYPES[kind]))
+        sent = of_each_kind(stage.clock.now_ms())[kind]
+        first = await send(stage, sent)
+        assert first.status.code == definition_pb2.OK
+        records = stored(broker, kind), len(broker.ledger.store.timers.pending)
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        broker = await stage.broker(**settings)
+        assert await send(stage, sent) == first, "with its offset, its transaction id, its recall handle"
+        assert (stored(broker, kind), len(broker.ledger.store.timers.pending)) == records
+        assert duplicates(broker, kind) == 1
+
+    run(story)
+
+
+async def decide(stage: Any, name: str, resolution: int) -> Any:
+    made = service_pb2.EndTransactionRequest(message_id="half", transaction_id=name, resolution=resolution)  # type: ignore[arg-type]  # a number of the enum
+    made.topic.name = "half"
+    return await stage.ask("EndTransaction", made, service_pb2.EndTransactionResponse)
+
+
+@pytest.mark.parametrize("resolution", [definition_pb2.COMMIT, definition_pb2.ROLLBACK])
+def test_a_half_message_that_was_committed_before_a_restart_is_not_stored_again(
+    run: Run, tmp_path: Path, resolution: int
+) -> None:
+    """Its check may have been answered while its sender was in doubt; the transaction that the retry gets is decided."""
+
+    async def story(stage: Any) -> None:
+        settings = {"store": {"path": tmp_path}, **WINDOW}
+        broker = await stage.broker(**settings)
+        await stage.during(broker.catalog.create_topic("half", queues=1, message_type=MessageType.TRANSACTION))
+        sent = of_each_kind(stage.clock.now_ms())["half"]
+        first = await send(stage, sent)
+        await decide(stage, first.entries[0].transaction_id, definition_pb2.COMMIT)
+        assert stored(broker, "half") == 1
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        broker = await stage.broker(**settings)
+        again = await send(stage, sent)
+        assert again.entries[0].transaction_id
+        assert (await decide(stage, again.entries[0].transaction_id, resolution)).status.code == definition_pb2.OK
+        assert (stored(broker, "half"), len(broker.ledger.store.timers.pending)) == (1, 0)
+
+    run(story)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_ids_are_known_after_a_restart_whatever_the_next_clock_says(run: Run, tmp_path: Path, hours: int) -> None:
+    """The next leader of a group has a clock of its own; the window is one of the log's time."""
+
+    async def story(stage: Any) -> None:
+        settings = {"store": {"path": tmp_path}, **WINDOW}
+        broker = await stage.broker(**settings)
+        await stage.during(broker.catalog.create_topic("t", queues=1, message_type=MessageType.MIXED))
+        delayed = request("delayed")
+        delayed.messages[0].system_properties.delivery_timestamp.FromMilliseconds(stage.clock.now_ms() + 7_200_000)
+        firsts = [await send(stage, request("one")), await send(stage, delayed)]
+        await stage.during(broker.close())
+        stage.brokers.remove(broker)
+        stage.clock.jump_wall(hours * 3_600_000)
+        broker = await stage.broker(**settings)
+        assert [await send(stage, request("one")), await send(stage, delayed)] == firsts
+        assert (stored(broker), len(broker.ledger.store.timers.pending)) == (1, 1)
+
+    run(story)
+
+
 def test_no_more_ids_are_kept_than_the_setting_says(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(duplicates_max=8, **WINDOW)
