@@ -7,6 +7,7 @@ async with evenq.aio.Producer(endpoint="127.0.0.1:8081") as producer:
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +16,7 @@ from evenq.client.core.half_messages import HalfMessage
 from evenq.client.core.user_functions import check_function
 from evenq.client.faces import AsyncFace, SdkClient
 from evenq.client.loops.blocks import Blocks, results_of
+from evenq.client.loops.exits import Exits
 from evenq.client.loops.gates import TaskGate
 from evenq.client.loops.outgoing import Encoded, Item, OnewayResult, Outcomes, Selector, SendBlock, SendResult, Settle
 from evenq.client.loops.troubles import Troubles
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from evenq.client.rpc.direct import Direct
 
 __all__ = ["Producer", "ProducerClient"]
+
+log = logging.getLogger(__name__)
+
+_EXITS = Exits.registered()
 
 
 class ProducerClient(SdkClient):
@@ -128,6 +134,13 @@ class ProducerClient(SdkClient):
         encoded = self._encoder.encode(message)
         return self._transacting.begin(message.topic, encoded.message_id, encoded.content)
 
+    def _lost_at_exit(self, messages: int) -> None:
+        if messages:
+            log.warning(
+                "the process ends and %d messages of a producer that was not closed are not acknowledged: they may be "
+                "stored or not; close the producer, or use it in a `with` block", messages,
+            )  # fmt: skip
+
     def _late(self, messages: int, timeout_ms: int | None) -> RequestTimeout:
         return RequestTimeout(f"{messages} messages are not acknowledged after {timeout_ms} ms")
 
@@ -210,12 +223,22 @@ class Producer(AsyncFace, ProducerClient):
         self._watch()
         return self
 
+    def end_with_process(self, timeout_ms: int) -> None:  # noqa: ARG002 - its loop has ended, so nothing is waited for
+        """The process ends, and so has the producer's loop: what is pending is lost."""
+        if not self._closed:
+            self._lost_at_exit(self._gate.messages)
+
     def _begin(self) -> None:
         options = self.options
         self._gate = TaskGate(
             messages_max=options.pending_messages, bytes_max=options.pending_bytes, block_ms=options.block_ms
         )
-        self._open(self._gate.leave)
+        self._open(self._answered)
+        _EXITS.add(self)
+
+    def _answered(self, messages: int, size: int) -> None:
+        # As in the sync producer.
+        self._gate.leave(messages, size)
 
     async def _check(self, message: ReceivedMessage) -> TransactionResolution:
         assert self._checker is not None

@@ -22,6 +22,7 @@ from evenq.client.loops.outgoing import Entry, Item, Outcomes, Selector, SendBlo
 from evenq.client.loops.user_code import in_thread
 from evenq.client.transaction import Transaction, resolution_of
 from evenq.client.wiring import direct_part
+from evenq.errors import Error
 from evenq.model import Message, ReceivedMessage, TransactionResolution
 
 if TYPE_CHECKING:
@@ -126,6 +127,19 @@ class Producer(SyncFace, ProducerClient):
         finally:
             self._run(self._shut())
 
+    def end_with_process(self, timeout_ms: int) -> None:
+        """The process ends, and nobody closed the producer: wait for what is pending, at most `timeout_ms`."""
+        if self._closed:
+            return
+        self._closed = True
+        pending, rejected = self._gate.messages, self._sending.rejected
+        try:
+            self.flush(timeout_ms)
+        except Error:
+            self._lost_at_exit(min(pending, self._gate.messages + self._sending.rejected - rejected))
+        else:
+            self._lost_at_exit(min(pending, self._sending.rejected - rejected))
+
     def _begin(self) -> None:
         options = self.options
         self._gate = ThreadGate(
@@ -134,11 +148,16 @@ class Producer(SyncFace, ProducerClient):
         self._inbox: deque[Entry] = deque()
         self._rung = False
         self._in_loop(self._connect)
+        self._background.exits.add(self)
 
     def _connect(self) -> None:
-        self._open(self._gate.leave)
+        self._open(self._answered)
         self._direct = direct_part(self._context, self._calls, self._sending, self.options)
         self._watch()
+
+    def _answered(self, messages: int, size: int) -> None:
+        # A method of the producer: one that nobody holds any more lives for as long as messages of it are pending.
+        self._gate.leave(messages, size)
 
     def _send_directly(self, direct: Direct, message: Message) -> SendResult:
         """In this thread; what does not work out goes on in the loop's."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from evenq.client.loops.exits import Exits
 from evenq.errors import Unsupported
 
 __all__ = ["Background"]
@@ -30,6 +31,8 @@ class Background:
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.loop = asyncio.new_event_loop()
+        self.exits = Exits()
+        """Clients that are ended with the process, while the loop still runs."""
         self._thread = threading.Thread(target=self._serve, name="evenq-client", daemon=True)
         self._thread.start()
 
@@ -39,8 +42,7 @@ class Background:
         with cls._guard:
             if cls._shared is None or cls._shared.process_id != os.getpid():
                 cls._shared = Background()
-                # A daemon thread that runs while the interpreter is taken down may crash it.
-                atexit.register(cls._shared.stop)
+                atexit.register(cls._shared.end_with_process)
             return cls._shared
 
     def run(self, coroutine: Coroutine[Any, Any, Result], *, timeout_ms: int | None = None) -> Result:
@@ -97,6 +99,12 @@ class Background:
                 "a blocking call of the sync SDK was made inside its own loop thread, for example in a future's"
                 " callback; hand it to another thread, or use evenq.aio"
             )
+
+    def end_with_process(self) -> None:
+        """End clients that are not closed, then the thread."""
+        self.exits.end()
+        # A daemon thread that runs while the interpreter is taken down may crash it.
+        self.stop()
 
     def stop(self) -> None:
         """End the thread; at exit."""

@@ -16,6 +16,7 @@ from typing import Any
 from evenq.client.core.chunks import ChunkSizer
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.settler import Count, SendBack, Settler
+from evenq.client.loops.user_code import NotCalled
 from evenq.client.options import PushOptions
 from evenq.model import ReceivedMessage
 from evenq.runtime.clock import Clock
@@ -31,6 +32,8 @@ RunListener = Callable[[Sequence[ReceivedMessage]], Awaitable[object]]
 SCAN_MAX_MS = 60_000
 OVERDUE_MAX = 16  # per queue and scan
 HOLD_MS = 100
+NOT_CALLED_MS = 1_000
+"""Pause before a listener is called again that could not be called; nearly always the process ends before."""
 
 
 class Listening:
@@ -149,6 +152,10 @@ class Listening:
         result: object
         try:
             result = await self._run(chunk)
+        except NotCalled:
+            queue.put_back(chunk, retry_ms=self._clock.monotonic_ms() + NOT_CALLED_MS)
+            self._again(queue, NOT_CALLED_MS)
+            return
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():

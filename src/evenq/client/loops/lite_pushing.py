@@ -18,6 +18,7 @@ from evenq.client.core.outcome import failures
 from evenq.client.loops.listening import RunListener
 from evenq.client.loops.receiving import Receiving
 from evenq.client.loops.troubles import Troubles
+from evenq.client.loops.user_code import NotCalled
 from evenq.client.options import LiteOptions
 from evenq.errors import Error
 from evenq.model import ReceivedMessage
@@ -118,7 +119,10 @@ class LitePushing:
         held = _Held(message)
         prolonging = spawn(self._prolong(held), name="evenq-lite-prolong")
         try:
-            result = await self._listen(held)
+            try:
+                result = await self._listen(held)
+            except NotCalled:  # it comes again when it is no longer hidden
+                return
             # Not in the middle of a call: its answer brings the handle that settling needs.
             async with held.changing:
                 prolonging.cancel()
@@ -132,6 +136,8 @@ class LitePushing:
     async def _listen(self, held: _Held) -> object:
         try:
             return await self._run_listener([held.given])
+        except NotCalled:
+            raise
         except Exception:
             log.exception(
                 "the listener failed for message %s of lite topic %s", held.given.message_id, held.given.lite_topic

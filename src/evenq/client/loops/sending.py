@@ -85,11 +85,10 @@ class Sending:
         several_access_points: bool = False,
     ) -> None:
         """`several_access_points`: as `FirstRoute` has it."""
-        self._calls = calls
-        self._clock = clock
-        self._rng = rng
-        self._options = options
-        self._left = left
+        self._calls, self._clock, self._rng = calls, clock, rng
+        self._options, self._left = options, left
+        self.rejected = 0
+        """Messages that failed for good so far."""
         self._routes = RouteBook(calls, clock, refresh_ms=options.route_refresh_ms)
         self._leaders = LeaderWatch(self._routes, clock, rng)
         self._first_route = FirstRoute(self._routes, clock, rng, options, several=several_access_points)
@@ -345,7 +344,7 @@ class Sending:
                 return
             await self._failed(lane, singles, error)
         except asyncio.CancelledError:
-            self._reject(items, ConnectionFailed("the producer was closed while the message was on its way"))
+            self._homeless.setdefault(lane.queue.topic, []).extend(items)  # `close` rejects them; else they are pending
             raise
         except Exception as error:  # an encoder or a wire that fails in an unforeseen way must not leave futures open
             log.exception("a batch of %d messages for %s failed with an unexpected error", len(items), lane.queue)
@@ -482,6 +481,7 @@ class Sending:
             return
         count = sum(item.count for item in items)
         self._pending -= count
+        self.rejected += count
         for item in items:
             item.done = True
             try:

@@ -18,6 +18,7 @@ from evenq.client.core.half_messages import Check, HalfMessage, TransactionCalls
 from evenq.client.core.route import Route
 from evenq.client.loops.broker_connection import BrokerConnection
 from evenq.client.loops.troubles import Troubles
+from evenq.client.loops.user_code import NotCalled
 from evenq.client.options import ProducerOptions
 from evenq.errors import Error, Forbidden
 from evenq.model import ReceivedMessage, TransactionResolution
@@ -189,6 +190,8 @@ class Transacting:
             # No answer is an answer: the broker asks again after its interval.
             if resolution is not TransactionResolution.UNKNOWN:
                 await self._calls.end_transaction(check.half, resolution, checked=True)
+        except NotCalled:
+            log.info("the checker of message %s was not called, as this process ends", check.half.message_id)
         except Error as error:
             log.warning(
                 "the check of transaction message %s (topic %s) was not answered, the broker asks again: %s",

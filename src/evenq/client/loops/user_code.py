@@ -18,9 +18,15 @@ from evenq.errors import BadRequest, Error
 from evenq.model import ReceivedMessage
 from evenq.runtime.tasks import spawn
 
-__all__ = ["UserCodeFailed", "in_thread", "listened", "reporter"]
+__all__ = ["NotCalled", "UserCodeFailed", "in_thread", "listened", "reporter"]
 
 log = logging.getLogger(__name__)
+
+
+class NotCalled(Exception):
+    """User code was not called: the process ends without a close, and threads take nothing any more. That is no failure
+    of the code, and what it was for is left to the next process.
+    """
 
 
 class UserCodeFailed(Exception):
@@ -28,7 +34,9 @@ class UserCodeFailed(Exception):
 
 
 async def in_thread(threads: Executor | None, code: Callable[..., object], *arguments: object) -> object:
-    """What `code` returns. Raises its exception, always an `Exception`. `threads` None: the loop's own."""
+    """What `code` returns. Raises its exception, always an `Exception`, or NotCalled. `threads` None: those of the
+    loop.
+    """
 
     def run() -> object:
         try:
@@ -40,7 +48,11 @@ async def in_thread(threads: Executor | None, code: Callable[..., object], *argu
         except BaseException as error:
             raise UserCodeFailed(f"{code!r} raised {error!r}") from error
 
-    return await asyncio.get_running_loop().run_in_executor(threads, run)
+    try:
+        running = asyncio.get_running_loop().run_in_executor(threads, run)
+    except RuntimeError as error:
+        raise NotCalled(str(error)) from error
+    return await running
 
 
 async def listened(

@@ -102,7 +102,7 @@ def test_a_close_that_takes_too_long_says_so_and_what_is_pending_fails(world: An
     assert world.net.arrived.wait(60)
     with pytest.raises(RequestTimeout, match="1 messages are not acknowledged after 30 ms"):
         producer.close(timeout_ms=30)
-    with pytest.raises(ConnectionFailed, match="closed while the message was on its way"):
+    with pytest.raises(ConnectionFailed, match="closed before the message was acknowledged"):
         pending.result(60)
     producer.close()
 

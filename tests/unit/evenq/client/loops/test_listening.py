@@ -10,6 +10,7 @@ import pytest
 from evenq.client.core.past_deliveries import PastDeliveries
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.listening import Listening
+from evenq.client.loops.user_code import NotCalled
 from evenq.client.options import PushOptions
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 from evenq.runtime.clock import FakeClock
@@ -68,5 +69,41 @@ def test_a_queue_that_another_member_got_while_its_delivery_was_counted_is_not_d
         assert seen == heard
         assert not process.busy
         assert process.committable == len(heard)
+
+    asyncio.run(story())
+
+
+def test_a_listener_that_could_not_be_called_has_failed_for_nothing() -> None:
+    async def story() -> None:
+        clock, calls, backs = FakeClock(), [], []
+        process = ProcessQueue(QUEUE, QueueOffset(0), now_ms=0)
+
+        async def listener(messages: Any) -> None:
+            calls.append([(one.queue_offset, one.delivery_attempt) for one in messages])
+            if len(calls) == 1:
+                raise NotCalled("cannot schedule new futures after interpreter shutdown")
+
+        async def send_back(message: ReceivedMessage, attempts: int, level: int) -> None:
+            backs.append(message)
+
+        async def count(queue: MessageQueue, deliveries: Any) -> None: ...
+
+        listening = Listening(
+            run=listener,
+            clock=clock,
+            slots=1,
+            options=PushOptions(),
+            max_attempts=lambda: 17,
+            send_back=send_back,
+            count=count,
+            settled=lambda _: None,
+            trusted=lambda _: True,
+        )
+        process.put([message(0)], 1, now_ms=0)
+        listening.offer(process)
+        await clock.until(lambda: len(calls) == 2)
+        assert calls == [[(0, 1)], [(0, 1)]]
+        assert backs == []
+        assert process.committable == 1
 
     asyncio.run(story())

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from evenq.client.loops.lite_pushing import LitePushing
 from evenq.client.loops.troubles import Troubles
+from evenq.client.loops.user_code import NotCalled
 from evenq.client.options import LiteOptions
 from evenq.errors import ConnectionFailed, Error, InvalidReceiptHandle
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
@@ -169,3 +170,22 @@ def test_closing_waits_for_listeners_but_not_for_ever() -> None:
 
     play(story, listen)
     assert ended == [b"1"]
+
+
+def test_a_message_whose_listener_could_not_be_called_is_not_settled() -> None:
+    """The process ends: the message is delivered again when it is no longer hidden."""
+    calls: list[int] = []
+
+    async def listen(_clock: FakeClock, got: ReceivedMessage) -> object:
+        calls.append(got.queue_offset)
+        if got.queue_offset == 1:
+            raise NotCalled("cannot schedule new futures after interpreter shutdown")
+        return True
+
+    async def story(clock: FakeClock, receiver: Receiver, _: LitePushing) -> None:
+        receiver.give(1, 2)
+        await clock.until(lambda: receiver.settled)
+        await clock.advance(120_000)
+        assert (calls, receiver.settled) == ([1, 2], ["ack h2"])
+
+    play(story, listen)

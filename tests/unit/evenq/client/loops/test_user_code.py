@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from evenq.client.loops.user_code import UserCodeFailed, in_thread
+from evenq.client.loops.user_code import NotCalled, UserCodeFailed, in_thread
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,11 @@ def test_an_ordinary_exception_stays_what_it_is() -> None:
             await in_thread(None, lambda: 1 // 0)
 
     asyncio.run(story())
+
+
+def test_code_that_threads_take_no_more_was_not_called() -> None:
+    """As when the interpreter ends."""
+    threads = ThreadPoolExecutor(1)
+    threads.shutdown()
+    with pytest.raises(NotCalled, match="cannot schedule new futures after shutdown"):
+        asyncio.run(in_thread(threads, lambda: None))

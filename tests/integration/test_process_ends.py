@@ -1,0 +1,109 @@
+"""Programs that end without closing their clients: what they sent is stored, or its number is said, and no listener
+fails because the process ends.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import evenq
+from evenq.testing.local_cluster import LocalCluster
+
+SENDS = """
+import evenq
+
+def work():
+    producer = evenq.Producer(endpoint={endpoint!r})
+    for number in range({count}):
+        producer.send_async(evenq.Message(topic={topic!r}, body=b"%d" % number))
+
+work()
+"""
+SENDS_AIO = """
+import asyncio
+import evenq.aio
+
+async def work():
+    producer = evenq.aio.Producer(endpoint={endpoint!r})
+    for number in range({count}):
+        await producer.send_async(evenq.Message(topic={topic!r}, body=b"%d" % number))
+
+asyncio.run(work())
+"""
+LISTENS = """
+import threading
+import time
+import evenq
+
+begun = threading.Event()
+
+def listen(messages):
+    begun.set()
+    time.sleep(0.2)
+
+consumer = evenq.PushConsumer(
+    endpoint={endpoint!r}, group="g", listener=listen, subscriptions={{{topic!r}: "*"}}, start_from="FIRST",
+    consume_threads=1, options=evenq.PushOptions(consume_batch=1),
+).start()
+assert begun.wait(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(rebalancer=False) as running:
+        yield running
+
+
+def ends(program: str, *, endpoint: str, topic: str, count: int = 0) -> str:
+    """What it writes to stderr; it ends with 0."""
+    code = program.format(endpoint=endpoint, topic=topic, count=count)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def stored(cluster: LocalCluster, topic: str) -> int:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        return sum(queue.max_offset for queue in admin.describe_topic(topic).queues)
+
+
+def create(cluster: LocalCluster, topic: str) -> None:
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        admin.create_topic(topic, queues=4)
+
+
+def test_messages_that_were_not_waited_for_are_sent_before_the_process_ends(cluster: LocalCluster) -> None:
+    create(cluster, "sent")
+    assert ends(SENDS, endpoint=cluster.endpoint, topic="sent", count=501) == ""
+    assert stored(cluster, "sent") == 501
+
+
+def test_messages_that_nobody_takes_are_counted_in_a_warning() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        errors = ends(SENDS, endpoint=f"127.0.0.1:{nobody.getsockname()[1]}", topic="t", count=7)
+    assert "7 messages of a producer that was not closed are not acknowledged" in errors
+
+
+def test_messages_of_an_event_loop_that_has_ended_are_counted_in_a_warning(cluster: LocalCluster) -> None:
+    create(cluster, "ended")
+    errors = ends(SENDS_AIO, endpoint=cluster.endpoint, topic="ended", count=20)
+    said = re.search(r"(\d+) messages of a producer that was not closed", errors)
+    assert said is not None
+    assert 20 - stored(cluster, "ended") <= int(said[1]) <= 20
+
+
+def test_no_listener_fails_because_the_process_ends(cluster: LocalCluster) -> None:
+    create(cluster, "heard")
+    with evenq.Producer(endpoint=cluster.endpoint) as producer:
+        producer.send_batch(evenq.Message(topic="heard", body=b"%d" % number) for number in range(20))
+    assert ends(LISTENS, endpoint=cluster.endpoint, topic="heard") == ""
+    with evenq.Admin(endpoint=cluster.endpoint) as admin:
+        assert not any(topic.topic.startswith("%RETRY%") for topic in admin.list_topics(include_system=True))
