@@ -126,10 +126,6 @@ CLI_HEAD = """
 `restore` talks to a running cluster, at `--endpoint`, else at the environment variable `EVENQ_ENDPOINT`, else at
 `127.0.0.1:8081`.
 
-Exit codes: 0 done; 1 a server refused or none answers, a check found problems, or `--yes` is missing; 2 the command
-line or a port must be changed, or `store` cannot read the folder; 130 after Ctrl-C. A plan of `offset` needs no `--yes`
-for 0.
-
 The servers `evenq-nameserver`, `evenq-broker` and `evenq-rebalancer` take [settings](settings.md) as flags.
 """
 ERRORS_HEAD = """
@@ -284,6 +280,7 @@ def _is_split(metric: Metric) -> bool:
 
 def cli_lines() -> Iterator[str]:
     """The page of commands, in the order of `evenq --help`."""
+    from evenq.cli.exit_codes import ExitCode
     from evenq.cli.parser import make_parser
 
     kept = os.environ.pop("EVENQ_ENDPOINT", None)  # it would be shown as the default
@@ -292,6 +289,9 @@ def cli_lines() -> Iterator[str]:
     finally:
         if kept is not None:
             os.environ["EVENQ_ENDPOINT"] = kept
+    yield from ("## Exit codes", "", "| exit code | meaning |", "| --- | --- |")
+    yield from (f"| {code.value} | {code.meaning} |" for code in ExitCode)
+    yield from ("", "A plan of `offset` needs no `--yes` for 0; `store` ends with 2 if it cannot read the folder.", "")
     for command in _leaves(parser):
         yield from _command_lines(command)
 

@@ -109,7 +109,7 @@ def test_41_what_always_fails_is_a_dead_letter_and_comes_back_by_a_replay() -> N
         assert len((await evenq(second, "list", "billing", "--waiting"))["letters"]) == 2, "nothing was sent"
         assert "--yes" in await evenq(first, "replay", "billing", code=1)
         for words in (("list",), ("show",), ("replay",), ("replay", "--yes")):
-            assert "'biling'" in await evenq(second, words[0], "biling", *words[1:], code=1)
+            assert "'biling'" in await evenq(second, words[0], "biling", *words[1:], code=3)
         done = await evenq(first, "replay", "billing", "--rate", "50/s", "--yes")
         assert (done["replayed"], done["failed"]) == (2, 0)
         again: list[Any] = []

@@ -153,9 +153,9 @@ def test_a_broker_that_does_not_answer_is_named_and_its_group_is_not_called_heal
         alone.brokers[1].pause()
         report = evenq("group", "doctor", "billing", "--json", code=1)
         assert (kinds(report), report["silent"]) == (["BROKER_SILENT"], ["broker-b"])
-        shown = evenq("group", "show", "billing")
+        shown = evenq("group", "show", "billing", code=1)
         assert "No answer from broker-b" in shown
-        evenq("group", "doctor", "nobody", code=1)
+        evenq("group", "doctor", "nobody", code=3)
         evenq("group", "simulate", "billing", "--members", "2", code=1)
 
 

@@ -76,7 +76,7 @@ def test_a_copy_is_replaced_and_a_backup_made_and_restored_with_certificates_on_
         new.start()
         replace = ["broker", "replace", "broker-a", "--copy", number, "--by", "3", "--at", address, "--wait", "200"]
         # Without its certificate nothing is changed, and the error says what is missing.
-        refused = run(*replace, "--endpoint", cluster.endpoints, "--tls-ca", tls.ca, code=1)
+        refused = run(*replace, "--endpoint", cluster.endpoints, "--tls-ca", tls.ca, code=5)
         assert "certificate" in refused
         shown = json.loads(run(*replace, "--endpoint", cluster.endpoints, *flags, "--json"))
         assert sorted(shown["copies"].split(", ")) == sorted({"0", "1", "2", "3"} - {number})
@@ -110,7 +110,7 @@ def test_evenq_up_with_tls_is_backed_up_with_the_options_that_it_prints(tmp_path
         ca, endpoint = fields["EVENQ_TLS_CA"], fields["EVENQ_ENDPOINT"]
         run("produce", TOPIC, "--count", "20", **fields)
         target = tmp_path / "backups"
-        untrusted = run("backup", "create", "--to", target, "--endpoint", endpoint, code=1)
+        untrusted = run("backup", "create", "--to", target, "--endpoint", endpoint, code=5)
         assert "--tls-ca" in untrusted
         flags = ["--endpoint", endpoint, "--tls-ca", ca]
         [made] = json.loads(run("backup", "create", "--to", target, *flags, "--json"))

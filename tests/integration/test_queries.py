@@ -116,7 +116,7 @@ def test_a_live_simple_consumer_gets_everything_again_after_a_reset(endpoint: st
         assert any(move.after < move.before for move in planned)
     shown = json.loads(evenq("offset", "show", "simple", "--json"))
     assert shown["lag"] == 0
-    evenq("offset", "clone", "copy-of-it", "--from", "simple", code=1)
+    evenq("offset", "clone", "copy-of-it", "--from", "simple", code=3)
     evenq("group", "create", "copy-of-it")
     cloned = json.loads(evenq("offset", "clone", "copy-of-it", "--from", "simple", "--yes", "--json"))
     assert [move["after"] for move in cloned["moves"]] == [queue["committed"] for queue in shown["queues"]]
@@ -186,8 +186,8 @@ def test_messages_are_found_shown_and_traced_at_whatever_broker_they_are(
         assert copy["groups"][0]["state"] == "FINISHED"
         [held] = json.loads(evenq("message", "trace", ids[1], "--group", "traced", "--json"))["copies"]
         assert held["groups"][0]["state"] == "IN_FLIGHT"
-    assert "evenq message find" in evenq("message", "get", "no-such-id", code=1)
-    assert "evenq topic list" in evenq("message", "find", "no-such-topic", code=1)
+    assert "evenq message find" in evenq("message", "get", "no-such-id", code=3)
+    assert "evenq topic list" in evenq("message", "find", "no-such-topic", code=3)
 
 
 @pytest.mark.slow

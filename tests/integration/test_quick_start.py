@@ -161,7 +161,7 @@ def test_the_first_message_makes_a_topic_of_its_type_and_produce_says_so_once(up
 def test_without_automatic_topics_both_sides_are_told_what_to_do(up, port):
     _, endpoint = up("--port", str(port), "--no-auto-create-topics")
     for words in (("produce", "jobs", "--body", "one"), ("consume", "jobs", "--group", "g", "--max", "1")):
-        output = evenq(*words, endpoint=endpoint, code=1)
+        output = evenq(*words, endpoint=endpoint, code=3)
         assert "no topic 'jobs'" in output
         assert "evenq topic create jobs" in output
         assert output.count("\n") == 1
@@ -170,7 +170,7 @@ def test_without_automatic_topics_both_sides_are_told_what_to_do(up, port):
 
 def test_who_only_reads_makes_no_topic(up, port):
     _, endpoint = up("--port", str(port))
-    output = evenq("consume", "jobs", "--group", "g", "--max", "1", endpoint=endpoint, code=1)
+    output = evenq("consume", "jobs", "--group", "g", "--max", "1", endpoint=endpoint, code=3)
     assert "no topic 'jobs'" in output
     assert "its first message makes it" in output
     assert json.loads(evenq("topic", "list", "--json", endpoint=endpoint)) == []
@@ -345,7 +345,7 @@ def test_a_server_that_does_not_stay_up_ends_the_whole(up, port):
 @pytest.mark.slow
 def test_unknown_names_are_told_with_what_to_do(up, port):
     _, endpoint = up("--port", str(port))
-    assert "evenq topic" in evenq("topic", "show", "nothing", code=1, endpoint=endpoint)
-    assert "evenq group" in evenq("group", "show", "nobody", code=1, endpoint=endpoint)
-    assert "broker-a" in evenq("broker", "show", "broker-z", code=1, endpoint=endpoint)
-    assert "topic" in evenq("topic", "create", "no blanks", code=1, endpoint=endpoint)
+    assert "evenq topic" in evenq("topic", "show", "nothing", code=3, endpoint=endpoint)
+    assert "evenq group" in evenq("group", "show", "nobody", code=3, endpoint=endpoint)
+    assert "broker-a" in evenq("broker", "show", "broker-z", code=3, endpoint=endpoint)
+    assert "topic" in evenq("topic", "create", "no blanks", code=2, endpoint=endpoint)

@@ -94,14 +94,14 @@ def test_a_broker_that_ends_undrained_is_named_until_it_is_back_or_forgotten(clu
     eventually(lambda: missing(cluster) == [])
     assert command(cluster, "group", "show", "billing")["lag"] == 0
     assert "BROKER_MISSING" not in {one["kind"] for one in _findings(cluster)}
-    assert "is there" in command(cluster, "broker", "forget", "broker-c", "--yes", code=1)
+    assert "is there" in command(cluster, "broker", "forget", "broker-c", "--yes", code=4)
     cluster.brokers[2].kill()
     eventually(lambda: missing(cluster) == ["broker-c"])
     assert "--yes" in command(cluster, "broker", "forget", "broker-c", code=1)
     assert missing(cluster) == ["broker-c"]
     command(cluster, "broker", "forget", "broker-c", "--yes")
     assert missing(cluster) == []
-    assert "is missing" in command(cluster, "broker", "forget", "broker-c", "--yes", code=1)
+    assert "is missing" in command(cluster, "broker", "forget", "broker-c", "--yes", code=3)
 
 
 def _findings(cluster: LocalCluster) -> list[dict[str, Any]]:

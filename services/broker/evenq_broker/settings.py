@@ -100,10 +100,10 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
     )
     auto_create_groups: bool = Field(default=True, description="Create an unknown group when it is first used.")
     default_queues: int = Field(
-        default=4,
+        default=8,
         ge=1,
         le=4096,
-        description="Queues on each broker of a topic that is created without a number of queues (RT-6).",
+        description="Queues on each broker of a topic that is created without a number of queues.",
     )
     priority_levels: int = Field(
         default=10,

@@ -1,32 +1,27 @@
 """`evenq`: reads the command line, runs one command, tells errors in one line.
 
-Exit codes: 0 done, 1 the server said no or no server answers, 2 the command line (or a port) must be changed, 130 after
-Ctrl-C. Nothing heavy is imported before the command is known: `evenq --help` must be instant.
+Exit codes are those of `exit_codes`. Nothing heavy is imported before the command is known: `evenq --help` must be
+instant.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from evenq.cli.elections import await_election
+from evenq.cli.exit_codes import ExitCode, exit_code
 from evenq.cli.output import complain
 from evenq.cli.parser import make_parser
 from evenq.cli.tls_options import use_tls
 from evenq.client.core.access_points import ONE_ADDRESS
-from evenq.errors import ConnectionFailed, Error, IllegalAccessPoint, PortInUse, SettingsError, Unauthorized
+from evenq.errors import ConnectionFailed, Error, Unauthorized
 from evenq.runtime.extras import is_installed, missing, sentence
 from evenq.runtime.quiet_grpc import quiet_grpc
 
-__all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "main"]
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 128 + signal.SIGINT
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if getattr(options, "run", None) is None:
         getattr(options, "help_of", parser).print_help()
-        return EXIT_OK
+        return ExitCode.DONE
     if getattr(options, "credentials", None):
         _sign_with(options.credentials)
     if not is_installed("rich"):  # before anything is done that could then not be shown
@@ -47,12 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.endpoint += ONE_ADDRESS
         if hasattr(options, "endpoint") and not hasattr(options, "silent_hint"):  # those say what they see at once
             await_election(options.endpoint)
-        return int(options.run(options) or (EXIT_FAILED if getattr(options, "incomplete", False) else EXIT_OK))
+        return int(
+            options.run(options) or (ExitCode.NOT_DONE if getattr(options, "incomplete", False) else ExitCode.DONE)
+        )
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe left; a second complaint at exit would be ours
-        return EXIT_OK
+        return ExitCode.DONE
     except Error as error:
         return _exit_code(error, options)
     except ModuleNotFoundError as error:
@@ -76,7 +73,7 @@ def _sign_with(path: str) -> None:
 def _exit_code(error: Error, options: argparse.Namespace) -> int:
     """Of a command that failed; the error is printed."""
     _say(" ".join(_sentence(error, options).split()))
-    return EXIT_USAGE if isinstance(error, PortInUse | SettingsError | IllegalAccessPoint) else EXIT_FAILED
+    return int(exit_code(error))
 
 
 def _sentence(error: Error, options: argparse.Namespace) -> str:
@@ -101,7 +98,7 @@ def _sentence(error: Error, options: argparse.Namespace) -> str:
 
 def _say(text: str) -> int:
     complain(f"evenq: {text}")
-    return EXIT_FAILED
+    return ExitCode.NOT_DONE
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -28,6 +28,8 @@ __all__ = ["message_as_json", "message_as_text", "print_and_ack", "run"]
 BATCH_MAX = 32
 INVISIBLE_MS = 30_000
 WAIT_MS = 5_000
+FIRST_WAIT_MS = 1_000
+"""Shorter, so that a person reads soon why nothing comes."""
 
 
 def message_as_json(message: ReceivedMessage) -> str:
@@ -98,17 +100,31 @@ def _consumer(options: argparse.Namespace) -> SimpleConsumer | LiteSimpleConsume
 def _receive(options: argparse.Namespace, counted: Counter[str]) -> None:
     clock = SystemClock()
     last_ms = clock.monotonic_ms()
+    wait_ms = FIRST_WAIT_MS
     show = message_as_json if options.json else message_as_text
     with _consumer(options) as consumer:
         while options.max is None or counted["received"] < options.max:
             count = BATCH_MAX if options.max is None else min(BATCH_MAX, options.max - counted["received"])
-            wait_ms = WAIT_MS if options.idle is None else min(WAIT_MS, options.idle * 1000)
             messages = consumer.receive(count, invisible_ms=INVISIBLE_MS, wait_ms=wait_ms)
+            wait_ms = WAIT_MS if options.idle is None else min(WAIT_MS, options.idle * 1000)
             if messages:
                 print_and_ack(consumer, messages, show, counted)
                 last_ms = clock.monotonic_ms()
-            elif options.idle is not None and clock.monotonic_ms() - last_ms >= options.idle * 1000:
+            else:
+                _say_where_it_begins(options, counted)
+            if not messages and options.idle is not None and clock.monotonic_ms() - last_ms >= options.idle * 1000:
                 break
+
+
+def _say_where_it_begins(options: argparse.Namespace, counted: Counter[str]) -> None:
+    """Once, while nothing comes: a newcomer expects to see what is stored."""
+    if options.start_from == "first" or counted["received"] or counted["said"]:
+        return
+    counted["said"] += 1
+    progress_console().print(
+        f"Waiting for new messages of {options.topic}: a group that has not read a topic begins at its end (LAST). To "
+        f"read what is stored: evenq offset reset {options.group} --topic {options.topic} --to earliest --yes"
+    )
 
 
 def print_and_ack(

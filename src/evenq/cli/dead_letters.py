@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from evenq.cli.admin import warn_silent, with_admin
+from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import WIDE, Column, Listing, Page, Scalar, print_page, progress_bar
 from evenq.client.async_admin import Admin
 from evenq.client.core.query_views import DeadLettersView, DeadLetterView, ReplayView
-from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound
+from evenq.errors import ConnectionFailed, MessageNotFound
 from evenq.model import FilterExpression
 from evenq.runtime.printable import printable
 
@@ -117,7 +118,7 @@ def _print_plan(options: argparse.Namespace, brokers: Sequence[ReplayView]) -> N
     if broken:
         raise ConnectionFailed(f"some brokers did not answer, their dead letters are not included: {', '.join(broken)}")
     if not options.dry_run and total:
-        raise BadRequest("nothing was sent; add --yes to do it")
+        raise NotConfirmed("nothing was sent; add --yes to do it")
 
 
 class _Bar:

@@ -6,12 +6,12 @@ import argparse
 
 from evenq.cli.admin import on_every_broker, with_admin
 from evenq.cli.balance_options import balance_policy, balance_text
+from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.lag import lag_cells, lag_columns, lag_facts, warn_lag
 from evenq.cli.output import QUEUE, WIDE, Column, Listing, Page, Scalar, print_page, progress_console, queue_cells
 from evenq.cli.retry_options import retry_policy
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import GroupDetails, filter_text
-from evenq.errors import BadRequest
 from evenq.runtime.clock import SystemClock
 
 __all__ = ["create", "delete", "list_all", "show"]
@@ -201,7 +201,7 @@ def _queues(details: GroupDetails) -> Listing:
 def delete(options: argparse.Namespace) -> None:
     """`evenq group delete NAME --yes`."""
     if not options.yes:
-        raise BadRequest(f"this deletes group {options.name} and its progress on every broker; add --yes to do it")
+        raise NotConfirmed(f"this deletes group {options.name} and its progress on every broker; add --yes to do it")
 
     async def work(admin: Admin) -> None:
         await admin.delete_group(options.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from evenq.cli.admin import with_admin
+from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
@@ -29,7 +30,7 @@ def leave(options: argparse.Namespace) -> None:
         if not await _planned(admin, options):
             if options.dry_run:
                 return
-            raise BadRequest(
+            raise NotConfirmed(
                 f"nothing was changed; add --yes to remove topic {options.name} from broker {options.broker}"
             )
         patience = Patience(0 if options.no_wait else options.wait)

@@ -428,7 +428,8 @@ def _add_consume(commands: Any) -> None:
         dest="start_from",
         choices=("first", "last"),
         type=str.lower,
-        help="where a group begins that has never read the topic (default: the setting of the group, else last)",
+        help="where a group begins that has never read the topic (default: the setting of the group, else last, which "
+        "waits for new messages)",
     )
     consume.add_argument("--max", type=positive, metavar="N", help="stop after N messages (default: at Ctrl-C)")
     consume.add_argument("--idle", type=positive, metavar="SECONDS", help="stop after this time without a message")

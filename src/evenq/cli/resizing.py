@@ -13,12 +13,13 @@ import argparse
 from collections.abc import Sequence
 
 from evenq.cli.admin import warn_missing, with_admin
+from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.leaving import leave
 from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import DrainView, ResizeView
-from evenq.errors import BadRequest, RequestTimeout
+from evenq.errors import RequestTimeout
 from evenq.model import MessageType
 
 __all__ = ["PERMISSIONS", "drain", "permission_text", "permit", "resume", "scale"]
@@ -51,7 +52,7 @@ def scale(options: argparse.Namespace) -> None:
         if not await _planned(admin, options):
             if options.dry_run:
                 return
-            raise BadRequest(f"nothing was changed; add --yes to give topic {options.name} fewer queues")
+            raise NotConfirmed(f"nothing was changed; add --yes to give topic {options.name} fewer queues")
         while True:
             brokers = await admin.scale_topic(
                 options.name,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 
 from evenq.cli.admin import with_admin
+from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.output import Column, Listing, Page, Scalar, print_page
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import ScaleInView
-from evenq.errors import BadRequest
 
 __all__ = ["check", "forget"]
 
@@ -51,7 +51,7 @@ def _row(one: ScaleInView) -> tuple[Scalar, ...]:
 def forget(options: argparse.Namespace) -> None:
     """`evenq broker forget NAME --yes`."""
     if not options.yes:
-        raise BadRequest(
+        raise NotConfirmed(
             f"this declares broker {options.name} gone for good: brokers and clients no longer wait for it, and its "
             "messages come back only with the broker; add --yes to do it"
         )

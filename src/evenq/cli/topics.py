@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from evenq.cli.admin import on_every_broker, warn_missing, with_admin
+from evenq.cli.exit_codes import NotConfirmed
 from evenq.cli.lag import lag_cells, lag_columns, warn_lag
 from evenq.cli.output import WIDE, Column, Listing, Page, print_page
 from evenq.cli.resizing import permission_text
@@ -196,7 +197,9 @@ async def _readers(options: argparse.Namespace, admin: Admin, groups: Sequence[s
 def delete(options: argparse.Namespace) -> None:
     """`evenq topic delete NAME --yes`."""
     if not options.yes:
-        raise BadRequest(f"this deletes topic {options.name} with all its messages on every broker; add --yes to do it")
+        raise NotConfirmed(
+            f"this deletes topic {options.name} with all its messages on every broker; add --yes to do it"
+        )
 
     async def work(admin: Admin) -> None:
         await admin.delete_topic(options.name)

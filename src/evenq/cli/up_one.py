@@ -20,7 +20,7 @@ from evenq_nameserver.settings import NameserverSettings
 from evenq_rebalancer.app import Rebalancer
 from evenq_rebalancer.settings import RebalancerSettings
 
-from evenq.cli.up_plan import DEFAULT_QUEUES, HOST, UpPlan
+from evenq.cli.up_plan import HOST, UpPlan
 from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.cli.up_tls import Certificates, make_certificates
 from evenq.client.async_admin import Admin
@@ -81,7 +81,6 @@ async def _start(
             metrics_port=plan.metrics_port if index == 0 else -1,
             nameservers=nameserver.address,
             rebalancer=",".join(rebalancer.address for rebalancer in rebalancers),
-            default_queues=DEFAULT_QUEUES,
             auto_create_topics=plan.auto_create_topics,
             drain_ms=_DRAIN_MS,
             route_settle_ms=0,  # its nameserver is always as young as the brokers, and all of them are here

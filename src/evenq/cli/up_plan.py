@@ -10,14 +10,13 @@ from evenq.cli.parser import MESSAGE_TYPES
 from evenq.errors import PortInUse, SettingsError
 from evenq.testing.free_ports import port_is_free
 
-__all__ = ["DEFAULT_QUEUES", "HOST", "StartTopic", "UpPlan", "parse_topic", "plan_of"]
+__all__ = ["HOST", "StartTopic", "UpPlan", "parse_topic", "plan_of"]
 
 HOST = "127.0.0.1"
 METRICS_PORT = 5557  # as the services have it
 BROKERS_MAX = 26
 REBALANCERS_MAX = 9
 REPLICAS_MAX = 9
-DEFAULT_QUEUES = 8
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

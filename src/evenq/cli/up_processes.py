@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from evenq.cli.output import complain
-from evenq.cli.up_plan import DEFAULT_QUEUES, UpPlan
+from evenq.cli.up_plan import UpPlan
 from evenq.cli.up_ready import announce, make_topics, wait_served
 from evenq.client.async_admin import Admin
 from evenq.errors import Error, InternalError
@@ -31,7 +31,6 @@ async def serve(plan: UpPlan, stop: asyncio.Event, clock: Clock) -> None:
     """Start the processes, announce, wait for `stop` or for one of them to end."""
     folder = plan.data if plan.data is not None else Path(tempfile.mkdtemp(prefix="evenq-up-"))
     settings = {
-        "DEFAULT_QUEUES": str(DEFAULT_QUEUES),
         "AUTO_CREATE_TOPICS": str(plan.auto_create_topics).lower(),
         "AUTO_CREATE_GROUPS": "true",
     }

@@ -8,7 +8,7 @@ async with evenq.aio.LiteSimpleConsumer(group="screen", topic="chats", lite_topi
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import ClassVar, Self
 
@@ -162,7 +162,7 @@ class LitePushClient(LiteClient):
         await self._open(self._listen, report)
 
     @abstractmethod
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+    async def _listen(self, messages: list[ReceivedMessage]) -> object:
         """Call the listener."""
 
     @abstractmethod
@@ -251,7 +251,7 @@ class LitePushConsumer(AsyncRun, _AsyncLite, LitePushClient):
         await super().close()
         self._ended()
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+    async def _listen(self, messages: list[ReceivedMessage]) -> object:
         return await awaited(self._listener, messages)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:

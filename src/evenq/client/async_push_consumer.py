@@ -6,7 +6,7 @@ await evenq.aio.PushConsumer(group="billing", listener=listen, subscriptions={"o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar, Self
 
@@ -27,11 +27,11 @@ from evenq.wire.tls import Tls
 
 __all__ = ["Listener", "OnError", "OnRebalance", "PushClient", "PushConsumer"]
 
-Listener = Callable[[Sequence[ReceivedMessage]], object]
-"""Gets messages of one queue in offset order. An exception or False: none of them is done, and all come again; a
-`Retry` names those that are not done. Anything else: all are done. With asyncio a coroutine function (or a plain, fast
-function), else a plain one, which runs in a thread."""
-OnRebalance = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], object]
+Listener = Callable[[list[ReceivedMessage]], object]
+"""Gets a list of messages of one queue in offset order. An exception or False: none of them is done, and all come
+again; a `Retry` names those that are not done. Anything else: all are done. With asyncio a coroutine function (or a
+plain, fast function), else a plain one, which runs in a thread."""
+OnRebalance = Callable[[list[MessageQueue], list[MessageQueue]], object]
 """Hears of gained queues before their first message, of lost ones after their last."""
 OnError = Callable[[Error], object]
 """Hears once of each error that trying again cannot help: a missing topic, a missing grant."""
@@ -144,7 +144,7 @@ class PushClient(SdkClient):
         return self._pushing
 
     @abstractmethod
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+    async def _listen(self, messages: list[ReceivedMessage]) -> object:
         """Call the listener."""
 
     @abstractmethod
@@ -176,7 +176,7 @@ class PushConsumer(AsyncRun, AsyncFace, PushClient):
     async def __aenter__(self) -> Self:
         return self if self._lifetime.started else await self.start()
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+    async def _listen(self, messages: list[ReceivedMessage]) -> object:
         return await awaited(self._listener, messages)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:

@@ -7,7 +7,7 @@ with evenq.LiteSimpleConsumer(group="screen", topic="chats", lite_topics=("ann",
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
@@ -113,7 +113,7 @@ class LitePushConsumer(SyncRun, _SyncLite, LitePushClient):
     def __enter__(self) -> Self:
         return self if self._lifetime.started else self.start()
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+    async def _listen(self, messages: list[ReceivedMessage]) -> object:
         return await listened(self._threads, self._listener, messages, instead=self._awaited_by)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:

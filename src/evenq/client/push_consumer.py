@@ -9,7 +9,7 @@ evenq.PushConsumer(group="billing", listener=listen, subscriptions={"orders": "*
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
@@ -50,7 +50,7 @@ class PushConsumer(SyncRun, SyncFace, PushClient):
     def __enter__(self) -> Self:
         return self if self._lifetime.started else self.start()
 
-    async def _listen(self, messages: Sequence[ReceivedMessage]) -> object:
+    async def _listen(self, messages: list[ReceivedMessage]) -> object:
         return await listened(self._threads, self._listener, messages, instead=self._awaited_by)
 
     async def _notify(self, callback: Callable[..., object], *arguments: object) -> object:

@@ -1,6 +1,6 @@
 """A message as a producer writes it and as a consumer gets it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evenq.errors import (
@@ -26,8 +26,8 @@ class Message:
     body: bytes
     tag: str | None = None
     """One word to filter by; no `|`."""
-    keys: tuple[str, ...] = ()
-    """Values to find the message by later."""
+    keys: Sequence[str] = ()
+    """Values to find the message by later: a list or tuple of texts. Kept as a tuple."""
     properties: Mapping[str, str] = field(default_factory=dict)
     message_group: str | None = None
     """Ordering key: messages of one group are stored and delivered in order."""
@@ -54,7 +54,7 @@ class Message:
             raise BadRequest(f"the body is {_kind(self.body)}, give bytes: {_as_bytes(self.body)}")
         if self.tag is not None and not isinstance(self.tag, str):
             raise IllegalMessageTag(f"the tag is {_kind(self.tag)}, give one text, as in tag='paid'")
-        if self.keys:
+        if self.keys or type(self.keys) is not tuple:
             self._check_keys()
         if self.properties:
             self._check_properties()
@@ -81,6 +81,8 @@ class Message:
         for key in self.keys:
             if not isinstance(key, str):
                 raise IllegalMessageKey(f"a key is {_kind(key)}, give texts, as in keys=('order-1',)")
+        if type(self.keys) is not tuple:  # a list may change later, and messages are compared and hashed
+            object.__setattr__(self, "keys", tuple(self.keys))
 
     def _check_properties(self) -> None:
         if not isinstance(self.properties, Mapping):

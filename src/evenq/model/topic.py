@@ -59,9 +59,9 @@ class TopicConfig:
     topic_id: int
     """Numeric, per broker, never reused: the folder name of its consume queues."""
     message_type: MessageType = MessageType.NORMAL
-    read_queues: int = 4
-    """Queues consumers read, 1 .. 4096; RT-6 gives the default of 4."""
-    write_queues: int = 4
+    read_queues: int = 8
+    """Queues consumers read, 1 .. 4096."""
+    write_queues: int = 8
     permission: Permission = Permission.READ_WRITE
     widest: int = 0
     """The most queues it ever had here: queues up to it may still hold messages. See `queues_ever`."""

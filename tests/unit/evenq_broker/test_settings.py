@@ -32,7 +32,7 @@ def test_every_setting_tells_its_meaning() -> None:
 
 def test_defaults_are_those_of_the_wire_contract() -> None:
     settings = BrokerSettings()
-    assert (settings.port, settings.default_queues, settings.default_group_max_attempts) == (8081, 4, 17)
+    assert (settings.port, settings.default_queues, settings.default_group_max_attempts) == (8081, 8, 17)
     assert settings.body_bytes_max == BODY_BYTES_MAX == 4 << 20
     assert settings.poll_default_ms <= 15_000
 

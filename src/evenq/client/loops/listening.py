@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from evenq.client.core.chunks import ChunkSizer
@@ -26,7 +26,7 @@ __all__ = ["Listening", "RunListener"]
 
 log = logging.getLogger(__name__)
 
-RunListener = Callable[[Sequence[ReceivedMessage]], Awaitable[object]]
+RunListener = Callable[[list[ReceivedMessage]], Awaitable[object]]
 """Run the user's listener; what it says is read by `core.outcome`, an exception is as good as False."""
 
 SCAN_MAX_MS = 60_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from evenq.model import MessageQueue
 from evenq.runtime.tasks import spawn
@@ -17,7 +17,7 @@ __all__ = ["RebalanceCallback", "RebalanceListener"]
 
 log = logging.getLogger(__name__)
 
-RebalanceCallback = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], Awaitable[object]]
+RebalanceCallback = Callable[[list[MessageQueue], list[MessageQueue]], Awaitable[object]]
 
 
 class RebalanceListener:

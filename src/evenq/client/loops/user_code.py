@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from evenq.client.loops.troubles import Report
@@ -57,8 +57,8 @@ async def in_thread(threads: Executor | None, code: Callable[..., object], *argu
 
 async def listened(
     threads: Executor,
-    listener: Callable[[Sequence[ReceivedMessage]], object],
-    messages: Sequence[ReceivedMessage],
+    listener: Callable[[list[ReceivedMessage]], object],
+    messages: list[ReceivedMessage],
     *,
     instead: str,
 ) -> object:

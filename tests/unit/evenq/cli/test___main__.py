@@ -26,8 +26,8 @@ def raising(error):
     [
         (ConnectionFailed("no server answers at x:1"), 1, "evenq: no server answers at x:1\n"),
         (PortInUse("port 8081 is in use"), 2, "evenq: port 8081 is in use\n"),
-        (BadRequest("two\n  lines"), 1, "evenq: two lines\n"),
-        (ExceptionGroup("", [ExceptionGroup("", [BadRequest("inner")])]), 1, "evenq: inner\n"),
+        (BadRequest("two\n  lines"), 2, "evenq: two lines\n"),
+        (ExceptionGroup("", [ExceptionGroup("", [BadRequest("inner")])]), 2, "evenq: inner\n"),
         (FileNotFoundError(2, "No such file", "orders.txt"), 1, "evenq: [Errno 2] No such file: 'orders.txt'\n"),
     ],
 )
@@ -70,7 +70,7 @@ def test_the_version_is_told(capsys):
     "words", [["topic", "list"], ["produce", "orders", "--body", "x"], ["consume", "orders", "--group", "g"]]
 )
 def test_nobody_at_the_endpoint_is_told_with_the_next_command(words, capsys):
-    assert cli.main([*words, "--endpoint", "127.0.0.1:9", "--timeout", "1"]) == 1
+    assert cli.main([*words, "--endpoint", "127.0.0.1:9", "--timeout", "1"]) == 5
     output = capsys.readouterr().err
     assert output.count("\n") == 1
     assert "127.0.0.1:9" in output
@@ -85,7 +85,7 @@ def test_an_endpoint_without_a_port_is_a_mistake_of_usage(capsys):
 
 def test_a_server_that_wants_a_signature_is_told_with_the_ways_to_give_keys(monkeypatch, capsys):
     with_command(monkeypatch, raising(Unauthorized("the call is not signed: give an access key")), endpoint="x:1")
-    assert cli.main([]) == 1
+    assert cli.main([]) == 4
     output = capsys.readouterr().err
     assert output.count("\n") == 1
     assert "--credentials FILE" in output
@@ -95,13 +95,13 @@ def test_a_server_that_wants_a_signature_is_told_with_the_ways_to_give_keys(monk
 def test_who_is_refused_for_a_clock_is_not_told_of_keys(monkeypatch, capsys):
     wrong = Unauthorized("the call is dated 1 (x-mq-date-time), it is 2 by this server's clock")
     with_command(monkeypatch, raising(wrong), endpoint="x:1")
-    assert cli.main([]) == 1
+    assert cli.main([]) == 4
     assert "--credentials" not in capsys.readouterr().err
 
 
 def test_one_address_may_be_said_twice(monkeypatch, capsys):
     monkeypatch.setenv("EVENQ_ENDPOINT", "127.0.0.1:9?one-address")
-    assert cli.main(["topic", "list", "--one-address"]) == 1
+    assert cli.main(["topic", "list", "--one-address"]) == 5
     assert "no server answers at 127.0.0.1:9?one-address;" in capsys.readouterr().err
 
 

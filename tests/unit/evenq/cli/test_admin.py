@@ -55,7 +55,7 @@ def test_the_answers_status_is_raised_as_the_error_it_means():
 
 def test_nobody_there_names_the_next_command(monkeypatch, capsys):
     monkeypatch.setattr(ClientContext, "open_net", lambda _: ScriptNet(CreateTopic=ConnectionFailed("x")))
-    assert main(["topic", "create", "a", "--endpoint", "h:1"]) == 1
+    assert main(["topic", "create", "a", "--endpoint", "h:1"]) == 5
     assert "no server answers at h:1; start one with `evenq up`" in capsys.readouterr().err
 
 

@@ -132,22 +132,24 @@ def test_move_leader_to_the_leader_changes_nothing_and_is_no_error(run: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "exit_code", "text"),
     [
-        (NotFound("no broker group is named 'broker-a'; the cluster has broker-b"), "the cluster has broker-b"),
-        (PreconditionFailed("copy 2 of broker group broker-a is not in sync"), "copy 2 of broker group broker-a"),
+        (NotFound("no broker group is named 'broker-a'; the cluster has broker-b"), 3, "the cluster has broker-b"),
+        (PreconditionFailed("copy 2 of broker group broker-a is not in sync"), 4, "copy 2 of broker group broker-a"),
     ],
 )
-def test_what_the_server_refuses_is_one_line_and_exit_code_1(run: Any, error: Exception, text: str) -> None:
+def test_what_the_server_refuses_is_one_line_and_an_exit_code(
+    run: Any, error: Exception, exit_code: int, text: str
+) -> None:
     code, out, err, _ = run("broker move-leader broker-a --to 2", DescribeCluster=cluster(), MoveLeader=error)
-    assert (code, out) == (1, "")
+    assert (code, out) == (exit_code, "")
     assert text in err
     assert err.count("\n") == 1
 
 
 def test_where_nobody_answers_it_says_how_to_ask_a_copy(run: Any) -> None:
     code, _, err, _ = run("cluster show", DescribeCluster=ConnectionFailed("no server answers"))
-    assert code == 1
+    assert code == 5
     assert "no server answers" in err
     assert "ask one of its copies at its address in replication.members" in err
 

@@ -26,7 +26,7 @@ def test_brokers_by_name_with_their_first_address(run):
     _, out, _, _ = run("broker show a --json", ListBrokers=response)
     assert json.loads(out)["version"] == "1.2"
     code, _, err, _ = run("broker show c", ListBrokers=response)
-    assert (code, "the cluster has a, b" in err) == (1, True)
+    assert (code, "the cluster has a, b" in err) == (3, True)
 
 
 def test_the_cluster_at_a_glance(run):

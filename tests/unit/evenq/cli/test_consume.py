@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from evenq.cli.__main__ import main
 from evenq.cli.consume import message_as_json, message_as_text, print_and_ack
 from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
 
@@ -124,3 +125,33 @@ def test_ctrl_c_in_the_middle_of_the_call_acknowledges_again(shown):
 def test_a_pipe_that_breaks_acknowledges_nothing(shown, at):
     consumer, _, raised = shown(Output(at=at, error=BrokenPipeError()))
     assert (consumer.acked, raised) == ([], BrokenPipeError)
+
+
+class Silent:
+    """A consumer for which nothing comes, and then Ctrl-C."""
+
+    def __init__(self, empty: int) -> None:
+        self.left, self.waits = empty, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """Nothing to end."""
+
+    def receive(self, _count, *, invisible_ms, wait_ms):
+        self.waits.append(wait_ms)
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return []
+
+
+@pytest.mark.parametrize(("line", "said"), [("", 1), ("--from last", 1), ("--from first", 0)])
+def test_it_says_once_that_it_waits_for_new_messages(monkeypatch, capsys, line, said):
+    silent = Silent(3)
+    monkeypatch.setattr("evenq.cli.consume._consumer", lambda _: silent)
+    assert main(f"consume orders --group billing {line}".split()) == 0
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.count("a group that has not read a topic begins at its end (LAST)") == said
+    assert silent.waits[0] < silent.waits[1], "a person is told soon"

@@ -50,7 +50,7 @@ def test_simulate_compares_now_and_then(run):
     assert (row["moves"], row["unowned"], row["spread_now"], row["spread_then"]) == (1, 1, "0 to 1", "1 to 2")
     assert [(one["from"], one["to"]) for one in output["moves"]] == [("m1", "m2"), ("m1", "nobody")]
     code, _, err, calls = run("group simulate g")
-    assert (code, calls, "--members N" in err) == (1, [], True)
+    assert (code, calls, "--members N" in err) == (2, [], True)
 
 
 def test_doctor_says_by_its_exit_code_whether_something_is_wrong(run):

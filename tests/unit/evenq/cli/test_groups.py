@@ -49,7 +49,7 @@ def test_a_warning_is_for_people_on_standard_error(run):
 
 def test_numbers_out_of_range_are_refused_before_anything_is_asked_for(run):
     code, _, err, calls = run("group create billing --retry-delays 8d", ListGroups=GROUPS)
-    assert (code, [name for name, _ in calls]) == (1, ["ListGroups"])
+    assert (code, [name for name, _ in calls]) == (2, ["ListGroups"])
     assert "7 days" in err
 
 

@@ -68,5 +68,5 @@ def test_a_wait_that_ends_too_early_says_how_to_go_on(run):
 
 def test_it_needs_a_broker(run):
     code, _, err, calls = run("topic scale orders --queues 0")
-    assert (code, calls) == (1, [])
+    assert (code, calls) == (2, [])
     assert "--broker NAME" in err

@@ -65,7 +65,7 @@ def test_an_unknown_group_names_the_command_that_helps_once(run):
     response = admin_pb2.ResetOffsetsResponse()
     response.status.code, response.status.message = 40403, "no consumer group 'x'; see `evenq group list`"
     code, _, err, _ = run("offset reset x --to latest", ResetOffsets=response)
-    assert code == 1
+    assert code == 3
     assert err.count("evenq group list") == 1
 
 
@@ -135,7 +135,7 @@ def test_a_cut_body_and_a_missing_message_say_what_to_do(run):
     _, _, err, _ = run("message get id-1", FindMessages=answer(found(b"abc", 99)))
     assert "--body-max" in err
     code, _, err, _ = run("message get id-1", FindMessages=answer())
-    assert (code, "evenq message find" in err) == (1, True)
+    assert (code, "evenq message find" in err) == (3, True)
     code, _, err, _ = run("message get --topic orders --queue broker-a/0 --offset 6", FindMessages=answer(found()))
     assert (code, "offset 6 in broker-a/0" in err) == (1, True)
     for words in ("message get", "message get id --offset 1", "message find orders --offset 3"):
@@ -173,7 +173,7 @@ def test_clients_are_listed_shown_and_asked(run):
     output = json.loads(out)
     assert (output["groups"], output["subscriptions"][0]["filter"], output["queues"][0]["queue"]) == (["g"], "*", 0)
     code, _, err, _ = run("client show other", ListClients=listed)
-    assert (code, "evenq client list" in err) == (1, True)
+    assert (code, "evenq client list" in err) == (3, True)
     traced = v2.PrintThreadStackTraceResponse(thread_stack_trace="main: waits")
     _, out, _, calls = run("client stack me", PrintThreadStackTrace=traced)
     assert out == "main: waits\n"

@@ -31,7 +31,8 @@ def test_two_messages_do_not_share_their_properties():
 
 def test_what_is_right_passes() -> None:
     Message(topic="t", body=b"x", keys=("a", "b"), tag="c", properties={"d": "e"}, delivery_ms=1, priority=2)
-    assert Message(topic="t", body=b"x", keys=["a"]).keys == ["a"]  # type: ignore[arg-type]  # a list does no harm
+    assert Message(topic="t", body=b"x", keys=["a"]).keys == ("a",)
+    assert Message(topic="t", body=b"x", keys=[]) == Message(topic="t", body=b"x")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_topic_in_the_making_is_answered_when_all_of_it_is_there(run: Run) -> 
         await stage.clock.advance(200)
         assert not asking.done()
         everywhere.set()
-        assert len((await stage.during(asking)).message_queues) == 4
+        assert len((await stage.during(asking)).message_queues) == 8
         await stage.during(sending)
 
     run(story)
