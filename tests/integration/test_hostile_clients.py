@@ -422,7 +422,7 @@ def test_clients_that_vanish_by_the_thousand_leave_nothing_behind() -> None:
     """Each opens telemetry, beats, has a push delivery or a parked poll, and is never heard of again."""
 
     async def story(hall: Hall) -> None:
-        broker = await hall.open(client_silence_ms=120_000, trace_bytes=0)
+        broker = await hall.open(client_silence_ms=120_000, client_lost_ms=120_000, trace_bytes=0)
         await hall.during(broker.catalog.create_topic("t", queues=4))
         await hall.during(broker.catalog.create_topic("l", queues=1, message_type=MessageType.LITE))
         await hall.during(broker.catalog.create_topic("empty"))

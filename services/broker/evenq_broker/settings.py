@@ -188,6 +188,12 @@ class BrokerSettings(BaseModel, frozen=True, extra="forbid"):
         default="LAST",
         description="Where a new group begins to read: LAST = new messages only, FIRST = the oldest message.",
     )
+    young_from_first: bool = Field(
+        default=True,
+        description="A new group of an official SDK that begins at LAST reads a queue whole that still has its first "
+        "message, if that is in the broker's memory, as RocketMQ does. false = it reads only what is sent from the "
+        "moment on at which its first consumer starts.",
+    )
 
     delay_max_ms: int = Field(default=40 * 86_400_000, ge=1, description="Longest delay of a message, ms (40 days).")
     delay_levels: str = Field(

@@ -137,6 +137,7 @@ NAMES: Mapping[str, Names] = {
                 v2.TelemetryCommand,
                 "topic settings.publishing.topics publish",
                 "group settings.subscription.group",
+                "topic settings.subscription.subscriptions.topic",
             ),
             "NotifyClientTermination": Names(v2.NotifyClientTerminationRequest, _GROUP),
             "ChangeInvisibleDuration": _both(v2.ChangeInvisibleDurationRequest),

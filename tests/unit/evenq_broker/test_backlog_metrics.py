@@ -48,7 +48,7 @@ def read(broker: Any, name: str) -> dict[tuple[str, ...], Any]:
 
 
 async def filled(stage: Any, count: int, **group: Any) -> Any:
-    broker = await stage.broker(default_queues=1, client_silence_ms=10_000_000)
+    broker = await stage.broker(default_queues=1, client_silence_ms=10_000_000, client_lost_ms=10_000_000)
     await stage.during(broker.catalog.create_topic("t", queues=1))
     await stage.during(broker.catalog.create_group("g", start_from="FIRST", **group))
     send = service_pb2.SendMessageRequest()

@@ -106,7 +106,9 @@ def _clients(parts: Parts) -> list[Rpc]:
         *telemetry.rpcs(
             runtime,
             catalog,
+            ledger,
             clients=parts.clients,
+            membership=parts.membership,
             sessions=parts.sessions,
             long_polls=parts.long_polls,
             transactions=parts.transactions,

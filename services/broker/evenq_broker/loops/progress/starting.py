@@ -1,7 +1,8 @@
 """Where a group begins on the queues of a topic, and whether anything there waits for it.
 
 The first receive of a topic decides the start of all its queues, so that nothing sent later is missed. A receive that
-waits at another broker counts, too (`loops.polls.cluster_polls`).
+waits at another broker counts, too (`loops.polls.cluster_polls`), and so do the settings that an official SDK sends
+before its consumer's start returns (`rpc.clients.telemetry`): what is sent between the two is not missed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from evenq_broker.core.state.records import Op
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 
-__all__ = ["begin", "deliverable"]
+__all__ = ["begin", "deliverable", "is_young"]
 
 
 def begin(
@@ -26,11 +27,12 @@ def begin(
     topic: TopicConfig,
     *,
     from_start: bool = False,
+    young: bool = False,
     membership: GroupTables,
 ) -> asyncio.Future[None] | None:
     """Let the group begin on each queue of the topic where it has not: at the end, if it never read the topic and is
     configured so, else at the beginning, as a queue that came later is read whole. `from_start`: at the beginning in
-    any case, because the group waited before there was anything.
+    any case, because the group waited before there was anything. `young`: at the beginning of queues that are (RB-46).
 
     Gives what is done once the start is on disk, None if nothing began. A receive waits for it: "from now on" must mean
     the same after a crash.
@@ -43,10 +45,19 @@ def begin(
     ops: list[Op] = []
     for one in range(topic.read_queues):
         low, high = store.queue_range(topic.topic_id, one)
-        op = progress.start(group.group_id, topic.topic_id, one, high if at_end else low)
+        from_end = at_end and not (young and is_young(ledger, topic.topic_id, one))
+        op = progress.start(group.group_id, topic.topic_id, one, high if from_end else low)
         if op is not None:
             ops.append(op)
     return ledger.journal.record(*ops)
+
+
+def is_young(ledger: Ledger, topic_id: int, queue_id: int) -> bool:
+    """Whether the queue still has its first message, and it can be read without the disk (RB-46)."""
+    low, high = ledger.store.queue_range(topic_id, queue_id)
+    if not low == 0 < high:
+        return False
+    return ledger.store.read_hot(topic_id, queue_id, 0, count_max=1, bytes_max=1, tag_hashes=None) is not None
 
 
 def _from_last(catalog: Catalog, group: GroupConfig, topic: TopicConfig, *, membership: GroupTables) -> bool:

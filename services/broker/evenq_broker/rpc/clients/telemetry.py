@@ -4,6 +4,8 @@ configuration.
 A group or topic that the caller has no grant for is answered like one that does not exist, and left out of what the
 broker knows of its clients: an SDK that got no settings would not start, and not say why. Its next calls are refused.
 
+The subscription in a consumer's settings is also where its group begins, if the group is new there (`begin_group`).
+
 Besides, it carries what the broker sends unasked, like transaction checks (`loops.clients.streams`). Nothing else
 depends on the stream: clients whose stream broke long ago are served all the same. A stream is read only as fast as its
 client reads the answers, so a client that stops reading holds one answer and disturbs no other.
@@ -11,21 +13,26 @@ client reads the answers, so a client that stops reading holds one answer and di
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import islice
 
 from evenq.errors import Error
-from evenq.model import FilterExpression, FilterType, Subscription
+from evenq.model import FilterExpression, FilterType, MessageType, Subscription
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
+from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.clients.streams import TelemetryStream
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.progress.starting import begin
 from evenq_broker.loops.state.catalog import Catalog
+from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
@@ -39,18 +46,43 @@ _PYTHON = "PYTHON"
 _RUST = "RUST"
 _LIST_ONLY = frozenset({_PYTHON, "CPP"})  # an exponential policy is one second to them
 _SQL = 2
+_BEGINNERS = frozenset({definition_pb2.PUSH_CONSUMER, definition_pb2.SIMPLE_CONSUMER})
+_BEGUN_MAX = 256  # topics of one subscription; on further ones the group begins with its first receive
 
 
 def rpcs(
     runtime: Runtime,
     catalog: Catalog,
+    ledger: Ledger,
     *,
     clients: ConnectedClients,
+    membership: GroupTables,
     sessions: Sessions,
     long_polls: LongPolls,
     transactions: Transactions,
 ) -> list[Rpc]:
     """The one call of this module."""
+
+    async def begin_group(settings: definition_pb2.Settings, context: RpcContext) -> None:
+        # An SDK sends its settings before its start returns and receives some time later: what is sent between the two
+        # belongs to the group (RB-46). The answer waits for the record, as that of a first receive does.
+        topics = [
+            topic
+            for entry in islice(settings.subscription.subscriptions, _BEGUN_MAX)
+            if ("topic", entry.topic.name) not in context.refused
+            and (topic := catalog.topics.get(entry.topic.name)) is not None
+            and topic.permission.readable
+            and topic.message_type is not MessageType.LITE
+        ]
+        if not topics or settings.client_type not in _BEGINNERS:
+            return
+        try:
+            group = await catalog.ensure_group(settings.subscription.group.name)
+        except Error:
+            return  # its receives say why
+        young = runtime.settings.young_from_first
+        records = [begin(catalog, ledger, group, topic, young=young, membership=membership) for topic in topics]
+        await asyncio.gather(*(record for record in records if record is not None))
 
     async def telemetry(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
         stream = clients.open_stream(context.client_id, context.language)
@@ -64,6 +96,7 @@ def rpcs(
                 clients=clients,
                 sessions=sessions,
                 transactions=transactions,
+                begin_group=begin_group,
             ),
             name="telemetry",
         )
@@ -96,6 +129,7 @@ async def _read(
     clients: ConnectedClients,
     sessions: Sessions,
     transactions: Transactions,
+    begin_group: Callable[[definition_pb2.Settings, RpcContext], Awaitable[None]],
 ) -> None:
     try:
         async for request in requests:
@@ -108,6 +142,7 @@ async def _read(
                     return
                 if not _group_refused(command.settings, context):
                     _remember(runtime, command.settings, context, clients=clients, sessions=sessions)
+                    await begin_group(command.settings, context)
                     stream.client_type = command.settings.client_type
                 published = (topic.name for topic in command.settings.publishing.topics)
                 granted = [topic for topic in published if ("topic", topic) not in context.refused]

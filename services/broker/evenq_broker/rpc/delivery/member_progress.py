@@ -25,6 +25,7 @@ from evenq_broker.loops.dead_letters.retries import attempts_before, retry_later
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.counting import counted
+from evenq_broker.loops.progress.starting import is_young
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import generation_of, queue_message
@@ -100,12 +101,8 @@ class MemberProgress:
             committed=-1 if committed is None else committed,
             timestamp_offset=at,
             uid=self._catalog.queue_uid(topic),
-            young=group is not None and committed is None and low == 0 < high and self._in_memory(*ids),
+            young=group is not None and committed is None and is_young(self._ledger, *ids),
         )
-
-    def _in_memory(self, topic_id: int, queue_id: int) -> bool:
-        """Whether the queue's first message can be read without the disk (RB-46)."""
-        return self._ledger.store.read_hot(topic_id, queue_id, 0, count_max=1, bytes_max=1, tag_hashes=None) is not None
 
     def _queues(self, request: data_pb2.QueryOffsetsRequest) -> list[tuple[TopicConfig, MessageQueue]]:
         if len(request.queues) > QUEUES_MAX:

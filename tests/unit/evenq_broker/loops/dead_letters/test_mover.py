@@ -104,7 +104,9 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again_and_moved_once(run: 
 
 def test_a_push_delivery_that_lasts_too_long_counts_as_failed_with_the_groups_pause(run: Run) -> None:
     async def story(stage: Any) -> None:
-        one = await stand(stage, max_attempts=3, renew_max_ms=60_000, client_silence_ms=3_600_000)
+        one = await stand(
+            stage, max_attempts=3, renew_max_ms=60_000, client_silence_ms=3_600_000, client_lost_ms=3_600_000
+        )
         assert await one.pop(client="slow") == [0]
         await stage.clock.advance(60_000)
         assert await one.pop(client="other") == []

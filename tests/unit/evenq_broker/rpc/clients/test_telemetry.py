@@ -266,6 +266,71 @@ def test_a_stream_of_java_whose_client_calls_nothing_else_is_ended(
     run(story)
 
 
+async def sent(stage: Any, *bodies: bytes) -> None:
+    request = service_pb2.SendMessageRequest()
+    for body in bodies:
+        message = request.messages.add(body=body)
+        message.topic.name, message.system_properties.message_id = "t", body.decode()
+    await stage.ask("SendMessage", request, service_pb2.SendMessageResponse)
+
+
+async def received(stage: Any, client: str = "c") -> list[bytes]:
+    request = service_pb2.ReceiveMessageRequest(batch_size=32, auto_renew=True)
+    request.group.name, request.message_queue.topic.name, request.message_queue.id = "g", "t", -1
+    request.long_polling_timeout.seconds = 0
+    frames = await stage.frames("ReceiveMessage", request, service_pb2.ReceiveMessageResponse, client=client)
+    return [frame.message.body for frame in frames if frame.HasField("message")]
+
+
+@pytest.mark.parametrize("young", [True, False])
+def test_rb_46_a_new_group_begins_with_its_first_settings_and_reads_a_young_queue_whole(run: Run, young: bool) -> None:
+    """RB-46: an SDK sends them before its start returns, and receives some time later."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=1, **({} if young else {"young_from_first": False}))
+        await sent(stage, b"before")
+        stream = opened(stage)
+        assert service_pb2.TelemetryCommand.FromString(await stage.during(anext(stream))).HasField("settings")
+        assert broker.catalog.groups.get("g") is not None
+        await sent(stage, b"between")
+        assert await received(stage) == ([b"before", b"between"] if young else [b"between"])
+        await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    run(story)
+
+
+def test_rb_46_a_queue_that_lost_its_first_message_is_not_young(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=1)
+        await sent(stage, b"before")
+        monkeypatch.setattr(broker.ledger.store, "read_hot", lambda *_, **__: None)  # its first message is on disk only
+        stream = opened(stage)
+        await stage.during(anext(stream))
+        await sent(stage, b"between")
+        assert await received(stage) == [b"between"]
+        await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    run(story)
+
+
+def test_settings_of_a_topic_that_is_not_granted_begin_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker(default_queues=1)
+        await sent(stage, b"before")
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield service_pb2.TelemetryCommand(settings=consumer()).SerializeToString()
+
+        [rpc] = [one for one in broker.rpcs() if one.method.endswith("/Telemetry")]
+        context = RpcContext(rpc.method, [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", None)
+        context.refused = frozenset({("topic", "t")})
+        async for _ in rpc.handler(requests(), context):
+            pass
+        assert list(broker.ledger.progress.queues()) == []
+
+    run(story)
+
+
 def test_a_group_that_is_not_granted_is_answered_and_leaves_no_trace(run: Run) -> None:
     """No group, no member, no client, and nothing is said of the group."""
 

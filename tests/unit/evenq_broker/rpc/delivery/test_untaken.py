@@ -28,7 +28,7 @@ def request(*, push: bool = True, **fields: Any) -> Any:
 
 
 async def filled(stage: Any, count: int = 3, *, ordered: bool = False) -> Any:
-    broker = await stage.broker(default_start_from="FIRST", default_queues=1)
+    broker = await stage.broker(default_start_from="FIRST", default_queues=1, client_lost_ms=120_000)
     # One for all calls of a story: it remembers attempts.
     [stage.receiving] = [rpc.handler for rpc in broker.rpcs() if rpc.method.endswith("/ReceiveMessage")]
     await stage.during(broker.catalog.create_group("g", ordered=ordered, start_from=StartFrom.FIRST))
