@@ -335,10 +335,10 @@ class LifecycleWorld(World):
             node.busy = True
         await asyncio.gather(*(self._to_node("leave", node, 0) for node in members))
         request = admin_pb2.DeleteGroupRequest(group=GROUP)
-        await self._ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse)
-        self.group_life += 1
-        self.wanted_from_us = 0 if self.plan.from_last else -1
-        self.add(Kind.FAULT, "operator", text="the group is deleted")
+        if await self._ask("DeleteGroup", request, admin_pb2.DeleteGroupResponse) is not None:
+            self.group_life += 1
+            self.wanted_from_us = 0 if self.plan.from_last else -1
+            self.add(Kind.FAULT, "operator", text="the group is deleted")
         await self.clock.sleep_ms(lasts_ms)
         await self._make_group()
         for _ in members:

@@ -27,22 +27,6 @@ OPEN: dict[str, Fits] = {
     "offsets of a deleted topic count for the next one of its name": lambda plan, problem: (
         problem.check in {"unread", "again"} and _has(plan, "recreate topic")
     ),
-    "an ordered queue moves while its listener runs": lambda plan, problem: (
-        problem.check in {"two listeners", "again"} and plan.readers == "own" and plan.ordered
-    ),
-    "message groups move while their broker stops": lambda plan, problem: (
-        problem.check in {"out of order", "two listeners"} and plan.scene.name == "fifo"
-    ),
-    "messages of a member that left unseen stay hidden": lambda plan, problem: (
-        problem.check in {"held", "unread"} and plan.readers == "push"
-    ),
-    "retries of a deleted group come to the next one of its name": lambda plan, problem: (
-        problem.check in {"old retry", "again"} and _has(plan, "recreate group")
-    ),
-    "a consumer of lite topics is not told of the end": lambda _, problem: problem.check == "unheard",
-    "a broker that has just started refuses the handles of others": lambda plan, problem: (
-        problem.check == "again" and plan.readers == "lite"
-    ),
 }
 
 

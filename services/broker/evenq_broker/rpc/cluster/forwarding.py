@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
+from evenq.errors import ConnectionFailed
 from evenq.serving.rpc import ACTS_FOR, RpcContext
 from evenq_broker.core.state.handles import broker_of
 from evenq_broker.loops.cluster.link import ClusterLink
@@ -15,6 +16,7 @@ from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.runtime import Runtime
 
 __all__ = [
+    "AWAY",
     "FOR_ALL",
     "MARK",
     "caller_of",
@@ -30,6 +32,10 @@ MARK = "x-evenq-forwarded"
 FOR_ALL = "x-evenq-for-all"
 """Beside MARK, of a receive that a broker without the topic passes on: it cannot know that its kind wants a look
 at all brokers (`rpc.lite.lite`). The next one does.
+"""
+AWAY = ""
+"""In place of an address: a broker that belongs to the cluster and is not there, or of which a broker that has just
+started has not heard yet.
 """
 PASSED_ON = ("x-mq-client-id", "x-mq-language", "x-mq-client-version", "x-mq-request-id")
 """No namespace among them: the names of a request that is passed on are full."""
@@ -49,12 +55,22 @@ def owner_of(
 def owner_of_handle(
     runtime: Runtime, catalog: Catalog, handle: str, context: RpcContext, *, cluster: ClusterLink
 ) -> str | None:
-    """The address of the broker that made the handle, if it is another one that we know."""
-    return owner_of(runtime, catalog, broker_of(handle) or "", context, cluster=cluster)
+    """The address of the broker that made the handle, if it is another one that we know; AWAY while that one is not
+    there. To a client, a handle that is not valid is final: it would never acknowledge what it has finished.
+    """
+    name = broker_of(handle) or ""
+    address = owner_of(runtime, catalog, name, context, cluster=cluster)
+    if address is None and name in cluster.known.brokers and MARK not in context.headers:
+        return AWAY
+    return address
 
 
 async def forward(runtime: Runtime, address: str, request: bytes, context: RpcContext) -> bytes:
     """The other broker's answer, as it is. Raises ConnectionFailed, RequestTimeout."""
+    if address == AWAY:
+        raise ConnectionFailed(
+            "the broker that delivered the message cannot be reached from here now; call again in a moment"
+        )
     timeout_ms = left_ms(runtime, context, runtime.settings.peer_timeout_ms)
     return await runtime.net.unary(address, context.method, request, timeout_ms=timeout_ms, metadata=mark(context))
 

@@ -7,6 +7,7 @@ import pytest
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.rpc.cluster.forwarding import MARK, forward, owner_of, owner_of_handle
 
+from evenq.errors import ConnectionFailed
 from evenq.model import BrokerAddress, MessageType
 from evenq.model.lanes import home_of
 from evenq.serving.rpc import RpcContext
@@ -49,6 +50,34 @@ def test_a_call_is_forwarded_to_a_known_other_broker_and_only_once(run: Run) -> 
             == "b:8081"
         )
         assert owner_of_handle(broker.runtime, broker.catalog, "nonsense", context(), cluster=broker.cluster) is None
+
+    run(story)
+
+
+def test_a_handle_of_a_broker_that_is_away_is_not_refused_for_good(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker("a")
+        handle = broker.ledger.handles.make(1, 1, 0, 0, 1, 5).replace("e1.a.", "e1.b.")
+        group, topic = definition_pb2.Resource(name="g"), definition_pb2.Resource(name="t")
+        entry = service_pb2.AckMessageEntry(message_id="1", receipt_handle=handle)
+        calls = {
+            "AckMessage": service_pb2.AckMessageRequest(group=group, topic=topic, entries=[entry]),
+            "ChangeInvisibleDuration": service_pb2.ChangeInvisibleDurationRequest(
+                group=group, topic=topic, receipt_handle=handle
+            ),
+            "ForwardMessageToDeadLetterQueue": service_pb2.ForwardMessageToDeadLetterQueueRequest(
+                group=group, topic=topic, receipt_handle=handle
+            ),
+        }
+
+        async def codes() -> dict[str, int]:
+            responses = {name: getattr(service_pb2, f"{name}Response") for name in calls}
+            answers = {name: await stage.ask(name, calls[name], responses[name]) for name in calls}
+            return {name: answer.status.code for name, answer in answers.items()}
+
+        assert (await codes())["AckMessage"] == definition_pb2.INVALID_RECEIPT_HANDLE, "there is no such broker"
+        broker.cluster.known.brokers.look({"b": "1"}, 0)
+        assert set((await codes()).values()) == {ConnectionFailed.code}
 
     run(story)
 
