@@ -47,7 +47,7 @@ def call_error(
     timeout_ms: int | None,
 ) -> errors.Error:
     """The error for gRPC's status `code`, which is not OK."""
-    reason = details or "no reason given"
+    reason = _cause(details) or "no reason given"
     for key, value in trailers:
         if key == CODE_TRAILER and str(value).isdigit():
             return error_of(int(value), reason)
@@ -83,6 +83,13 @@ def grpc_call_error(
     return table(
         code, error.details() or "", trailers, address=address, method=method, timeout_ms=timeout_ms
     )  # fmt: skip
+
+
+def _cause(details: str) -> str:
+    """The last part of grpcio's chain of texts, which names each layer that a failed connection passed."""
+    if details.startswith(("failed to connect to all addresses", "DNS resolution failed")):
+        return details.rpartition(": ")[2]
+    return details
 
 
 def late(address: str, method: str, timeout_ms: int | None) -> errors.RequestTimeout:

@@ -42,6 +42,7 @@ class Listening:
     def __init__(
         self,
         *,
+        group: str,
         run: RunListener,
         clock: Clock,
         slots: int,
@@ -53,6 +54,7 @@ class Listening:
         trusted: Callable[[ProcessQueue], bool],
     ) -> None:
         """`settled` hears of each chunk that ended; `trusted` tells whether the queue is surely still ours."""
+        self._group = group
         self._run = run
         self._clock = clock
         self._free = slots
@@ -162,8 +164,9 @@ class Listening:
                 raise  # the consumer's end, not the listener's
             first = chunk[0]
             log.exception(
-                "the listener failed for %d messages of %s from offset %d on",
-                len(chunk), queue.queue, first.queue_offset,
+                "group %s: the listener failed for message %s%s of queue %s (attempt %d of %d); %s",
+                self._group, first.message_id, f" and {len(chunk) - 1} more" if len(chunk) > 1 else "", queue.queue,
+                first.delivery_attempt, self._max_attempts(), self._settler.outlook(queue, first),
             )  # fmt: skip
             result = False
         self._sizer.learn(len(chunk), self._clock.monotonic_ms() - started_ms)

@@ -151,7 +151,7 @@ class Membership:
             sessions=self.sessions,
             progress=self.progress,
             assignment=self._assignment,
-            rebalance_listener=RebalanceListener(tell),
+            rebalance_listener=RebalanceListener(tell, group=plan.group),
             clock=clock,
             rng=rng,
             arrived=arrived,

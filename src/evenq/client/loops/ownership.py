@@ -363,7 +363,7 @@ class Ownership:
         self._progress.table.begin(queue, offset, stored=not first or not self._auto_commit)
         pulling = self._pulls[queue] = self._pulling(queue, offset)
         self._pull_tasks[queue] = spawn(self._begin(pulling, first=first), name=f"evenq-pull-{queue}")
-        log.info("group %s: queue %s gained at offset %d", self._group, queue, offset)
+        log.debug("group %s: queue %s gained at offset %d", self._group, queue, offset)
         if self._clustering and self._sessions.closing(queue.broker_name):  # it was granted just before
             self._perform(self._table.vacate([queue]))
 
@@ -429,7 +429,7 @@ class Ownership:
                     break
                 await self._clock.sleep_ms(pause_ms)
         self._progress.table.forget(queue)
-        log.info("group %s: queue %s handed over at offset %d", self._group, queue, process.committable)
+        log.debug("group %s: queue %s handed over at offset %d", self._group, queue, process.committable)
         if not queue.topic.startswith(RETRY_PREFIX):
             await self._rebalance_listener.lost(queue)
         if self._clustering and not fenced:

@@ -58,6 +58,7 @@ class Pushing:
         )  # fmt: skip
         clustering = self._member.clustering
         self._listening = Listening(
+            group=plan.group,
             run=run_listener,
             clock=clock,
             slots=plan.slots,

@@ -103,6 +103,19 @@ class Settler:
         if queue in self._finished and chunk[0].delivery_attempt >= self._max_attempts():
             await self._report_finished(queue)  # a neighbour may end this process at any time, with no further delivery
 
+    def outlook(self, queue: ProcessQueue, message: ReceivedMessage) -> str:
+        """For the log: what happens next to a message that failed alone."""
+        attempts = message.delivery_attempt
+        if self._send_back is None:
+            return "broadcasting has no retries, it is skipped"
+        if attempts >= self._max_attempts():
+            return "it goes to the dead letters"
+        if queue.ordered:
+            return f"it is delivered again in {self._options.suspend_ms} ms, and its queue waits"
+        if self._options.retry == "local":
+            return f"it is delivered again in {self._delay_ms(attempts)} ms"
+        return "it is delivered again after the group's retry pause"
+
     async def overdue(self, queue: ProcessQueue, message: ReceivedMessage) -> None:
         """A listener has had the message for too long: send it back, then take it out of the snapshot (CC-12)."""
         attempts = message.delivery_attempt

@@ -2,7 +2,8 @@
 
 Loops that try for ever report each failed call here. An error that no retry can help (`Error.retryable` is False: a
 missing topic, a missing grant) goes to the user once: to `report` (`on_error`, or the next `poll`), or to the log as
-an error. The others are an outage of a broker: one line at its begin, one with the number of failed calls at its end.
+an error. A topic that is not there yet is normal while an application starts: one line at INFO, and a warning if it
+lasts. The others are an outage of a broker: one line at its begin, one with the number of failed calls at its end.
 Texts name client, broker, topic and cause, because most programs print nothing else of a log record.
 """
 
@@ -24,6 +25,8 @@ Report = Callable[[Error], None]
 SUBJECTS_MAX = 10_000
 QUIET_MS = 30_000
 """After the begin of an outage was said, further ones of the same subject are only counted for this time."""
+MISSING_MS = 60_000
+"""A topic that is missing for longer is perhaps misspelt: then it is worth a warning."""
 LEFT_MS = 2_000
 """A topic that one broker does not know may just have left it: the route says so within moments, and its queues go."""
 
@@ -43,8 +46,8 @@ class _Trouble:
         self.calls = 0
         self.kinds: dict[type[Error], str] = {}
         """Permanent errors that were reported, with their texts."""
-        self.said = False
-        """True if a line was logged: then its end gets one, too."""
+        self.said = 0
+        """Level of the line that was logged, for that of its end; 0: none was."""
 
 
 class Troubles:
@@ -73,7 +76,7 @@ class Troubles:
             if now_ms - trouble.since_ms >= patience_ms:
                 self._permanent(subject, trouble, error)
         elif not trouble.said and now_ms - self._begins_ms.get(subject, -QUIET_MS) >= QUIET_MS:
-            trouble.said = True
+            trouble.said = logging.WARNING
             if len(self._begins_ms) >= SUBJECTS_MAX:
                 self._begins_ms.clear()
             self._begins_ms[subject] = now_ms
@@ -97,7 +100,8 @@ class Troubles:
         trouble = self._troubles.pop(subject, None)
         if trouble is not None and trouble.said:
             seconds = (self._clock.monotonic_ms() - trouble.since_ms) / 1000
-            log.warning("%s: %s works again after %.1f s, %d calls failed", self._who, subject, seconds, trouble.calls)
+            level = min(trouble.said, logging.WARNING)
+            log.log(level, "%s: %s works after %.1f s, %d calls failed", self._who, subject, seconds, trouble.calls)
 
     def well_at(self, topic: str, broker: str) -> None:
         """Queues of the topic are read from the broker."""
@@ -107,6 +111,10 @@ class Troubles:
 
     def _permanent(self, subject: str, trouble: _Trouble, error: Error) -> None:
         if type(error) in trouble.kinds:
+            missing_ms = self._clock.monotonic_ms() - trouble.since_ms
+            if trouble.said == logging.INFO and missing_ms >= MISSING_MS:
+                trouble.said = logging.WARNING
+                log.warning("%s: %s is still missing after %d s: %s", self._who, subject, missing_ms // 1_000, error)
             return
         text = str(error)
         known = any(text in other.kinds.values() for other in self._troubles.values())
@@ -116,5 +124,9 @@ class Troubles:
         if self._report is not None:
             self._report(error)
             return
-        trouble.said = True
+        if isinstance(error, TopicNotFound) and not trouble.said:
+            trouble.said = logging.INFO
+            log.info("%s: waits for %s: %s", self._who, subject, error)
+            return
+        trouble.said = logging.ERROR
         log.error("%s: %s is refused, trying again until it is allowed: %s", self._who, subject, error)

@@ -53,6 +53,7 @@ def test_a_queue_that_another_member_got_while_its_delivery_was_counted_is_not_d
 
         ended = asyncio.Event()
         listening = Listening(
+            group="g",
             run=listener,
             clock=clock,
             slots=1,
@@ -89,6 +90,7 @@ def test_a_listener_that_could_not_be_called_has_failed_for_nothing() -> None:
         async def count(queue: MessageQueue, deliveries: Any) -> None: ...
 
         listening = Listening(
+            group="g",
             run=listener,
             clock=clock,
             slots=1,

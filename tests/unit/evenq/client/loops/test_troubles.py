@@ -35,7 +35,7 @@ def test_an_outage_of_a_broker_is_one_line_at_its_begin_and_one_with_a_count_at_
             "WARNING",
             "group billing: broker broker-a fails, trying again until it works: no evenq server answers at a:8081",
         ),
-        ("WARNING", "group billing: broker broker-a works again after 4.0 s, 72 calls failed"),
+        ("WARNING", "group billing: broker broker-a works after 4.0 s, 72 calls failed"),
     ]
 
 
@@ -83,15 +83,40 @@ def test_without_a_report_a_permanent_error_is_one_line_and_so_is_its_end(
 ) -> None:
     troubles = Troubles(clock, who="group billing")
     for _ in range(5):
-        troubles.failed("topic orders", TopicNotFound("no topic 'orders'; create it"))
+        troubles.failed("topic orders", Forbidden("user u may not consume topic orders"))
     asyncio.run(clock.advance(1_500))
     troubles.well("topic orders")
     assert texts(caplog) == [
         (
             "ERROR",
-            "group billing: topic orders is refused, trying again until it is allowed: no topic 'orders'; create it",
+            (
+                "group billing: topic orders is refused, trying again until it is allowed: user u may not consume topic "
+                "orders"
+            ),
         ),
-        ("WARNING", "group billing: topic orders works again after 1.5 s, 5 calls failed"),
+        ("WARNING", "group billing: topic orders works after 1.5 s, 5 calls failed"),
+    ]
+
+
+def test_a_topic_that_is_not_there_yet_is_no_error_until_it_lasts(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    troubles = Troubles(clock, who="group billing")
+    troubles.failed("topic orders", TopicNotFound("no topic 'orders'"))
+    asyncio.run(clock.advance(1_500))
+    troubles.failed("topic orders", TopicNotFound("no topic 'orders'"))
+    troubles.well("topic orders")
+    assert texts(caplog) == [
+        ("INFO", "group billing: waits for topic orders: no topic 'orders'"),
+        ("INFO", "group billing: topic orders works after 1.5 s, 2 calls failed"),
+    ]
+    caplog.clear()
+    for _ in range(3):
+        troubles.failed("topic ordres", TopicNotFound("no topic 'ordres'"))
+        asyncio.run(clock.advance(60_000))
+    assert texts(caplog)[1:] == [
+        ("WARNING", "group billing: topic ordres is still missing after 60 s: no topic 'ordres'")
     ]
 
 
