@@ -41,7 +41,8 @@ def asking_for_the_route() -> service_pb2.QueryRouteRequest:
     [
         ({}, MessageType.NORMAL),
         ({"message_group": "g"}, MessageType.FIFO),
-        ({"delivery_ms": 1}, MessageType.DELAY),
+        ({"delivery_ms": 10**12}, MessageType.DELAY),
+        ({"delay": 5}, MessageType.DELAY),
         ({"priority": 3}, MessageType.PRIORITY),
         ({"lite_topic": "ann"}, MessageType.LITE),
     ],

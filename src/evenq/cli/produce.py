@@ -15,7 +15,6 @@ from evenq.cli.output import Column, Listing, Page, print_page, progress_bar
 from evenq.client.topic_shape import TopicShape, settled_shape_of, shape_of
 from evenq.errors import BadRequest, Error
 from evenq.model import Message
-from evenq.runtime.clock import SystemClock
 
 __all__ = ["bodies", "run"]
 
@@ -65,7 +64,6 @@ def run(options: argparse.Namespace) -> int:
     timeout_ms = min(options.timeout * 1000, 30_000)
     before = shape_of(options.topic, options.endpoint, timeout_ms=timeout_ms)
     total = (options.count or 1) if options.file is None and (options.body or options.count) else None
-    clock = SystemClock()
     settings = ProducerOptions(timeout_ms=timeout_ms)
     if before is not None:  # there was an owner
         settings = replace(settings, max_attempts=ATTEMPTS_MAX)
@@ -79,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
                 message_group=options.message_group,
                 priority=options.priority,
                 lite_topic=options.lite_topic,
-                delivery_ms=None if options.delay is None else clock.now_ms() + options.delay,
+                delay=options.delay,
             )
             producer.send_async(message).add_done_callback(answered)
             advance()

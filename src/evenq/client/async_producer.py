@@ -198,6 +198,11 @@ class Producer(AsyncFace, ProducerClient):
         """Store a message that no consumer sees until the transaction is committed; see `evenq.Producer`."""
         return AsyncTransaction(await self._half(message), self._transacting.end)
 
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Cancel a delayed message before it is due; see `evenq.Producer.recall`."""
+        self._check_open()
+        return await self._calls.recall_message(topic, recall_handle)
+
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until everything given so far is answered. Raises RequestTimeout after `timeout_ms`."""
         self._sending.flush()

@@ -108,6 +108,13 @@ class Producer(SyncFace, ProducerClient):
         """
         return Transaction(self._run(self._half(message)), self._end_transaction)
 
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """Cancel a delayed message before it is due; `recall_handle` is that of its `SendResult`. Returns its id, also
+        when called twice. Raises BadRequest when it is too late, or for a handle of another topic.
+        """
+        super()._check_open()
+        return self._run(self._calls.recall_message(topic, recall_handle))
+
     def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until all messages sent so far are answered. Raises RequestTimeout after `timeout_ms`."""
         self._background.check()

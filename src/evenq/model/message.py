@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from evenq.errors import (
     BadRequest,
@@ -12,10 +13,16 @@ from evenq.errors import (
     IllegalMessageTag,
     IllegalPropertyKey,
 )
+from evenq.model.delay_levels import CLASSIC
 from evenq.model.offsets import QueueOffset
 from evenq.model.queue import MessageQueue
 
-__all__ = ["Message", "ReceivedMessage"]
+__all__ = ["DELIVERY_MIN_MS", "Message", "ReceivedMessage"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MS = timedelta(milliseconds=1)
+DELIVERY_MIN_MS = 10**12
+"""September 2001. A smaller number of ms is no delivery time that anybody means, but mostly one in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +38,13 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     message_group: str | None = None
     """Ordering key: messages of one group are stored and delivered in order."""
-    delivery_ms: int | None = None
-    """Earliest delivery, ms since the epoch."""
+    delivery_ms: int | datetime | None = None
+    """Earliest delivery: ms since the epoch, or a datetime with its time zone. Not together with `delay`."""
+    delay: timedelta | int | None = None
+    """The same from the moment on in which it is sent: a timedelta, or ms."""
     delay_level: int = 0
-    """The same by the classic levels: 1 is a second, 5 a minute, 18 two hours; 0 = no delay (RD-9). `delivery_ms` wins.
+    """The same by the classic levels: 1 is a second, 5 a minute, 18 two hours; 0 = no delay (RD-9). `delivery_ms` and
+    `delay` win.
     """
     priority: int | None = None
     """Bigger is delivered sooner, 0 the least; for PRIORITY topics, and not together with a message group or a delivery
@@ -60,17 +70,54 @@ class Message:
             self._check_properties()
         if not isinstance(self.delay_level, int):
             raise IllegalDeliveryTime(f"delay_level is {_kind(self.delay_level)}, give a whole number, 0 to 18")
-        if self.delivery_ms is not None and not isinstance(self.delivery_ms, int):
-            raise IllegalDeliveryTime(
-                f"delivery_ms is {_kind(self.delivery_ms)}, give whole ms since the epoch, as in "
-                "int(time.time() * 1000) + 60_000"
-            )
+        if self.delivery_ms is not None or self.delay is not None:
+            self._check_delivery_time()
         if self.priority is not None and not isinstance(self.priority, int):
             raise BadRequest(f"priority is {_kind(self.priority)}, give a whole number, 0 or more")
         if self.message_group is not None and not isinstance(self.message_group, str):
             raise IllegalMessageGroup(f"message_group is {_kind(self.message_group)}, give a text")
         if self.lite_topic is not None and not isinstance(self.lite_topic, str):
             raise IllegalLiteTopic(f"lite_topic is {_kind(self.lite_topic)}, give a text")
+
+    def due_ms(self, sent_ms: int) -> int | None:
+        """When it may be delivered, if it is sent at `sent_ms`; ms since the epoch. None: at once."""
+        if isinstance(self.delivery_ms, datetime):
+            return _whole_ms(self.delivery_ms - EPOCH)
+        if self.delivery_ms is not None:
+            return self.delivery_ms
+        if self.delay is not None:
+            return sent_ms + (_whole_ms(self.delay) if isinstance(self.delay, timedelta) else self.delay)
+        return sent_ms + CLASSIC.delay_ms(self.delay_level) if self.delay_level > 0 else None
+
+    def _check_delivery_time(self) -> None:
+        given = self.delivery_ms
+        if self.delay is not None:
+            if given is not None:
+                raise IllegalDeliveryTime(f"the message has a delay and delivery_ms {given!r:.80}; give one of them")
+            if not isinstance(self.delay, timedelta | int):
+                raise IllegalDeliveryTime(
+                    f"delay is {_kind(self.delay)}, give a timedelta, as in timedelta(minutes=1), or whole ms"
+                )
+            if (self.due_ms(0) or 0) < 0:
+                raise IllegalDeliveryTime(f"delay is {self.delay!r}, give 0 ms or more")
+            return
+        if not isinstance(given, int | datetime):
+            raise IllegalDeliveryTime(
+                f"delivery_ms is {_kind(given)}, give whole ms since the epoch, as in int(time.time() * 1000) + 60_000"
+                ", or a datetime with its time zone"
+            )
+        if isinstance(given, datetime) and given.utcoffset() is None:
+            raise IllegalDeliveryTime(
+                f"delivery_ms is {given!r}, which has no time zone; give one, as in datetime.now(UTC) + "
+                "timedelta(minutes=1), or say delay=timedelta(minutes=1)"
+            )
+        due_ms = self.due_ms(0) or 0
+        if due_ms < DELIVERY_MIN_MS:
+            raise IllegalDeliveryTime(
+                f"delivery_ms is {given!r}, before September 2001: it is in ms since the epoch, and this may be in "
+                "seconds; give int(time.time() * 1000) + 60_000, a datetime with its time zone, or "
+                "delay=timedelta(minutes=1)"
+            )
 
     def _check_keys(self) -> None:
         if isinstance(self.keys, str | bytes):
@@ -93,6 +140,10 @@ class Message:
                     f"property {key!r:.80} is {_kind(value)}, give texts for both, as in {{{str(key)!r:.80}: "
                     f"{str(value)!r:.80}}}"
                 )
+
+
+def _whole_ms(span: timedelta) -> int:
+    return span // MS
 
 
 def _kind(value: object) -> str:

@@ -72,7 +72,7 @@ class SendResult:
     """Queue id -1: the server chose the queue and did not say (a server without evenq.v1)."""
     offset: QueueOffset
     recall_handle: str = ""
-    """Of a delayed message: takes it back before its time, with `Admin.recall_message`."""
+    """Of a delayed message: cancels it before it is due, with `recall` of the producer or `Admin.recall_message`."""
 
 
 class Settle(Protocol):
@@ -160,7 +160,8 @@ class Item:
         self.selector = selector
         self.priority = message.priority
         self.lite_topic = message.lite_topic
-        self.apart = message.delivery_ms is not None or message.delay_level > 0 or message.lite_topic is not None
+        delayed = message.delivery_ms is not None or message.delay is not None or message.delay_level > 0
+        self.apart = delayed or message.lite_topic is not None
         """True: the server places it, by another call."""
         self.message_id = message_id
         self.encoded = encoded
@@ -368,6 +369,7 @@ def goes_anywhere(message: Message) -> bool:
     return (
         message.message_group is None
         and message.delivery_ms is None
+        and message.delay is None
         and not message.delay_level
         and message.priority is None
         and message.lite_topic is None

@@ -277,6 +277,15 @@ class Calls:
             recall_handles=[entry.recall_handle for entry in response.entries],
         )
 
+    async def recall_message(self, topic: str, recall_handle: str) -> str:
+        """Cancel a delayed message; its id. Raises BadRequest if it is due, or the handle is not of the topic."""
+        request = service_pb2.RecallMessageRequest(recall_handle=recall_handle)
+        request.topic.name = topic
+        data = await self.at_access_point(V2 + "RecallMessage", request.SerializeToString())
+        response = service_pb2.RecallMessageResponse.FromString(data)
+        check(response.status)
+        return response.message_id
+
     async def pull(
         self,
         address: str,

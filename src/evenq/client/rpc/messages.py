@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from evenq.errors import BodyTooLarge, MessageCorrupted, QueueClosed
 from evenq.model import Message, MessageQueue, MessageType, QueueOffset, ReceivedMessage
-from evenq.model.delay_levels import CLASSIC
 from evenq.model.names import RETRY_PREFIX
 from evenq.wire.convert import ms_of, set_ms
 from evenq.wire.packing import IDENTITY, pack, unpack
@@ -54,11 +53,9 @@ def encode(
     if message.message_group is not None:
         system.message_group = message.message_group
         system.message_type = v2.FIFO
-    delivery_ms = message.delivery_ms
-    if delivery_ms is None and message.delay_level > 0:
-        delivery_ms = born_ms + CLASSIC.delay_ms(message.delay_level)
-    if delivery_ms is not None:
-        set_ms(system.delivery_timestamp, delivery_ms)
+    due_ms = message.due_ms(born_ms)
+    if due_ms is not None:
+        set_ms(system.delivery_timestamp, due_ms)
         system.message_type = v2.DELAY
     if message.priority is not None:
         system.priority = message.priority

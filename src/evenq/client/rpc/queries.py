@@ -16,13 +16,12 @@ from evenq.client.core.query_views import (
     ReplayView,
     TracesView,
 )
-from evenq.client.rpc.calls import V2, Calls, filter_of, silence, wire_queue
+from evenq.client.rpc.calls import Calls, filter_of, silence, wire_queue
 from evenq.client.rpc.query_views import client_view, dead_letters, found_messages, replay_view, trace_view
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound, NotFound
 from evenq.model import FilterExpression, MessageQueue
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import admin_pb2 as v2_admin
-from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2
 from evenq.wire.stubs.evenq.v1 import dead_letters_pb2 as dead
 
@@ -109,12 +108,6 @@ class QueryCalls(Calls):
         request = admin_pb2.TraceMessageRequest(topic=topic, message_id=message_id, group=group)
         response = await self.ask("TraceMessage", request, admin_pb2.TraceMessageResponse)
         return TracesView(traces=tuple(map(trace_view, response.traces)), silent=tuple(response.silent))
-
-    async def recall_message(self, topic: str, recall_handle: str) -> str:
-        request = service_pb2.RecallMessageRequest(recall_handle=recall_handle)
-        request.topic.name = topic
-        response = await self.ask("RecallMessage", request, service_pb2.RecallMessageResponse, service=V2)
-        return response.message_id
 
     async def list_clients(self, group: str) -> ClientsView:
         request = admin_pb2.ListClientsRequest(group=group)

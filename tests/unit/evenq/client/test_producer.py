@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import evenq
+import evenq.aio
 from evenq.client.options import ProducerOptions
+from evenq.client.wiring import ClientContext
 from evenq.errors import (
+    BadRequest,
     BodyEmpty,
     ConnectionFailed,
     IllegalTopic,
@@ -20,6 +25,7 @@ from evenq.errors import (
     Unsupported,
 )
 from evenq.model import TransactionResolution
+from evenq.runtime.clock import SystemClock
 
 
 def message(body: bytes = b"b", topic: str = "t") -> evenq.Message:
@@ -314,3 +320,28 @@ def test_a_topic_that_does_not_exist_is_named(world: Any) -> None:
     producer = world.make(evenq.Producer, options=ProducerOptions(max_attempts=1))
     with pytest.raises(TopicNotFound, match="missing"):
         producer.send(message(topic="missing"))
+
+
+def test_a_delayed_message_is_recalled_by_its_handle_twice_and_not_under_another_topic(world: Any) -> None:
+    world.create("later", message_type="DELAY")
+    world.create("t")
+    with world.make(evenq.Producer) as producer:
+        sent = producer.send(evenq.Message(topic="later", body=b"x", delay=timedelta(hours=1)))
+        with pytest.raises(BadRequest, match="not of topic 't'"):
+            producer.recall("t", sent.recall_handle)
+        assert [producer.recall("later", sent.recall_handle) for _ in range(2)] == [sent.message_id] * 2
+    with pytest.raises(ConnectionFailed, match="closed"):
+        producer.recall("later", sent.recall_handle)
+    assert world.stored("later") == []
+
+
+def test_the_asyncio_producer_recalls_too(world: Any) -> None:
+    world.create("later", message_type="DELAY")
+
+    async def story() -> None:
+        context = ClientContext(clock=SystemClock(), rng=random.Random(7), net=world.net)
+        async with evenq.aio.Producer(endpoint="a:8081", context=context) as producer:
+            sent = await producer.send(evenq.Message(topic="later", body=b"x", delay=60_000))
+            assert await producer.recall("later", sent.recall_handle) == sent.message_id
+
+    world.run(story())

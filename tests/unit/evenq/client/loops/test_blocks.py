@@ -99,14 +99,14 @@ def test_blocks_keep_the_limits_of_a_call_and_fit_through_the_gate() -> None:
 
 def test_what_has_an_order_or_a_time_keeps_its_place_between_the_blocks() -> None:
     special = [
-        note(2, message_group="g"), note(3, delivery_ms=1), note(4, delay_level=1), note(5, priority=1),
-        note(6, lite_topic="x"),
+        note(2, message_group="g"), note(3, delivery_ms=2 * 10**12), note(4, delay_level=1), note(5, priority=1),
+        note(6, lite_topic="x"), note(7, delay=1),
     ]  # fmt: skip
-    parts = Cutting(1).cut([note(0), note(1), *special, note(7), note(8, topic="u"), note(9)])
+    parts = Cutting(1).cut([note(0), note(1), *special, note(8), note(9, topic="u"), note(10)])
     assert [part.topic if isinstance(part, SendBlock) else part.body for part in parts] == [
-        "t", b"2", b"3", b"4", b"5", b"6", "t", "u", "t",
+        "t", b"2", b"3", b"4", b"5", b"6", b"7", "t", "u", "t",
     ]  # fmt: skip
-    assert bodies(parts) == [b"%d" % number for number in range(10)]
+    assert bodies(parts) == [b"%d" % number for number in range(11)]
 
 
 def test_without_a_route_every_message_goes_by_itself_until_there_is_one() -> None:

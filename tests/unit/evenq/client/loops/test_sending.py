@@ -627,7 +627,7 @@ def test_delayed_messages_do_not_take_the_others_off_the_fast_way() -> None:
     async def story() -> None:
         net = Brokers()
         async with producer(net) as p:
-            delayed = await p.send(Message(topic="t", body=b"later", delivery_ms=1))
+            delayed = await p.send(Message(topic="t", body=b"later", delay=1))
             assert delayed.queue.queue_id == -1
             assert (await p.send(note("now"))).queue.queue_id >= 0
 
