@@ -170,6 +170,7 @@ class PushdownReader(BatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         """Note the filters; all of them stay Spark's, too."""
         self._narrowing = narrowing(filters, self._options.schema_style)
+        self.narrowed = self._narrowing != Narrowing()
         tags = self._narrowing.only.get("tag")
         # Who asks for records alone gets all of them: brokers choose by tags among messages.
         if tags is not None and not self._options.sql_filter and self._options.format is not Format.LOG:

@@ -1,12 +1,15 @@
 """The batch reader: the messages between two sets of offsets, fixed when the query is planned.
 
 Spark builds it in a short-lived planner process, calls `partitions` once and sends the pickled object to its workers,
-which call `read`.
+which call `read`. It keeps both with the DataFrame or view: a second query of it has the offsets of the first, and here
+nothing is called before its tasks run. They log it; what filters narrowed is an error, for another query has others.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,14 +34,22 @@ if TYPE_CHECKING:
 __all__ = ["BatchReader"]
 
 log = logging.getLogger(__name__)
+EXECUTION_IDS = ("spark.sql.execution.root.id", "spark.sql.execution.id")
+PLANS_MAX = 1_000
+_executions: dict[str, str] = {}
+"""By plan: the first query whose tasks this worker ran."""
 
 
 class BatchReader(DataSourceReader):
     """Reads each queue from its start to its end once."""
 
+    narrowed = False
+    """Whether filters of one query left something out."""
+
     def __init__(self, options: ReadOptions, columns: tuple[OutputColumn, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._plan, self._planned_ms = uuid.uuid4().hex, time.time_ns() // 1_000_000
 
     def partitions(self) -> list[InputPartition]:
         """Ask the brokers where the queues begin and end, and cut that into tasks."""
@@ -86,8 +97,36 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches."""
+        if execution := _execution():
+            if _executions.get(self._plan, execution) != execution:
+                self._used_again()
+            _executions[self._plan] = execution  # so that a worker logs once for each further query
+            while len(_executions) > PLANS_MAX:
+                del _executions[next(iter(_executions))]
         leave_out = not self._options.fail_on_unavailable
         return scanning.read(partition, self._options, self._columns, leave_out=leave_out)
+
+    def _used_again(self) -> None:
+        """Another query had this plan. Raises SettingsError if that one's filters narrowed it."""
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._planned_ms / 1_000))
+        if self.narrowed:
+            raise errors.SettingsError(
+                f"this DataFrame or view was planned at {at} for another query, whose filters narrowed it "
+                "(filterPushdown=true): rows would be missing; call load() for each query, or leave filterPushdown out"
+            )
+        log.warning(
+            "a DataFrame or view is used again: it was planned at %s, and messages that were stored since are not in "
+            "it; call load() for each query, or CREATE OR REPLACE the view", at,
+        )  # fmt: skip
+
+
+def _execution() -> str:
+    """The query whose task this is; empty if nothing says so, as for a task of an RDD."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    ids = [context.getLocalProperty(name) for name in EXECUTION_IDS] if context is not None else []
+    return next(filter(None, ids), "") or ""
 
 
 def _suits(options: ReadOptions, queue: MessageQueue, state: QueueState) -> bool:

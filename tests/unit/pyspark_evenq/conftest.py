@@ -19,6 +19,7 @@ from evenq.wire.convert import set_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
 from tests.unit.pyspark_evenq.fake_groups import FakeGroups
+from tests.unit.pyspark_evenq.fake_sink import FakeSink
 
 OK = definition_pb2.Status(code=definition_pb2.Code.OK)
 NOT_HERE = definition_pb2.Status(code=definition_pb2.Code.HA_NOT_AVAILABLE, message="ask the leader")
@@ -70,6 +71,7 @@ class FakeBroker:
         """What it says of scans to who takes any copy."""
         self.any_copy: list[bool] = []
         """Of each scan."""
+        self.sink = FakeSink(name)
         self.groups: FakeGroups | None = None
         """None: a broker that knows no members."""
         self.port = 0
@@ -85,6 +87,7 @@ class FakeBroker:
             "/evenq.v1.Data/QueryOffsets": grpc.unary_unary_rpc_method_handler(self._offsets),
             "/evenq.v1.Data/CommitOffsets": grpc.unary_unary_rpc_method_handler(self._commit),
             "/evenq.v1.Data/Scan": grpc.unary_stream_rpc_method_handler(self._scan),
+            **self.sink.handlers(),
         }
 
         if self.groups is not None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from typing import Any
 
 import grpc
 import pytest
+from pyspark_evenq import reader as reader_module
 from pyspark_evenq.arrow_schema import OutputColumn
 from pyspark_evenq.options import ReadOptions
 from pyspark_evenq.reader import BatchReader
 
-from evenq.errors import ConnectionFailed, IllegalOffset
+from evenq.errors import ConnectionFailed, IllegalOffset, SettingsError
 
 
 def planned(broker: Any, **more: str) -> list[tuple[int, int, int]]:
@@ -39,6 +41,31 @@ def at(**offsets: int) -> str:
 def test_a_read_goes_from_the_earliest_to_the_latest(filled: Any) -> None:
     filled.low[1] = 4
     assert planned(filled) == [(0, 0, 15), (1, 4, 15)]
+
+
+def test_a_plan_that_another_query_uses_again_is_told_of_and_a_narrowed_one_is_refused(
+    filled: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """12b: Spark keeps the plan of a Python source with its DataFrame or view."""
+    query = ["1"]
+    monkeypatch.setattr(reader_module, "_execution", lambda: query[0])
+    given = {"endpoints": filled.endpoint, "subscribe": "flights"}
+    reader = BatchReader(ReadOptions.parse(given, streaming=False), (OutputColumn("body", nullable=True),))
+
+    def rows() -> int:
+        tasks = reader.partitions()
+        return sum(batch.num_rows for task in tasks for batch in pickle.loads(pickle.dumps(reader)).read(task))
+
+    for query[0], warnings in (("1", 0), ("1", 0), ("", 0), ("2", 1), ("2", 0), ("3", 1)):
+        caplog.clear()
+        assert rows() == 30
+        assert caplog.text.count("is used again: it was planned at 20") == warnings, query
+    reader.narrowed = True
+    assert rows() == 30, "the same query"
+    query[0] = "4"
+    for _ in range(2):  # Spark tries a task again
+        with pytest.raises(SettingsError, match="whose filters narrowed it"):
+            rows()
 
 
 def test_words_and_offsets_say_where(filled: Any) -> None:

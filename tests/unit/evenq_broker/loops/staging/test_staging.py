@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evenq_broker.core.staging.staged import StagedRows
+from evenq_broker.core.state.records import decode
 from evenq_broker.settings import StagingSettings, StoreSettings
 
 from evenq.errors import BadRequest, PreconditionFailed, StoreFull, TooManyRequests
 from evenq.model import MessageType
+from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
 from tests.unit.evenq_broker.loops.state.test_retention import files_go, minutes_pass, publish
@@ -435,6 +438,68 @@ def test_rows_of_a_topic_that_was_deleted_meanwhile_go_with_it(run: Run) -> None
         await decided(scene, {"a": ["a"]})
         assert await bodies(scene, broker) == ["stays"]
         assert broker.staging.table.rows == 0
+
+    run(story)
+
+
+def test_staged_rows_are_acknowledged_only_when_their_record_is_durable(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """42: the block alone is not enough, for a start that finds no record of it drops it."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await begun(scene, coordinator="a")
+        written = asyncio.get_running_loop().create_future()
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.ledger.journal, "record", lambda *_: written)
+            [rpc] = [one for one in broker.rpcs() if one.method == STAGE]
+            request = stage(block(["one"])).SerializeToString()
+            answer = asyncio.ensure_future(rpc.handler(request, RpcContext(STAGE, [], "127.0.0.1:1", None)))
+            await scene.clock.advance(1_000)
+        assert broker.staging.table.rows == 1
+        assert not answer.done()
+        written.set_result(None)
+        assert staging_pb2.StageResponse.FromString(await scene.during(answer)).status.code == definition_pb2.OK
+
+    run(story)
+
+
+def test_what_was_recorded_of_a_block_stands_before_its_end_in_the_log(run: Run) -> None:
+    """42: in the other order a start would find the block there again."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        store, replayed, full = broker.ledger.store, StagedRows(), False
+        append, append_state = store.append, store.append_state
+
+        def appended(*entries: Any, state: bytes = b"", **more: Any) -> Any:
+            if full:
+                refused = asyncio.get_running_loop().create_future()
+                refused.set_exception(StoreFull("no space"))
+                return refused
+            for op in decode(state) if state else ():
+                replayed.apply(op)
+            return append(*entries, state=state, **more)
+
+        def recorded(state: bytes) -> Any:
+            if full:
+                raise StoreFull("no space")
+            for op in decode(state):
+                replayed.apply(op)
+            return append_state(state)
+
+        store.append, store.append_state = appended, recorded
+        await staged(scene, block(["one"]))
+        assert replayed.rows == 1
+        await scene.during(broker.staging.deciding.decide("q", 0, {named("a").hex(): ["a"]}))
+        full = True
+        assert await scene.during(broker.staging.deciding.roll_forward("q")) == ["a"]
+        assert broker.staging.table.rows == 1, "the block is there again, and its record waits for space"
+        full = False
+        assert await scene.during(broker.staging.deciding.roll_forward("q")) == []
+        await scene.clock.advance(1_000)
+        assert (broker.staging.table.rows, replayed.rows) == (0, 0)
 
     run(story)
 
