@@ -179,7 +179,7 @@ class _BacklogSource:
     def queue_lags(self) -> Iterable[Sample]:
         for queue, labels in self._listed():
             low, high = self._lite.queue_range(queue.topic_id, queue.queue_id)
-            yield labels, max(0, high - max(queue.next, low)) + queue.unfinished(high)
+            yield labels, queue.lag(low, high)
 
     def queue_ages(self) -> Iterable[Sample]:
         waits, now_ms = dict(self._backlog.items()), self._runtime.clock.now_ms()

@@ -253,7 +253,7 @@ class _BrokerSource:
             if group is None or topic is None:
                 continue
             low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
-            count = queue.unfinished(high) + (max(0, high - max(queue.next, low)) if with_fresh else 0)
+            count = queue.lag(low, high) if with_fresh else queue.inflight(low, high)
             sums[group.name, topic.name] = sums.get((group.name, topic.name), 0) + count
         return sums.items()
 

@@ -17,12 +17,13 @@ from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenq.wire.stubs.evenq.v1 import data_pb2
 
 __all__ = ["check_published", "decode", "encode", "queue_of", "repeated"]
 
+RETRY_ORIGIN = "RETRY_ORIGIN_"
 UNPACKED_BYTES_MAX = 64 << 20
 """Of a body that a foreign server delivers packed; ours unpacks it itself."""
 
@@ -86,7 +87,7 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         message_id=system.message_id,
         tag=system.tag if system.HasField("tag") else None,
         keys=tuple(system.keys),
-        properties=dict(wire.user_properties),
+        properties=_without_origin(wire.user_properties) if came_back else dict(wire.user_properties),
         message_group=system.message_group if system.HasField("message_group") else None,
         priority=system.priority if system.HasField("priority") else None,
         lite_topic=system.lite_topic if system.HasField("lite_topic") else None,
@@ -97,6 +98,11 @@ def decode(wire: v2.Message, *, broker_name: str) -> ReceivedMessage:
         delivery_attempt=system.delivery_attempt or 1,
         receipt_handle=system.receipt_handle,
     )
+
+
+def _without_origin(properties: Mapping[str, str]) -> dict[str, str]:
+    """What its sender gave: a copy in a retry topic also says where the message lies, for its dead letter."""
+    return {key: value for key, value in properties.items() if not key.startswith(RETRY_ORIGIN)}
 
 
 def check_published(response: data_pb2.PublishResponse) -> None:

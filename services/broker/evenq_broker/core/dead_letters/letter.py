@@ -18,13 +18,17 @@ from evenq.model import MessageType, TopicConfig
 from evenq.model.names import DLQ_PREFIX, GROUP_LENGTH_MAX
 from evenq_broker.core.sending.validation import level_of
 
-__all__ = ["Death", "LetterFields", "LetterOrigin", "Reason", "mark_dead", "mark_replayed", "replay_group"]
+__all__ = [
+    "Death", "LetterFields", "LetterOrigin", "Reason", "mark_dead", "mark_replayed", "mark_retried", "replay_group",
+]  # fmt: skip
 
 PREFIX = "DLQ_"
 ORIGIN_TOPIC, ORIGIN_BROKER = "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_BROKER"
 ORIGIN_QUEUE, ORIGIN_OFFSET = "DLQ_ORIGIN_QUEUE_ID", "DLQ_ORIGIN_OFFSET"
 MESSAGE_ID, ATTEMPTS, REASON = "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ATTEMPTS", "DLQ_REASON"
 MESSAGE_GROUP, MESSAGE_TYPE = "DLQ_ORIGIN_MESSAGE_GROUP", "DLQ_ORIGIN_TYPE"
+RETRY_BROKER, RETRY_QUEUE, RETRY_OFFSET = "RETRY_ORIGIN_BROKER", "RETRY_ORIGIN_QUEUE_ID", "RETRY_ORIGIN_OFFSET"
+"""Where the message of a delayed copy lies, which its topic and offset in the retry topic do not tell."""
 
 
 class Reason(StrEnum):
@@ -74,15 +78,34 @@ class LetterFields:
     """User properties."""
 
 
+def mark_retried(properties: MutableMapping[str, str], broker_name: str, queue_id: int, offset: int) -> None:
+    """Tell where the message lies of which this is a first delayed copy."""
+    properties[RETRY_BROKER], properties[RETRY_QUEUE], properties[RETRY_OFFSET] = (
+        broker_name,
+        str(queue_id),
+        str(offset),
+    )
+
+
 def mark_dead(fields: LetterFields, death: Death) -> None:
-    """Tell where and why the message died; one that has an origin already keeps it."""
+    """Tell where the message was sent to and why it died; one that has an origin already keeps it. A copy in a retry
+    topic of an older version does not know the place of its origin, so none is said.
+    """
+    properties = fields.properties
+    if RETRY_OFFSET in properties:
+        for origin, retried in (
+            (ORIGIN_BROKER, RETRY_BROKER),
+            (ORIGIN_QUEUE, RETRY_QUEUE),
+            (ORIGIN_OFFSET, RETRY_OFFSET),
+        ):
+            properties[origin] = properties.pop(retried, "")
+    elif fields.origin is None:
+        properties[ORIGIN_BROKER] = death.broker_name
+        properties[ORIGIN_QUEUE] = str(death.queue_id)
+        properties[ORIGIN_OFFSET] = str(death.offset)
     if fields.origin is None:
         fields.origin = LetterOrigin(death.topic.name, fields.message_id)
-    properties = fields.properties
     properties[ORIGIN_TOPIC], properties[MESSAGE_ID] = fields.origin
-    properties[ORIGIN_BROKER] = death.broker_name
-    properties[ORIGIN_QUEUE] = str(death.queue_id)
-    properties[ORIGIN_OFFSET] = str(death.offset)
     properties[REASON] = death.reason.value
     if death.attempts:
         properties[ATTEMPTS] = str(death.attempts)

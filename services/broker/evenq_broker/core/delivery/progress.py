@@ -71,17 +71,17 @@ class Progress:
         queue = self._queues.get((group_id, topic_id, queue_id))
         return None if queue is None else queue.committed
 
-    def inflight(self, group_id: int, topic_id: int, queue_id: int, max_offset: int = NO_END) -> int:
-        """Messages delivered at least once and not finished, of the queue up to `max_offset`."""
+    def inflight(
+        self, group_id: int, topic_id: int, queue_id: int, min_offset: int = 0, max_offset: int = NO_END
+    ) -> int:
+        """Messages of the queue's range that were delivered at least once and are not finished."""
         queue = self._queues.get((group_id, topic_id, queue_id))
-        return 0 if queue is None else queue.unfinished(max_offset)
+        return 0 if queue is None else queue.inflight(min_offset, max_offset)
 
     def lag(self, group_id: int, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> int:
         """Messages of the queue's range that the group has not finished; 0 where it never read."""
         queue = self._queues.get((group_id, topic_id, queue_id))
-        if queue is None:
-            return 0
-        return max(0, max_offset - max(queue.next, min_offset)) + queue.unfinished(max_offset)
+        return 0 if queue is None else queue.lag(min_offset, max_offset)
 
     def topics_of(self, group_id: int) -> list[int]:
         """Numbers of the topics that the group has progress on, ascending."""

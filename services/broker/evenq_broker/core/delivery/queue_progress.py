@@ -80,6 +80,7 @@ class QueueProgress:
         "handed",
         "lanes",
         "next",
+        "passed",
         "pending",
         "queue_id",
         "reading",
@@ -121,14 +122,20 @@ class QueueProgress:
         """What is below and unfinished was given to a holder that is gone: it may have been delivered."""
         self.counts: dict[int, int] = {}
         """Deliveries to members that pull, of unfinished offsets that had more than the first hand-out."""
+        self.passed: tuple[int, int] = (0, 0)
+        """The filter of the queue's holder leaves out all from the first to the second offset; the holder learns it,
+        and commits it, when its long poll ends.
+        """
         self.unkeyed = False
         """Ordered groups: `pending` came from the journal and its message groups are not known yet."""
 
-    def unfinished(self, max_offset: int) -> int:
-        """Messages that are known and not finished, of the queue up to `max_offset`: what lies behind was taken before
-        it is committed, so no client hears of it yet.
+    def unfinished(self, min_offset: int, max_offset: int) -> int:
+        """Messages that are known and not finished, of the queue from `min_offset` (what is below, retention deleted)
+        up to `max_offset`: what lies behind was taken before it is committed, so no client hears of it yet.
         """
         pending = self.pending
+        if min_offset > self.committed:
+            return sum(min_offset <= offset < max_offset for offset in pending)
         if self.next <= max_offset:
             return len(pending)
         # Whichever loop is shorter: what was taken ahead of the commit is a group of the store at most, `pending` up to
@@ -136,6 +143,21 @@ class QueueProgress:
         if self.next - max_offset > len(pending):
             return sum(offset < max_offset for offset in pending)
         return len(pending) - sum(offset in pending for offset in range(max_offset, self.next))
+
+    def inflight(self, min_offset: int, max_offset: int) -> int:
+        """Those of them that were delivered at least once. In an ordered group the rest waits for an earlier one."""
+        if not self.lanes:
+            return self.unfinished(min_offset, max_offset)
+        return sum(entry.attempt > 0 and min_offset <= offset < max_offset for offset, entry in self.pending.items())
+
+    def lag(self, min_offset: int, max_offset: int) -> int:
+        """Messages of the queue's range that the group has not finished."""
+        return max(0, max_offset - max(self.passing(), min_offset)) + self.unfinished(min_offset, max_offset)
+
+    def passing(self) -> int:
+        """The first offset that a commit now could not pass: behind what the holder's filter leaves out."""
+        start, end = self.passed
+        return end if start <= self.next < end and not self.pending else self.next
 
     def waiting(self) -> int:
         """Messages that failed and wait for their next delivery. Looks at all that is unfinished."""
@@ -158,6 +180,7 @@ class QueueProgress:
             return False
         self.committed = self.next = self.handed = offset
         self.given_until = 0
+        self.passed = (0, 0)
         self.counts.clear()
         self.first += NUMBERS
         self.pending.clear()

@@ -7,7 +7,7 @@ The copy is an ordinary delayed message, a timer of the store, so it survives a 
 from __future__ import annotations
 
 from evenq.errors import Error
-from evenq.model import GroupConfig, TopicConfig
+from evenq.model import GroupConfig, MessageQueue, TopicConfig
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.names import RETRY_PREFIX
 from evenq_broker.core.dead_letters.delayed_retries import DelayedRetries
@@ -60,7 +60,8 @@ async def retry_later(
     levels = runtime.delay_levels
     delay_ms = retry_delay_ms(levels, level, attempts) if level else group.retry.delay_ms(attempts, levels=levels)
     due_ms = runtime.clock.now_ms() + delay_ms
-    copy = retry_copy(messages[0], topic, target, due_ms=due_ms, attempt=attempts + 1)
+    origin = MessageQueue(topic.name, runtime.settings.broker_name, queue_id)
+    copy = retry_copy(messages[0], origin, target, due_ms=due_ms, attempt=attempts + 1)
     delayed_retries.put(target.topic_id)
     try:
         await ledger.store.append((), timers=(copy,))

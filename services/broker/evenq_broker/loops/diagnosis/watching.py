@@ -48,7 +48,7 @@ async def look_once(
     for queue in ledger.progress.queues():
         queue_key = (queue.group_id, queue.topic_id, queue.queue_id)
         low, high = lite.queue_range(queue.topic_id, queue.queue_id)
-        waits = bool(queue.pending) or high > queue.committed
+        waits = queue.lag(low, high) > 0
         stuck_queues.look(queue_key, queue.committed, waits=waits, now_ms=runtime.clock.monotonic_ms())
         rows += 1 + len(queue.pending) // PENDING_ROWS
         if waits:

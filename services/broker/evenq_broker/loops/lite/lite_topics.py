@@ -165,7 +165,7 @@ class Lites:
         for lite in self.topics.of(parent.topic_id):
             queue_key = (group.group_id, parent.topic_id, lite.queue_id)
             lag += self._ledger.progress.lag(*queue_key, *self._range(lite))
-            inflight += self._ledger.progress.inflight(*queue_key, self._range(lite)[1])
+            inflight += self._ledger.progress.inflight(*queue_key, *self._range(lite))
         return lag, inflight
 
     def messages(self, parent: TopicConfig) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from evenq.model import MessageQueue
 from evenq_broker.core.delivery import counts as delivery_counts
 from evenq_broker.core.delivery.queue_progress import QueueProgress
+from evenq_broker.core.state.records import Committed
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 
@@ -27,6 +28,7 @@ def vanished(catalog: Catalog, ledger: Ledger, group: str, queues: Iterable[Mess
     for queue in queues:
         progress = _progress(catalog, ledger, group, queue)
         if progress is not None:
+            _passed(ledger, progress)
             end = ledger.store.queue_range(progress.topic_id, progress.queue_id)[1]
             op = delivery_counts.presume(progress, end)
             if op is not None:
@@ -39,7 +41,18 @@ def let_go(catalog: Catalog, ledger: Ledger, group: str, queue: MessageQueue) ->
     """The queue's holder has nothing in hand: it has just got the queue, or lets go and has said what it leaves."""
     progress = _progress(catalog, ledger, group, queue)
     if progress is not None:
+        _passed(ledger, progress)
         progress.handed = progress.committed
+
+
+def _passed(ledger: Ledger, progress: QueueProgress) -> None:
+    """Commit what the holder's filter left out since its last word: the next one may have another filter."""
+    end = progress.passing()
+    progress.passed = (0, 0)
+    if end > progress.next and ledger.store.failure is None:
+        key = (progress.group_id, progress.topic_id, progress.queue_id)
+        ledger.progress.commit(*key, end)
+        ledger.journal.record(Committed(*key, end))
 
 
 def counted(

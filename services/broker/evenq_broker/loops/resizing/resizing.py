@@ -141,7 +141,7 @@ def unfinished(
             begun = ledger.progress.queue(*queue_key) is not None
             lag = ledger.progress.lag(*queue_key, low, high) if begun else high - low
             if lag:
-                yield Unfinished(queue, group.name, lag, ledger.progress.inflight(*queue_key, high))
+                yield Unfinished(queue, group.name, lag, ledger.progress.inflight(*queue_key, low, high))
 
 
 def _hidden(

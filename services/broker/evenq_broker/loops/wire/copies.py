@@ -7,10 +7,17 @@ again; what a dead letter tells of its origin is decided by `core.dead_letters.l
 
 from __future__ import annotations
 
-from evenq.model import TopicConfig
+from evenq.model import MessageQueue, TopicConfig
 from evenq.store import Append, StoredMessage, StoredTimer, TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq_broker.core.dead_letters.letter import Death, LetterFields, LetterOrigin, mark_dead, mark_replayed
+from evenq_broker.core.dead_letters.letter import (
+    Death,
+    LetterFields,
+    LetterOrigin,
+    mark_dead,
+    mark_replayed,
+    mark_retried,
+)
 from evenq_broker.core.sending.validation import DELAYED_MESSAGE
 from evenq_broker.core.transactions.half_messages import HalfHeader, unpack_half
 
@@ -112,7 +119,7 @@ def _append(
 
 
 def retry_copy(
-    message: StoredMessage, origin: TopicConfig, target: TopicConfig, *, due_ms: int, attempt: int
+    message: StoredMessage, origin: MessageQueue, target: TopicConfig, *, due_ms: int, attempt: int
 ) -> TimerAppend:
     """The delayed copy for a group's retry topic, which says that it will be delivery number `attempt`; due at
     `due_ms` since the epoch.
@@ -121,8 +128,9 @@ def retry_copy(
     _move(head, target)
     system.delivery_attempt = attempt
     if not system.HasField("dead_letter_queue"):
-        system.dead_letter_queue.topic = origin.name
+        system.dead_letter_queue.topic = origin.topic
         system.dead_letter_queue.message_id = system.message_id
+        mark_retried(head.user_properties, origin.broker_name, origin.queue_id, message.queue_offset)
     return TimerAppend(
         target.topic_id, 0, message.tag_hash, due_ms=due_ms, kind=DELAYED_MESSAGE, born_ms=message.born_ms,
         head=head.SerializeToString(), system=system.SerializeToString(),

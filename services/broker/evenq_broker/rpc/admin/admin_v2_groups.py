@@ -292,9 +292,9 @@ class _GroupAdmin:
             low, high = self._ledger.store.queue_range(queue.topic_id, queue.queue_id)
             start = max(queue.next, low)
             figures = admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation(
-                inflight_messages=queue.unfinished(high), ready_messages=max(0, high - start)
+                inflight_messages=queue.inflight(low, high), accumulation=queue.lag(low, high)
             )
-            figures.accumulation = figures.inflight_messages + figures.ready_messages
+            figures.ready_messages = figures.accumulation - figures.inflight_messages
             times = await self._times(queue, [start, max(queue.committed - 1, low)])
             if start in times and start < high:
                 set_duration_ms(figures.deliver_delay_time, max(0, self._runtime.clock.now_ms() - times[start]))

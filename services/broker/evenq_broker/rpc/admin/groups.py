@@ -247,7 +247,7 @@ class Groups:
             min_offset=low,
             max_offset=high,
             lag=self._ledger.progress.lag(*queue_key, low, high) + lite[0],
-            inflight=self._ledger.progress.inflight(*queue_key, high) + lite[1],
+            inflight=self._ledger.progress.inflight(*queue_key, low, high) + lite[1],
             owner=self._membership.locks.holder(group.name, queue),
         )
 

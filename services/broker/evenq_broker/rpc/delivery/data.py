@@ -161,6 +161,15 @@ class _Data:
             if not (fences and fences.ignores(group.name, queue, client_id, now_ms=self._runtime.clock.monotonic_ms())):
                 progress.handed = until
 
+    def _passed(self, topic: TopicConfig, queue: MessageQueue, request: data_pb2.PullRequest, until: int) -> None:
+        """The holder's filter leaves out all from where it pulls to `until`."""
+        group = self._catalog.groups.get(request.group)
+        progress = group and self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
+        if progress:
+            fences, now_ms = self._sessions.fences, self._runtime.clock.monotonic_ms()
+            if not (fences and fences.ignores(request.group, queue, request.client_id, now_ms=now_ms)):
+                progress.passed = (request.offset, until)
+
     def _must_hold(self, group: str, request: data_pb2.PullRequest, queue: MessageQueue) -> None:
         locking = self._sessions.locking
         locking.must_stay()
@@ -192,6 +201,8 @@ class _Data:
             if result.messages or (left_ms <= 0 and (result.next_offset >= high or turns >= TURNS_MIN)):
                 return result
             stepped, position = result.next_offset > position, result.next_offset
+            if stepped and request.owner and request.committed >= 0:  # it commits what it passed by itself
+                self._passed(topic, queue, request, position)
             if position < result.max_offset and stepped:
                 await self._runtime.clock.sleep_ms(0)
                 continue

@@ -185,7 +185,7 @@ def _queue(
     low, high = ledger.store.queue_range(topic.topic_id, queue_id)
     state.committed = progress.committed
     state.lag = ledger.progress.lag(*queue_key, low, high)
-    state.inflight = progress.unfinished(high)
+    state.inflight = progress.inflight(low, high)
     state.unmoved_ms = stuck_queues.unmoved_ms(queue_key, progress.committed, now_ms=now_ms)
     head = progress.pending.get(progress.committed)
     state.head_attempt = 0 if head is None else head.attempt

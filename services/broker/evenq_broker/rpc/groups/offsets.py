@@ -357,7 +357,7 @@ async def _planned(
         after=after,
         min_offset=low,
         max_offset=high,
-        inflight=0 if group is None else ledger.progress.inflight(group.group_id, *ids, high),
+        inflight=0 if group is None else ledger.progress.inflight(group.group_id, *ids, low, high),
         owner=membership.locks.holder(request.group, queue),
         error=refusal if stays else "",
         refused=bool(stays),

@@ -170,3 +170,16 @@ def test_messages_without_a_group_wait_for_their_own_queue_only() -> None:
         rebuild(copy, twin, messages)
         assert take(copy, twin) == ready
     copy.check()
+
+
+def test_messages_that_wait_for_an_earlier_one_are_lag_and_not_in_flight() -> None:
+    progress = Progress()
+    progress.start(1, 2, 0, 0)
+    queue = progress.queue(1, 2, 0)
+    assert queue is not None
+    messages = [stored(offset, lane) for offset, lane in enumerate("aabab")]
+    admit(progress, queue, messages, 5, 32, 1_000, "")
+    assert (queue.inflight(0, 5), queue.lag(0, 5)) == (2, 5)
+    assert (queue.inflight(1, 5), queue.lag(1, 5)) == (1, 4), "the first was deleted by retention"
+    progress.ack(queue, 0, 1, expires_ms=1_000, now_ms=0)
+    assert (queue.inflight(0, 5), queue.lag(0, 5)) == (1, 4), "its next one is not delivered yet"

@@ -228,3 +228,13 @@ def _replayed(*records: bytes) -> Progress:
         for op in decode(record):
             progress.apply(op)  # type: ignore[arg-type]  # only progress is in these records
     return progress
+
+
+def test_what_retention_deleted_while_it_was_in_flight_is_in_no_number() -> None:
+    progress = Progress()
+    queue = begun(progress)
+    give(progress, queue, 10)
+    assert (progress.lag(*KEY, 0, 12), progress.inflight(*KEY, 0, 12)) == (12, 10)
+    assert (progress.lag(*KEY, 8, 12), progress.inflight(*KEY, 8, 12)) == (4, 2)
+    assert (progress.lag(*KEY, 12, 12), progress.inflight(*KEY, 12, 12)) == (0, 0)
+    assert progress.inflight(*KEY, 8, 9) == 1

@@ -198,7 +198,7 @@ async def seen(stage: Any, broker: Broker) -> list[Any]:
     state = progress.queue(*ids)
     assert state is not None
     return [
-        len(pulled.messages), pulled.max_offset, high, progress.lag(*ids, low, high), progress.inflight(*ids, high),
+        len(pulled.messages), pulled.max_offset, high, progress.lag(*ids, low, high), progress.inflight(*ids, low, high),
         state.committed, stats.messages_out, sum(stats.ages),
     ]  # fmt: skip
 

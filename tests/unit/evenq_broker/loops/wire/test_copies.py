@@ -17,7 +17,7 @@ from evenq_broker.loops.wire.copies import (
     retry_copy,
 )
 
-from evenq.model import MessageType, TopicConfig
+from evenq.model import MessageQueue, MessageType, TopicConfig
 from evenq.store import StoredMessage, StoredTimer
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 
@@ -63,13 +63,40 @@ def test_a_kind_that_the_protocol_does_not_know_is_replayed_as_a_plain_message()
 
 
 def test_a_retry_copy_says_which_delivery_it_will_be_and_keeps_its_first_origin() -> None:
-    first = retry_copy(message(), TOPIC, TopicConfig(name="%RETRY%g", topic_id=5), due_ms=77, attempt=2)
+    retry = TopicConfig(name="%RETRY%g", topic_id=5)
+    first = retry_copy(message(), MessageQueue("t", "a", 3), retry, due_ms=77, attempt=2)
     assert (first.due_ms, first.topic_id, first.born_ms) == (77, 5, 900)
     once = stored(first.head, first.system)
     assert (attempt_of(once), origin_topic(once)) == (2, "t")
-    second = retry_copy(once, TopicConfig(name="%RETRY%g", topic_id=5), TOPIC, due_ms=78, attempt=3)
+    second = retry_copy(once, MessageQueue("%RETRY%g", "b", 0), retry, due_ms=78, attempt=3)
     twice = stored(second.head, second.system)
     assert (attempt_of(twice), origin_topic(twice)) == (3, "t")
+
+
+def test_a_dead_letter_names_the_queue_and_offset_where_the_message_was_sent_to() -> None:
+    """Not those of its last copy in the retry topic."""
+    retry = TopicConfig(name="%RETRY%g", topic_id=5)
+    original = message()
+    copy = retry_copy(original, MessageQueue("t", "a", 3), retry, due_ms=77, attempt=2)
+    death = Death(retry, "b", 0, 99, 16, Reason.ATTEMPTS)
+    dead = letter(stored(copy.head, copy.system), death, TopicConfig(name="%DLQ%g", topic_id=6))
+    properties = dict(properties_of(stored(dead.head, dead.system))[0].user_properties)
+    place = (properties["DLQ_ORIGIN_TOPIC"], properties["DLQ_ORIGIN_BROKER"], properties["DLQ_ORIGIN_QUEUE_ID"])
+    assert (*place, properties["DLQ_ORIGIN_OFFSET"]) == ("t", "a", "3", str(original.queue_offset))
+    assert not [key for key in properties if key.startswith("RETRY_")]
+    again = letter(stored(dead.head, dead.system), death, TopicConfig(name="%DLQ%h", topic_id=7))
+    assert dict(properties_of(stored(again.head, again.system))[0].user_properties) == properties
+
+
+def test_a_copy_of_an_older_version_names_no_place_that_is_not_its_own() -> None:
+    head, system = properties_of(message())
+    system.dead_letter_queue.topic, system.dead_letter_queue.message_id = "t", "id"
+    death = Death(TopicConfig(name="%RETRY%g", topic_id=5), "b", 0, 99, 16, Reason.ATTEMPTS)
+    old = stored(head.SerializeToString(), system.SerializeToString())
+    dead = letter(old, death, TopicConfig(name="%DLQ%g", topic_id=6))
+    properties = properties_of(stored(dead.head, dead.system))[0].user_properties
+    assert properties["DLQ_ORIGIN_TOPIC"] == "t"
+    assert "DLQ_ORIGIN_OFFSET" not in properties
 
 
 def test_a_given_up_transaction_tells_its_topic_and_its_checks() -> None:

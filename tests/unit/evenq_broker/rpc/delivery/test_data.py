@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.delivery.filters import LOOK_AHEAD, TURNS_MIN
 from evenq_broker.core.groups.members import Member, Protocol
+from evenq_broker.loops.progress.counting import let_go
 
 from evenq.errors import BadRequest, Error, PreconditionFailed
 from evenq.model import MessageQueue
@@ -346,5 +347,70 @@ def test_records_outside_of_the_queue_tell_the_range(run: Run) -> None:
         (refused,) = await scan(stage, asked)
         assert refused.status.code == definition_pb2.ILLEGAL_OFFSET
         assert (refused.first_offset, refused.next_offset) == (0, 2)
+
+    run(story)
+
+
+def test_what_the_holders_filter_leaves_out_is_no_lag_while_its_poll_waits_and_passed_when_it_leaves(run: Run) -> None:
+    """A long poll tells the member where to go on only when it ends: until then the lag rose, and stayed after it."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        await stage.during(broker.catalog.create_group("g"))
+        locking, queue = broker.sessions.locking, MessageQueue("t", "a", 0)
+        broker.sessions.join("g", Member(client_id="x", protocol=Protocol.EVENQ))
+        assert await stage.during(locking.lock("g", "x", [queue], wait_ms=0)) == [True]
+        key = (broker.catalog.groups.get("g").group_id, broker.catalog.topics.get("t").topic_id, 0)
+        broker.ledger.progress.start(*key, 0)
+
+        def lag() -> int:
+            return int(broker.ledger.progress.lag(*key, *broker.ledger.store.queue_range(*key[1:])))
+
+        def parked(committed: int) -> asyncio.Future[bytes]:
+            request = data_pb2.PullRequest(
+                group="g", client_id="x", queue=place(0), offset=0, wait_ms=20_000, committed=committed, owner=True,
+                filter=common_pb2.Filter(type=common_pb2.Filter.TAG, expression="paid"),
+            )  # fmt: skip
+            return asyncio.ensure_future(
+                stage.net.unary("a:8081", "/evenq.v1.Data/Pull", request.SerializeToString(), timeout_ms=60_000)
+            )
+
+        by_hand = parked(committed=-1)
+        await stage.clock.advance(100)
+        await publish(stage, block(place(0), "a", "b"))
+        await stage.clock.advance(100)
+        assert lag() == 2, "a member that commits by hand may come back with another filter"
+        by_itself = parked(committed=0)
+        await stage.until(lambda: lag() == 0)
+        await publish(stage, block(place(0), "c"))
+        await stage.until(lambda: lag() == 0)
+        assert broker.ledger.progress.committed(*key) == 0
+        locking.unlock("g", "x", [queue])
+        assert broker.ledger.progress.committed(*key) == 3
+        assert lag() == 0
+        for one in (by_hand, by_itself):
+            one.cancel()
+
+    run(story)
+
+
+def test_what_was_passed_does_not_outlive_a_reset_and_hides_nothing_that_is_unfinished(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage, queues=1)
+        await publish(stage, block(place(0), "a", "b", "c", "d"))
+        group = await stage.during(broker.catalog.create_group("g"))
+        key = (group.group_id, broker.catalog.topics.get("t").topic_id, 0)
+        progress = broker.ledger.progress
+        progress.start(*key, 0)
+        queue = progress.queue(*key)
+        queue.passed = (2, 4)
+        assert progress.lag(*key, 0, 4) == 4, "0 and 1 are in the member's hands"
+        progress.commit(*key, 2)
+        assert progress.lag(*key, 0, 4) == 0
+        progress.commit(*key, 0, allow_backward=True)
+        assert progress.lag(*key, 0, 4) == 4
+        progress.deliver(queue, [0, 1], 2, deadline_ms=10**15, client_id="")
+        let_go(broker.catalog, broker.ledger, "g", MessageQueue("t", "a", 0))
+        assert queue.committed == 0, "what a receiver holds is not finished by a lock that moves"
 
     run(story)
