@@ -118,9 +118,9 @@ class ReplicatedApp:
         self._driver: ReplicaDriver | None = None
         self._log: ReplicaLog | None = None
         self._links: PeerLinks | None = None
-        self._forwarder = (
-            ConnectionForwarder(client_addresses(settings)) if settings.replication.forward_clients else None
-        )
+        limit = settings.front_limits.connections_per_address_max
+        places = client_addresses(settings) if settings.replication.forward_clients else []
+        self._forwarder = ConnectionForwarder(places, per_address_max=limit) if places else None
         """While the broker follows, its ports for clients lead to the leader; None: nothing listens there."""
         self._servers: GrpcServers | None = None
         self._page: MetricsPage | None = None

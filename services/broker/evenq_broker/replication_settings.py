@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -65,7 +66,8 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
         default=False,
         description="While this copy follows, it listens at its ports for clients and passes their connections on to "
         "the same ports of the leader's host in `members`, so a load balancer may choose any copy. A connection "
-        "waits up to 10 s while no copy leads. All copies must have the same ports then.",
+        "waits up to 10 s while no copy leads. All copies must have the same ports then, and each a host (an address) "
+        "of its own.",
     )
     etcd_user: str = Field(default="", description="User name for etcd; empty = none.")
     etcd_password: Path | None = Field(default=None, description="File with the password for etcd.")
@@ -134,6 +136,12 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
             return f"replication.broker_id = {self.broker_id} is not among replication.members ({self.members})"
         if self.min_in_sync > len(addresses):
             return f"replication.min_in_sync = {self.min_in_sync} is more than the {len(addresses)} brokers of members"
+        if self.forward_clients and (host := _shared_host(addresses)):
+            return (
+                "replication.forward_clients leads clients to the same ports of the leader's host, and "
+                f"replication.members has several copies at host {host}: give each a host (an address) of its own, "
+                "or set it to false and give clients the addresses of all copies"
+            )
         if self.from_one_copy and self.broker_id != min(addresses):
             return (
                 f"replication.from_one_copy is for the copy that founds the group, the lowest of members: broker "
@@ -182,6 +190,13 @@ class ReplicationSettings(BaseModel, frozen=True, extra="forbid"):
             f"replication.{name} is set and replication.members is empty, so this broker would be alone: name all "
             "copies there, this one included"
         )
+
+
+def _shared_host(addresses: Mapping[int, str]) -> str:
+    """A host that two of them name; empty: none does."""
+    hosts = Counter(address.rpartition(":")[0].strip("[]").lower() for address in addresses.values())
+    host, count = hosts.most_common(1)[0]
+    return host if count > 1 else ""
 
 
 def _problem_of_members(addresses: Mapping[int, str]) -> str:

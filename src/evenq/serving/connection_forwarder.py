@@ -5,9 +5,10 @@ connection that comes while no copy leads is held, for `HOLD_S` at most, until s
 would pause for a second, then for longer.
 A copy that stops ends its connections by `leave`: what the leader has answered reaches the client. A leader holds a
 message by the life of the push consumer that it gave it to: an answer that is lost on the way would hold it for a day.
-Always true: at most `CONNECTIONS_MAX` connections, each with at most `PIECE_BYTES` in each direction that have not left
-yet, because a side is not read while the other one has not taken what was read before; after `close` no port and no
-connection is left.
+Always true: at most `CONNECTIONS_MAX` connections, which take two descriptors each, and half of the process's at most;
+of one address half as many; each with at most `PIECE_BYTES` in each direction that have not left yet, because a
+side is not read while the other one has not taken what was read before; no connection leads to these ports themselves;
+after `close` no port and no connection is left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -23,6 +25,7 @@ from typing import cast
 from evenq.runtime.tasks import spawn
 from evenq.serving.binding import bind
 from evenq.serving.grpc_servers import ListenAddress
+from evenq.serving.open_files import open_files
 
 __all__ = ["CONNECTIONS_MAX", "HERE", "PIECE_BYTES", "ConnectionForwarder"]
 
@@ -31,6 +34,10 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 8_000
 """One more is closed at once; with two sides of `PIECE_BYTES` each that is 250 MiB at most."""
 PIECE_BYTES = 16 << 10
+DESCRIPTORS_SHARE = 4
+"""One connection for so many descriptors that the process may have: two are its own, and as many stay for all else."""
+REFUSED_PAUSE_MS = 60_000
+"""Between two lines about refused connections."""
 LAST_BYTES_S = 5.0
 """Longest time for the last bytes to leave when the other side has ended."""
 LEAVE_S = 1.0
@@ -49,13 +56,23 @@ _WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # compared with, never bound  # n
 class ConnectionForwarder:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, addresses: Sequence[ListenAddress], *, connections_max: int = CONNECTIONS_MAX) -> None:
-        """`addresses`: where to listen; their ports are those of the other host, too."""
+    def __init__(
+        self, addresses: Sequence[ListenAddress], *, connections_max: int = CONNECTIONS_MAX, per_address_max: int = 0
+    ) -> None:
+        """`addresses`: where to listen; their ports are those of the other host, too. `per_address_max`: connections of
+        one client's address; 0 or more than half of all: half of all, since a load balancer has one address.
+        """
         self._addresses = list(addresses)
-        self._connections_max = connections_max
+        self._connections_max = min(connections_max, max(1, open_files()[1] // DESCRIPTORS_SHARE))
+        half = -(-self._connections_max // 2)
+        self._per_address_max = min(per_address_max or half, half)
+        self._of_address: Counter[str] = Counter()
+        self._refused_ms = -float(REFUSED_PAUSE_MS)
         self.host = ""
         """Where connections lead; empty: no leader is known."""
-        self._listening: list[asyncio.AbstractServer] = []
+        self._own_host = ""
+        """A host that turned out to be this one."""
+        self._listening: list[asyncio.Server] = []
         self._pairs: dict[_Pair, None] = {}
         self._fewer = asyncio.Event()
         """A pair has ended."""
@@ -125,15 +142,70 @@ class ConnectionForwarder:
 
     def accepted(self, client: _Client, port: int, here: str) -> None:
         """A client came."""
-        if len(self._pairs) >= self._connections_max or not self._listening:
+        address = client.address
+        full = len(self._pairs) >= self._connections_max or self._of_address[address] >= self._per_address_max
+        if full or not self._listening:
             client.transport.abort()
+            if full:
+                self._refuse(address)
             return
+        self._of_address[address] += 1
         self._pairs[_Pair(self, client, port, here)] = None
+
+    def _refuse(self, address: str) -> None:
+        now_ms = asyncio.get_running_loop().time() * 1_000
+        if now_ms - self._refused_ms >= REFUSED_PAUSE_MS:
+            self._refused_ms = now_ms
+            log.warning(
+                "connections of clients are refused: %d lead on, %d of them from %s; at most %d may, and %d from one "
+                "address. Give clients the addresses of all copies, or more descriptors (ulimit -n) to the broker",
+                len(self._pairs), self._of_address[address], address, self._connections_max, self._per_address_max,
+            )  # fmt: skip
+
+    def leads_here(self, address: str, port: int) -> bool:
+        """Whether a connection to this address would come to one of the ports that are listened on here: then the other
+        copy is on this host, and its ports are others.
+        """
+        for listening in self._listening:
+            for bound in listening.sockets:
+                host, at = bound.getsockname()[:2]
+                if at == port and (host == address or (host in _WILDCARDS and _is_own(address))):
+                    return True
+        return False
+
+    def refuse_own(self, host: str) -> None:
+        """Said once for a host."""
+        if host != self._own_host:
+            self._own_host = host
+            log.error(
+                "clients cannot be led on: the leader's host %s is this host, so its ports are not those of this copy. "
+                "replication.forward_clients needs a host (an address) of its own for each copy: set it to false, and "
+                "give clients the addresses of all copies", host,
+            )  # fmt: skip
 
     def ended(self, pair: _Pair) -> None:
         """A pair is no more."""
-        self._pairs.pop(pair, None)
+        if pair in self._pairs:
+            del self._pairs[pair]
+            self._of_address[pair.address] -= 1
+            if not self._of_address[pair.address]:
+                del self._of_address[pair.address]
         self._fewer.set()
+
+
+class _LeadsHere(Exception):  # no error of a connection
+    """The host that is to be led to is this one."""
+
+
+def _is_own(address: str) -> bool:
+    """Whether the address is one of this host: only such can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 class _Side(asyncio.BufferedProtocol):
@@ -197,6 +269,12 @@ class _Client(_Side):
         super().__init__(forwarder)
         self._port, self._here = port, here
 
+    @property
+    def address(self) -> str:
+        """The client's."""
+        peer = self.transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._forwarder.accepted(self, self._port, self._here)
@@ -208,6 +286,7 @@ class _Pair:
     def __init__(self, forwarder: ConnectionForwarder, client: _Client, port: int, here: str) -> None:
         """`here`: where this machine answers at the client's port."""
         self._forwarder, self._client, self._port, self._here = forwarder, client, port, here
+        self.address = client.address
         self._sides: dict[_Side, None] = {client: None}
         """Those that are open."""
         client.pair = self
@@ -223,6 +302,9 @@ class _Pair:
         try:
             async with asyncio.timeout(HOLD_S):
                 server = await self._reach()
+        except _LeadsHere:
+            client.transport.abort()
+            return
         except TimeoutError:
             log.debug(
                 "a client's connection cannot go on to %s port %d", self._forwarder.host or "any host", self._port
@@ -271,6 +353,9 @@ class _Pair:
         loop = asyncio.get_running_loop()
         failed = OSError(f"the name {target} leads nowhere")
         for _, _, _, _, address in await loop.getaddrinfo(target, self._port, type=socket.SOCK_STREAM):
+            if self._forwarder.leads_here(str(address[0]), self._port):
+                self._forwarder.refuse_own(target)
+                raise _LeadsHere(target)
             try:
                 await loop.create_connection(lambda: server, str(address[0]), self._port)
             except OSError as error:

@@ -75,6 +75,18 @@ def test_a_broker_whose_members_were_forgotten_is_not_alone_in_silence(fields: d
     assert f"replication.{name} is set and replication.members is empty" in problem
 
 
+def test_copies_on_one_host_cannot_lead_clients_to_each_other() -> None:
+    """Their ports differ, and a connection leads to the same port of the leader's host: to the copy itself."""
+    apart = ReplicationSettings(**GROUP, forward_clients=True)
+    assert apart.problem(has_folder=True) == ""
+    for members in ("0=Host:1,1=b:1,2=host:2", "0=[::1]:1,1=[::1]:2,2=b:3"):
+        problem = apart.model_copy(update={"members": members}).problem(has_folder=True)
+        assert "replication.members has several copies at host" in problem
+        assert "give each a host (an address) of its own" in problem
+        together = ReplicationSettings(**GROUP).model_copy(update={"members": members})
+        assert together.problem(has_folder=True) == ""
+
+
 def test_the_port_for_copies_is_no_other_port_of_the_broker() -> None:
     settings, ports = ReplicationSettings(**GROUP), {"port": 8081, "tls.port": -1, "metrics_port": 8083}
     assert "port 8083 is for the other copies (replication.members) and metrics_port as well" in settings.port_problem(

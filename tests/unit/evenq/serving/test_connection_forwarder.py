@@ -91,6 +91,12 @@ def played(request: pytest.FixtureRequest) -> Play:
     return play
 
 
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not what():
+            await SystemClock().sleep_ms(5)
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     """The other side has closed; what it sent before is dropped."""
     try:
@@ -270,6 +276,63 @@ def test_one_connection_too_many_is_closed_and_others_go_on(played: Play) -> Non
             assert await reader.readexactly(1) == b"x"
 
     played(story)
+
+
+def test_one_address_has_half_of_the_connections_at_most(played: Play, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with forwarding(connections_max=5) as stage:
+            kept = [await stage.client() for _ in range(3)]
+            for reader, _ in kept:
+                await reader.readexactly(len(LEADER) + 1)
+            for _ in range(2):
+                late, _ = await stage.client()
+                assert await ended(late)
+            kept[0][1].close()
+            await until(lambda: stage.forwarder.connections == 2)
+            reader, _ = await stage.client()
+            assert await reader.readexactly(len(LEADER) + 1)
+
+    played(story)
+    [line] = [one.getMessage() for one in caplog.records if "are refused" in one.getMessage()]
+    assert "3 lead on, 3 of them from 127.0.0.1; at most 5 may, and 3 from one address" in line
+
+
+def test_connections_take_half_of_the_descriptors_at_most(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr(connection_forwarder, "open_files", lambda: (0, 8))
+        async with forwarding() as stage:
+            reader, _ = await stage.client()
+            await reader.readexactly(len(LEADER) + 1)
+            late, _ = await stage.client()
+            assert await ended(late)
+
+    played(story)
+
+
+@pytest.mark.parametrize("own", [HERE, "localhost"])
+@pytest.mark.parametrize("listens_at", [HERE, "0.0.0.0"])
+def test_connections_never_lead_to_the_ports_themselves(
+    played: Play, caplog: pytest.LogCaptureFixture, own: str, listens_at: str
+) -> None:
+    """A leader on this host has other ports: each connection made a next one, to this copy, until nothing was left."""
+
+    async def story() -> None:
+        ports = FreePorts()
+        port = ports.take()
+        forwarder = ConnectionForwarder([ListenAddress(PLAIN_LISTENER, listens_at, port)])
+        await forwarder.open()
+        forwarder.lead_to(own)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(HERE, port)
+            assert await ended(reader)
+            writer.close()
+        await until(lambda: forwarder.connections == 0)
+        forwarder.close()
+        ports.close()
+
+    played(story)
+    [line] = [one.getMessage() for one in caplog.records if "cannot be led on" in one.getMessage()]
+    assert f"the leader's host {own} is this host" in line
 
 
 def test_who_is_not_read_is_not_read_from(played: Play) -> None:
