@@ -15,6 +15,7 @@ from itertools import islice
 
 from evenq.errors import Error
 from evenq.runtime.clock import Clock
+from evenq_broker.core.clients.client_table import PRODUCER
 
 __all__ = ["Streams", "TelemetryStream"]
 
@@ -152,9 +153,10 @@ class Streams:
         return over
 
     def retire(self, client_id: str) -> None:
-        """The client said goodbye or is silent: no commands for it, unless it tells its settings again."""
+        """The client said goodbye or is silent: no commands for it, unless it sends its settings again."""
         for stream in self._streams.get(client_id, ()):
             self.publish(stream, ())
+            stream.client_type = 0
 
     def reaches(self, client_id: str, *, types: Collection[int] = ()) -> bool:
         """True if the client has a stream here; `types` as in `push`."""
@@ -167,19 +169,23 @@ class Streams:
         streams = self._streams.get(client_id, ())
         return any(stream.push(frame) for stream in reversed(streams) if not types or stream.client_type in types)
 
-    def producers(self, topic: str, *, first: str = "") -> list[TelemetryStream]:
-        """A few streams of producers that publish to the topic: those of client `first`, its newest before, then
-        others, taking turns.
+    def sender(self, client_id: str) -> list[TelemetryStream]:
+        """The streams of one producer, the newest first, whichever topics it declared: SDKs declare those that they
+        were given at their start, and send to others as well.
         """
+        known = reversed(self._streams.get(client_id, ()))
+        return [stream for stream in known if stream.topics or stream.client_type == PRODUCER]
+
+    def producers(self, topic: str, *, but: str = "") -> list[TelemetryStream]:
+        """The newest streams of a few producers that publish to the topic, taking turns; without client `but`."""
         known = self._producers.get(topic)
         if known is None:
             return []
-        own = [stream for stream in reversed(self._streams.get(first, ())) if topic in stream.topics]
-        others = list(islice((stream for stream in known if stream.client_id != first), CANDIDATES_MAX))
+        others = list(islice((stream for stream in known if stream.client_id != but), CANDIDATES_MAX))
         for stream in others[:1]:  # its turn is over
             del known[stream]
             known[stream] = None
-        return own + [self._newest(stream, topic) for stream in others]
+        return [self._newest(stream, topic) for stream in others]
 
     def _newest(self, stream: TelemetryStream, topic: str) -> TelemetryStream:
         streams = self._streams.get(stream.client_id, ())

@@ -2,8 +2,9 @@
 
 A half message is a timer of the store (`core.transactions.half_messages`), due for its next check. A decision ends the
 timer, appends the message if it is a commit, and records the outcome: one group of the log, all or nothing. A check
-goes to the stream of a live producer of the topic, the sender's if it can be, here or at another broker; when none is
-there, it counts as not made. After the last check the message goes to `TRANS_CHECK_MAX_TIME_TOPIC`.
+goes to the sender's stream, here or at another broker; when the sender is nowhere, to that of another live producer of
+the topic; when there is none, it counts as not made. After the last check the message goes to
+`TRANS_CHECK_MAX_TIME_TOPIC`.
 """
 
 from __future__ import annotations
@@ -281,16 +282,19 @@ class Transactions:
         assert half is not None, "it is open"
         command = self._command(number, timer)
         wait_ms: int = settings.transaction_check_interval_ms
-        sent = self.push_check(topic.name, client_id, command)
+        peers, may_relay = self._cluster.peers.all(), len(self._relays) < RELAYS_MAX
+        # Others know less of it than the sender, so they are asked at once only where the sender cannot be elsewhere,
+        # or where no more relays may run.
+        sent = self.push_check(topic.name, client_id, command, sender_only=bool(peers) and may_relay)
         if sent:
             self.table.checked(number)
             return wait_ms
         if sent is None:
             return SOON_MS  # there are producers; they have much to read
         backoff_ms = min(wait_ms << min(max(0, half.missed - 5), 16), max(wait_ms, MISSED_WAIT_MAX_MS))
-        if not self._cluster.peers.all():
+        if not peers:
             self._missed(number)
-        elif len(self._relays) >= RELAYS_MAX:
+        elif not may_relay:
             return SOON_MS
         else:
             task = spawn(self._relay(number, topic.name, client_id, command), name="relay a transaction check")
@@ -320,21 +324,33 @@ class Transactions:
                 continue
             if not self.push_check(topic.name, unpack_half(timer.head)[0].client_id, self._command(number, timer)):
                 return  # the others are asked when their time comes
-            self.table.checked(number)
-            self._record(number)
+            self._checked(number)
 
-    def push_check(self, topic: str, client_id: str, command: bytes) -> bool | None:
-        """Send the command to a producer of the topic that is connected here, first to that client. False: none is;
-        None: none has room for it now.
+    def push_check(self, topic: str, client_id: str, command: bytes, *, sender_only: bool = False) -> bool | None:
+        """Send the command to that client, or to another producer of the topic, if it is connected here. False: none
+        is; None: none has room for it now.
         """
-        streams = self._clients.streams.producers(topic, first=client_id)
+        streams = self._clients.streams.sender(client_id)
+        if not sender_only:
+            streams += self._clients.streams.producers(topic, but=client_id)
         if any(stream.push(command) for stream in streams):
             self.stats.checks += 1
             return True
         return None if streams else False
 
     async def _relay(self, number: int, topic: str, client_id: str, command: bytes) -> None:
-        request = relay_check(topic, client_id, command)
+        """Ask the sender at the other brokers, then another producer here, then one at the other brokers."""
+        if (
+            (client_id and await self._relayed(topic, client_id, command, sender_only=True))
+            or (self.push_check(topic, client_id, command))
+            or await self._relayed(topic, client_id, command, sender_only=False)
+        ):
+            self._checked(number)
+        else:
+            self._missed(number)
+
+    async def _relayed(self, topic: str, client_id: str, command: bytes, *, sender_only: bool) -> bool:
+        request = relay_check(topic, client_id, command, sender_only=sender_only)
         for peer in self._cluster.peers.all():
             try:
                 sent = was_sent(await self._cluster.peers.ask(peer.name, RELAY, request))
@@ -344,10 +360,13 @@ class Transactions:
                 continue
             if sent:
                 self.stats.relayed += 1
-                self.table.checked(number)
-                self._record(number)
-                return
-        self._missed(number)
+                return True
+        return False
+
+    def _checked(self, number: int) -> None:
+        self.table.checked(number)
+        if self.table.get(number) is not None:
+            self._record(number)
 
     def _missed(self, number: int) -> None:
         self.stats.missed += 1

@@ -7,9 +7,10 @@ from evenq.wire.stubs.evenq.v1 import data_pb2
 __all__ = ["relay_check", "was_sent"]
 
 
-def relay_check(topic: str, client_id: str, command: bytes) -> bytes:
-    """A RelayCheckRequest: send `command` to a producer of the topic, first to that client."""
-    return data_pb2.RelayCheckRequest(topic=topic, client_id=client_id, command=command).SerializeToString()
+def relay_check(topic: str, client_id: str, command: bytes, *, sender_only: bool = False) -> bytes:
+    """A RelayCheckRequest: send `command` to that client, else to a producer of the topic unless `sender_only`."""
+    request = data_pb2.RelayCheckRequest(topic=topic, client_id=client_id, command=command, sender_only=sender_only)
+    return request.SerializeToString()
 
 
 def was_sent(response: bytes) -> bool:

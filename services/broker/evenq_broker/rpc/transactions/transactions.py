@@ -61,7 +61,9 @@ def rpcs(*, transactions: Transactions) -> list[Rpc]:
 
     async def relay_check(data: bytes, _context: RpcContext) -> bytes:
         request = parsed(data_pb2.RelayCheckRequest, data)
-        sent = transactions.push_check(request.topic, request.client_id, request.command)
+        sent = transactions.push_check(
+            request.topic, request.client_id, request.command, sender_only=request.sender_only
+        )
         status = definition_pb2.Status(code=OK, message="OK")  # type: ignore[arg-type]  # a number of the enum
         return data_pb2.RelayCheckResponse(status=status, sent=bool(sent)).SerializeToString()
 

@@ -64,17 +64,28 @@ def test_an_answer_waits_until_the_last_one_was_taken() -> None:
     asyncio.run(story())
 
 
-def test_the_sender_comes_first_then_others_in_turns_each_with_its_newest_stream() -> None:
+def test_a_sender_is_found_by_its_newest_stream_and_other_producers_take_turns() -> None:
     streams, _ = made()
     old = publishing(streams, "sender", "t")
     new = publishing(streams, "sender", "t")
     others = [publishing(streams, name, "t", "u") for name in ("x", "y")]
     publishing(streams, "stranger", "u")
-    assert streams.producers("t", first="sender") in ([new, old, *others], [new, old, *reversed(others)])
-    firsts = {streams.producers("t")[0].client_id for _ in range(8)}
-    assert firsts == {"sender", "x", "y"}
+    assert streams.sender("sender") == [new, old]
+    assert streams.producers("t", but="sender") in (others, others[::-1])
+    firsts = [streams.producers("t")[0] for _ in range(8)]
+    assert {stream.client_id for stream in firsts} == {"sender", "x", "y"}
+    assert old not in firsts, "each with its newest stream"
     streams.close(new)
-    assert streams.producers("t", first="sender")[0] is old
+    assert streams.sender("sender") == [old]
+
+
+def test_a_sender_need_not_have_declared_the_topic_and_is_no_consumer() -> None:
+    streams, _ = made()
+    producer, consumer = streams.open("c"), streams.open("c")
+    producer.client_type, consumer.client_type = 1, 2
+    assert streams.sender("c") == [producer]
+    streams.retire("c")
+    assert streams.sender("c") == []
 
 
 def test_a_client_that_said_goodbye_is_not_asked_until_it_speaks_again() -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.state.records import HalfPut, HalvesEnded, decode
 from evenq_broker.core.transactions.half_messages import unpack_half
 from evenq_broker.core.transactions.table import TransactionOutcome
@@ -28,6 +29,21 @@ from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 COMMITTED, ROLLED_BACK = TransactionOutcome.COMMITTED, TransactionOutcome.ROLLED_BACK
+
+
+def know(*brokers: Any) -> None:
+    """Let all brokers know each other, as a nameserver would."""
+    views = [
+        RegisteredBroker(
+            name=one.runtime.settings.broker_name,
+            addresses=one.runtime.addresses,
+            incarnation=one.cluster.own.incarnation,
+        )
+        for one in brokers
+    ]
+    for broker in brokers:
+        broker.catalog.routes.snapshot("nameserver", "n", views, broker.runtime.clock.monotonic_ms())
+        broker.cluster.routes_changed()
 
 
 class Scene:
@@ -386,7 +402,8 @@ def test_a_check_goes_to_the_sender_first_and_to_another_if_it_has_no_room_and_t
         for one in producers:
             one.full = True
         assert scene.made.push_check("t", "sender", b"3") is None
-        assert scene.made.push_check("elsewhere", "sender", b"4") is False
+        assert scene.made.push_check("elsewhere", "sender", b"4") is None
+        assert scene.made.push_check("elsewhere", "stranger", b"4") is False
         assert scene.made.stats.checks == 2
 
     run(story)
@@ -450,9 +467,35 @@ def test_a_check_that_no_peer_sent_is_a_miss(run: Run) -> None:
         asked = scene.peers(b=False, c=ConnectionFailed("gone"))
         number = await scene.begin()
         await stage.until(lambda: scene.made.stats.missed == 1)
-        assert asked == ["b", "c"]
+        assert asked == ["b", "c"] * 2, "the sender is looked for, then another producer"
         assert (scene.half(number).checks, scene.half(number).missed, scene.made.stats.relayed) == (0, 1, 0)
         assert list(scene.made._unasked[1]) == [number]
+
+    run(story)
+
+
+@pytest.mark.parametrize("at", ["a", "b"])
+def test_25_the_sender_is_asked_wherever_it_is_connected_and_whatever_it_declared(run: Run, at: str) -> None:
+    """Checklist 25: another producer of the topic, connected to the broker that asks, knows nothing of it."""
+
+    async def story(stage: Any) -> None:
+        scene = await Scene.of(stage)
+        other = scene.producer("other")
+        broker = scene.broker if at == "a" else await stage.broker("b")
+        know(scene.broker, *([broker] if at == "b" else []))
+        stream = broker.clients.streams.open("sender")
+        stream.client_type = v2.PRODUCER
+        broker.clients.streams.publish(stream, ["another"])
+        number = await scene.begin()
+        await stage.until(lambda: scene.half(number).checks == 1)
+        assert other.pushed == []
+        [frame] = await stage.during(stream.take())
+        asked = service_pb2.TelemetryCommand.FromString(frame).recover_orphaned_transaction_command
+        assert scene.ids.read(asked.transaction_id).number == number
+        assert scene.made.stats.relayed == (1 if at == "b" else 0)
+        broker.clients.streams.close(stream)
+        await stage.until(lambda: scene.half(number).checks == 2)
+        assert len(other.pushed) == 1, "the sender is gone now"
 
     run(story)
 

@@ -47,16 +47,16 @@ _FILE = (
     b'\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x1e\n\x05queue\x18\x03 \x01(\x0b2\x0f.'
     b"evenq.v1.Queue\x12(\n\ngeneration\x18\x04 \x01(\x0b2\x14.evenq.v1.Generation\x12'\n\x06counts\x18\x05 \x03(\x0b2"
     b'\x17.evenq.v1.DeliveryCount\x12\x13\n\x0bgiven_until\x18\x06 \x01(\x03"E\n\x17CountDeliveriesResponse\x12*\n\x06s'
-    b'tatus\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status"F\n\x11RelayCheckRequest\x12\r\n\x05topic\x18\x01 \x01(\t'
-    b'\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0f\n\x07command\x18\x03 \x01(\x0c"N\n\x12RelayCheckResponse\x12*\n\x06'
-    b'status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x0c\n\x04sent\x18\x02 \x01(\x082\xb8\x04\n\x04Data'
-    b'\x12>\n\x07Publish\x12\x18.evenq.v1.PublishRequest\x1a\x19.evenq.v1.PublishResponse\x125\n\x04Pull\x12\x15.evenq.'
-    b'v1.PullRequest\x1a\x16.evenq.v1.PullResponse\x124\n\x04Scan\x12\x15.evenq.v1.ScanRequest\x1a\x13.evenq.v1.ScanBlo'
-    b'ck0\x01\x12M\n\x0cQueryOffsets\x12\x1d.evenq.v1.QueryOffsetsRequest\x1a\x1e.evenq.v1.QueryOffsetsResponse\x12P\n'
-    b'\rCommitOffsets\x12\x1e.evenq.v1.CommitOffsetsRequest\x1a\x1f.evenq.v1.CommitOffsetsResponse\x12A\n\x08SendBack'
-    b'\x12\x19.evenq.v1.SendBackRequest\x1a\x1a.evenq.v1.SendBackResponse\x12V\n\x0fCountDeliveries\x12 .evenq.v1.Count'
-    b'DeliveriesRequest\x1a!.evenq.v1.CountDeliveriesResponse\x12G\n\nRelayCheck\x12\x1b.evenq.v1.RelayCheckRequest\x1a'
-    b'\x1c.evenq.v1.RelayCheckResponseb\x06proto3'
+    b'tatus\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status"[\n\x11RelayCheckRequest\x12\r\n\x05topic\x18\x01 \x01(\t'
+    b'\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x0f\n\x07command\x18\x03 \x01(\x0c\x12\x13\n\x0bsender_only\x18\x04 '
+    b'\x01(\x08"N\n\x12RelayCheckResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12\x0c\n'
+    b'\x04sent\x18\x02 \x01(\x082\xb8\x04\n\x04Data\x12>\n\x07Publish\x12\x18.evenq.v1.PublishRequest\x1a\x19.evenq.v1.'
+    b'PublishResponse\x125\n\x04Pull\x12\x15.evenq.v1.PullRequest\x1a\x16.evenq.v1.PullResponse\x124\n\x04Scan\x12\x15.'
+    b'evenq.v1.ScanRequest\x1a\x13.evenq.v1.ScanBlock0\x01\x12M\n\x0cQueryOffsets\x12\x1d.evenq.v1.QueryOffsetsRequest'
+    b'\x1a\x1e.evenq.v1.QueryOffsetsResponse\x12P\n\rCommitOffsets\x12\x1e.evenq.v1.CommitOffsetsRequest\x1a\x1f.evenq.'
+    b'v1.CommitOffsetsResponse\x12A\n\x08SendBack\x12\x19.evenq.v1.SendBackRequest\x1a\x1a.evenq.v1.SendBackResponse'
+    b'\x12V\n\x0fCountDeliveries\x12 .evenq.v1.CountDeliveriesRequest\x1a!.evenq.v1.CountDeliveriesResponse\x12G\n\nRel'
+    b'ayCheck\x12\x1b.evenq.v1.RelayCheckRequest\x1a\x1c.evenq.v1.RelayCheckResponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

@@ -431,6 +431,7 @@ class RelayCheckRequest(_Message):
     topic: builtins.str
     client_id: builtins.str
     command: builtins.bytes
+    sender_only: builtins.bool
 
     def __init__(
         self,
@@ -438,8 +439,9 @@ class RelayCheckRequest(_Message):
         topic: builtins.str | None = ...,
         client_id: builtins.str | None = ...,
         command: builtins.bytes | None = ...,
+        sender_only: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["topic", "client_id", "command"]) -> None: ...
+    def ClearField(self, field_name: Literal["topic", "client_id", "command", "sender_only"]) -> None: ...
 
 class RelayCheckResponse(_Message):
     DESCRIPTOR: Descriptor
