@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from evenq.allocation import Strategy, by_name, stand_in
-from evenq.client.core.start_offset import start_policy, timestamp_of
+from evenq.client.core.start_offset import in_ms, start_policy, timestamp_of
 from evenq.client.core.user_functions import check_function
 from evenq.client.loops.lite_member import LitePlan
 from evenq.client.loops.membership import MemberPlan
@@ -122,7 +122,7 @@ def push_plan(
         ask_server=ASSIGNMENTS[assignment],
         slots=consume_threads,
         start_from=None if start_from is None else start_policy(start_from),
-        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        start_timestamp_ms=timestamp_of(start_timestamp_ms),
         options=placed(options),
         ordered=ordered,
         retry_topic=options.retry == "broker" and not ordered,
@@ -155,7 +155,7 @@ def pull_plan(
         strategy=_strategy(strategy, assignment),
         ask_server=ASSIGNMENTS[assignment],
         start_from=None if start_from is None else start_policy(start_from),
-        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        start_timestamp_ms=timestamp_of(start_timestamp_ms),
         options=placed(options.engine()),
         auto_commit=options.auto_commit,
         chosen=not subscriptions,
@@ -182,7 +182,7 @@ def simple_plan(
         group=group,
         subscriptions=expressions,
         start_from=None if start_from is None else start_policy(start_from),
-        start_timestamp_ms=_timestamp_ms(start_timestamp_ms),
+        start_timestamp_ms=timestamp_of(start_timestamp_ms),
         options=options_of(SimpleOptions, options),
     )
 
@@ -251,10 +251,6 @@ def _strategy(given: str | Strategy, assignment: str) -> Strategy:
     )
 
 
-def _timestamp_ms(given: int | str) -> int:
-    return timestamp_of(given) if isinstance(given, str) else given
-
-
 def permission_of(permission: Permission | str) -> Permission:
     """Of its name, `read-write` or `READ_WRITE`. Raises BadRequest."""
     if isinstance(permission, Permission):
@@ -279,7 +275,7 @@ def reset_target(to: str | int, timestamp_ms: int | None, skip: int | None, like
     if (timestamp_ms is not None) + (skip is not None) + bool(like_group) > 1:
         raise BadRequest("a reset has one target: give one of timestamp_ms, skip and like_group")
     if timestamp_ms is not None:
-        return "TIMESTAMP", timestamp_ms
+        return "TIMESTAMP", in_ms("timestamp_ms", timestamp_ms)
     if skip is not None:
         return "SKIP", skip
     if like_group:

@@ -17,12 +17,12 @@ from evenq.model.delay_levels import CLASSIC
 from evenq.model.offsets import QueueOffset
 from evenq.model.queue import MessageQueue
 
-__all__ = ["DELIVERY_MIN_MS", "Message", "ReceivedMessage"]
+__all__ = ["TIME_MIN_MS", "Message", "ReceivedMessage"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
-DELIVERY_MIN_MS = 10**12
-"""September 2001. A smaller number of ms is no delivery time that anybody means, but mostly one in seconds."""
+TIME_MIN_MS = 10**12
+"""September 2001. A smaller number is not a time in ms that anybody means, but mostly one in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Message:
                 "timedelta(minutes=1), or say delay=timedelta(minutes=1)"
             )
         due_ms = self.due_ms(0) or 0
-        if due_ms < DELIVERY_MIN_MS:
+        if due_ms < TIME_MIN_MS:
             raise IllegalDeliveryTime(
                 f"delivery_ms is {given!r}, before September 2001: it is in ms since the epoch, and this may be in "
                 "seconds; give int(time.time() * 1000) + 60_000, a datetime with its time zone, or "

@@ -135,5 +135,4 @@ def starting(
         case StartFrom.LAST:
             return LiteStart(LiteStartKind.LAST)
         case StartFrom.TIMESTAMP:
-            start = start_timestamp_ms
-            return LiteStart(LiteStartKind.TIMESTAMP, timestamp_of(start) if isinstance(start, str) else start)
+            return LiteStart(LiteStartKind.TIMESTAMP, timestamp_of(start_timestamp_ms))

@@ -13,7 +13,7 @@ __all__ = ["OVERLAP_MS", "Overlaps"]
 
 OVERLAP_MS = 120_000
 """How long another member may hold a queue of our share until that is no hand-over any more: twice the longest
-`drain_ms`."""
+`drain_ms`, and more than an ordered call may hold it (`revoke_ms`, 90 s)."""
 
 
 class Overlaps:

@@ -11,9 +11,10 @@ from enum import StrEnum
 
 from evenq.errors import BadRequest
 from evenq.model import QueueOffset, StartFrom
+from evenq.model.message import TIME_MIN_MS
 from evenq.model.names import DLQ_PREFIX, RETRY_PREFIX
 
-__all__ = ["StoredOffset", "policy_start", "start_policy", "stored_start", "timestamp_of"]
+__all__ = ["StoredOffset", "in_ms", "policy_start", "start_policy", "stored_start", "timestamp_of"]
 
 LAST_NAMES = (  # RB-44
     "CONSUME_FROM_LAST_OFFSET",
@@ -39,8 +40,23 @@ def start_policy(name: str) -> StartFrom:
     return StartFrom(name)
 
 
-def timestamp_of(text: str) -> int:
-    """Ms since the epoch of a `yyyyMMddHHmmss` in this machine's time zone (RB-45). Raises BadRequest."""
+def timestamp_of(given: int | str) -> int:
+    """Ms since the epoch, given so or as `yyyyMMddHHmmss` in this machine's time zone (RB-45). Raises BadRequest."""
+    return _of_text(given) if isinstance(given, str) else in_ms("start_timestamp_ms", given)
+
+
+def in_ms(name: str, given: int) -> int:
+    """The same number. Raises BadRequest for one that is in seconds, most likely; 0 passes."""
+    if 0 < given < TIME_MIN_MS:
+        raise BadRequest(
+            f"{name} is {given}, before September 2001: it is in ms since the epoch, and this may be in seconds; give "
+            "int(time.time() * 1000) - 3_600_000, for example"
+        )
+    return given
+
+
+def _of_text(text: str) -> int:
+    """Of a text. Raises BadRequest."""
     try:
         if len(text) != 14 or not text.isdigit():
             raise ValueError(text)

@@ -86,7 +86,8 @@ def test_a_member_that_asks_the_server_divides_by_avg_where_sticky_cannot_be() -
         (("earliest", None, None, ""), ("EARLIEST", 0)),
         (("latest", None, None, ""), ("LATEST", 0)),
         ((7, None, None, ""), ("OFFSET", 7)),
-        (("latest", 5, None, ""), ("TIMESTAMP", 5)),
+        (("latest", 10**12, None, ""), ("TIMESTAMP", 10**12)),
+        (("latest", 0, None, ""), ("TIMESTAMP", 0)),
         (("latest", None, 3, ""), ("SKIP", 3)),
         (("latest", None, None, "other"), ("LIKE_GROUP", 0)),
     ],
@@ -133,3 +134,11 @@ def test_a_start_time_may_be_a_text() -> None:
     plan = push_plan(**(GOOD | {"start_from": "CONSUME_FROM_TIMESTAMP", "start_timestamp_ms": "20240229143000"}))
     assert plan.start_from == "TIMESTAMP"
     assert 1_709_000_000_000 < plan.start_timestamp_ms < 1_709_400_000_000
+
+
+def test_a_time_in_seconds_is_refused_where_ms_are_meant() -> None:
+    """It would be a time in 1970, before the first message."""
+    with pytest.raises(BadRequest, match=r"start_timestamp_ms is 1800000000, .* may be in seconds"):
+        push_plan(**(GOOD | {"start_from": "TIMESTAMP", "start_timestamp_ms": 1_800_000_000}))
+    with pytest.raises(BadRequest, match="timestamp_ms is 1800000000"):
+        reset_target("earliest", 1_800_000_000, None, "")

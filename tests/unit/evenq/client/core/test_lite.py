@@ -23,7 +23,7 @@ def start(
         ({"start_from": "FIRST"}, LiteStart(LiteStartKind.FIRST)),
         ({"start_from": "LAST"}, LiteStart(LiteStartKind.LAST)),
         ({"start_from": "CONSUME_FROM_LAST_OFFSET"}, LiteStart(LiteStartKind.LAST)),
-        ({"start_from": "TIMESTAMP", "at": 5}, LiteStart(LiteStartKind.TIMESTAMP, 5)),
+        ({"start_from": "TIMESTAMP", "at": 10**12}, LiteStart(LiteStartKind.TIMESTAMP, 10**12)),
         ({"offset": 0}, LiteStart(LiteStartKind.OFFSET, 0)),
         ({"tail": 3}, LiteStart(LiteStartKind.TAIL, 3)),
     ],
