@@ -21,6 +21,9 @@ os.environ.setdefault("EVENQ_TEST_RECOVERY_MS", "120000")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Files with secrets that others may write are refused. Tests write theirs as on a machine where files are 0644.
+os.umask(0o022)
+
 ROOT = Path(__file__).resolve().parent
 LONGEST = [
     ROOT / folder / f"test_{name}.py"

@@ -44,7 +44,7 @@ FILE = "\n".join(
 
 
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder: Path = tmp_path_factory.mktemp("borrowed")
     users = folder / "users.toml"
     users.write_text(FILE)
@@ -67,7 +67,12 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 admin.create_topic(name, queues=1, message_type="DELAY")
             for name in ("ann-readers", "ben-readers", "shared"):
                 admin.create_group(name)
-        yield running.endpoint
+        yield running
+
+
+@pytest.fixture
+def endpoint(cluster: LocalCluster) -> str:
+    return cluster.endpoint
 
 
 class Tenant:
@@ -248,3 +253,10 @@ def test_a_client_id_is_its_users_also_in_a_group_that_both_may_use(endpoint: st
         assert (await ben.session("shared", ben.client_id)).HasField("welcome")
 
     story(endpoint, tell)
+
+
+def test_what_servers_write_is_their_owners_alone(cluster: LocalCluster) -> None:
+    """Data folders, journals and logs hold messages and names of all tenants."""
+    written = [path for path in cluster.folder.rglob("*") if path.is_file()]
+    assert len(written) >= 5
+    assert [str(path) for path in written if path.stat().st_mode & 0o077] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-
 TAGS = {str(number): "odd" if number % 2 else "even" for number in range(10)}
 
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from itertools import islice
-from typing import Any, TextIO
+from typing import IO, Any
 
 from evenq.cli.output import complain
 from evenq.cli.store import ProgressBar, folder_of
 from evenq.cli.store_decoding import RecordDecoder, decoder_of
 from evenq.errors import BadRequest
 from evenq.runtime.printable import json_line
+from evenq.runtime.private_files import open_private
 from evenq.store.disk import Disk
 from evenq.store.inspection.dump import Wanted, frames
 from evenq.store.inspection.folder import Folder, read_folder
@@ -41,7 +42,8 @@ def dump(options: argparse.Namespace) -> int:
 
         count = write(options.output, rows)
     else:
-        with nullcontext(sys.stdout) if options.output is None else options.output.open("w", encoding="utf-8") as out:
+        path = options.output
+        with nullcontext(sys.stdout) if path is None else open_private(path, "w", encoding="utf-8") as out:
             count = _lines(out, rows)
     if options.output is not None:
         complain(f"{count} rows in {options.output}")
@@ -74,7 +76,7 @@ def _rows(
             yield decoder.row(frame)
 
 
-def _lines(out: TextIO, rows: Iterator[dict[str, Any]]) -> int:
+def _lines(out: IO[Any], rows: Iterator[dict[str, Any]]) -> int:
     count = 0
     for row in rows:
         body = row.get("body")

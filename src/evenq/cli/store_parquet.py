@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evenq.errors import Unsupported
+from evenq.runtime.private_files import FILE_MODE
 
 __all__ = ["write"]
 
@@ -30,6 +31,7 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> int:
         ("born_time", pa.timestamp("ms", tz="UTC")), ("store_time", pa.timestamp("ms", tz="UTC")),
     ])  # fmt: skip
     count = 0
+    path.touch(mode=FILE_MODE)
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         source = iter(rows)
         while group := _group(source):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from evenq.runtime.clock import Clock
+from evenq.runtime.private_files import make_private, open_private
 
 __all__ = ["HOW_TO_FREE", "LockHeld", "lock_file", "run_locked"]
 
@@ -37,9 +38,9 @@ def lock_file(path: Path) -> Iterator[None]:
 
     Raises LockHeld, and OSError if the file cannot be used.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     # Not "w": the file of a process that has the lock must keep its number.
-    with path.open("a+", encoding="ascii") as file:
+    with open_private(path, "a+", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, model_validator
 from evenq.errors import SettingsError
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
+from evenq.runtime.private_files import read_secret
 from evenq.runtime.tasks import spawn
 from evenq.serving.guard import Guard
 from evenq.serving.rpc import Rpc
@@ -143,9 +144,9 @@ class Auth:
         path = self._settings.users
         assert path is not None
         try:
-            content = path.read_bytes()
+            content = read_secret(path, bytes_max=FILE_BYTES_MAX + 1)
         except OSError as error:
             raise SettingsError(f"auth.users cannot be read: {error}; give a readable file") from error
         if len(content) > FILE_BYTES_MAX:
-            raise SettingsError(f"auth.users has {len(content)} bytes, the limit is {FILE_BYTES_MAX}")
+            raise SettingsError(f"auth.users has more bytes than allowed, the limit is {FILE_BYTES_MAX}")
         return content

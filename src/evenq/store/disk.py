@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from evenq.runtime.failpoints import passing
+from evenq.runtime.private_files import FILE_MODE, make_private
 from evenq.store.descriptors import SpareFiles
 
 __all__ = ["Disk", "File", "ReadOnlyDisk", "RealDisk", "Room", "Usage", "read_whole", "write_whole"]
@@ -218,13 +219,13 @@ class RealDisk:
         self.root = root
         self._lock = -1
         self._spares = SpareFiles(SPARE_FILES)
-        root.mkdir(parents=True, exist_ok=True)
+        make_private(root)
 
     def open(self, path: str, *, create: bool = False) -> File:
         return RealFile(self._open(path, os.O_RDWR | (os.O_CREAT if create else 0)), self._spares)
 
     def _open(self, path: str, flags: int) -> int:
-        return self._spares.ensured(lambda: os.open(self.root / path, flags | os.O_CLOEXEC, 0o640))
+        return self._spares.ensured(lambda: os.open(self.root / path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def list(self, path: str) -> list[str]:
         try:
@@ -252,7 +253,7 @@ class RealDisk:
             target.unlink(missing_ok=True)
 
     def make_folder(self, path: str) -> None:
-        (self.root / path).mkdir(parents=True, exist_ok=True)
+        make_private(self.root / path)
 
     def sync_folder(self, path: str) -> None:
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -279,7 +280,7 @@ class RealDisk:
         return Usage((used + volume.f_bavail) * volume.f_frsize, volume.f_bavail * volume.f_frsize)
 
     def lock(self) -> None:
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             # A lock of the system ends with its process, however that ends; a pid in a file would have to be judged. It
             # is there for people.

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from evenq.errors import ConnectionFailed, RequestTimeout
 from evenq.runtime.clock import SystemClock
+from evenq.runtime.private_files import open_private
 from evenq.serving.run import PARENT
 
 __all__ = ["Node"]
@@ -96,7 +97,7 @@ class Node:
             return
         # A developer's own `EVENQ_` settings must not change what a test starts.
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("EVENQ_")}
-        with self.log_path.open("ab") as log:
+        with open_private(self.log_path, "ab") as log:
             self._process = subprocess.Popen(  # our own interpreter and our own module
                 [sys.executable, "-m", self.module],
                 env={**inherited, **self.environment, PARENT: str(os.getpid())},

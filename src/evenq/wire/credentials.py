@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Self
 
 from evenq.errors import SettingsError
+from evenq.runtime.private_files import read_secret
 
 __all__ = ["CREDENTIALS_VARIABLE", "Credentials"]
 
 ACCESS_VARIABLE, SECRET_VARIABLE = "EVENQ_ACCESS_KEY", "EVENQ_SECRET_KEY"
 TOKEN_VARIABLE = "EVENQ_SECURITY_TOKEN"  # noqa: S105  as above
 CREDENTIALS_VARIABLE = "EVENQ_CREDENTIALS"
+FILE_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class Credentials:
     def of_file(cls, path: Path) -> Self:
         """Read a TOML file. Raises SettingsError."""
         try:
-            fields = tomllib.loads(path.read_text(encoding="utf-8"))
+            fields = tomllib.loads(read_secret(path, bytes_max=FILE_BYTES_MAX).decode())
         except OSError as error:
             raise SettingsError(f"the credentials file cannot be read: {error}") from error
         except ValueError:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from evenq.errors import SettingsError
+from evenq.runtime.private_files import warn_of_readers
 
 __all__ = [
     "CLIENT_HINTS",
@@ -162,6 +163,7 @@ def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     for _ in range(3):  # the files may be changed between two looks; then the pair is read again
         try:
             pair = _content(certificate), _content(key)
+            warn_of_readers(key)
             # Without `password` OpenSSL would ask for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:

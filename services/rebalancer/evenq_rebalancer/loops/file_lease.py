@@ -17,6 +17,7 @@ from pathlib import Path
 from evenq.errors import PersistenceTimeout
 from evenq.runtime.clock import Clock, SystemClock
 from evenq.runtime.lock_file import HOW_TO_FREE, LockHeld, run_locked
+from evenq.runtime.private_files import open_private
 from evenq_rebalancer.core.election import Record, SeenRecord
 
 __all__ = ["FileLease"]
@@ -65,7 +66,8 @@ class FileLease:
             return None
         text = _text(record, writes=_writes(before) + 1)
         fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        fresh.write_text(text, encoding="utf-8")
+        with open_private(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
         fresh.replace(self._path)
         return text
 

@@ -20,6 +20,7 @@ from evenq.client.loops.troubles import Troubles, is_permanent
 from evenq.errors import Error, PreconditionFailed
 from evenq.model import Generation, MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock
+from evenq.runtime.private_files import make_private, open_private
 
 __all__ = ["BrokerStore", "FileStore", "GroupProgress", "OffsetStore"]
 
@@ -136,9 +137,10 @@ class FileStore:
 
     def _write(self, content: bytes) -> None:
         """The old file or the new one is there after a crash, never half of one."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self._path.parent)
         draft = self._path.with_suffix(".new")
-        draft.write_bytes(content)
+        with open_private(draft, "wb") as file:
+            file.write(content)
         os.replace(draft, self._path)
 
 

@@ -39,7 +39,7 @@ def read_cluster(target: BackupTarget) -> ClusterRun | None:
             raise ValueError(f"its format is {text['format']!r}, this program reads {FORMAT}")
         brokers = {str(name): int(number) for name, number in text["brokers"].items()}
         return ClusterRun(cluster=str(text["cluster"]), created_ms=int(text["created_ms"]), brokers=brokers)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreCorrupted(
             f"{target.describe(PATH)} cannot be read ({error}): remove it, the next backup writes it again"
         ) from error

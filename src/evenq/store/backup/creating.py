@@ -13,6 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from evenq.errors import PreconditionFailed, StoreCorrupted, StoreError
+from evenq.model.names import broker_problem
 from evenq.store import snapshot_copy
 from evenq.store.backup.manifest import (
     PARTIAL,
@@ -40,6 +41,8 @@ class BackupRun:
 
     def __init__(self, target: BackupTarget, broker_name: str) -> None:
         """Raises StoreCorrupted, StoreError."""
+        if problem := broker_problem(broker_name):  # it becomes a folder
+            raise StoreError(f"a server names itself so that it cannot be backed up: {problem}")
         self._target, self.broker_name = target, broker_name
         previous = find_manifest(target, broker_name)
         self.before = previous.manifest if previous is not None else None

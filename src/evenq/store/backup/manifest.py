@@ -8,13 +8,15 @@ what is new. A run that ended early left its pieces in `partial.json`, and the n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from crc32c import crc32c
 
 from evenq.errors import StoreCorrupted, StoreError
+from evenq.model.names import broker_problem
 
 __all__ = [
     "PARTIAL",
@@ -34,6 +36,10 @@ __all__ = [
 FORMAT: Final = 1
 PARTIAL: Final = "partial.json"
 DIGITS: Final = 20
+OFFSET_MAX: Final = (1 << 63) - 1
+SEGMENT_BYTES_MAX: Final = 1 << 40
+_SNAPSHOT: Final = re.compile(r"(snapshot/[0-9]{8}-[0-9]{20})?\Z")
+"""A checksum finds damage and nobody's intent: names become paths only if they are ours."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,18 +151,18 @@ def pack(manifest: BackupManifest) -> bytes:
 
 def unpack(data: bytes, place: str) -> BackupManifest:
     """The reverse. Raises StoreCorrupted, and StoreError for a format of a newer program; both name the place."""
-    fields = _opened(data, place)
+    content = _opened(data, place)
     try:
         manifest = BackupManifest(
-            cluster=str(fields["cluster"]),
-            broker_name=str(fields["broker"]),
-            segment_bytes=int(fields["segment_bytes"]),
-            number=int(fields["number"]),
-            points=tuple(RestorePoint(**point) for point in fields["points"]),
-            pieces=tuple(SavedPiece(*map(int, piece)) for piece in fields["pieces"]),
+            cluster=_typed(content["cluster"], str),
+            broker_name=_typed(content["broker"], str),
+            segment_bytes=_typed(content["segment_bytes"], int),
+            number=_typed(content["number"], int),
+            points=tuple(_point(point) for point in content["points"]),
+            pieces=tuple(_piece(piece) for piece in content["pieces"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreCorrupted(f"{place} is no manifest of a backup ({error})") from error
+        raise StoreCorrupted(f"{place} is not the manifest of a backup: {error!r}") from error
     _check(manifest, place)
     return manifest
 
@@ -169,9 +175,9 @@ def pack_partial(after: int, pieces: Sequence[SavedPiece]) -> bytes:
 def unpack_partial(data: bytes, place: str, *, after: int) -> list[SavedPiece]:
     """The reverse; nothing if it is of another manifest, or damaged: then those pieces are copied again."""
     try:
-        fields = _opened(data, place)
-        if fields["after"] == after:
-            return [SavedPiece(*map(int, piece)) for piece in fields["pieces"]]
+        content = _opened(data, place)
+        if content["after"] == after:
+            return [_piece(piece) for piece in content["pieces"]]
     except (StoreError, KeyError, TypeError, ValueError):
         pass
     return []
@@ -188,7 +194,7 @@ def _opened(data: bytes, place: str) -> dict[str, Any]:
         sealed = json.loads(data)
         if (version := sealed["format"]) == FORMAT:
             content, crc = sealed["content"], sealed["crc32c"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreCorrupted(f"{place} does not parse ({error}): it is damaged, or no part of a backup") from error
     if version != FORMAT:
         raise StoreError(f"{place} has format {version!r}; this program reads format {FORMAT}: use a newer program")
@@ -198,11 +204,33 @@ def _opened(data: bytes, place: str) -> dict[str, Any]:
     return content
 
 
+def _typed(value: Any, kind: type[Any]) -> Any:
+    if type(value) is not kind or (kind is int and not 0 <= value <= OFFSET_MAX):
+        raise ValueError(f"{str(value)[:80]!r} where a {kind.__name__} belongs")
+    return value
+
+
+def _point(point: Any) -> RestorePoint:
+    kinds = {"int": int, "str": str}
+    known = {one.name: kinds[str(one.type)] for one in fields(RestorePoint)}
+    made = RestorePoint(**{key: _typed(value, known[key]) for key, value in dict(point).items()})
+    if not _SNAPSHOT.match(made.snapshot):
+        raise ValueError(f"a snapshot is the file {made.snapshot[:80]!r}, which no backup has")
+    return made
+
+
+def _piece(piece: Any) -> SavedPiece:
+    start, end, crc = (_typed(number, int) for number in piece)
+    return SavedPiece(start, end, crc)
+
+
 def _check(manifest: BackupManifest, place: str) -> None:
+    if problem := broker_problem(manifest.broker_name):
+        raise StoreCorrupted(f"{place} is not the manifest of a backup: {problem}")
     end = 0
     for piece in manifest.pieces:
         if not end <= piece.start < piece.end:
             raise StoreCorrupted(f"{place} names a piece {piece.start} to {piece.end} behind {end}")
         end = piece.end
-    if manifest.segment_bytes < 1 or manifest.number < 1 or not manifest.points:
+    if not 0 < manifest.segment_bytes <= SEGMENT_BYTES_MAX or manifest.number < 1 or not manifest.points:
         raise StoreCorrupted(f"{place} is no manifest of a backup: number, size of log files or restore points lack")

@@ -43,7 +43,13 @@ def find_manifest(target: BackupTarget, broker_name: str) -> FoundManifest | Non
     for number in reversed(numbers(target.sizes(broker_name))):
         path = f"{broker_name}/{manifest_path(number)}"
         try:
-            return FoundManifest(unpack(read_small(target, path), target.describe(path)), tuple(damaged))
+            manifest = unpack(read_small(target, path), target.describe(path))
+            if (manifest.broker_name, manifest.number) != (broker_name, number):
+                raise StoreCorrupted(
+                    f"{target.describe(path)} is manifest {manifest.number} of broker {manifest.broker_name}, and not "
+                    "of the place where it lies"
+                )
+            return FoundManifest(manifest, tuple(damaged))
         except StoreCorrupted as error:
             damaged.append(error.message)
     if damaged:

@@ -17,6 +17,7 @@ from typing import Final, Protocol, Self
 
 from evenq.errors import StoreError, StoreFull, StoreLocked
 from evenq.runtime.lock_file import LockHeld, lock_file
+from evenq.runtime.private_files import make_private, open_private
 
 __all__ = ["SMALL_BYTES_MAX", "BackupTarget", "FolderTarget", "TargetFile", "failed", "read_small", "write_small"]
 
@@ -142,7 +143,7 @@ class FolderTarget:
         """See BackupTarget."""
         place = self._root / path
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_private(place.parent)
             return _FolderFile(place)
         except OSError as error:
             raise self._failed(path, error) from error
@@ -189,7 +190,7 @@ class _FolderFile:
 
     def __init__(self, place: Path) -> None:
         self._place, self._beside = place, place.with_name(place.name + ".new")
-        self._file = self._beside.open("wb", buffering=READ_BYTES)
+        self._file = open_private(self._beside, "wb", buffering=READ_BYTES)
         self._done = False
 
     def write(self, data: bytes | memoryview) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from evenq.runtime.private_files import make_private, open_private
 from evenq.store.commit_log import not_written
 from evenq_broker.core.replication.record import GroupRecord, RecordRefused
 from evenq_broker.loops.coordinators.coordinator import CoordinatorUnknown, RecordWentBack
@@ -99,10 +100,10 @@ class EpochMark:
 
 def replace_file(path: Path, text: str) -> None:
     """Replace a file whole and durably. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
+        with open_private(fresh, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

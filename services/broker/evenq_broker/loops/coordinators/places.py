@@ -10,6 +10,7 @@ from pathlib import Path
 from evenq.errors import SettingsError
 from evenq.runtime.clock import Clock
 from evenq.runtime.net import Net
+from evenq.runtime.private_files import read_secret
 from evenq.serving.kubernetes_api import KubernetesApi
 from evenq.wire.tls import Tls
 from evenq_broker.loops.coordinators.coordinator import Coordinator
@@ -21,6 +22,8 @@ from evenq_broker.loops.coordinators.remote import RemoteCoordinator, RemoteTimi
 from evenq_broker.settings import ReplicationSettings
 
 __all__ = ["RecordPlace", "forget_record", "record_place"]
+
+SECRET_BYTES_MAX = 4 << 10
 
 ETCD = re.compile(r"(?P<endpoints>(?:https?://)?[^/,]+(?:,(?:https?://)?[^/,]+)*)/(?P<key>.+)")
 MARK = "group-record"
@@ -75,7 +78,7 @@ def _user(settings: ReplicationSettings) -> EtcdUser | None:
         return None
     path = settings.etcd_password
     try:
-        password = "" if path is None else path.read_text(encoding="utf-8").strip()
+        password = "" if path is None else read_secret(path, bytes_max=SECRET_BYTES_MAX).decode().strip()
     except OSError as error:
         raise SettingsError(f"replication.etcd_password: {path} cannot be read ({error.strerror})") from error
     return EtcdUser(settings.etcd_user, password)
