@@ -156,7 +156,7 @@ def test_a_broker_that_does_not_answer_is_named_and_its_group_is_not_called_heal
         shown = evenq("group", "show", "billing", code=1)
         assert "No answer from broker-b" in shown
         evenq("group", "doctor", "nobody", code=3)
-        evenq("group", "simulate", "billing", "--members", "2", code=1)
+        evenq("group", "simulate", "billing", "--members", "2", code=4)
 
 
 @pytest.mark.slow

@@ -215,6 +215,10 @@ def test_each_command_names_a_missing_broker_and_exits_with_1(cluster: LocalClus
     undone("group", "list")
     undone("offset", "show", "billing")
     undone("topic", "delete", "later", "--yes")
+    undone("topic", "delete", "audit", "--yes")
     undone("group", "delete", "billing", "--yes")
     with evenq.Admin(endpoint=cluster.endpoint) as admin:
         assert [one.group for one in admin.list_groups()] == [], "what could be done was done"
+        cluster.brokers[2].restart()
+        eventually(lambda: missing(cluster) == [])
+        eventually(lambda: "audit" not in {one.topic for one in admin.list_topics()})

@@ -186,6 +186,7 @@ class Broker:
         if self.rebalancer is not None:
             runtime.spawn(self.rebalancer.run(), name="rebalancer link")
         runtime.spawn(self.sessions.sweep(), name="session sweep")
+        runtime.spawn(self.cluster_catalog.finish_deletions(), name="deletions of missing brokers")
         await self.cluster.first_word()
         await self.group_settings.start()
 

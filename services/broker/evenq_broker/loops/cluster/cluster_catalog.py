@@ -27,6 +27,8 @@ __all__ = ["ClusterCatalog"]
 log = logging.getLogger(__name__)
 
 ROUNDS_MAX = 3
+AGAIN_MS = 5_000
+OWED_MAX = 10_000
 
 
 class ClusterCatalog:
@@ -37,6 +39,8 @@ class ClusterCatalog:
         self._cluster, self._peers = cluster, cluster.peers
         self._own_name = runtime.settings.broker_name
         self._creating: dict[str, asyncio.Future[None]] = {}
+        self._owed: dict[tuple[str, str], str] = {}
+        """(broker, topic) -> uid of a topic that was deleted while the broker was missing."""
 
     # ------------------------------------------------------------------------------------------------ topics
 
@@ -116,8 +120,50 @@ class ClusterCatalog:
         topic = self._catalog.topics.get(name)
         if topic is not None:
             self._catalog.uids.end(topic.uid)
+            self._owe(name, topic.uid)
         await self._cluster.known.topic_deleted(name)
         await self._catalog.delete_topic(name)
+
+    def _owe(self, name: str, uid: str) -> None:
+        for one in self._cluster.known.missing() if uid else ():
+            self._owed[one.name, name] = uid
+        for key in list(self._owed)[: max(0, len(self._owed) - OWED_MAX)]:
+            del self._owed[key]
+
+    async def finish_deletions(self) -> None:
+        """Runs as a loop of the broker: one that was missing when a topic was deleted deletes it when it is back, if it
+        is still that topic. Every broker that was there remembers, until it ends itself.
+        """
+        while True:
+            seen = self._catalog.changes.routes.count
+            left = [await self._finish(*key) for key in list(self._owed)]
+            again_ms = AGAIN_MS if any(left) else None
+            await self._catalog.changes.routes.wait(seen, clock=self._runtime.clock, timeout_ms=again_ms)
+
+    async def _finish(self, broker_name: str, name: str) -> bool:
+        """True: to be tried again soon."""
+        view, uid = self._catalog.routes.broker(broker_name), self._owed[broker_name, name]
+        if view is None:
+            return False
+        there = view.topics.get(name)
+        if there is not None and there.uid == uid:
+            try:
+                answer = await self._peers.ask(
+                    broker_name, "/evenq.v1.Admin/DeleteTopic", wire.delete_topic(name), repeatable=True
+                )
+                wire.check_topic_deleted(answer)
+            except Error as error:
+                log.warning(
+                    "topic %s, deleted while broker %s was missing, is not deleted there yet: %s", name, broker_name,
+                    error.message, extra={"topic": name, "peer": broker_name},
+                )  # fmt: skip
+                return True
+            log.info(
+                "topic %s was deleted while broker %s was missing, and now there", name, broker_name,
+                extra={"topic": name, "peer": broker_name},
+            )  # fmt: skip
+        self._owed.pop((broker_name, name), None)
+        return False
 
     async def create_group(self, request: bytes) -> list[tuple[str, Error]]:
         """Create the group on all other live brokers by a request of `loops.wire.cluster.create_group`; who did not do

@@ -124,7 +124,7 @@ class Groups:
             raise BadRequest(
                 f"group {request.group} has {len(members)} members, among them {members[0].client_id}; stop them first"
             )
-        known = self._catalog.groups.get(request.group) is not None
+        known = request.local or await self._known(request.group)
         await self._catalog.delete_group(request.group)
         if not request.local:
             failed = await self._cluster_catalog.delete_group(request.group)
@@ -132,6 +132,14 @@ class Groups:
             if not known:
                 raise GroupNotFound(f"no consumer group {request.group!r}; see `evenq group list`")
         return admin_pb2.DeleteGroupResponse(status=OK).SerializeToString()
+
+    async def _known(self, group: str) -> bool:
+        """Whether any broker has it: one that was missing when it was deleted still does."""
+        if self._catalog.groups.get(group) is not None:
+            return True
+        look = admin_pb2.DescribeGroupRequest(group=group, local=True).SerializeToString()
+        others, _ = await asked_of_others("DescribeGroup", look, admin_pb2.DescribeGroupResponse, cluster=self._cluster)
+        return any(part.summary.group for part in others)
 
     async def list(self, data: bytes, context: RpcContext) -> bytes:
         parsed(admin_pb2.ListGroupsRequest, data)

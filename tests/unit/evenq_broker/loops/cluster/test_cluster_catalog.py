@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from evenq_proofs.fake_registry import FakeRegistry
 
-from evenq.errors import GroupNotFound, IllegalGroup, IllegalTopic, TopicNotFound
+from evenq.errors import ConnectionFailed, GroupNotFound, IllegalGroup, IllegalTopic, TopicNotFound
+from evenq.wire.stubs.evenq.v1 import admin_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
@@ -44,5 +46,70 @@ def test_a_topic_has_the_counts_it_has_elsewhere_when_none_are_asked_for(run: Ru
         assert placement.counts.write_queues == 3
         (placement,) = await stage.during(broker.cluster_catalog.create_topic("new"))
         assert placement.counts.write_queues == 8
+
+    run(story)
+
+
+async def two(stage: Any) -> tuple[Any, Any, FakeRegistry]:
+    registry = FakeRegistry()
+    stage.net.serve("ns:1", registry.rpcs())
+    a, b = [await stage.broker(name, nameservers="ns:1") for name in "ab"]
+    await stage.until(lambda: all(len(broker.catalog.routes.brokers()) == 2 for broker in (a, b)))
+    await stage.during(a.cluster_catalog.create_topic("t", queues=1))
+    assert b.catalog.topics.get("t") is not None
+    return a, b, registry
+
+
+def test_a_topic_that_is_deleted_while_a_broker_is_missing_is_deleted_there_when_it_is_back(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b, registry = await two(stage)
+        registry.drop("b")
+        await stage.until(a.cluster.known.missing)
+        request = admin_pb2.DeleteTopicRequest(topic="t")
+        with pytest.raises(ConnectionFailed, match=r"deleted here, but not on every broker \(b: it is missing\)"):
+            await stage.call("/evenq.v1.Admin/DeleteTopic", request, admin_pb2.DeleteTopicResponse)
+        assert b.catalog.topics.get("t") is not None
+        await stage.until(lambda: b.catalog.topics.get("t") is None)
+        await stage.until(lambda: not a.cluster_catalog._owed)
+        assert a.catalog.routes.route("t") == []
+
+    run(story)
+
+
+def test_a_topic_made_anew_meanwhile_is_another_one_and_stays(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        a, b, _ = await two(stage)
+        a.cluster_catalog._owed = {("b", "t"): "of-the-one-before", ("c", "t"): "x"}
+        a.catalog.changes.routes.notify()
+        await stage.until(lambda: list(a.cluster_catalog._owed) == [("c", "t")])
+        assert b.catalog.topics.get("t") is not None
+
+    run(story)
+
+
+def test_what_is_owed_to_brokers_that_never_return_is_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Any) -> None:
+        a, _, registry = await two(stage)
+        registry.drop("b")
+        await stage.until(a.cluster.known.missing)
+        monkeypatch.setattr("evenq_broker.loops.cluster.cluster_catalog.OWED_MAX", 2)
+        for number in range(4):
+            a.cluster_catalog._owe(f"t{number}", "uid")
+        assert [topic for _, topic in a.cluster_catalog._owed] == ["t2", "t3"]
+
+    run(story)
+
+
+def test_a_group_that_only_another_broker_has_is_deleted_and_is_no_unknown_one(run: Run) -> None:
+    """As after a deletion that a missing broker missed: the command is run again when it is back."""
+
+    async def story(stage: Any) -> None:
+        _, b, _ = await two(stage)
+        await stage.during(b.catalog.create_group("g"))
+        request = admin_pb2.DeleteGroupRequest(group="g")
+        await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
+        assert b.catalog.groups.get("g") is None
+        with pytest.raises(GroupNotFound):
+            await stage.call("/evenq.v1.Admin/DeleteGroup", request, admin_pb2.DeleteGroupResponse)
 
     run(story)
