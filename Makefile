@@ -74,7 +74,7 @@ plain-sends: dev ## test | hold the two readers of SendMessage and Publish again
 fuzz-front: dev ## test | input of hostile clients for the HTTP/2 core: make fuzz-front COUNT=10000000 SEED=1; five minutes on two cores
 	$(BIN)/python tests/unit/evenq/serving/http2/hostile_input.py --count $(or $(COUNT),10000000) --seed $(or $(SEED),1) --processes 2
 
-sim: dev ## test | play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave
+sim: dev ## test | play the cluster in virtual time: make sim SEEDS=10000 FIRST=0, or PLANT=drain|fence|ids|leave; FIRST=2000000 plays lifecycles
 	$(BIN)/python tests/sim/run.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) $(if $(PLANT),--plant $(PLANT))
 
 sim-replicated: dev ## test | three copies in virtual time, disks and links that fail: make sim-replicated SEEDS=2000 FIRST=0, or PLANT=5663

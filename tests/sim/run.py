@@ -1,6 +1,6 @@
 """`make sim SEEDS=n`: play many seeds in parallel, print the story of each one that breaks a promise, remember it.
 
-`--plant drain|fence|ids|leave` plants a fault on purpose and ends with the first seed that finds it; such seeds are not
+`--plant drain` (or another of evenq_sim.plants) plants a fault on purpose and ends with the first seed that finds it; such seeds are not
 remembered. `--seed n` plays one seed and prints all of its history.
 """
 

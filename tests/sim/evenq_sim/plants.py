@@ -4,6 +4,14 @@
 - `fence`: brokers take pulls and commits from any client;
 - `leave`: a broker that closes does not wait for its members;
 - `ids`: members that divide by themselves do not sort the ids of the group, each has its own in front (RB-11).
+
+For lifecycle worlds, each undoes the mend of a fault that was found by use:
+
+- `call`: an ordered queue is handed over after `drain_ms`, though its listener runs;
+- `homes`: message groups leave a broker that is away;
+- `ghosts`: brokers do not ask each other whether a client is gone;
+- `retries`: the retry topic of a deleted group stays;
+- `notice`: a consumer of lite topics is told of their end on an open stream only.
 """
 
 from __future__ import annotations
@@ -12,15 +20,20 @@ from typing import Any
 
 from evenq_broker.core.groups.fencing import QueueFence
 from evenq_broker.core.groups.locks import LockTable
+from evenq_broker.loops.cluster.known_brokers import BrokerMemory
+from evenq_broker.loops.groups.departures import Departures
 from evenq_broker.loops.groups.sessions import Sessions
+from evenq_broker.loops.lite.lite_topics import Lites
+from evenq_broker.loops.state.catalog import Catalog
 
 from evenq.client.loops.assignment_source import AssignmentSource
 from evenq.client.loops.drains import Drains
+from evenq.client.loops.subscribing import Subscribing
 from evenq.model import MessageQueue
 
 __all__ = ["PLANTS", "changes"]
 
-PLANTS = ("drain", "fence", "ids", "leave")
+PLANTS = ("drain", "fence", "ids", "leave", "call", "homes", "ghosts", "retries", "notice")
 
 
 def changes(plant: str) -> list[tuple[Any, str, Any]]:
@@ -36,6 +49,16 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
             return [(AssignmentSource, "_computed", _own_id_first)]
         case "leave":
             return [(Sessions, "hand_over", _no_waiting)]
+        case "call":
+            return [(Drains, "finished", _as_if_closing)]
+        case "homes":
+            return [(BrokerMemory, "homes", _no_homes)]
+        case "ghosts":
+            return [(Departures, "_look", _no_look)]
+        case "retries":
+            return [(Catalog, "_retries_removed", _nothing_removed)]
+        case "notice":
+            return [(Lites, "is_gone", _no_notice), (Subscribing, "_all_ended", _not_ended)]
         case _:
             raise ValueError(f"no planted fault {plant!r}; there are {', '.join(PLANTS)}")
 
@@ -65,3 +88,31 @@ async def _own_id_first(self: AssignmentSource, topic: str) -> list[MessageQueue
         return None
     others = sorted({member.client_id for member in members} - {self.client_id})
     return self._strategy.allocate(self._group, self.client_id, queues, [self.client_id, *others])
+
+
+_finished = Drains.finished
+
+
+async def _as_if_closing(self: Drains, pulling: Any) -> None:
+    self.close([])
+    await _finished(self, pulling)
+
+
+def _no_homes(*_: Any) -> list[str]:
+    return []
+
+
+async def _no_look(self: Departures, client_ids: Any) -> None:
+    return
+
+
+def _nothing_removed(self: Catalog, group: str) -> list[Any]:
+    return []
+
+
+def _no_notice(*_: Any) -> None:
+    return
+
+
+async def _not_ended(self: Subscribing) -> None:
+    return
