@@ -77,6 +77,8 @@ class Cleaner:
         """Minimum of a queue, and the log offset there: what was looked up once."""
         self._first_ms: dict[Key, tuple[int, int]] = {}
         """Minimum of a queue, and the store time there: the same."""
+        self._without_files: dict[Key, int] = {}
+        """Queues that keep nothing and have no files any more, and where they go on if they get a message."""
         self.on_drop: list[Callable[[int], None]] = []
         """Called on the loop with the log's new beginning, when all before it is about to go."""
 
@@ -108,6 +110,7 @@ class Cleaner:
         if raising:
             self._raised_ms = self._clock.monotonic_ms()
             await self._raise_by_topic()
+            await self._remove_files_of_empty_queues()
         end, holds, keepers = self._filed_end(), self._holders(), self._keepers()  # of one moment
         plan = retention.plan(await self._look(lambda: self._facts(end, holds, keepers)))
         if plan is not None and (plan := self._held_back(plan)) is not None:
@@ -324,6 +327,28 @@ class Cleaner:
         for key, minimum in minima.items():
             for path in consume_queue.drop_before(self._disk, *key, minimum):
                 self._files.forget(path)
+
+    async def _remove_files_of_empty_queues(self) -> None:
+        """The last file of a queue stays while the queue may go on in it. Of a deleted topic none ever does."""
+        empty = [
+            key
+            for key, queue in self._queues.items()
+            if 0 < queue.min_offset == queue.next_offset != self._without_files.get(key, 0)
+        ]
+        if not empty:
+            return
+        # No entry of theirs is on its way to a file: one that comes is written behind this job, into a new file.
+        ends = {key: self._queues[key].next_offset for key in empty}
+        count = await self._flusher.blocking(lambda: self._drop_all(empty))
+        self._without_files.update(ends)
+        if count:
+            log.info("%d files of %d queues that keep nothing deleted", count, len(empty), extra={"files": count})
+
+    def _drop_all(self, keys: list[Key]) -> int:
+        paths = [path for key in keys for path in consume_queue.drop_all(self._disk, *key)]
+        for path in paths:
+            self._files.forget(path)
+        return len(paths)
 
     # -- topics that keep less ----------------------------------------------------------------------------------------
 

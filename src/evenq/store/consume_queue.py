@@ -217,6 +217,19 @@ def drop_before(disk: Disk, topic_id: int, queue_id: int, min_offset: int) -> li
     return old
 
 
+def drop_all(disk: Disk, topic_id: int, queue_id: int) -> list[str]:
+    """Remove all files of a queue that keeps nothing, with its folder, and with its topic's folder if that was the
+    last one; returns the paths of the files. What a crash brings back is in nobody's way.
+    """
+    folder = folder_of(topic_id, queue_id)
+    old = [f"{folder}/{name}" for name in disk.list(folder)]
+    disk.remove(folder)
+    topic = folder.rpartition("/")[0]
+    if not disk.list(topic):
+        disk.remove(topic)
+    return old
+
+
 def holds_entries(disk: Disk, topic_id: int, queue_id: int, min_offset: int, max_offset: int) -> bool:
     """Whether the files hold all entries min..max; changes nothing."""
     folder = folder_of(topic_id, queue_id)

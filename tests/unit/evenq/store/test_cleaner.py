@@ -256,6 +256,77 @@ def test_files_in_which_no_queue_keeps_anything_go_at_any_hour(open_store, messa
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("older", [False, True], ids=["deleted now", "deleted in an earlier run"])
+def test_no_file_of_a_deleted_topic_stays(open_store, message, older, goes_on):
+    """Nor of one that was deleted before this start; a queue that goes on all the same makes its file anew."""
+
+    async def scenario():
+        kept = {1: None, 2: None, 3: None}
+        disk = FaultDisk()
+        opened = await open_store(disk, snapshot_of=bytes, topic_retention_ms=kept.get, **ANY)
+        for number in range(3):
+            await opened.store.append([message(head(number), topic_id=topic) for topic in (1, 2, 3)])
+            await opened.store.append([message(head(number), topic_id=2, queue_id=1)])
+        await opened.clock.advance(10_000)
+        assert disk.list("consumequeue") == ["1", "2", "3"]
+        if older:
+            await opened.store.close()
+            disk = image_of(disk)
+            opened = await open_store(disk, snapshot_of=bytes, topic_retention_ms=kept.get, **ANY)
+        kept[2] = 1
+        await opened.clock.advance(400_000)
+        assert disk.list("consumequeue") == ["1", "3"], "before any file of the log goes"
+        assert log_start(disk) == 0
+        if goes_on:
+            kept[2] = None
+            await opened.store.append([message(head(3), topic_id=2)])
+            await opened.clock.advance(10_000)
+            assert disk.list("consumequeue/2/0")
+            await opened.clock.advance(400_000)
+        again = await open_store(image_of(disk), topic_retention_ms=kept.get)
+        assert [again.store.queue_range(2, at) for at in (0, 1)] == [(3, 4 if goes_on else 3), (3, 3)]
+        assert await again.contents(2, 0) == [head(3)] * goes_on
+        assert await again.contents(1, 0) == await again.contents(3, 0) == [head(number) for number in range(3)]
+        await again.store.close()
+        await opened.store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_a_crash_while_files_of_a_deleted_topic_go_costs_nothing(open_store, message, keep):
+    async def scenario():
+        failures = 0
+        for step in range(60):
+            kept = {1: None, 2: None}
+            disk = FaultDisk()
+            opened = await open_store(disk, snapshot_of=bytes, topic_retention_ms=kept.get, **ANY)
+            for number in range(2):
+                await opened.store.append([message(head(number), topic_id=topic) for topic in (1, 2)])
+            await opened.clock.advance(10_000)
+            kept[2] = 1
+            disk.cut = (disk.operations + step, 0)
+            await opened.clock.advance(400_000)
+            over = opened.store.failure is None
+            failures += not over
+            image = disk.crash(keep, random.Random(step))
+            disk.dead = False
+            again = await open_store(image, topic_retention_ms=kept.get, **ANY)
+            assert await again.contents(1, 0) == [head(0), head(1)]
+            assert again.store.queue_range(2, 0)[1] == 2
+            await again.clock.advance(400_000)
+            assert image.list("consumequeue") == ["1"], "the next start ends it"
+            await again.store.close()
+            await opened.store.close()
+            if over:
+                break
+        assert over
+        assert failures > 5
+
+    asyncio.run(scenario())
+
+
 def test_a_queue_that_is_filed_while_a_round_looks_keeps_its_messages(open_store, message):
     async def scenario():
         disk = FaultDisk()
