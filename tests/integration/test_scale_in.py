@@ -131,7 +131,7 @@ def test_a_check_before_a_scale_in_says_what_would_be_missed(cluster: LocalClust
     unread = found["broker-c"]["unread"]
     assert unread > 0, "no group ever read the topic audit"
 
-    command(cluster, "broker", "drain", "broker-c", "--wait", "60")
+    command(cluster, "broker", "drain", "broker-c", "--wait", "60", code=1)
     found = verdicts(cluster, "broker-c", code=1)
     assert (found["broker-c"]["lag"], found["broker-c"]["unread"]) == (0, unread)
     verdicts(cluster, "broker-c", "--yes", code=0)

@@ -19,6 +19,7 @@ from evenq.cli.output import Column, Listing, Page, print_page, progress_console
 from evenq.cli.waiting import Patience, hidden_text, unfinished_listing, who
 from evenq.client.async_admin import Admin
 from evenq.client.core.views import DrainView, ResizeView
+from evenq.client.loops.scale_in import why_kept
 from evenq.errors import RequestTimeout
 from evenq.model import MessageType
 
@@ -124,25 +125,25 @@ def permit(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
-def drain(options: argparse.Namespace) -> None:
-    """`evenq broker drain NAME`."""
+def drain(options: argparse.Namespace) -> int:
+    """`evenq broker drain NAME`; 0 if the broker may be taken away then, by the rule of `check-scale-in`, else 1."""
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> int:
         patience = Patience(0 if options.no_wait else options.wait)
         while True:
             view = await admin.drain_broker(options.name)
             if view.empty or not await patience.pause(_progress(view)):
                 break
-        if not view.other_writers:
-            progress_console().print("no other broker accepts messages now, so producers cannot send")
         if not view.empty and not options.no_wait:
             raise RequestTimeout(
                 f"{_progress(view)}, still after {options.wait} s; run the command again to continue waiting, "
                 f"or let it accept messages again with `evenq broker resume {options.name}`"
             )
-        _print_broker(options, view, _drained(options.name, view))
+        problem = why_kept(options.name, view, allow_unread=options.yes)
+        _print_broker(options, view, _drained(options.name, view, problem))
+        return int(bool(problem) and view.empty)
 
-    with_admin(options, work)
+    return with_admin(options, work)
 
 
 def resume(options: argparse.Namespace) -> None:
@@ -155,7 +156,7 @@ def resume(options: argparse.Namespace) -> None:
     with_admin(options, work)
 
 
-def _drained(name: str, view: DrainView) -> str:
+def _drained(name: str, view: DrainView, problem: str) -> str:
     if not view.empty:
         return f"Broker {name} accepts no messages. {_progress(view)}."
     kept = []
@@ -164,7 +165,8 @@ def _drained(name: str, view: DrainView) -> str:
     if view.dead_letters:
         kept.append(f"{view.dead_letters:,} dead letters")
     rest = f" It still holds {' and '.join(kept)}." if kept else ""
-    return f"Broker {name} accepts no messages, and every group has read its messages: it may be stopped.{rest}"
+    verdict = f"it may not be removed: {problem}" if problem else "it may be removed"
+    return f"Broker {name} accepts no messages, and every group has read its messages; {verdict}.{rest}"
 
 
 def _progress(view: DrainView) -> str:

@@ -25,9 +25,12 @@ examples:
 """
 _DRAIN = """\
 examples:
-  evenq broker drain broker-b --wait 3600              accept no new messages; returns when it may be stopped
+  evenq broker drain broker-b --wait 3600              accept no new messages; returns when all is read
   evenq broker resume broker-b                         accept messages again
 """
+
+
+_IGNORED = "ignore messages that no group has read, and dead letters"
 
 
 def add_resizing(actions: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -71,6 +74,7 @@ def add_draining(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
     )
     drain.add_argument("name")
     _waiting(drain, 600)
+    drain.add_argument("--yes", action="store_true", help=_IGNORED)
     resume = command(actions, "resume", "let a drained broker accept messages again", "resizing", "resume")
     resume.add_argument("name")
     check = command(
@@ -82,7 +86,7 @@ def add_draining(actions: Any, command: Callable[..., argparse.ArgumentParser]) 
         examples=_SCALE_IN,
     )
     check.add_argument("names", nargs="+", metavar="NAME")
-    check.add_argument("--yes", action="store_true", help="ignore messages that no group has read, and dead letters")
+    check.add_argument("--yes", action="store_true", help=_IGNORED)
     forget = command(actions, "forget", "declare a missing broker gone for good", "scale_in", "forget")
     forget.add_argument("name")
     forget.add_argument("--yes", action="store_true", help="do it")

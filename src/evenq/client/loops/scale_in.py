@@ -8,7 +8,7 @@ from typing import Protocol
 from evenq.client.core.views import BrokerView, DrainView, MissingBrokerView, ScaleInView
 from evenq.errors import BadRequest
 
-__all__ = ["scale_in_checked"]
+__all__ = ["scale_in_checked", "why_kept"]
 
 
 class ScaleInCalls(Protocol):
@@ -39,14 +39,15 @@ async def scale_in_checked(calls: ScaleInCalls, brokers: Iterable[str], *, allow
         state = "LIVE" if left is not None else "MISSING" if name in missing else "UNKNOWN"
         problem = f"no broker has that name; the cluster has {', '.join(live)}"
         if left is not None:
-            problem = _problem(name, left, allow_unread=allow_unread)
+            problem = why_kept(name, left, allow_unread=allow_unread)
         elif name in missing:
             problem = f"it is not there: start it, or `evenq broker forget {name} --yes`"
         results.append(ScaleInView(broker_name=name, state=state, problem=problem, left=left))
     return results
 
 
-def _problem(name: str, left: DrainView, *, allow_unread: bool) -> str:
+def why_kept(name: str, left: DrainView, *, allow_unread: bool) -> str:
+    """Why a live broker may not be taken away; empty: it may. The one rule, for draining and for looking."""
     if not left.draining:
         return f"it takes messages: `evenq broker drain {name}`"
     if not left.empty:

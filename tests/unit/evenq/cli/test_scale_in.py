@@ -42,6 +42,29 @@ def test_a_live_broker_may_go_when_nothing_of_its_is_missed(run, options, answer
     assert admin_pb2.DrainBrokerRequest.FromString(look).change == 0, "it only looks"
 
 
+@pytest.mark.parametrize(
+    ("options", "answer", "why"),
+    [
+        ("", left(), ""),
+        ("", left(unread=1), "no group waits for what it holds"),
+        ("", left(dead_letters=1), "no group waits for what it holds"),
+        ("--yes", left(unread=1, dead_letters=1), ""),
+        ("--yes", left(writers=0), "no other broker takes messages"),
+    ],
+)
+def test_draining_says_what_check_scale_in_says_when_all_is_read(run, options, answer, why):
+    checked, _, _, _ = run(f"broker check-scale-in a {options}", ListBrokers=known(), DrainBroker=answer)
+    code, out, _, _ = run(f"broker drain a {options}", DrainBroker=answer)
+    assert code == checked == int(bool(why))
+    text = " ".join(out.split())
+    assert (f"it may not be removed: {why}" if why else "it may be removed.") in text
+
+
+def test_draining_without_waiting_is_no_failure_while_messages_are_unread(run):
+    code, out, _, _ = run("broker drain a --no-wait", DrainBroker=left(empty=False))
+    assert (code, "has messages to be read" in out) == (0, True)
+
+
 def test_others_are_missing_or_unknown(run):
     code, out, _, calls = run("broker check-scale-in b x --json", ListBrokers=known())
     assert [(one["state"], one["why"]) for one in json.loads(out)["brokers"]] == [
