@@ -68,6 +68,7 @@ WHAT_TO_DO = {
     "BodyEmpty": "Send at least one byte.",
     "DuplicateClientId": "Give each consumer a client id of its own, or none; the SDK goes on under one it made.",
     "PreconditionFailed": "Ask for the present state, then decide again.",
+    "QueueReplaced": "Nothing: the SDK reads the new topic from its first message. Own clients take the queue anew.",
     "TooManyRequests": "Pause, then retry; the SDK does. If it stays, raise the limit that the text names.",
     "LiteTopicQuotaExceeded": "Use fewer lite topics, or wait until idle ones expire.",
     "LiteSubscriptionQuotaExceeded": "Unsubscribe from lite topics that are not needed, or use more clients.",

@@ -240,6 +240,15 @@ class PreconditionFailed(Error):
     refresh_route = True
 
 
+class QueueReplaced(PreconditionFailed):
+    """The queue was deleted and created again: its offsets count other messages than the caller's. Take it anew."""
+
+    def __init__(self, message: str, *, uid: str = "") -> None:
+        super().__init__(message)
+        self.uid = uid
+        """What the queue's offsets count now."""
+
+
 class DuplicateClientId(PreconditionFailed):
     """Another living member of the group has this client id. The SDK joins again under an id of its own."""
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
+from evenq.client.core.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.core.rebalance import FindStart, Lock, RebalanceTable, RetrySoon, Start, Stop, Unlock
 from evenq.client.core.start_offset import StoredOffset, policy_start, stored_start
@@ -321,5 +321,5 @@ def test_of_9_an_offset_never_goes_back_in_memory() -> None:
 
 
 def test_of_5_the_offsets_file_is_read_back() -> None:
-    offsets = {Q1: QueueOffset(3), Q2: QueueOffset(0)}
+    offsets = {Q1: KeptOffset(QueueOffset(3), "uid"), Q2: KeptOffset(QueueOffset(0))}
     assert decode_offsets(encode_offsets(offsets), name="offsets.json") == offsets

@@ -13,6 +13,7 @@ from evenq_broker.metrics import broker_metrics
 
 import evenq
 from evenq.allocation import Config
+from evenq.client.core.calls import QueueRange
 from evenq.client.core.rebalance import FindStart, RebalanceTable, RetrySoon, Unlock
 from evenq.client.loops.starting import Starting
 from evenq.errors import BadRequest, ConnectionFailed, RequestTimeout
@@ -380,10 +381,10 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
 
     async def find(policy: StartFrom, topic: str) -> QueueOffset | None:
         async def report(*_told, **_rest):
-            return SimpleNamespace(maximum=500, at_timestamp=120, young=False)
+            return QueueRange(0, 500, stored, 120)
 
-        async def load(_queue):
-            return stored
+        async def begin(*_told, **_rest):
+            raise evenq.errors.IllegalOffset("an older broker does not decide")
 
         async def address(_queue):
             return "b:1"
@@ -397,12 +398,15 @@ def test_rb_43_rb_41_rb_47_the_six_cases_with_each_stored_offset_as_a_member_fin
         )
         starting = Starting(
             reading,
-            calls=SimpleNamespace(query_offsets=report),
-            progress=SimpleNamespace(load=load),
+            calls=SimpleNamespace(query_offsets=report, begin=begin),
+            progress=SimpleNamespace(
+                store=SimpleNamespace(at_brokers=True), table=SimpleNamespace(identify=lambda *_: None)
+            ),
             address=address,
             generation=lambda _topic: None,
             routes=SimpleNamespace(was_missing=lambda _topic: False),
             troubles=SimpleNamespace(),
+            clock=None,
         )
         return (await starting.find(evenq.MessageQueue(topic, "b", 0)))[0]
 

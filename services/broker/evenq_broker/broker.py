@@ -38,6 +38,7 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.resizing.resizing import left_here
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.sending.delays import due
@@ -71,9 +72,8 @@ class Broker:
         ledger.keeps({Locked: self._lock_restored}, self._locks)
         self.clients = ConnectedClients(runtime, ledger)
         polls = PollTable(polls_max=settings.polls_max)
-        self.cluster_polls = ClusterPolls(
-            runtime, catalog, ledger, polls, cluster=self.cluster, membership=self.membership
-        )
+        self.starts = GroupStarts(runtime, catalog, ledger, cluster=self.cluster, membership=self.membership)
+        self.cluster_polls = ClusterPolls(runtime, catalog, polls, cluster=self.cluster, starts=self.starts)
         self.long_polls = LongPolls(runtime, ledger, polls, self.cluster_polls)
         self.departures = Departures(
             runtime, ledger, clients=self.clients, cluster=self.cluster, long_polls=self.long_polls
@@ -118,6 +118,7 @@ class Broker:
         catalog.on_topic_gone(lambda topic: stats.forget_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.delayed_retries.forget_topic(topic.topic_id))
         catalog.on_topic_gone(lambda topic: self.long_polls.wake_topic(topic.topic_id))
+        catalog.on_topic_gone(lambda topic: self.sessions.locking.topic_gone(topic.name))
         catalog.on_group_gone(lambda group: stats.forget_group(group.group_id))
         catalog.on_group_gone(lambda group: self.membership.locks.forget_group(group.name))
         catalog.on_group_gone(lambda group: self.sessions.fences.forget_group(group.name))

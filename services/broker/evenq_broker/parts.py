@@ -23,6 +23,7 @@ from evenq_broker.loops.groups.settings import GroupSettings
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.cluster_polls import ClusterPolls
 from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.staging.staging import Staging
 from evenq_broker.loops.state.catalog import Catalog
@@ -44,6 +45,8 @@ class Parts(Protocol):
     membership: GroupTables
     clients: ConnectedClients
     departures: Departures
+    starts: GroupStarts
+    """Where groups begin."""
     sessions: Sessions
     group_settings: GroupSettings
     long_polls: LongPolls

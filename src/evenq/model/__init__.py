@@ -5,7 +5,7 @@ Every room above speaks in these words; `evenq.wire.convert` turns them into pro
 
 from evenq.model.balance import EVEN_BALANCE, BalancePolicy, Weight
 from evenq.model.generation import NO_GENERATION, Generation
-from evenq.model.group import GroupConfig, MessageModel, StartFrom
+from evenq.model.group import GroupConfig, MessageModel, StartFrom, StartPolicy
 from evenq.model.message import Message, ReceivedMessage
 from evenq.model.names import group_problem, topic_problem
 from evenq.model.offsets import LogOffset, QueueOffset
@@ -47,6 +47,7 @@ __all__ = [
     "QueueOffset",
     "ReceivedMessage",
     "StartFrom",
+    "StartPolicy",
     "Subscription",
     "TopicConfig",
     "TopicRoute",

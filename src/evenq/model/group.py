@@ -25,6 +25,18 @@ class StartFrom(StrEnum):
     TIMESTAMP = "TIMESTAMP"
 
 
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """Where a group begins that never read the topic; queues that come later begin at their first message."""
+
+    start_from: StartFrom | None = None
+    """None: as the group is configured."""
+    timestamp_ms: int = 0
+    """Of TIMESTAMP, ms since the epoch; 0: at the first message."""
+    young_from_first: bool = False
+    """LAST begins at the first message of a queue whose first message is still in the broker's memory (RB-46)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
     """One consumer group, the same on every broker of the cluster."""

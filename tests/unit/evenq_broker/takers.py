@@ -14,7 +14,7 @@ def taker_of(broker: Broker) -> MessageTaker:
         broker.runtime,
         broker.catalog,
         broker.ledger,
-        membership=broker.membership,
+        starts=broker.starts,
         sessions=broker.sessions,
         long_polls=broker.long_polls,
         lite=broker.lite,

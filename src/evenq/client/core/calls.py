@@ -20,6 +20,7 @@ from evenq.model import (
     MessageQueue,
     QueueOffset,
     ReceivedMessage,
+    StartPolicy,
 )
 from evenq.model.session_events import (
     AssignmentChanged,
@@ -88,6 +89,8 @@ class QueueRange:
     at_timestamp: int
     young: bool = False
     """The group never committed here, and the queue's first message is still in the broker's memory (RB-46)."""
+    uid: str = ""
+    """What the offsets count: another one when the topic was made anew. Empty: the broker does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class LockAnswer:
     """What is below and not committed was given to a member that vanished."""
     counts: tuple[tuple[int, int], ...] = ()
     """(offset, deliveries so far or FINISHED) of what is not committed."""
+    uid: str = ""
+    """As in `QueueRange`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +238,11 @@ class ReadingCalls(Protocol):
         committed: int,
         owner: bool = False,
         any_copy: bool = False,
+        uid: str = "",
     ) -> Pulled:
-        """Read one queue; as its `owner`, only while we hold its lock; with `any_copy` also at a follower. Raises
-        IllegalOffset (carries the range), PreconditionFailed (fenced).
+        """Read one queue; as its `owner`, only while we hold its lock; with `any_copy` also at a follower; with a `uid`
+        only if its offsets still count the same. Raises IllegalOffset (carries the range), QueueReplaced,
+        PreconditionFailed (fenced).
         """
         ...
 
@@ -277,15 +284,37 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         ...
 
     async def commit(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        generation: Generation,
+        uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
-        """Store progress; what would go back is ignored."""
+        """Store progress; what would go back is ignored. `uids`: of queues that must still be the same. Raises
+        PreconditionFailed if some of them are not, or not ours; the others are stored.
+        """
         ...
 
     async def reset(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        generation: Generation,
+        uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
         """Store progress, also backward."""
+        ...
+
+    async def begin(
+        self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
+    ) -> None:
+        """Let the broker decide where the group begins on the queue's topic, if it has not. Raises IllegalOffset if the
+        broker is too old for that.
+        """
         ...
 
     async def count_deliveries(
@@ -297,6 +326,7 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         *,
         given_until: int,
         generation: Generation,
+        uid: str = "",
     ) -> None:
         """Note deliveries, or FINISHED, by offset. `given_until`: we let go of the queue, and listeners had it so far
         without finishing all. Raises PreconditionFailed (fenced).
@@ -304,7 +334,15 @@ class ConsumerCalls(RouteCalls, ReadingCalls, Protocol):
         ...
 
     async def send_back(
-        self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        delay_level: int,
+        attempts: int,
+        uid: str = "",
     ) -> None:
         """Give a message back (RD-1); level -1: to the dead-letter topic."""
         ...

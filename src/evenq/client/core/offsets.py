@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from evenq.errors import StoreCorrupted
 from evenq.model import MessageQueue, QueueOffset
 
-__all__ = ["OffsetTable", "decode_offsets", "encode_offsets"]
+__all__ = ["KeptOffset", "OffsetTable", "decode_offsets", "encode_offsets"]
 
 FORMAT = 1
 
@@ -24,10 +25,20 @@ class OffsetTable:
         self._memory: dict[MessageQueue, QueueOffset] = {}
         self._stored: dict[MessageQueue, QueueOffset] = {}
         self._rewound: set[MessageQueue] = set()
+        self._uids: dict[MessageQueue, str] = {}
+
+    def identify(self, queue: MessageQueue, uid: str) -> None:
+        """What the offsets of a queue count that begins in a moment."""
+        self._uids[queue] = uid
+
+    def uid(self, queue: MessageQueue) -> str:
+        """The same; empty: not known."""
+        return self._uids.get(queue, "")
 
     def begin(self, queue: MessageQueue, offset: QueueOffset, *, stored: bool) -> None:
         """A queue starts without a leftover (RB-28). `stored`: the store has this value already."""
-        self.forget(queue)
+        self._stored.pop(queue, None)
+        self._rewound.discard(queue)
         self._memory[queue] = offset
         if stored:
             self._stored[queue] = offset
@@ -69,6 +80,7 @@ class OffsetTable:
         """The queue is not ours any more (OF-10)."""
         self._memory.pop(queue, None)
         self._stored.pop(queue, None)
+        self._uids.pop(queue, None)
         self._rewound.discard(queue)
 
     def all(self) -> dict[MessageQueue, QueueOffset]:
@@ -76,16 +88,29 @@ class OffsetTable:
         return dict(self._memory)
 
 
-def encode_offsets(offsets: Mapping[MessageQueue, QueueOffset]) -> bytes:
-    """The bytes of `offsets.json` (OF-5): format number, then one row per queue, sorted."""
+class KeptOffset(NamedTuple):
+    """A row of the file."""
+
+    offset: QueueOffset
+    uid: str = ""
+    """What it counts, as its broker says; empty: not known, as in the files of older versions."""
+
+
+def encode_offsets(offsets: Mapping[MessageQueue, KeptOffset]) -> bytes:
+    """The bytes of `offsets.json` (OF-5): format number, then one row per queue, sorted. Older versions read it, too:
+    they pass over `uid`.
+    """
     rows = [
-        {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": offset}
-        for queue, offset in sorted(offsets.items())
-    ]
+        {
+            "topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id, "offset": kept.offset,
+            "uid": kept.uid,
+        }
+        for queue, kept in sorted(offsets.items())
+    ]  # fmt: skip
     return json.dumps({"format": FORMAT, "offsets": rows}, indent=1).encode()
 
 
-def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, QueueOffset]:
+def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, KeptOffset]:
     """Read `offsets.json` back. Raises StoreCorrupted, which names the file, on anything that is not ours."""
     try:
         saved = json.loads(content)
@@ -95,10 +120,12 @@ def decode_offsets(content: bytes, *, name: str) -> dict[MessageQueue, QueueOffs
                 f"without stored offsets"
             )
         return {
-            MessageQueue(str(row["topic"]), str(row["broker"]), int(row["queue"])): QueueOffset(int(row["offset"]))
+            MessageQueue(str(row["topic"]), str(row["broker"]), int(row["queue"])): KeptOffset(
+                QueueOffset(int(row["offset"])), str(row.get("uid", ""))
+            )
             for row in saved["offsets"]
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreCorrupted(
             f"{name} is no offsets file ({error}); move it away to start without stored offsets"
         ) from error

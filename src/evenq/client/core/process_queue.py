@@ -57,6 +57,7 @@ class ProcessQueue:
         "ordered",
         "paused",
         "queue",
+        "uid",
     )
 
     def __init__(
@@ -67,9 +68,13 @@ class ProcessQueue:
         now_ms: int,
         ordered: bool = False,
         past: PastDeliveries | None = None,
+        uid: str = "",
     ) -> None:
-        """`past`: what earlier owners had of the queue; None: nothing, or no broker counts."""
+        """`past`: what earlier owners had of the queue; None: nothing, or no broker counts. `uid`: what its offsets
+        count, as its broker says.
+        """
         self.queue = queue
+        self.uid = uid
         self.next = start
         """Offset of the next pull."""
         self.last_pull_ms = now_ms

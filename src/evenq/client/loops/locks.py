@@ -6,10 +6,11 @@ and after a call whose end is unclear nothing is held here that could not also b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from evenq.client.core.calls import ConsumerCalls, LockAnswer
+from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.loops.read_plan import ReadPlan
 from evenq.client.loops.sessions import BrokerSessions
 from evenq.client.loops.troubles import Troubles
@@ -93,6 +94,23 @@ class Locks:
         """Queues that are still to be let go; those that are `is_assigned` again are not."""
         self._owed = {queue for queue in self._owed if not is_assigned(queue)}
         return sorted(self._owed)
+
+    async def count_deliveries(self, process: ProcessQueue, counts: Mapping[int, int], *, given_until: int) -> None:
+        """Let a queue's broker note how often messages were delivered. Raises what the call does, and reports it."""
+        queue = process.queue
+        try:
+            await self._calls.count_deliveries(
+                await self._address(queue),
+                self._group,
+                queue,
+                counts,
+                given_until=given_until,
+                generation=self._generation(queue.topic),
+                uid=process.uid,
+            )
+        except Error as error:
+            self._troubles.failed_at(queue.topic, queue.broker_name, error)
+            raise
 
     async def _wait(self, broker_name: str, queue: MessageQueue) -> None:
         taken = await self._try(broker_name, [queue], wait_ms=self._wait_ms)

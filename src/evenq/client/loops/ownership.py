@@ -87,7 +87,7 @@ class Ownership:
         self._any_copy = read_plan.any_copy
         self._starting = Starting(
             read_plan, calls=calls, progress=progress, address=self._address, routes=routes, troubles=troubles,
-            generation=assignment.generation,
+            generation=assignment.generation, clock=clock,
         )  # fmt: skip
         self._locks = Locks(
             read_plan, calls=calls, sessions=sessions, address=self._address, generation=assignment.generation,
@@ -322,6 +322,8 @@ class Ownership:
         if locked is not None and self._attempts_max is not None and (locked.given_until or locked.counts):
             self._past[queue] = PastDeliveries(locked.given_until, dict(locked.counts), self._attempts_max())
         committed = -1 if locked is None else locked.committed
+        if locked is not None:
+            self._progress.table.identify(queue, locked.uid)
         self._perform(self._table.locked(queue, granted=locked is not None, committed=committed))
 
     async def _relock(self, broker_name: str) -> None:
@@ -344,7 +346,10 @@ class Ownership:
         return await self._locks.renew(queues, self._renewed)
 
     def _renewed(self, locked: LockAnswer) -> None:
-        if not locked.granted or self._passed(locked.queue, locked.committed):
+        known = self._progress.table.uid(locked.queue)
+        if known and locked.uid and locked.uid != known:
+            self._replaced(locked.queue)
+        elif not locked.granted or self._passed(locked.queue, locked.committed):
             log.warning("group %s: queue %s was lost to %s", self._group, locked.queue, locked.holder or "no member")
             self._perform(self._table.lost(locked.queue))
 
@@ -354,6 +359,13 @@ class Ownership:
         if process is None or table.rewound(queue):
             return False
         return committed > max(process.committable, table.memory(queue))
+
+    def _replaced(self, queue: MessageQueue) -> None:
+        """What is in hand and its offsets are of a topic that was deleted: the new one's queue is taken anew."""
+        log.warning(
+            "group %s: topic %s was deleted and created again, %s is read anew", self._group, queue.topic, queue
+        )
+        self._perform(self._table.lost(queue))
 
     async def _find_start(self, queue: MessageQueue) -> None:
         offset, first = await self._starting.find(queue)
@@ -369,7 +381,8 @@ class Ownership:
 
     def _pulling(self, queue: MessageQueue, offset: QueueOffset) -> Pulling:
         now_ms, past = self._clock.monotonic_ms(), self._past.pop(queue, None)
-        process = ProcessQueue(queue, offset, now_ms=now_ms, ordered=self._order.kept_in(queue.topic), past=past)
+        ordered, uid = self._order.kept_in(queue.topic), self._progress.table.uid(queue)
+        process = ProcessQueue(queue, offset, now_ms=now_ms, ordered=ordered, past=past, uid=uid)
         process.paused = self.paused
         return Pulling(
             process,
@@ -386,6 +399,7 @@ class Ownership:
             committed=lambda: self._progress.table.memory(queue) if self._clustering and self._auto_commit else -1,
             arrived=self._arrived,
             fenced=lambda: self.relock(queue.broker_name),
+            replaced=lambda: self._replaced(queue),
             owner=self._clustering,
             troubles=self._troubles,
             any_copy=self._any_copy,
@@ -442,25 +456,16 @@ class Ownership:
     async def _leave_unfinished(self, process: ProcessQueue) -> None:
         """Listeners had what the next owner is given again: that was a delivery."""
         with suppress(Error):  # reported
-            await self.count_deliveries(process.queue, {}, given_until=process.given_until)
+            await self.count_deliveries(process, {}, given_until=process.given_until)
 
-    async def count_deliveries(self, queue: MessageQueue, counts: Mapping[int, int], *, given_until: int = 0) -> None:
+    async def count_deliveries(self, process: ProcessQueue, counts: Mapping[int, int], *, given_until: int = 0) -> None:
         """Let the queue's broker note how often messages were delivered. Raises what the call does, and reports it; a
         refusal makes us ask whose the queue is.
         """
         try:
-            await self._calls.count_deliveries(
-                await self._address(queue),
-                self._group,
-                queue,
-                counts,
-                given_until=given_until,
-                generation=self._assignment.generation(queue.topic),
-            )
-        except Error as error:
-            if isinstance(error, PreconditionFailed):
-                self.relock(queue.broker_name)
-            self._troubles.failed_at(queue.topic, queue.broker_name, error)
+            await self._locks.count_deliveries(process, counts, given_until=given_until)
+        except PreconditionFailed:
+            self.relock(process.queue.broker_name)
             raise
 
     async def _address(self, queue: MessageQueue) -> str:

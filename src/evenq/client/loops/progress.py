@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evenq.client.core.calls import ConsumerCalls
-from evenq.client.core.offsets import OffsetTable, decode_offsets, encode_offsets
+from evenq.client.core.offsets import KeptOffset, OffsetTable, decode_offsets, encode_offsets
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles, is_permanent
 from evenq.errors import Error, PreconditionFailed
@@ -30,19 +30,38 @@ log = logging.getLogger(__name__)
 class OffsetStore(Protocol):
     """Where offsets are kept."""
 
+    at_brokers: bool
+    """False: brokers know nothing of this consumer's progress."""
+
     async def save(
-        self, offsets: Mapping[MessageQueue, QueueOffset], *, backward: bool = False
+        self,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        uids: Mapping[MessageQueue, str],
+        *,
+        backward: bool = False,
     ) -> Iterable[MessageQueue]:
-        """Store; returns the queues whose offsets are stored now. `backward`: also below what is stored."""
+        """Store what was read of queues with these uids; returns the queues whose offsets are stored now. `backward`:
+        also below what is stored.
+        """
         ...
 
     async def load(self, queue: MessageQueue) -> int:
         """The stored offset; -1 if there is none (OF-8)."""
         ...
 
+    async def kept(self, queue: MessageQueue) -> KeptOffset | None:
+        """What a file has of the queue; None: nothing, or brokers keep it."""
+        ...
+
+    async def has_begun(self, topic: str) -> bool:
+        """True if an offset of the topic, or of a deleted one of its name, is stored here."""
+        ...
+
 
 class BrokerStore:
     """Clustering: each queue's broker keeps its offset."""
+
+    at_brokers = True
 
     def __init__(
         self,
@@ -63,7 +82,11 @@ class BrokerStore:
         self._troubles = troubles
 
     async def save(
-        self, offsets: Mapping[MessageQueue, QueueOffset], *, backward: bool = False
+        self,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        uids: Mapping[MessageQueue, str],
+        *,
+        backward: bool = False,
     ) -> Iterable[MessageQueue]:
         by_place: dict[tuple[str, str], dict[MessageQueue, QueueOffset]] = {}
         for queue, offset in offsets.items():
@@ -73,10 +96,8 @@ class BrokerStore:
             try:
                 address = await self._routes.address(topic, broker_name)
                 generation = self._generation(topic)
-                if backward:
-                    await self._calls.reset(address, self._group, some, generation=generation)
-                else:
-                    await self._calls.commit(address, self._group, some, generation=generation)
+                store = self._calls.reset if backward else self._calls.commit
+                await store(address, self._group, some, generation=generation, uids=uids)
             except Error as error:
                 if isinstance(error, PreconditionFailed):
                     self._fenced(broker_name)
@@ -91,27 +112,36 @@ class BrokerStore:
         address = await self._routes.address(queue.topic, queue.broker_name)
         return (await self._calls.query_offsets(address, self._group, queue)).committed
 
+    async def kept(self, queue: MessageQueue) -> KeptOffset | None:  # noqa: ARG002 - brokers keep it
+        return None
+
+    async def has_begun(self, topic: str) -> bool:  # noqa: ARG002 - brokers know it
+        return False
+
 
 class FileStore:
     """Broadcasting: `<folder>/<group>/offsets.json`. Two instances of a group on one machine need two folders
     (OF-6).
     """
 
+    at_brokers = False
+
     def __init__(self, folder: Path, group: str) -> None:
         self._path = folder / group / "offsets.json"
-        self._known: dict[MessageQueue, QueueOffset] | None = None
+        self._known: dict[MessageQueue, KeptOffset] | None = None
         self._busy = asyncio.Lock()  # queues report each by itself; one file, one writer
 
     async def save(
         self,
         offsets: Mapping[MessageQueue, QueueOffset],
+        uids: Mapping[MessageQueue, str],
         *,
         backward: bool = False,  # noqa: ARG002 - a file keeps what it is given
     ) -> Iterable[MessageQueue]:
         async with self._busy:
             known = await self._content()
             # The whole file each time: queues of other topics, read by an earlier start, keep their offsets.
-            known.update(offsets)
+            known.update({queue: KeptOffset(offset, uids.get(queue, "")) for queue, offset in offsets.items()})
             content = encode_offsets(known)
             try:
                 await asyncio.to_thread(self._write, content)
@@ -121,10 +151,18 @@ class FileStore:
             return offsets
 
     async def load(self, queue: MessageQueue) -> int:
-        async with self._busy:
-            return (await self._content()).get(queue, QueueOffset(-1))
+        kept = await self.kept(queue)
+        return -1 if kept is None else kept.offset
 
-    async def _content(self) -> dict[MessageQueue, QueueOffset]:
+    async def kept(self, queue: MessageQueue) -> KeptOffset | None:
+        async with self._busy:
+            return (await self._content()).get(queue)
+
+    async def has_begun(self, topic: str) -> bool:
+        async with self._busy:
+            return any(queue.topic == topic for queue in await self._content())
+
+    async def _content(self) -> dict[MessageQueue, KeptOffset]:
         if self._known is None:
             try:
                 content = await asyncio.to_thread(self._path.read_bytes)
@@ -149,7 +187,7 @@ class GroupProgress:
 
     def __init__(self, store: OffsetStore, clock: Clock, *, interval_ms: int) -> None:
         self.table = OffsetTable()
-        self._store = store
+        self.store = store
         self._clock = clock
         self._interval_ms = interval_ms
 
@@ -172,16 +210,17 @@ class GroupProgress:
 
     async def load(self, queue: MessageQueue) -> int:
         """The stored offset, from the store and not from memory (RB-41)."""
-        return await self._store.load(queue)
+        return await self.store.load(queue)
 
     async def _save(self, due: Mapping[MessageQueue, QueueOffset]) -> list[MessageQueue]:
         # Apart: a commit never goes back, so a late repeat of an old report does no harm; only what the user rewound
         # may, by another call.
         back = {queue: offset for queue, offset in due.items() if self.table.rewound(queue)}
         rest = {queue: offset for queue, offset in due.items() if queue not in back}
-        done = list(await self._store.save(rest)) if rest else []
+        uids = {queue: self.table.uid(queue) for queue in due}
+        done = list(await self.store.save(rest, uids)) if rest else []
         if back:
-            done += await self._store.save(back, backward=True)
+            done += await self.store.save(back, uids, backward=True)
         for queue in done:
             self.table.stored(queue, due[queue])
         return done

@@ -19,7 +19,7 @@ from evenq.client.loops.leader_watch import LeaderMoved, LeaderWatch
 from evenq.client.loops.routes import RouteBook
 from evenq.client.loops.troubles import Troubles
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed
+from evenq.errors import ConnectionFailed, Error, IllegalOffset, PreconditionFailed, QueueReplaced
 from evenq.model import FilterExpression, Generation, QueueOffset
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.clock import Clock
@@ -60,6 +60,7 @@ class Pulling:
         committed: Callable[[], int],
         arrived: Callable[[ProcessQueue], None],
         fenced: Callable[[], None],
+        replaced: Callable[[], None],
         owner: bool,
         troubles: Troubles,
         any_copy: bool = False,
@@ -80,7 +81,7 @@ class Pulling:
         self._limits = limits
         self._committed = committed
         self._arrived = arrived
-        self._fenced = fenced
+        self._fenced, self._replaced = fenced, replaced
         self._owner = owner
         self._troubles = troubles
         self._places = ReadPlaces() if any_copy else None
@@ -115,6 +116,9 @@ class Pulling:
             pulled = await (self._pull_any(self._places) if self._places is not None else self._pull_leader())
         except IllegalOffset as error:
             return self._moved(error)
+        except QueueReplaced:
+            self._replaced()  # which ends this loop
+            return PAUSE_MS
         except PreconditionFailed as error:
             log.info("group %s: broker %s refused a pull of %s: %s", self._group, queue.broker_name, queue, error)
             # The broker no longer counts us as the owner; whether that is so is asked there, and not decided from one
@@ -166,6 +170,7 @@ class Pulling:
             committed=self._committed(),
             owner=self._owner,
             any_copy=self._places is not None,
+            uid=self.process.uid,
         )
 
     async def _pull_any(self, places: ReadPlaces) -> Pulled:

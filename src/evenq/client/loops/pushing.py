@@ -123,12 +123,13 @@ class Pushing:
         else:  # all was filtered out: progress goes on
             self._member.progress.table.advance(process.queue, process.committable)
 
-    async def _send_back(self, message: ReceivedMessage, attempts: int, level: int) -> None:
+    async def _send_back(self, queue: ProcessQueue, message: ReceivedMessage, attempts: int, level: int) -> None:
         """RD-1, RD-5."""
         address = await self._member.routes.address(message.queue.topic, message.queue.broker_name)
         await self._calls.send_back(
-            address, self._plan.group, message.queue, message.queue_offset, delay_level=level, attempts=attempts
-        )
+            address, self._plan.group, message.queue, message.queue_offset, delay_level=level, attempts=attempts,
+            uid=queue.uid,
+        )  # fmt: skip
         if level < 0:
             log.warning(
                 "group %s: message %s (%s, offset %d) went to the dead-letter topic after %d attempts",

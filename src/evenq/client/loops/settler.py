@@ -19,16 +19,18 @@ from evenq.client.core.outcome import Retry, failures
 from evenq.client.core.process_queue import ProcessQueue
 from evenq.client.options import PushOptions
 from evenq.errors import Error
-from evenq.model import MessageQueue, QueueOffset, ReceivedMessage
+from evenq.model import QueueOffset, ReceivedMessage
 from evenq.runtime.clock import Clock
 
 __all__ = ["Count", "SendBack", "Settler"]
 
 log = logging.getLogger(__name__)
 
-SendBack = Callable[[ReceivedMessage, int, int], Awaitable[None]]
-"""Give a message back after this number of attempts, with a delay level; -1 is the dead-letter topic. Raises Error."""
-Count = Callable[[MessageQueue, Mapping[int, int]], Awaitable[None]]
+SendBack = Callable[[ProcessQueue, ReceivedMessage, int, int], Awaitable[None]]
+"""Give a queue's message back after this number of attempts, with a delay level; -1 is the dead-letter topic. Raises
+Error.
+"""
+Count = Callable[[ProcessQueue, Mapping[int, int]], Awaitable[None]]
 """Note deliveries of a queue's messages, by offset, at its broker. Raises Error."""
 DEAD = -1
 COUNTED_MAX = 1_000
@@ -170,7 +172,7 @@ class Settler:
     async def _sent_back(self, queue: ProcessQueue, message: ReceivedMessage, attempts: int, level: int) -> bool:
         assert self._send_back is not None
         try:
-            await self._send_back(message, attempts, level)
+            await self._send_back(queue, message, attempts, level)
         except Error as error:
             log.warning(
                 "message %s (%s, offset %d) could not be sent back for a retry, it is retried in this process: %s",
@@ -202,7 +204,7 @@ class Settler:
     async def _counted(self, queue: ProcessQueue, deliveries: Mapping[int, int]) -> bool:
         """False: they begin later. The error is reported where the call is made."""
         try:
-            await self._count(queue.queue, deliveries)
+            await self._count(queue, deliveries)
         except Error:
             return False
         return True

@@ -42,9 +42,10 @@ from evenq.client.rpc.admin_views import (
     withdraw_view,
 )
 from evenq.client.rpc.admin_views import message_type as topic_type
-from evenq.client.rpc.calls import ASSIGNMENT, AccessPointSilent, model_queue, wire_queue
+from evenq.client.rpc.calls import ASSIGNMENT, AccessPointSilent
 from evenq.client.rpc.messages import type_of
 from evenq.client.rpc.queries import QueryCalls
+from evenq.client.rpc.translation import model_queue, wire_queue
 from evenq.errors import BadRequest, ConnectionFailed, InternalError, NotImplementedYet
 from evenq.model import BalancePolicy, MessageQueue, MessageType, Permission
 from evenq.model.names import is_system_topic

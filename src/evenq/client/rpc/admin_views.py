@@ -29,7 +29,7 @@ from evenq.client.core.views import (
     WithdrawView,
     filter_text,
 )
-from evenq.client.rpc.calls import model_filter, model_queue
+from evenq.client.rpc.translation import model_filter, model_queue
 from evenq.model import BalancePolicy, BrokerAddress, MessageType, Weight
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2

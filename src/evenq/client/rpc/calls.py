@@ -9,31 +9,41 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from evenq.client.core.access_points import access_points
-from evenq.client.core.calls import FINISHED, Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
+from evenq.client.core.calls import Assignment, LockAnswer, Pulled, QueueRange, StoredBatch
 from evenq.client.core.route import Route
 from evenq.client.rpc.first_answer import first_answer, telling
 from evenq.client.rpc.messages import check_published, decode, queue_of, repeated
 from evenq.client.rpc.routing import Routing
+from evenq.client.rpc.translation import (
+    filter_of,
+    lock_answer,
+    model_queue,
+    wire_count,
+    wire_generation,
+    wire_queue,
+    wire_start,
+)
 from evenq.errors import (
     ConnectionFailed,
     IllegalOffset,
     InternalError,
     MessageNotFound,
     NotImplementedYet,
+    QueueReplaced,
     RequestTimeout,
     TlsFailed,
     Unsupported,
 )
-from evenq.model import FilterExpression, FilterType, Generation, MessageModel, MessageQueue, QueueOffset
+from evenq.model import FilterExpression, Generation, MessageModel, MessageQueue, QueueOffset, StartPolicy
 from evenq.runtime.net import Net
 from evenq.runtime.version import __version__
 from evenq.wire.addresses import BROKER_HEADER, host_and_port, meant_broker
 from evenq.wire.status import check
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as v2
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import assignment_pb2, common_pb2, data_pb2, groups_pb2, routes_pb2
+from evenq.wire.stubs.evenq.v1 import assignment_pb2, data_pb2, groups_pb2, routes_pb2
 
-__all__ = ["AccessPointSilent", "Calls", "client_metadata", "filter_of", "silence", "wire_queue"]
+__all__ = ["AccessPointSilent", "Calls", "client_metadata", "silence"]
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
 DATA = "/evenq.v1.Data/"
@@ -56,45 +66,6 @@ def client_metadata(client_id: str, *, reads: bool = False) -> dict[str, str]:
         "x-mq-protocol": "v2",
         "x-mq-namespace": "",
     }
-
-
-def wire_queue(queue: MessageQueue) -> common_pb2.Queue:
-    """A queue as evenq.v1 names it."""
-    return common_pb2.Queue(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
-
-
-def model_queue(queue: common_pb2.Queue) -> MessageQueue:
-    """And back."""
-    return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
-
-
-def filter_of(expression: FilterExpression) -> common_pb2.Filter:
-    """A filter as evenq.v1 writes it."""
-    kind = common_pb2.Filter.SQL if expression.type is FilterType.SQL else common_pb2.Filter.TAG
-    return common_pb2.Filter(type=kind, expression=expression.expression)
-
-
-def model_filter(message: common_pb2.Filter) -> FilterExpression:
-    """And back; an empty one is all."""
-    kind = FilterType.SQL if message.type == common_pb2.Filter.SQL else FilterType.TAG
-    return FilterExpression(message.expression or "*", kind)
-
-
-def wire_generation(generation: Generation) -> common_pb2.Generation:
-    """A generation as evenq.v1 writes it."""
-    return common_pb2.Generation(epoch=generation.epoch, counter=generation.counter)
-
-
-def _count(offset: int, number: int) -> common_pb2.DeliveryCount:
-    if number == FINISHED:
-        return common_pb2.DeliveryCount(offset=offset, finished=True)
-    return common_pb2.DeliveryCount(offset=offset, deliveries=number)
-
-
-def _locked(message: groups_pb2.LockedQueue) -> LockAnswer:
-    counts = tuple((count.offset, FINISHED if count.finished else count.deliveries) for count in message.counts)
-    queue = model_queue(message.queue)
-    return LockAnswer(queue, message.granted, message.holder, message.committed, message.given_until, counts)
 
 
 class AccessPointSilent(ConnectionFailed):
@@ -301,6 +272,7 @@ class Calls:
         committed: int,
         owner: bool = False,
         any_copy: bool = False,
+        uid: str = "",
     ) -> Pulled:
         request = data_pb2.PullRequest(
             group=group,
@@ -315,6 +287,7 @@ class Calls:
             committed=committed,
             owner=owner,
             any_copy=any_copy,
+            uid=uid,
         )
         data = await self.unary(address, DATA + "Pull", request.SerializeToString(), wait_ms=wait_ms)
         response = data_pb2.PullResponse.FromString(data)
@@ -322,6 +295,8 @@ class Calls:
             raise IllegalOffset(response.status.message, min_offset=response.min_offset, max_offset=response.max_offset)
         if response.status.code == MESSAGE_NOT_FOUND:
             return Pulled((), response.next_offset)
+        if response.uid:
+            raise QueueReplaced(response.status.message, uid=response.uid)
         check(response.status)
         return Pulled(
             [decode(message, broker_name=queue.broker_name) for message in response.messages],
@@ -330,14 +305,26 @@ class Calls:
         )
 
     async def commit(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        generation: Generation,
+        uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
-        await self._commit(address, group, offsets, generation, allow_backward=False)
+        await self._commit(address, group, offsets, generation, uids or {}, allow_backward=False)
 
     async def reset(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        generation: Generation,
+        uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
-        await self._commit(address, group, offsets, generation, allow_backward=True)
+        await self._commit(address, group, offsets, generation, uids or {}, allow_backward=True)
 
     async def _commit(
         self,
@@ -345,6 +332,7 @@ class Calls:
         group: str,
         offsets: Mapping[MessageQueue, QueueOffset],
         generation: Generation,
+        uids: Mapping[MessageQueue, str],
         *,
         allow_backward: bool,
     ) -> None:
@@ -355,7 +343,17 @@ class Calls:
             allow_backward=allow_backward,
         )
         for queue, offset in offsets.items():
-            request.offsets.add(queue=wire_queue(queue), offset=offset)
+            request.offsets.add(queue=wire_queue(queue), offset=offset, uid=uids.get(queue, ""))
+        data = await self.unary(address, DATA + "CommitOffsets", request.SerializeToString())
+        check(data_pb2.CommitOffsetsResponse.FromString(data).status)
+
+    async def begin(
+        self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
+    ) -> None:
+        request = data_pb2.CommitOffsetsRequest(
+            group=group, client_id=self.client_id, generation=wire_generation(generation), start=wire_start(start)
+        )
+        request.offsets.add(queue=wire_queue(queue), offset=-1, uid=uid)
         data = await self.unary(address, DATA + "CommitOffsets", request.SerializeToString())
         check(data_pb2.CommitOffsetsResponse.FromString(data).status)
 
@@ -371,14 +369,25 @@ class Calls:
             raise InternalError(f"{address} said nothing about {queue}")
         offsets = response.offsets[0]
         at_timestamp = offsets.timestamp_offset if timestamp_ms else -1
-        return QueueRange(offsets.min_offset, offsets.max_offset, offsets.committed, at_timestamp, offsets.young)
+        return QueueRange(
+            offsets.min_offset, offsets.max_offset, offsets.committed, at_timestamp, offsets.young, offsets.uid
+        )
 
     async def send_back(
-        self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        delay_level: int,
+        attempts: int,
+        uid: str = "",
     ) -> None:
         request = data_pb2.SendBackRequest(
-            group=group, queue=wire_queue(queue), queue_offset=offset, delay_level=delay_level, attempts=attempts
-        )
+            group=group, queue=wire_queue(queue), queue_offset=offset, delay_level=delay_level, attempts=attempts,
+            uid=uid,
+        )  # fmt: skip
         data = await self.unary(address, DATA + "SendBack", request.SerializeToString())
         check(data_pb2.SendBackResponse.FromString(data).status)
 
@@ -391,6 +400,7 @@ class Calls:
         *,
         given_until: int,
         generation: Generation,
+        uid: str = "",
     ) -> None:
         if address in self._no_counts:
             return
@@ -399,8 +409,9 @@ class Calls:
             client_id=self.client_id,
             queue=wire_queue(queue),
             generation=wire_generation(generation),
-            counts=[_count(offset, number) for offset, number in counts.items()],
+            counts=[wire_count(offset, number) for offset, number in counts.items()],
             given_until=given_until,
+            uid=uid,
         )
         try:
             data = await self.unary(address, DATA + "CountDeliveries", request.SerializeToString())
@@ -431,7 +442,7 @@ class Calls:
         check(response.status)
         if len(response.queues) != len(queues):
             raise InternalError(f"{address} answered {len(queues)} lock requests with {len(response.queues)} answers")
-        return [_locked(queue) for queue in response.queues]
+        return [lock_answer(queue) for queue in response.queues]
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         request = groups_pb2.UnlockQueuesRequest(

@@ -15,8 +15,9 @@ from typing import Protocol
 
 from evenq.client.core.route import Route
 from evenq.client.loops.outgoing import SendResult
-from evenq.client.rpc.calls import DATA, wire_queue
+from evenq.client.rpc.calls import DATA
 from evenq.client.rpc.messages import check_published, repeated
+from evenq.client.rpc.translation import wire_queue
 from evenq.errors import Error, NotImplementedYet, Unsupported
 from evenq.model import MessageQueue, QueueOffset
 from evenq.runtime.clock import Clock

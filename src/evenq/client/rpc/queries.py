@@ -16,8 +16,9 @@ from evenq.client.core.query_views import (
     ReplayView,
     TracesView,
 )
-from evenq.client.rpc.calls import Calls, filter_of, silence, wire_queue
+from evenq.client.rpc.calls import Calls, silence
 from evenq.client.rpc.query_views import client_view, dead_letters, found_messages, replay_view, trace_view
+from evenq.client.rpc.translation import filter_of, wire_queue
 from evenq.errors import BadRequest, ConnectionFailed, MessageNotFound, NotFound
 from evenq.model import FilterExpression, MessageQueue
 from evenq.wire.status import check

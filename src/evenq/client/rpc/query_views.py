@@ -18,7 +18,7 @@ from evenq.client.core.query_views import (
     TraceEventView,
 )
 from evenq.client.rpc.admin_views import message_type
-from evenq.client.rpc.calls import model_filter, model_queue
+from evenq.client.rpc.translation import model_filter, model_queue
 from evenq.wire.convert import ms_of
 from evenq.wire.stubs.evenq.v1 import admin_pb2, dead_letters_pb2
 

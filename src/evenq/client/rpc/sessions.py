@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import overload
 
 from evenq.client.core.calls import GroupTerms, Join, Leave, MemberInfo, SessionEvent, Welcome
-from evenq.client.rpc.calls import GROUPS, Calls, filter_of, model_queue
+from evenq.client.rpc.calls import GROUPS, Calls
+from evenq.client.rpc.translation import filter_of, model_queue
 from evenq.errors import DuplicateClientId
 from evenq.model import Generation, MessageModel, MessageQueue
 from evenq.model.session_events import (

@@ -224,6 +224,17 @@ class LockTable:
             del self._held[holder], self._versions[holder]
         self._of_group.pop(group, None)
 
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: its queues are nobody's, and a topic of the same name begins without generations."""
+        for group, queue in [key for key in self._locks if key[1].topic == topic]:
+            lock = self._locks[group, queue]
+            while lock.line:
+                self._forget(group, lock.line.popleft())
+            if lock.holder:
+                self.release(group, lock.holder, queue)
+            del self._locks[group, queue]
+            self._moved.pop((group, queue), None)
+
     def check(self) -> None:
         """Recompute every invariant; tests call it after each event."""
         held = {(group, lock.holder, queue) for (group, queue), lock in self._locks.items() if lock.holder}

@@ -63,6 +63,8 @@ class KeyPut:
     key: bytes
     next_topic_id: int = 1
     next_group_id: int = 1
+    awaited: tuple[tuple[int, str], ...] = ()
+    """Group id and topic name, where the group read a topic of that name that was deleted. None in older journals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,9 @@ def encode_op(op: Op) -> bytes:
         case StagingOp():
             return _json(_STAGING, staging_json(op))
         case KeyPut():
-            return _json(_KEY, {"key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id})
+            return _json(_KEY, {
+                "key": op.key.hex(), "topic": op.next_topic_id, "group": op.next_group_id, "awaited": op.awaited,
+            })  # fmt: skip
 
 
 def _encode_delivered(op: Delivered) -> bytes:
@@ -478,4 +482,5 @@ def _from_json(kind: int, value: dict[str, Any]) -> Op:
         return TopicRemoved(value["id"])
     if kind == _GROUP_GONE:
         return GroupRemoved(value["id"])
-    return KeyPut(bytes.fromhex(value["key"]), value["topic"], value["group"])
+    awaited = tuple((int(group_id), str(topic)) for group_id, topic in value.get("awaited", ()))
+    return KeyPut(bytes.fromhex(value["key"]), value["topic"], value["group"], awaited)

@@ -17,7 +17,6 @@ from evenq_broker.core.dead_letters.letter import Reason
 from evenq_broker.core.delivery.filters import EVERYTHING, TURNS_MIN, MessageFilter
 from evenq_broker.core.delivery.message_groups import admit, rebuild
 from evenq_broker.core.delivery.progress import READY, QueueProgress
-from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.polls.poll_table import ANY
 from evenq_broker.core.state.frames import delivery_frame, delivery_frames
 from evenq_broker.core.state.records import Acked, Delivered, Invisible, Op
@@ -26,7 +25,7 @@ from evenq_broker.loops.delivery.receive_wish import Batch, ReceiveWish
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.lite.lite_topics import Lites
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.progress.starting import begin
+from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.stored_messages import message_group_of
@@ -49,14 +48,14 @@ class MessageTaker:
         catalog: Catalog,
         ledger: Ledger,
         *,
-        membership: GroupTables,
+        starts: GroupStarts,
         sessions: Sessions,
         long_polls: LongPolls,
         lite: Lites,
         dead_letter_mover: DeadLetterMover,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
-        self._membership, self._sessions, self._long_polls = membership, sessions, long_polls
+        self._starts, self._sessions, self._long_polls = starts, sessions, long_polls
         self._lite, self._dead_letter_mover = lite, dead_letter_mover
         self._turn = 0
 
@@ -256,10 +255,8 @@ class MessageTaker:
         """The group's first receive there."""
         group, topic = wish.group, wish.topic
         if wish.queues is None:
-            record = begin(self._catalog, self._ledger, group, topic, membership=self._membership)
-            if record is not None:
-                await record
-                self._must_exist(wish)
+            await self._starts.begin(group, topic)
+            self._must_exist(wish)
         else:
             self._lite.begin(group, topic, [queue_id])
         made = self._ledger.progress.queue(group.group_id, topic.topic_id, queue_id)

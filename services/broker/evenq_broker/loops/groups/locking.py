@@ -260,6 +260,14 @@ class QueueLocks:
         self._granted(self._membership.locks.drop(group, client_id))
         self._freed.notify()
 
+    def topic_gone(self, topic: str) -> None:
+        """The topic was deleted, also in the replay: all that is known of its queues' owners ends."""
+        self._membership.locks.forget_topic(topic)
+        for known in (self._clearing, self._overdue, self._seen):
+            for key in [key for key in known if key[1].topic == topic]:
+                del known[key]
+        self._freed.notify()
+
     def tick(self, now_ms: int) -> None:
         """Take queues from holders that do not let go although a newer decision names another member, which waits: a
         member that never finishes must not keep a queue for ever. Its late commits are refused.

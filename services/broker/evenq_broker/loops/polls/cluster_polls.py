@@ -18,13 +18,11 @@ from evenq.errors import ConnectionFailed, Error, Unsupported
 from evenq.model import GroupConfig, TopicConfig
 from evenq.runtime.backoff import Backoff
 from evenq.runtime.tasks import spawn
-from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.core.polls.interest import PeerNotices, Waiters, Want
 from evenq_broker.core.polls.poll_table import PollTable
 from evenq_broker.loops.cluster.link import ClusterLink
-from evenq_broker.loops.progress.starting import begin, deliverable
+from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.state.signals import Signal
 from evenq_broker.loops.wire.interest import (
     WaitingNews,
@@ -150,14 +148,13 @@ class ClusterPolls:
         self,
         runtime: Runtime,
         catalog: Catalog,
-        ledger: Ledger,
         table: PollTable,
         *,
         cluster: ClusterLink,
-        membership: GroupTables,
+        starts: GroupStarts,
     ) -> None:
-        self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
-        self._cluster, self._membership = cluster, membership
+        self._runtime, self._catalog = runtime, catalog
+        self._cluster, self._starts = cluster, starts
         self._table = table
         self.on_elsewhere: ReadyElsewhere = lambda *_, **__: False
         """Wakes a poll that is parked here for a message at another broker; set at the start."""
@@ -273,9 +270,7 @@ class ClusterPolls:
         for want in self.waiters.wants(topic.name):
             group = self._catalog.groups.get(want.group)
             if group is not None and group.group_id not in woken:
-                begin(
-                    self._catalog, self._ledger, group, topic, from_start=True, membership=self._membership
-                )  # it waited before the topic was made
+                self._starts.begin_at_first(group, topic)  # it waited before the topic was made
                 self._offer(want, group, topic)
 
     def ready(self, group_id: int, topic_id: int) -> None:
@@ -292,7 +287,7 @@ class ClusterPolls:
             if want not in self._later:
                 self._later[want] = self._runtime.now_ms() + PUSH_DELAY_MS
                 self._look_at(self._later[want])
-        elif deliverable(self._catalog, self._ledger, group, topic, membership=self._membership):
+        elif self._starts.deliverable(group, topic):
             self._notify(want)
 
     def _notify(self, want: Want) -> None:
@@ -309,11 +304,7 @@ class ClusterPolls:
                 continue
             del self._later[want]
             group, topic = self._catalog.groups.get(want.group), self._catalog.topics.get(want.topic)
-            if (
-                group is not None
-                and topic is not None
-                and deliverable(self._catalog, self._ledger, group, topic, membership=self._membership)
-            ):
+            if group is not None and topic is not None and self._starts.deliverable(group, topic):
                 self._notify(want)
 
     # ------------------------------------------------------------------------------------------------ served lines
@@ -346,11 +337,8 @@ class ClusterPolls:
                 return  # its line ended meanwhile: what it said went with it (`left`)
         self.waiters.tell(listener.peer, want, count)
         if topic is not None and group is not None:
-            record = (
-                begin(self._catalog, self._ledger, group, topic, membership=self._membership) if count > 0 else None
-            )
-            if record is not None:
-                await record
+            if count > 0:
+                await self._starts.begin(group, topic)
             if self.waiters.waits(want):
                 self._offer(want, group, topic)
 

@@ -7,7 +7,7 @@ given twice, and a name that is gone from the tables has no progress left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 
@@ -26,7 +26,16 @@ from evenq.model.names import RESERVED_TOPICS, RETRY_PREFIX, group_problem, is_s
 from evenq.model.retry import CLASSIC_RETRY, RetryPolicy
 from evenq_broker.core.cluster.routes import RouteTable
 from evenq_broker.core.state.name_table import NameTable
-from evenq_broker.core.state.records import DrainPut, GroupPut, GroupRemoved, KeyPut, Op, TopicPut, TopicRemoved
+from evenq_broker.core.state.records import (
+    DrainPut,
+    GroupPut,
+    GroupRemoved,
+    KeyPut,
+    Op,
+    TopicPut,
+    TopicRemoved,
+    Unsubscribed,
+)
 from evenq_broker.core.state.uids import TopicUids, local_uid, queue_uid
 from evenq_broker.loops.state.changes import Changes
 from evenq_broker.loops.state.ledger import Ledger
@@ -35,6 +44,7 @@ from evenq_broker.runtime import Runtime
 __all__ = ["Catalog"]
 
 _DELETED_MS = 1  # a deleted topic's messages need not wait for anything
+AWAITED_MAX = 10_000
 
 
 class Catalog:
@@ -55,6 +65,10 @@ class Catalog:
         """When topics were made here, ms since the epoch, since this process started: who waited for one reads it
         whole (`loops.progress.starting`).
         """
+        self._awaited: dict[tuple[int, str], None] = {}
+        """Group id and topic name, where the group read a topic of that name that was deleted: what a new one holds
+        came after the group. The oldest go first.
+        """
         self._topic_gone: list[Callable[[TopicConfig], None]] = []
         self._group_gone: list[Callable[[GroupConfig], None]] = []
         self._group_changed: list[Callable[[GroupConfig], None]] = []
@@ -66,6 +80,7 @@ class Catalog:
                 GroupPut: lambda op: self.groups.put(op.group),
                 TopicRemoved: lambda op: self._forget_topic(op.topic_id),
                 GroupRemoved: lambda op: self._forget_group(op.group_id),
+                Unsubscribed: self.unsubscribed,
             },
             self._dump,
         )
@@ -105,6 +120,17 @@ class Catalog:
         self.must_belong_here(name)
         if not self._made_by_use(name):
             raise self.no_topic(name)
+
+    def prospect(self, name: str, message_type: MessageType) -> TopicConfig:
+        """The topic as a first message of this type would make it: what it would refuse must not make it. Raises as
+        `may_make`.
+        """
+        self.may_make(name)
+        queues = self.default_queues(message_type)
+        return TopicConfig(
+            name=name, topic_id=0, message_type=message_type, read_queues=queues, write_queues=queues,
+            permission=Permission.READ_WRITE,
+        )  # fmt: skip
 
     def read_topic(self, name: str) -> TopicConfig:
         """The topic, for a reader, who never makes one. Raises IllegalTopic, TopicNotFound, Forbidden."""
@@ -193,6 +219,10 @@ class Catalog:
     def queue_uid(self, topic: TopicConfig) -> str:
         """What the offsets of this topic's queues HERE count; see `core.state.uids`."""
         return queue_uid(topic.uid, self._ledger.key, topic.topic_id)
+
+    def awaits(self, group: GroupConfig, topic: str) -> bool:
+        """True if the group read a topic of this name that was deleted HERE."""
+        return (group.group_id, topic) in self._awaited
 
     def default_queues(self, message_type: MessageType) -> int:
         """Queues per broker of a topic of this kind that is made without a number."""
@@ -313,6 +343,7 @@ class Catalog:
         topic = self.topics.by_id(topic_id)
         if topic is not None:
             self.topics.remove(topic.name)
+            self._await((group_id, topic.name) for group_id in self._ledger.progress.groups_of(topic_id))
         self._ledger.progress.forget_topic(topic_id)
         if topic is not None:
             for listener in self._topic_gone:
@@ -322,6 +353,7 @@ class Catalog:
         group = self.groups.by_id(group_id)
         if group is not None:
             self.groups.remove(group.name)
+        self._awaited = {key: None for key in self._awaited if key[0] != group_id}
         self._ledger.progress.forget_group(group_id)
         if group is not None:
             for listener in self._group_gone:
@@ -330,13 +362,27 @@ class Catalog:
     def _ids_taken(self, op: KeyPut) -> None:
         self.topics.reserve(op.next_topic_id)
         self.groups.reserve(op.next_group_id)
+        self._await(op.awaited)
+
+    def _await(self, readers: Iterable[tuple[int, str]]) -> None:
+        for reader in readers:
+            self._awaited.pop(reader, None)
+            self._awaited[reader] = None
+        while len(self._awaited) > AWAITED_MAX:
+            del self._awaited[next(iter(self._awaited))]
+
+    def unsubscribed(self, op: Unsubscribed) -> None:
+        """The group gave the topic up, and will be a new reader of it."""
+        topic = self.topics.by_id(op.topic_id)
+        if topic is not None:
+            self._awaited.pop((op.group_id, topic.name), None)
 
     def _drain_put(self, op: DrainPut) -> None:
         self.draining = op.on
 
     def _dump(self) -> Iterator[Op]:
         # First: the ids of what was deleted must stay taken, and no entry below tells them.
-        yield KeyPut(self._ledger.key, self.topics.next_id(), self.groups.next_id())
+        yield KeyPut(self._ledger.key, self.topics.next_id(), self.groups.next_id(), tuple(self._awaited))
         if self.draining:
             yield DrainPut(on=True)
         yield from map(TopicPut, self.topics.all())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from evenq.model import GroupConfig, MessageType, QueueCounts
 from evenq.wire.status import check
-from evenq.wire.stubs.evenq.v1 import admin_pb2, routes_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, data_pb2, routes_pb2
 from evenq_broker.core.cluster.known_brokers import Away
 from evenq_broker.core.cluster.routes import RegisteredBroker
 from evenq_broker.core.cluster.unfinished import Left
@@ -18,7 +18,8 @@ from evenq_broker.core.state.records import BrokerKnown
 from evenq_broker.loops.wire.translation import counts_of_entry, entry_of, group_settings, message_type_number
 
 __all__ = [
-    "Placement", "away_messages", "check_group_created", "check_group_deleted", "check_topic_deleted", "create_group",
+    "Placement", "away_messages", "begun_question", "begun_since",
+    "check_group_created", "check_group_deleted", "check_topic_deleted", "create_group",
     "create_topic", "created_counts", "delete_group", "delete_topic", "goodbye", "missing_messages",
     "placement_messages",
 ]  # fmt: skip
@@ -102,6 +103,18 @@ def delete_group(name: str) -> bytes:
 def check_group_deleted(response: bytes) -> None:
     """The answer to `delete_group`."""
     check(admin_pb2.DeleteGroupResponse.FromString(response).status)
+
+
+def begun_question(group: str, topic: str) -> bytes:
+    """Asks one broker whether a group has begun on a topic there."""
+    return data_pb2.QueryOffsetsRequest(group=group, topic=topic).SerializeToString()
+
+
+def begun_since(response: bytes) -> int:
+    """How long ago it did, ms; 0: it did not, -1: it did, and when is not known. An older broker says 0."""
+    message = data_pb2.QueryOffsetsResponse.FromString(response)
+    check(message.status)
+    return message.begun_ms
 
 
 # ------------------------------------------------------------------------------------------------------------- brokers

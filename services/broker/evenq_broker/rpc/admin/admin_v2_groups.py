@@ -180,7 +180,9 @@ class _GroupAdmin:
         if known is not None and read is not None and read.topic_id in self._ledger.progress.topics_of(known.group_id):
             self._ledger.progress.forget(known.group_id, read.topic_id)
             self._long_polls.wake_topic(read.topic_id)
-            await self._ledger.journal.record(Unsubscribed(known.group_id, read.topic_id))
+            given_up = Unsubscribed(known.group_id, read.topic_id)
+            self._catalog.unsubscribed(given_up)
+            await self._ledger.journal.record(given_up)
         elsewhere = await others(
             "DeleteSubscription", data, context, admin_pb2.DeleteSubscriptionResponse, cluster=self._cluster
         )

@@ -18,21 +18,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 
 from evenq.errors import Error
-from evenq.model import FilterExpression, FilterType, MessageType, Subscription
+from evenq.model import FilterExpression, FilterType, MessageType, StartPolicy, Subscription
 from evenq.model.delay_levels import DelayLevels
 from evenq.model.retry import CLASSIC_RETRY, RetryKind, RetryPolicy
 from evenq.runtime.tasks import spawn
 from evenq.serving.rpc import CallKind, Rpc, RpcContext
 from evenq.wire.convert import duration_ms_of, set_duration_ms
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2, service_pb2
-from evenq_broker.core.groups.membership import GroupTables
 from evenq_broker.loops.clients.connected import ConnectedClients
 from evenq_broker.loops.clients.streams import TelemetryStream
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
-from evenq_broker.loops.progress.starting import begin
+from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.state.catalog import Catalog
-from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.transactions.transactions import Transactions
 from evenq_broker.rpc.access import MESSAGING, rpc
 from evenq_broker.rpc.answers import parsed
@@ -53,10 +51,9 @@ _BEGUN_MAX = 256  # topics of one subscription; on further ones the group begins
 def rpcs(
     runtime: Runtime,
     catalog: Catalog,
-    ledger: Ledger,
     *,
     clients: ConnectedClients,
-    membership: GroupTables,
+    starts: GroupStarts,
     sessions: Sessions,
     long_polls: LongPolls,
     transactions: Transactions,
@@ -80,9 +77,8 @@ def rpcs(
             group = await catalog.ensure_group(settings.subscription.group.name)
         except Error:
             return  # its receives say why
-        young = runtime.settings.young_from_first
-        records = [begin(catalog, ledger, group, topic, young=young, membership=membership) for topic in topics]
-        await asyncio.gather(*(record for record in records if record is not None))
+        policy = StartPolicy(young_from_first=runtime.settings.young_from_first)
+        await asyncio.gather(*(starts.begin(group, topic, policy) for topic in topics))
 
     async def telemetry(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
         stream = clients.open_stream(context.client_id, context.language)

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-from evenq.errors import (
-    IllegalOffset,
-)
+from evenq.errors import IllegalOffset, QueueReplaced
 from evenq.model import GroupConfig, MessageQueue, TopicConfig
 from evenq.serving.rpc import CallKind, Frames, Rpc, RpcContext
 from evenq.store import ReadResult, StoredMessage
@@ -25,6 +23,7 @@ from evenq_broker.loops.cluster.cluster_catalog import ClusterCatalog
 from evenq_broker.loops.cluster.link import ClusterLink
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
+from evenq_broker.loops.progress.starting import GroupStarts
 from evenq_broker.loops.sending.dedup import Deduplicator
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
@@ -38,12 +37,12 @@ from evenq_broker.rpc.delivery.queue_blocks import (
     PULL_DEFAULT,
     PULL_MAX,
     compiled_filter,
-    must_be_planned,
     must_be_readable,
     nothing_new,
     outside,
     pulled,
     read_queue,
+    replaced,
     scan_size,
     scanned,
 )
@@ -62,6 +61,7 @@ def rpcs(
     cluster: ClusterLink,
     cluster_catalog: ClusterCatalog,
     membership: GroupTables,
+    starts: GroupStarts,
     sessions: Sessions,
     long_polls: LongPolls,
     deduplicator: Deduplicator | None,
@@ -69,8 +69,9 @@ def rpcs(
 ) -> list[Rpc]:
     """The calls of this module."""
     progress = MemberProgress(
-        runtime, catalog, ledger, sessions=sessions, long_polls=long_polls, delayed_retries=delayed_retries
-    )
+        runtime, catalog, ledger, starts=starts, sessions=sessions, long_polls=long_polls,
+        delayed_retries=delayed_retries,
+    )  # fmt: skip
     data = _Data(
         runtime, catalog, ledger, membership=membership, sessions=sessions, long_polls=long_polls, progress=progress
     )
@@ -111,7 +112,13 @@ class _Data:
 
     async def pull(self, data: bytes, context: RpcContext) -> bytes:
         request = parsed(data_pb2.PullRequest, data)
-        topic, queue = self._named.readable(request.queue)
+        try:
+            return await self._pull(request, context)
+        except QueueReplaced as error:
+            return replaced(error, context)
+
+    async def _pull(self, request: data_pb2.PullRequest, context: RpcContext) -> bytes:
+        topic, queue = self._named.readable(request.queue, request.uid)
         must_be_readable(topic, queue.queue_id)
         group = await self._catalog.ensure_group(request.group) if request.group else None
         if group is not None:
@@ -209,15 +216,15 @@ class _Data:
             grown = [(topic.topic_id, queue_id, position)]
             if left_ms <= 0 or not await self._long_polls.for_growth(grown, left_ms):
                 return result
-            # The topic may have been deleted or closed while this was parked.
-            self._named.readable(request.queue)
+            # The topic may have been deleted or closed while this was parked, or made anew: the store knows it by
+            # another number then.
+            self._named.readable(request.queue, request.uid or self._catalog.queue_uid(topic))
             if request.group:
                 self._must_hold(request.group, request, queue)
 
     async def scan(self, data: bytes, context: RpcContext) -> AsyncGenerator[Frames, None]:
         request = parsed(data_pb2.ScanRequest, data)
-        topic, queue = self._named.readable(request.queue)
-        must_be_planned(request, queue, self._catalog.queue_uid(topic))
+        topic, queue = self._named.readable(request.queue, request.uid)
         size = scan_size(request, self._runtime.settings.receive_bytes_max)
         taken = self._taken(request.group, topic)
         store, ids = self._ledger.store, (topic.topic_id, queue.queue_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from evenq.errors import BadRequest, HaNotAvailable, PreconditionFailed
+from evenq.errors import BadRequest, HaNotAvailable, PreconditionFailed, QueueReplaced
 from evenq.model import MessageQueue, TopicConfig
 from evenq.serving.rpc import CallKind, Frames, Rpc, RpcContext
 from evenq.store import ReadResult
@@ -28,12 +28,12 @@ from evenq_broker.rpc.delivery.queue_blocks import (
     PULL_DEFAULT,
     PULL_MAX,
     compiled_filter,
-    must_be_planned,
     must_be_readable,
     nothing_new,
     outside,
     pulled,
     read_queue,
+    replaced,
     scan_size,
     scanned,
 )
@@ -72,7 +72,10 @@ class _FollowerData:
             view = await self._reads.view()
             named = NamedQueues(self._runtime, view.names)
             until_ms = until_ms or named.until_ms(request.wait_ms, context)
-            topic, queue = _readable(named, request.queue)
+            try:
+                topic, queue = _readable(named, request.queue, request.uid)
+            except QueueReplaced as error:
+                return replaced(error, context)
             low, high = view.log.queue_range(topic.topic_id, queue.queue_id)
             if position < low:
                 return outside(out_of_range(position, low, high), position, context)
@@ -100,8 +103,7 @@ class _FollowerData:
         request = parsed(data_pb2.ScanRequest, data)
         _must_take_any(any_copy=request.any_copy)
         view = await self._reads.view()
-        topic, queue = NamedQueues(self._runtime, view.names).readable(request.queue)
-        must_be_planned(request, queue, view.names.queue_uid(topic))
+        topic, queue = NamedQueues(self._runtime, view.names).readable(request.queue, request.uid)
         ids = (topic.topic_id, queue.queue_id)
         if request.start > view.log.queue_range(*ids)[1]:
             raise HaNotAvailable(f"this copy does not know queue {queue} to be committed up to {request.start} yet")
@@ -148,8 +150,8 @@ async def _offsets(
     )  # fmt: skip
 
 
-def _readable(named: NamedQueues, requested_queue: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
-    topic, queue = named.readable(requested_queue)
+def _readable(named: NamedQueues, requested_queue: common_pb2.Queue, uid: str) -> tuple[TopicConfig, MessageQueue]:
+    topic, queue = named.readable(requested_queue, uid)
     must_be_readable(topic, queue.queue_id)
     return topic, queue
 

@@ -11,7 +11,7 @@ from evenq.errors import (
     BadRequest,
     PreconditionFailed,
 )
-from evenq.model import GroupConfig, MessageQueue, TopicConfig
+from evenq.model import GroupConfig, MessageQueue, StartFrom, StartPolicy, TopicConfig
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import data_pb2
@@ -25,7 +25,7 @@ from evenq_broker.loops.dead_letters.retries import attempts_before, retry_later
 from evenq_broker.loops.groups.sessions import Sessions
 from evenq_broker.loops.polls.waiting import LongPolls
 from evenq_broker.loops.progress.counting import counted
-from evenq_broker.loops.progress.starting import is_young
+from evenq_broker.loops.progress.starting import GroupStarts, is_young
 from evenq_broker.loops.state.catalog import Catalog
 from evenq_broker.loops.state.ledger import Ledger
 from evenq_broker.loops.wire.translation import generation_of, queue_message
@@ -48,11 +48,13 @@ class MemberProgress:
         catalog: Catalog,
         ledger: Ledger,
         *,
+        starts: GroupStarts,
         sessions: Sessions,
         long_polls: LongPolls,
         delayed_retries: DelayedRetries,
     ) -> None:
         self._runtime, self._catalog, self._ledger = runtime, catalog, ledger
+        self._starts = starts
         self._sessions, self._long_polls, self._delayed_retries = sessions, long_polls, delayed_retries
         self._named = NamedQueues(runtime, catalog)
 
@@ -77,6 +79,8 @@ class MemberProgress:
             offsets = await self._offsets(topic, queue, group, request.timestamp_ms)
             offsets.mark = await self._mark(topic, queue, mark_at) if mark_at > 0 else ""
             response.offsets.append(offsets)
+        if group is not None and request.topic and (named := self._catalog.topics.get(request.topic)) is not None:
+            response.begun_ms = self._starts.begun_ms(group, named)
         if request.group:  # no client learns of progress that a failover could take back, or that is behind
             await self._ledger.journal.still_leads()
         return response.SerializeToString()
@@ -119,16 +123,21 @@ class MemberProgress:
             raise BadRequest(f"{len(request.offsets)} queues in one call, the limit is {QUEUES_MAX}; commit in parts")
         group = await self._catalog.ensure_group(request.group)
         generation = generation_of(request.generation)
-        positions = [(*self._named.readable(entry.queue), entry.offset) for entry in request.offsets]
+        policy = _policy_of(request.start) if request.HasField("start") else None
+        positions: list[tuple[TopicConfig, MessageQueue, int]] = []
         refused: PreconditionFailed | None = None
-        for position in list(positions):
-            topic, queue, offset = position
+        for entry in request.offsets:
             try:
+                topic, queue = self._named.readable(entry.queue, entry.uid)
                 self._sessions.locking.must_hold(group.name, request.client_id, queue, generation, commits=True)
             except PreconditionFailed as error:  # what is still its own is kept all the same
                 refused = error
-                positions.remove(position)
                 continue
+            offset = entry.offset
+            if offset == -1 and policy is not None:
+                await self._starts.begin(group, topic, policy)
+                continue
+            positions.append((topic, queue, offset))
             low, high = self._ledger.store.queue_range(topic.topic_id, queue.queue_id)
             if not 0 <= offset <= high:
                 raise out_of_range(offset, low, high)
@@ -160,6 +169,8 @@ class MemberProgress:
         if fences and fences.ignores(group.name, queue, client_id, now_ms=self._runtime.clock.monotonic_ms()):
             return None  # an operator moved the group, and this member has not begun again yet
         queue_key = (group.group_id, topic.topic_id, queue.queue_id)
+        if self._ledger.progress.queue(*queue_key) is None:
+            self._starts.noted(group, topic)
         if not self._ledger.progress.commit(*queue_key, offset, allow_backward=allow_backward):
             return self._ledger.journal.safe()  # what moved it this far may not be safe yet
         return self._ledger.journal.record(Committed(*queue_key, offset, reset=allow_backward))
@@ -169,7 +180,7 @@ class MemberProgress:
     async def count_deliveries(self, data: bytes, _context: RpcContext) -> bytes:
         """What the holder of a queue says of deliveries that begin, or that it leaves unfinished."""
         request = parsed(data_pb2.CountDeliveriesRequest, data)
-        topic, queue = self._named.readable(request.queue)
+        topic, queue = self._named.readable(request.queue, request.uid)
         group = self._named.group(request.group)
         if len(request.counts) > COUNTS_MAX:
             raise BadRequest(f"{len(request.counts)} deliveries in one call, the limit is {COUNTS_MAX}; count in parts")
@@ -195,7 +206,7 @@ class MemberProgress:
     async def send_back(self, data: bytes, _context: RpcContext) -> bytes:
         """RD-5: to the dead-letter topic, or as a delayed copy to the retry topic."""
         request = parsed(data_pb2.SendBackRequest, data)
-        topic, queue = self._named.readable(request.queue)
+        topic, queue = self._named.readable(request.queue, request.uid)
         group = self._named.group(request.group)
         position = (group, topic, queue.queue_id, request.queue_offset)
         progress = self._ledger.progress.queue(group.group_id, topic.topic_id, queue.queue_id)
@@ -223,3 +234,10 @@ class MemberProgress:
             raise out_of_range(request.queue_offset, low, high)
         self._runtime.stats.group_topic(group.group_id, topic.topic_id).given_back += 1
         return data_pb2.SendBackResponse(status=OK, dead_lettered=over).SerializeToString()
+
+
+def _policy_of(message: data_pb2.StartPolicy) -> StartPolicy:
+    if message.start_from not in {"", *StartFrom}:
+        raise BadRequest(f"start_from {message.start_from!r} is unknown; it is one of {', '.join(StartFrom)}")
+    start_from = StartFrom(message.start_from) if message.start_from else None
+    return StartPolicy(start_from, message.timestamp_ms, message.young_from_first)

@@ -8,6 +8,7 @@ from evenq.errors import (
     BadRequest,
     GroupNotFound,
     IllegalOffset,
+    QueueReplaced,
     TopicNotFound,
 )
 from evenq.model import GroupConfig, MessageQueue, TopicConfig
@@ -31,6 +32,9 @@ class KnownNames(Protocol):
     def groups(self) -> NameTable[GroupConfig]:
         """All groups here."""
 
+    def queue_uid(self, topic: TopicConfig) -> str:
+        """What the offsets of this topic's queues count."""
+
 
 class NamedQueues:
     """Reads the names of one broker's calls."""
@@ -53,10 +57,18 @@ class NamedQueues:
             raise TopicNotFound(f"no topic {name!r} on broker {own}; create it with `evenq topic create {name}`")
         return topic
 
-    def readable(self, named: common_pb2.Queue) -> tuple[TopicConfig, MessageQueue]:
-        """A queue of this broker, also a closed one. Raises TopicNotFound, BadRequest, and as `must_be_here`."""
+    def readable(self, named: common_pb2.Queue, uid: str = "") -> tuple[TopicConfig, MessageQueue]:
+        """A queue of this broker, also a closed one; with a `uid`, only if its offsets still count the same. Raises
+        TopicNotFound, BadRequest, QueueReplaced, and as `must_be_here`.
+        """
         must_be_here(self._runtime, named)
         topic = self.topic(named.topic)
+        if uid and uid != (present := self._catalog.queue_uid(topic)):
+            raise QueueReplaced(
+                f"queue {named.queue_id} of topic {topic.name} was deleted and created again: the caller has the one "
+                f"with uid {uid}, it has {present} now; take the queue anew",
+                uid=present,
+            )
         if not 0 <= named.queue_id < topic.queues_ever:  # offsets of a closed queue are still answered and committed
             raise BadRequest(
                 f"topic {topic.name} has queues 0 to {topic.read_queues - 1} on this broker, not {named.queue_id}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from typing import Protocol
 
-from evenq.errors import IllegalOffset, MessageNotFound, PreconditionFailed
+from evenq.errors import IllegalOffset, MessageNotFound, PreconditionFailed, QueueReplaced
 from evenq.model import FilterType, MessageQueue, TopicConfig
 from evenq.serving.rpc import Frames, MessagePieces, RpcContext
 from evenq.store import Kept, ReadResult, RecordBlock, StoredMessage
@@ -29,12 +29,12 @@ __all__ = [
     "PULL_MAX",
     "QueueSource",
     "compiled_filter",
-    "must_be_planned",
     "must_be_readable",
     "nothing_new",
     "outside",
     "pulled",
     "read_queue",
+    "replaced",
     "scan_size",
     "scanned",
 ]
@@ -127,6 +127,11 @@ def outside(error: IllegalOffset, offset: int, context: RpcContext) -> bytes:
     ).SerializeToString()
 
 
+def replaced(error: QueueReplaced, context: RpcContext) -> bytes:
+    """The answer to a pull of a queue that was made anew."""
+    return data_pb2.PullResponse(status=status_of(error, context.language), uid=error.uid).SerializeToString()
+
+
 def scan_size(request: data_pb2.ScanRequest, bytes_max: int) -> int:
     """Bytes of one block, within bounds."""
     return min(max(request.block_bytes or SCAN_BYTES_DEFAULT, SCAN_BYTES_MIN), bytes_max)
@@ -210,16 +215,6 @@ def must_be_readable(topic: TopicConfig, queue_id: int) -> None:
         raise PreconditionFailed(
             f"queue {queue_id} of topic {topic.name} is not read any more: it has {topic.read_queues} queues here now, "
             f"its permission is {topic.permission.name}; ask for the route again"
-        )
-
-
-def must_be_planned(request: data_pb2.ScanRequest, queue: MessageQueue, uid: str) -> None:
-    """Raises PreconditionFailed if the offsets of a scan count something else than they do now."""
-    if request.uid not in {"", uid}:
-        raise PreconditionFailed(
-            f"queue {queue} was deleted and created again: the range was planned with uid {request.uid}, it has "
-            f"{uid} now; ask for "
-            "its offsets again"
         )
 
 

@@ -205,6 +205,7 @@ class _Groups:
                 committed=self._committed(group.group_id, queue) if is_own else -1,
                 given_until=given_until,
                 counts=[_count(offset, number) for offset, number in counts],
+                uid=self._uid(queue) if is_own else "",
             )
         return response.SerializeToString()
 
@@ -240,6 +241,10 @@ class _Groups:
     def _is_read(self, queue: MessageQueue) -> bool:
         topic = self._catalog.topics.get(queue.topic)
         return topic is not None and topic.permission.readable and queue.queue_id < topic.read_queues
+
+    def _uid(self, queue: MessageQueue) -> str:
+        topic = self._catalog.topics.get(queue.topic)
+        return "" if topic is None else self._catalog.queue_uid(topic)
 
     def _committed(self, group_id: int, queue: MessageQueue) -> int:
         topic = self._catalog.topics.get(queue.topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,23 @@ def test_of_5_progress_is_saved_every_5_seconds_and_read_back_by_the_next_run(tm
     asyncio.run(story())
 
 
+def test_the_file_says_what_its_offsets_count_and_one_of_an_older_version_is_read(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = FileStore(tmp_path, "g")
+        assert not await store.has_begun("t")
+        await store.save({QUEUE: QueueOffset(7)}, {QUEUE: "uid"})
+        again = FileStore(tmp_path, "g")
+        assert await again.kept(QUEUE) == (7, "uid")
+        assert await again.has_begun("t")
+        assert not await again.has_begun("other")
+        older = json.loads((tmp_path / "g" / "offsets.json").read_bytes())
+        assert older["offsets"][0].pop("uid") == "uid"
+        (tmp_path / "g" / "offsets.json").write_text(json.dumps(older))
+        assert await FileStore(tmp_path, "g").kept(QUEUE) == (7, "")
+
+    asyncio.run(story())
+
+
 def test_a_damaged_file_is_refused_and_an_unwritable_folder_loses_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         (tmp_path / "g").mkdir()
@@ -57,7 +75,7 @@ def test_queues_that_report_at_the_same_moment_are_all_in_the_file(tmp_path: Pat
     async def story() -> None:
         queues = [MessageQueue("t", "b", number) for number in range(40)]
         store = FileStore(tmp_path, "g")
-        saved = await asyncio.gather(*(store.save({queue: QueueOffset(queue.queue_id + 1)}) for queue in queues))
+        saved = await asyncio.gather(*(store.save({queue: QueueOffset(queue.queue_id + 1)}, {}) for queue in queues))
         assert [list(done) for done in saved] == [[queue] for queue in queues]
         again = FileStore(tmp_path, "g")
         assert await asyncio.gather(*(again.load(queue) for queue in queues)) == list(range(1, 41))

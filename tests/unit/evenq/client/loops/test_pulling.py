@@ -48,6 +48,7 @@ def pulling_from(
         committed=lambda: committed,
         arrived=lambda _: None,
         fenced=lambda: None,
+        replaced=lambda: None,
         owner=owner,
         troubles=Troubles(clock, who="group g"),
         any_copy=any_copy,

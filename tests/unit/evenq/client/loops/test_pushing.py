@@ -26,7 +26,7 @@ from evenq.client.core.calls import (
 from evenq.client.core.route import Route
 from evenq.client.loops.pushing import Pushing, PushPlan
 from evenq.client.options import PushOptions
-from evenq.errors import ConnectionFailed, IllegalOffset, PreconditionFailed, TopicNotFound
+from evenq.errors import ConnectionFailed, IllegalOffset, PreconditionFailed, QueueReplaced, TopicNotFound
 from evenq.model import (
     FilterExpression,
     Generation,
@@ -35,6 +35,7 @@ from evenq.model import (
     QueueOffset,
     ReceivedMessage,
     StartFrom,
+    StartPolicy,
 )
 from evenq.model.session_events import AssignmentChanged, BrokerLeaving, MembersChanged, SettingsChanged
 from evenq.runtime.clock import SystemClock
@@ -61,6 +62,24 @@ class Broker:
         self.asked = 0
         """Answers about assignments."""
         self.changed = asyncio.Event()
+        self.uid = "first"
+        """What the offsets of all queues count."""
+        self.decided: int | None = None
+        """Where it lets groups begin; None: it is too old for that."""
+        self.begun: list[StartPolicy] = []
+
+    def make_anew(self, *bodies: bytes) -> None:
+        """The topic is deleted and created again, with these messages in its first queue."""
+        self.uid = "second"
+        self.committed.clear()
+        self.holders.clear()
+        for queue in self.queues:
+            self.queues[queue] = []
+        self.store(*bodies)
+
+    def must_be(self, uid: str) -> None:
+        if uid not in {"", self.uid}:
+            raise QueueReplaced("made anew", uid=self.uid)
 
     def store(self, *bodies: bytes, queue: MessageQueue = QUEUES[0]) -> None:
         self.queues[queue] += bodies
@@ -155,7 +174,9 @@ class Calls:
         answers = []
         for queue in queues:
             granted = held.setdefault(queue, self.client_id) == self.client_id
-            answers.append(LockAnswer(queue, granted, held[queue], self.broker.committed.get(queue, -1)))
+            answers.append(
+                LockAnswer(queue, granted, held[queue], self.broker.committed.get(queue, -1), uid=self.broker.uid)
+            )
         return answers
 
     async def count_deliveries(
@@ -167,8 +188,10 @@ class Calls:
         *,
         given_until: int,
         generation: Generation,
+        uid: str = "",
     ) -> None:
         self.trip("count")
+        self.broker.must_be(uid)
 
     async def unlock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> None:
         for queue in queues:
@@ -190,28 +213,44 @@ class Calls:
         committed: int,
         owner: bool = False,
         any_copy: bool = False,
+        uid: str = "",
     ) -> Pulled:
         assert owner, "a member of a group reads what it holds, and nothing else"
         self.broker.pulls.append((self.client_id, queue, offset, generation))
         self.trip("pull")
+        self.broker.must_be(uid)
         bodies = self.broker.queues[queue]
         if offset < self.broker.minimum:
             raise IllegalOffset("too small", min_offset=self.broker.minimum, max_offset=len(bodies))
         while offset >= len(bodies):
             await self.broker.changed.wait()
+            self.broker.must_be(uid)
         some = bodies[offset : offset + batch_max]
         return Pulled([received(queue, offset + n, body) for n, body in enumerate(some)], offset + len(some))
 
     async def commit(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        generation: Generation,
+        uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
         self.trip("commit")
         for queue, offset in offsets.items():
+            self.broker.must_be((uids or {}).get(queue, ""))
             assert self.broker.holders.get(queue) == self.client_id, "commit by a client who does not hold the queue"
             self.broker.committed[queue] = max(offset, self.broker.committed.get(queue, -1))
 
     async def reset(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
+        self,
+        address: str,
+        group: str,
+        offsets: Mapping[MessageQueue, QueueOffset],
+        *,
+        generation: Generation,
+        uids: Mapping[MessageQueue, str] | None = None,
     ) -> None:
         self.broker.committed.update(offsets)
 
@@ -219,12 +258,33 @@ class Calls:
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange:
         self.trip("query_offsets")
-        return QueueRange(self.broker.minimum, len(self.broker.queues[queue]), -1, 2 if timestamp_ms else -1)
+        end, committed = len(self.broker.queues[queue]), self.broker.committed.get(queue, -1)
+        return QueueRange(self.broker.minimum, end, committed, 2 if timestamp_ms else -1, uid=self.broker.uid)
+
+    async def begin(
+        self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
+    ) -> None:
+        self.trip("begin")
+        self.broker.must_be(uid)
+        if self.broker.decided is None:
+            raise IllegalOffset("offset -1 is outside")
+        self.broker.begun.append(start)
+        for one, bodies in self.broker.queues.items():
+            self.broker.committed.setdefault(one, min(self.broker.decided, len(bodies)))
 
     async def send_back(
-        self, address: str, group: str, queue: MessageQueue, offset: QueueOffset, *, delay_level: int, attempts: int
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: QueueOffset,
+        *,
+        delay_level: int,
+        attempts: int,
+        uid: str = "",
     ) -> None:
         self.trip("send_back")
+        self.broker.must_be(uid)
         (self.broker.dead_letters if delay_level < 0 else self.broker.sent_back).append((offset, attempts))
 
     async def query_assignment(self, group: str, topic: str, strategy: str, model: MessageModel) -> Assignment:
@@ -315,6 +375,83 @@ async def turns() -> None:
 
 def owned(member: Pushing) -> list[int]:
     return [queue.queue_id for queue in member.owned()]
+
+
+def test_a_topic_that_was_made_anew_is_read_whole_and_nothing_of_the_old_one_is_committed() -> None:
+    """The new topic has more messages than were read of the old one, so no offset tells them apart."""
+
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        broker.store(*(b"old %d" % number for number in range(20)))
+        old_runs, finished = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> bool:
+            if message.body == b"old 19":
+                old_runs.set()
+                await finished.wait()
+            return True
+
+        group.handle = handle
+        one = group.member("one")
+        await until(old_runs.is_set)
+        broker.make_anew(*(b"new %d" % number for number in range(50)))
+        await turns()
+        finished.set()
+        await until(lambda: sum(body.startswith(b"new") for body in group.seen) == 50)
+        assert set(group.seen.values()) == {1}
+        await until(lambda: broker.committed.get(QUEUES[0]) == 50)
+        await one.close()
+        assert broker.committed[QUEUES[0]] == 50
+
+    asyncio.run(story())
+
+
+def test_a_message_of_a_deleted_topic_is_not_given_back_for_the_one_at_its_offset_now() -> None:
+    async def story() -> None:
+        broker = Broker()
+        group = Group(broker)
+        broker.store(b"old")
+        old_runs, fails = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> bool:
+            if message.body == b"old":
+                old_runs.set()
+                await fails.wait()
+                return False
+            return True
+
+        group.handle = handle
+        one = group.member("one")
+        await until(old_runs.is_set)
+        broker.make_anew(b"new")
+        await turns()
+        fails.set()
+        await until(lambda: broker.committed.get(QUEUES[0]) == 1)
+        assert group.seen == {b"old": 1, b"new": 1}
+        assert not broker.sent_back
+        await one.close()
+
+    asyncio.run(story())
+
+
+def test_rb_42_the_broker_decides_where_a_group_begins_and_the_members_policy_goes_along() -> None:
+    """A member that began each new queue by its policy would skip what was sent before it had it."""
+
+    async def story() -> None:
+        broker = Broker()
+        broker.decided = 1
+        broker.store(b"before", b"since the group began")
+        group = Group(broker)
+        one = group.member("one", start=StartFrom.LAST)
+        await until(lambda: len(owned(one)) == len(QUEUES))
+        broker.store(b"after")
+        await until(lambda: len(group.seen) == 2)
+        assert group.seen == {b"since the group began": 1, b"after": 1}
+        assert set(broker.begun) == {StartPolicy(StartFrom.LAST, broker.begun[0].timestamp_ms)}
+        await one.close()
+
+    asyncio.run(story())
 
 
 def test_a_join_and_a_leave_in_the_middle_repeat_and_lose_nothing() -> None:

@@ -27,6 +27,26 @@ def test_two_groups_lock_the_same_queue_independently() -> None:
     assert locks.acquire("h", "b", Q0)
 
 
+def test_a_deleted_topic_ends_its_locks_its_lines_and_its_generations() -> None:
+    locks = LockTable()
+    other = MessageQueue("u", "broker-a", 0)
+    locks.acquire("g", "a", Q0, Generation(1, 7))
+    locks.acquire("g", "a", other, Generation(1, 7))
+    locks.acquire("g", "a", Q1, Generation(1, 7))
+    locks.release("g", "a", Q1)
+    locks.wait("g", "b", Q0, Generation(1, 7))
+    locks.moved()
+    seen = locks.changes
+    locks.forget_topic("t")
+    locks.check()
+    assert locks.held("g", "a") == [other]
+    assert locks.changes > seen, "who looked at it before must look again"
+    assert not locks.moved(), "the journal says it with the topic"
+    assert [queue for _, queue, _, _ in locks.remembered()] == [other]
+    assert not locks.stale("g", "b", Q0, Generation(1, 1)), "a topic of that name begins anew"
+    assert locks.acquire("g", "b", Q0, Generation(1, 1))
+
+
 def test_a_released_queue_passes_to_the_head_of_the_line() -> None:
     locks = LockTable()
     locks.acquire("g", "a", Q0)

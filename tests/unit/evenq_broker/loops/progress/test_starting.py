@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
-from evenq_broker.loops.progress.starting import begin, deliverable
+from evenq_broker.core.state.records import Unsubscribed
+from evenq_broker.loops.progress.starting import AS_CONFIGURED
 
-from evenq.model import FilterExpression, StartFrom, Subscription
+from evenq.errors import ConnectionFailed
+from evenq.model import FilterExpression, StartFrom, StartPolicy, Subscription
 from evenq.store import Append
+from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
+from evenq.wire.stubs.evenq.v1 import data_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
@@ -24,10 +29,8 @@ async def scene(stage: Any, start: StartFrom, *, name: str = "t") -> tuple[Any, 
     return broker, group, topic
 
 
-async def began(stage: Any, broker: Any, group: Any, topic: Any, **how: Any) -> list[int]:
-    record = begin(broker.catalog, broker.ledger, group, topic, membership=broker.membership, **how)
-    if record is not None:
-        await stage.during(record)
+async def began(stage: Any, broker: Any, group: Any, topic: Any, policy: StartPolicy = AS_CONFIGURED) -> list[int]:
+    await stage.during(broker.starts.begin(group, topic, policy))
     queues = (broker.ledger.progress.queue(group.group_id, topic.topic_id, at) for at in range(topic.read_queues))
     return [queue.next for queue in queues]
 
@@ -46,8 +49,10 @@ def test_a_group_begins_where_it_is_configured_to_but_never_behind_dead_letters(
 ) -> None:
     async def story(stage: Any) -> None:
         broker, group, topic = await scene(stage, start, name=name)
-        assert await began(stage, broker, group, topic, from_start=from_start) == [offset]
-        assert begin(broker.catalog, broker.ledger, group, topic, membership=broker.membership) is None
+        if from_start:
+            broker.starts.begin_at_first(group, topic)
+        assert await began(stage, broker, group, topic) == [offset]
+        assert await began(stage, broker, group, topic, StartPolicy(StartFrom.LAST)) == [offset], "it has begun"
 
     run(story)
 
@@ -59,6 +64,113 @@ def test_a_queue_that_came_later_is_read_whole(run: Run) -> None:
         wider = await stage.during(broker.catalog.create_topic("t", queues=2))
         await stage.during(broker.ledger.store.append([Append(topic.topic_id, 1, 0, 1, b"", b"")]))
         assert await began(stage, broker, group, wider) == [3, 0]
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("policy", "offset"),
+    [
+        (StartPolicy(StartFrom.FIRST), 0),
+        (StartPolicy(StartFrom.LAST), 3),
+        (StartPolicy(StartFrom.LAST, young_from_first=True), 0),
+        (StartPolicy(StartFrom.TIMESTAMP), 0),
+        (StartPolicy(StartFrom.TIMESTAMP, 10**15), 3),
+    ],
+)
+def test_rb_42_the_policy_of_a_member_counts_before_that_of_its_group(run: Run, policy: Any, offset: int) -> None:
+    async def story(stage: Any) -> None:
+        broker, group, topic = await scene(stage, StartFrom.FIRST if offset else StartFrom.LAST)
+        assert await began(stage, broker, group, topic, policy) == [offset]
+
+    run(story)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_group_that_read_a_deleted_topic_reads_the_new_one_whole(run: Run, restarts: bool) -> None:
+    """All that is in it came after the group, which may have been offline meanwhile; also after a restart of the
+    broker from a snapshot. A group that never read the old one begins by its policy.
+    """
+
+    async def story(stage: Any) -> None:
+        broker, group, topic = await scene(stage, StartFrom.LAST)
+        assert await began(stage, broker, group, topic) == [3]
+        await stage.during(broker.catalog.create_group("other", start_from=StartFrom.LAST))
+        await stage.during(broker.catalog.delete_topic("t"))
+        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+        await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
+        if restarts:
+            state = broker.ledger._state()
+            broker.catalog._awaited.clear()
+            broker.ledger.replay(state)
+        assert broker.starts.deliverable(group, topic)
+        assert broker.starts.begun_ms(group, topic) == -1
+        assert await began(stage, broker, group, topic) == [0]
+        assert await began(stage, broker, broker.catalog.groups.get("other"), topic) == [1]
+
+    run(story)
+
+
+def test_a_group_that_gave_the_topic_up_or_was_deleted_awaits_nothing(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker, group, topic = await scene(stage, StartFrom.LAST)
+        await began(stage, broker, group, topic)
+        await stage.during(broker.catalog.delete_topic("t"))
+        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+        assert broker.catalog.awaits(group, "t")
+        broker.catalog.unsubscribed(Unsubscribed(group.group_id, topic.topic_id))
+        assert not broker.catalog.awaits(group, "t")
+        await began(stage, broker, group, topic)
+        await stage.during(broker.catalog.delete_topic("t"))
+        assert broker.catalog.awaits(group, "t")
+        await stage.during(broker.catalog.delete_group("g"))
+        assert not broker.catalog._awaited
+
+    run(story)
+
+
+class Elsewhere:
+    """Another broker with the topic, and what it says of the group."""
+
+    def __init__(self, broker: Any, answer: Any) -> None:
+        self.answer, self.asked = answer, 0
+        there = SimpleNamespace(broker=SimpleNamespace(name="other"))
+        broker.catalog.routes.route = lambda _topic: [there]
+        broker.cluster.peers.ask = self.ask
+
+    async def ask(self, _name: str, _method: str, request: bytes, **_: Any) -> bytes:
+        question = data_pb2.QueryOffsetsRequest.FromString(request)
+        assert (question.group, question.topic) == ("g", "t")
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        status = definition_pb2.Status(code=definition_pb2.OK)
+        return data_pb2.QueryOffsetsResponse(status=status, begun_ms=self.answer).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("answer", "offset"),
+    [(0, 3), (-1, 0), (1_500, 1), (10**9, 0), (ConnectionFailed("it is away"), 3)],
+)
+@pytest.mark.parametrize("start", [StartFrom.LAST, StartFrom.TIMESTAMP])
+def test_a_group_that_has_begun_at_another_broker_begins_with_what_came_since(
+    run: Run, answer: Any, offset: int, start: StartFrom
+) -> None:
+    """This broker joined later, or was away. The answer of an old broker is 0; -1: since when is not known."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        group = await stage.during(broker.catalog.create_group("g", start_from=StartFrom.LAST))
+        topic = await stage.during(broker.catalog.create_topic("t", queues=1))
+        for _ in range(3):  # 2 s, 1 s and no time before the start
+            await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
+            await stage.clock.advance(1_000 if _ < 2 else 0)
+        other = Elsewhere(broker, answer)
+        policy = StartPolicy(start, 10**15)
+        assert await began(stage, broker, group, topic, policy) == [offset]
+        assert await began(stage, broker, group, topic, policy) == [offset]
+        assert other.asked == 1, "once for a group and topic"
+        assert broker.starts.begun_ms(group, topic) >= 1
 
     run(story)
 
@@ -75,7 +187,7 @@ def test_who_waited_before_the_topic_was_made_misses_nothing(run: Run) -> None:
         await stage.clock.advance(10)
         topic = await stage.during(broker.catalog.create_topic("t", queues=1))
         await stage.during(broker.ledger.store.append([Append(topic.topic_id, 0, 0, 1, b"", b"")]))
-        assert deliverable(broker.catalog, broker.ledger, group, topic, membership=broker.membership)
+        assert broker.starts.deliverable(group, topic)
         assert await began(stage, broker, group, topic) == [0]
 
     run(story)
@@ -86,10 +198,10 @@ def test_something_waits_while_it_is_unread_or_comes_again_and_not_while_it_is_o
         broker, group, topic = await scene(stage, StartFrom.LAST)
 
         def waits() -> bool:
-            return deliverable(broker.catalog, broker.ledger, group, topic, membership=broker.membership)
+            return broker.starts.deliverable(group, topic)
 
         assert not waits(), "it would begin at the end"
-        await began(stage, broker, group, topic, from_start=True)
+        broker.starts.begin_at_first(group, topic)
         assert waits()
         progress = broker.ledger.progress
         queue = progress.queue(group.group_id, topic.topic_id, 0)

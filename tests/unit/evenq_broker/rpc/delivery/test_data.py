@@ -9,8 +9,8 @@ from evenq_broker.core.delivery.filters import LOOK_AHEAD, TURNS_MIN
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.progress.counting import let_go
 
-from evenq.errors import BadRequest, Error, PreconditionFailed
-from evenq.model import MessageQueue
+from evenq.errors import BadRequest, Error, IllegalOffset, MessageNotFound, PreconditionFailed
+from evenq.model import MessageQueue, StartFrom
 from evenq.store.record import frame_at
 from evenq.testing.blocks import block, place
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -171,6 +171,123 @@ def test_a_commit_beyond_the_queue_is_refused_and_nothing_of_the_call_is_kept(ru
         assert caught.value.code == definition_pb2.ILLEGAL_OFFSET
         group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
         assert broker.ledger.progress.committed(group.group_id, topic.topic_id, 0) is None
+
+    run(story)
+
+
+async def uid_of(stage: Any) -> str:
+    asked = data_pb2.QueryOffsetsRequest(queues=[place(0)])
+    told = await stage.call("/evenq.v1.Data/QueryOffsets", asked, data_pb2.QueryOffsetsResponse)
+    return str(told.offsets[0].uid)
+
+
+async def make_anew(stage: Any, broker: Any) -> None:
+    await stage.during(broker.catalog.delete_topic("t"))
+    await stage.during(broker.catalog.create_topic("t", queues=2))
+
+
+def test_whatever_is_about_a_queue_that_was_made_anew_is_refused_and_the_pull_says_its_uid(run: Run) -> None:
+    """The offsets would fit the new queue, so nothing else shows that they count other messages."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await stage.during(broker.catalog.ensure_group("g"))
+        await publish(stage, block(place(0), "old"))
+        old = await uid_of(stage)
+        await make_anew(stage, broker)
+        await publish(stage, block(place(0), *"new"))
+        pull = data_pb2.PullRequest(group="g", queue=place(0), offset=1, committed=1, uid=old)
+        raw = await stage.during(
+            stage.net.unary("a:8081", "/evenq.v1.Data/Pull", pull.SerializeToString(), timeout_ms=1_000)
+        )
+        pulled = data_pb2.PullResponse.FromString(raw)
+        assert pulled.status.code == definition_pb2.PRECONDITION_FAILED
+        assert pulled.uid == await uid_of(stage) != old
+        commit = data_pb2.CommitOffsetsRequest(
+            group="g", offsets=[data_pb2.CommitOffset(queue=place(0), offset=1, uid=old)]
+        )
+        for method, request in (
+            ("CommitOffsets", commit),
+            ("CountDeliveries", data_pb2.CountDeliveriesRequest(group="g", queue=place(0), given_until=1, uid=old)),
+            ("SendBack", data_pb2.SendBackRequest(group="g", queue=place(0), attempts=1, uid=old)),
+        ):
+            with pytest.raises(PreconditionFailed, match="deleted and created again"):
+                await stage.call(f"/evenq.v1.Data/{method}", request, getattr(data_pb2, f"{method}Response"))
+        group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+        assert broker.ledger.progress.committed(group.group_id, topic.topic_id, 0) is None
+        commit.offsets[0].uid = pulled.uid
+        await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+        assert broker.ledger.progress.committed(group.group_id, topic.topic_id, 0) == 1
+
+    run(story)
+
+
+def test_a_pull_that_is_parked_while_its_topic_is_made_anew_ends_at_once(run: Run) -> None:
+    """Its caller asks again, and learns that the queue is another one."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await publish(stage, block(place(0), "old"))
+        request = data_pb2.PullRequest(queue=place(0), offset=1, wait_ms=30_000, uid=await uid_of(stage))
+        parked = asyncio.ensure_future(stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse))
+        await stage.clock.advance(10)
+        assert not parked.done()
+        began_ms = stage.clock.monotonic_ms()
+        await make_anew(stage, broker)
+        with pytest.raises(MessageNotFound):
+            await stage.during(parked)
+        assert stage.clock.monotonic_ms() - began_ms < 10_000
+        with pytest.raises(PreconditionFailed):
+            await stage.call("/evenq.v1.Data/Pull", request, data_pb2.PullResponse)
+
+    run(story)
+
+
+def test_a_commit_keeps_what_is_of_queues_that_are_still_the_same(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await publish(stage, block(place(0), "x"))
+        await publish(stage, block(place(1), "y"))
+        commit = data_pb2.CommitOffsetsRequest(
+            group="g",
+            offsets=[
+                data_pb2.CommitOffset(queue=place(0), offset=1, uid="another"),
+                data_pb2.CommitOffset(queue=place(1), offset=1, uid=await uid_of(stage)),
+            ],
+        )
+        with pytest.raises(PreconditionFailed):
+            await stage.call("/evenq.v1.Data/CommitOffsets", commit, data_pb2.CommitOffsetsResponse)
+        group, topic = broker.catalog.groups.get("g"), broker.catalog.topics.get("t")
+        committed = [broker.ledger.progress.committed(group.group_id, topic.topic_id, at) for at in (0, 1)]
+        assert committed == [None, 1]
+
+    run(story)
+
+
+@pytest.mark.parametrize(("policy", "starts"), [("LAST", [2, 1]), ("FIRST", [0, 0]), ("", [0, 0])])
+def test_rb_42_a_commit_of_minus_one_with_a_policy_lets_the_group_begin_on_the_whole_topic(
+    run: Run, policy: str, starts: list[int]
+) -> None:
+    """Without a policy it is refused, as by older brokers; a policy that nobody knows is a bad request."""
+
+    async def story(stage: Any) -> None:
+        broker = await begin(stage)
+        await stage.during(broker.catalog.create_group("g", start_from=StartFrom.FIRST))
+        await publish(stage, block(place(0), "x", "y"))
+        await publish(stage, block(place(1), "z"))
+        request = data_pb2.CommitOffsetsRequest(group="g", offsets=[data_pb2.CommitOffset(queue=place(0), offset=-1)])
+        with pytest.raises(IllegalOffset):
+            await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+        request.start.start_from = "NOW"
+        with pytest.raises(BadRequest, match="LAST, FIRST, TIMESTAMP"):
+            await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+        request.start.start_from = policy
+        request.start.SetInParent()
+        await stage.call("/evenq.v1.Data/CommitOffsets", request, data_pb2.CommitOffsetsResponse)
+        asked = data_pb2.QueryOffsetsRequest(group="g", topic="t")
+        told = await stage.call("/evenq.v1.Data/QueryOffsets", asked, data_pb2.QueryOffsetsResponse)
+        assert [one.committed for one in told.offsets] == starts
+        assert told.begun_ms >= 1
 
     run(story)
 

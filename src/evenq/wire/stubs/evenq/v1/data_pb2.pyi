@@ -79,6 +79,7 @@ class PullRequest(_Message):
     committed: builtins.int
     owner: builtins.bool
     any_copy: builtins.bool
+    uid: builtins.str
 
     def __init__(
         self,
@@ -95,9 +96,10 @@ class PullRequest(_Message):
         committed: builtins.int | None = ...,
         owner: builtins.bool | None = ...,
         any_copy: builtins.bool | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "filter", "generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "client_id", "queue", "offset", "batch_max", "bytes_max", "wait_ms", "filter", "generation", "committed", "owner", "any_copy"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "queue", "offset", "batch_max", "bytes_max", "wait_ms", "filter", "generation", "committed", "owner", "any_copy", "uid"]) -> None: ...
 
 class PullResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -110,6 +112,7 @@ class PullResponse(_Message):
     @builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_apache_rocketmq_v2_definition.Message]: ...
     far_behind: builtins.bool
+    uid: builtins.str
 
     def __init__(
         self,
@@ -120,9 +123,10 @@ class PullResponse(_Message):
         max_offset: builtins.int | None = ...,
         messages: Iterable[_apache_rocketmq_v2_definition.Message] | None = ...,
         far_behind: builtins.bool | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "next_offset", "min_offset", "max_offset", "messages", "far_behind"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "next_offset", "min_offset", "max_offset", "messages", "far_behind", "uid"]) -> None: ...
 
 class ScanRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -249,6 +253,22 @@ class QueryOffsetsRequest(_Message):
     ) -> None: ...
     def ClearField(self, field_name: Literal["group", "queues", "topic", "timestamp_ms", "wait_ms", "known_max", "mark_at", "any_copy"]) -> None: ...
 
+class StartPolicy(_Message):
+    DESCRIPTOR: Descriptor
+
+    start_from: builtins.str
+    timestamp_ms: builtins.int
+    young_from_first: builtins.bool
+
+    def __init__(
+        self,
+        *,
+        start_from: builtins.str | None = ...,
+        timestamp_ms: builtins.int | None = ...,
+        young_from_first: builtins.bool | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["start_from", "timestamp_ms", "young_from_first"]) -> None: ...
+
 class QueueOffsets(_Message):
     DESCRIPTOR: Descriptor
 
@@ -284,15 +304,17 @@ class QueryOffsetsResponse(_Message):
     def status(self) -> _apache_rocketmq_v2_definition.Status: ...
     @builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[QueueOffsets]: ...
+    begun_ms: builtins.int
 
     def __init__(
         self,
         *,
         status: _apache_rocketmq_v2_definition.Status | None = ...,
         offsets: Iterable[QueueOffsets] | None = ...,
+        begun_ms: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["status"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["status", "offsets"]) -> None: ...
+    def ClearField(self, field_name: Literal["status", "offsets", "begun_ms"]) -> None: ...
 
 class CommitOffset(_Message):
     DESCRIPTOR: Descriptor
@@ -300,15 +322,17 @@ class CommitOffset(_Message):
     @builtins.property
     def queue(self) -> _evenq_v1_common.Queue: ...
     offset: builtins.int
+    uid: builtins.str
 
     def __init__(
         self,
         *,
         queue: _evenq_v1_common.Queue | None = ...,
         offset: builtins.int | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "offset"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "offset", "uid"]) -> None: ...
 
 class CommitOffsetsRequest(_Message):
     DESCRIPTOR: Descriptor
@@ -320,6 +344,8 @@ class CommitOffsetsRequest(_Message):
     @builtins.property
     def generation(self) -> _evenq_v1_common.Generation: ...
     allow_backward: builtins.bool
+    @builtins.property
+    def start(self) -> StartPolicy: ...
 
     def __init__(
         self,
@@ -329,9 +355,10 @@ class CommitOffsetsRequest(_Message):
         offsets: Iterable[CommitOffset] | None = ...,
         generation: _evenq_v1_common.Generation | None = ...,
         allow_backward: builtins.bool | None = ...,
+        start: StartPolicy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "client_id", "offsets", "generation", "allow_backward"]) -> None: ...
+    def HasField(self, field_name: Literal["generation", "start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "offsets", "generation", "allow_backward", "start"]) -> None: ...
 
 class CommitOffsetsResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -356,6 +383,7 @@ class SendBackRequest(_Message):
     queue_offset: builtins.int
     delay_level: builtins.int
     attempts: builtins.int
+    uid: builtins.str
 
     def __init__(
         self,
@@ -365,9 +393,10 @@ class SendBackRequest(_Message):
         queue_offset: builtins.int | None = ...,
         delay_level: builtins.int | None = ...,
         attempts: builtins.int | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "queue", "queue_offset", "delay_level", "attempts"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "queue", "queue_offset", "delay_level", "attempts", "uid"]) -> None: ...
 
 class SendBackResponse(_Message):
     DESCRIPTOR: Descriptor
@@ -397,6 +426,7 @@ class CountDeliveriesRequest(_Message):
     @builtins.property
     def counts(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.DeliveryCount]: ...
     given_until: builtins.int
+    uid: builtins.str
 
     def __init__(
         self,
@@ -407,9 +437,10 @@ class CountDeliveriesRequest(_Message):
         generation: _evenq_v1_common.Generation | None = ...,
         counts: Iterable[_evenq_v1_common.DeliveryCount] | None = ...,
         given_until: builtins.int | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue", "generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["group", "client_id", "queue", "generation", "counts", "given_until"]) -> None: ...
+    def ClearField(self, field_name: Literal["group", "client_id", "queue", "generation", "counts", "given_until", "uid"]) -> None: ...
 
 class CountDeliveriesResponse(_Message):
     DESCRIPTOR: Descriptor

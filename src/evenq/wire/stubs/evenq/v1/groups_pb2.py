@@ -43,18 +43,18 @@ _FILE = (
     b'\x1a.apache.rocketmq.v2.Status\x12!\n\x07members\x18\x02 \x03(\x0b2\x10.evenq.v1.Member"\x9f\x01\n\x11LockQueuesR'
     b'equest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x1f\n\x06queues\x18\x03 \x03('
     b'\x0b2\x0f.evenq.v1.Queue\x12\x0f\n\x07wait_ms\x18\x04 \x01(\x05\x12(\n\ngeneration\x18\x05 \x01(\x0b2\x14.evenq.v'
-    b'1.Generation\x12\x0c\n\x04anew\x18\x06 \x01(\x08"\x9f\x01\n\x0bLockedQueue\x12\x1e\n\x05queue\x18\x01 \x01(\x0b2'
+    b'1.Generation\x12\x0c\n\x04anew\x18\x06 \x01(\x08"\xac\x01\n\x0bLockedQueue\x12\x1e\n\x05queue\x18\x01 \x01(\x0b2'
     b'\x0f.evenq.v1.Queue\x12\x0f\n\x07granted\x18\x02 \x01(\x08\x12\x0e\n\x06holder\x18\x03 \x01(\t\x12\x11\n\tcommitt'
     b"ed\x18\x04 \x01(\x03\x12\x13\n\x0bgiven_until\x18\x05 \x01(\x03\x12'\n\x06counts\x18\x06 \x03(\x0b2\x17.evenq.v1."
-    b'DeliveryCount"g\n\x12LockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status\x12%\n'
-    b'\x06queues\x18\x02 \x03(\x0b2\x15.evenq.v1.LockedQueue"X\n\x13UnlockQueuesRequest\x12\r\n\x05group\x18\x01 \x01('
-    b'\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x1f\n\x06queues\x18\x03 \x03(\x0b2\x0f.evenq.v1.Queue"B\n\x14UnlockQu'
-    b'euesResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status*0\n\x0cMessageModel\x12\x0e\n\nCLU'
-    b'STERING\x10\x00\x12\x10\n\x0cBROADCASTING\x10\x012\xad\x02\n\x06Groups\x12?\n\x07Session\x12\x18.evenq.v1.Session'
-    b'Request\x1a\x16.evenq.v1.SessionEvent(\x010\x01\x12J\n\x0bListMembers\x12\x1c.evenq.v1.ListMembersRequest\x1a\x1d'
-    b'.evenq.v1.ListMembersResponse\x12G\n\nLockQueues\x12\x1b.evenq.v1.LockQueuesRequest\x1a\x1c.evenq.v1.LockQueuesRe'
-    b'sponse\x12M\n\x0cUnlockQueues\x12\x1d.evenq.v1.UnlockQueuesRequest\x1a\x1e.evenq.v1.UnlockQueuesResponseb\x06prot'
-    b'o3'
+    b'DeliveryCount\x12\x0b\n\x03uid\x18\x07 \x01(\t"g\n\x12LockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.'
+    b'apache.rocketmq.v2.Status\x12%\n\x06queues\x18\x02 \x03(\x0b2\x15.evenq.v1.LockedQueue"X\n\x13UnlockQueuesRequest'
+    b'\x12\r\n\x05group\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x1f\n\x06queues\x18\x03 \x03(\x0b2\x0f'
+    b'.evenq.v1.Queue"B\n\x14UnlockQueuesResponse\x12*\n\x06status\x18\x01 \x01(\x0b2\x1a.apache.rocketmq.v2.Status*0\n'
+    b'\x0cMessageModel\x12\x0e\n\nCLUSTERING\x10\x00\x12\x10\n\x0cBROADCASTING\x10\x012\xad\x02\n\x06Groups\x12?\n\x07S'
+    b'ession\x12\x18.evenq.v1.SessionRequest\x1a\x16.evenq.v1.SessionEvent(\x010\x01\x12J\n\x0bListMembers\x12\x1c.even'
+    b'q.v1.ListMembersRequest\x1a\x1d.evenq.v1.ListMembersResponse\x12G\n\nLockQueues\x12\x1b.evenq.v1.LockQueuesReques'
+    b't\x1a\x1c.evenq.v1.LockQueuesResponse\x12M\n\x0cUnlockQueues\x12\x1d.evenq.v1.UnlockQueuesRequest\x1a\x1e.evenq.v'
+    b'1.UnlockQueuesResponseb\x06proto3'
 )
 
 DESCRIPTOR = _pool.load(_FILE, __name__, globals())

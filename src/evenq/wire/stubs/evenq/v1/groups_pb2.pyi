@@ -441,6 +441,7 @@ class LockedQueue(_Message):
     given_until: builtins.int
     @builtins.property
     def counts(self) -> _containers.RepeatedCompositeFieldContainer[_evenq_v1_common.DeliveryCount]: ...
+    uid: builtins.str
 
     def __init__(
         self,
@@ -451,9 +452,10 @@ class LockedQueue(_Message):
         committed: builtins.int | None = ...,
         given_until: builtins.int | None = ...,
         counts: Iterable[_evenq_v1_common.DeliveryCount] | None = ...,
+        uid: builtins.str | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["queue"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["queue", "granted", "holder", "committed", "given_until", "counts"]) -> None: ...
+    def ClearField(self, field_name: Literal["queue", "granted", "holder", "committed", "given_until", "counts", "uid"]) -> None: ...
 
 class LockQueuesResponse(_Message):
     DESCRIPTOR: Descriptor
