@@ -133,7 +133,7 @@ class PublishHandler:
         must_be_open(queue.topic)
         topic = self._catalog.topics.get(queue.topic)
         if topic is None:
-            topic = await self._cluster_catalog.ensure_topic(queue.topic, message_type=type_of(request.messages[0]))
+            topic = await self._cluster_catalog.ensure_topic(queue.topic, message_type=self._first_kind(request))
             if queue.queue_id >= topic.write_queues:  # chosen from a route that was only a prospect
                 queue.queue_id = -1
         must_be_writable(self._runtime, self._catalog, topic)
@@ -155,7 +155,7 @@ class PublishHandler:
         limits, now_ms = self._limits, self._runtime.clock.now_ms
         entries = [checked_in_block(message, topic, limits, now_ms=now_ms()) for message in request.messages]
         if topic.message_type is MessageType.LITE:  # behind the check: a message of another kind is no reason to go on
-            raise NotImplementedYet(f"topic {topic.name} takes LITE messages; send them with SendMessage")
+            raise _no_lite(topic.name)
         queue_id = self._choose(queue.queue_id, topic, entries)
         for entry in entries:
             entry.queue_id = queue_id
@@ -167,6 +167,18 @@ class PublishHandler:
                 for name, entry in zip(names, entries, strict=True)
             ]
         return await self._stored(keys, entries, topic)
+
+    def _first_kind(self, request: data_pb2.PublishRequest) -> MessageType:
+        """What the topic becomes that the block makes. Raises what the block is refused with: then nothing is made."""
+        kind = type_of(request.messages[0])
+        prospect = self._catalog.prospect(request.queue.topic, kind)
+        for message in request.messages:
+            copy = definition_pb2.Message()
+            copy.CopyFrom(message)  # a check uses its message up
+            checked_in_block(copy, prospect, self._limits, now_ms=self._runtime.clock.now_ms())
+        if kind is MessageType.LITE:
+            raise _no_lite(request.queue.topic)
+        return kind
 
     # ------------------------------------------------------------------------------------------------ of both
 
@@ -238,6 +250,10 @@ class PublishHandler:
     @cached_property
     def _plain_sends(self) -> PlainSends:
         return PlainSends(self._limits, broker_name=self._runtime.settings.broker_name)
+
+
+def _no_lite(topic: str) -> NotImplementedYet:
+    return NotImplementedYet(f"topic {topic} takes LITE messages; send them with SendMessage")
 
 
 def must_be_here(runtime: Runtime, queue: common_pb2.Queue) -> None:

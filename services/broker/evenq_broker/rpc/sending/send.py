@@ -349,13 +349,33 @@ class SendHandler:
         """The topic, made by its first message; None: that is not allowed, and other brokers have it. Raises
         TopicNotFound, Forbidden, IllegalTopic.
         """
-        first = request.messages[0]
+        name = request.messages[0].topic.name
         try:
-            return await self._cluster_catalog.ensure_topic(first.topic.name, message_type=type_of(first))
+            kind = self._first_kind(request.messages, name)
+            return await self._cluster_catalog.ensure_topic(name, message_type=kind)
         except (TopicNotFound, Forbidden):
-            if MARK in context.headers or not self._catalog.routes.route(first.topic.name):
+            if MARK in context.headers or not self._catalog.routes.route(name):
                 raise
             return None
+
+    def _first_kind(self, messages: Sequence[definition_pb2.Message], name: str) -> MessageType:
+        """Of the first message that a topic of its kind would take. Raises what the first one is refused with, if all
+        are: then nothing is made.
+        """
+        refusal: Error | None = None
+        for message in messages:
+            kind = type_of(message)
+            prospect = self._catalog.prospect(name, kind)
+            copy = definition_pb2.Message()
+            copy.CopyFrom(message)  # a check uses its message up
+            try:
+                checked(copy, prospect, self._limits, now_ms=self._runtime.clock.now_ms())
+            except Error as error:
+                refusal = refusal or error
+            else:
+                return kind
+        assert refusal is not None, "there is a message"
+        raise refusal
 
     async def _at_its_brokers(self, request: service_pb2.SendMessageRequest, data: bytes, context: RpcContext) -> bytes:
         name = request.messages[0].topic.name

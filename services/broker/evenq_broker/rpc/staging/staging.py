@@ -12,6 +12,7 @@ from evenq.errors import BadRequest, NotImplementedYet
 from evenq.model import MessageType, TopicConfig
 from evenq.model.names import topic_problem
 from evenq.serving.rpc import Rpc, RpcContext
+from evenq.store import TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import staging_pb2
 from evenq_broker.core.sending.validation import MessageLimits
@@ -70,13 +71,27 @@ class StagingCalls:
             )
         token = _token(request.token)
         must_be_open(request.topic)
-        topic = self._catalog.topics.get(request.topic) or await self._cluster_catalog.ensure_topic(request.topic)
+        topic = self._catalog.topics.get(request.topic)
+        if topic is None:  # refused rows make no topic
+            self._built(request, self._catalog.prospect(request.topic, MessageType.NORMAL))
+            topic = await self._cluster_catalog.ensure_topic(request.topic)
         must_be_writable(self._runtime, self._catalog, topic)
         _must_take_rows(topic)
+        block, count = self._built(request, topic)
+        origin = Origin(
+            query_id=request.query_id, batch_id=request.batch_id, partition_id=request.partition_id,
+            attempt_id=request.attempt_id, token=token, sequence=request.sequence, coordinator=request.coordinator,
+        )  # fmt: skip
+        await self._staging.stage(origin, topic, block, count, user=caller_of(context))
+        return staging_pb2.StageResponse(
+            status=OK, query_bytes=self._staging.table.query_bytes(request.query_id)
+        ).SerializeToString()
+
+    def _built(self, request: staging_pb2.StageRequest, topic: TopicConfig) -> tuple[TimerAppend, int]:
+        """The rows as they are kept, and their number. Raises what is wrong with them."""
         if self._limits is None:
             self._limits = limits_of(self._runtime)
         rows = rows_of(request.rows, self._limits)
-        now_ms = self._runtime.clock.now_ms()
         if self._passed is None or self._passed.topic is not topic:
             self._passed = Passed(topic)
         block = build(
@@ -85,18 +100,11 @@ class StagingCalls:
             self._limits,
             token=request.token,
             sequence=request.sequence,
-            now_ms=now_ms,
+            now_ms=self._runtime.clock.now_ms(),
             empty_message=definition_pb2.Message,
             passed=self._passed,
         )
-        origin = Origin(
-            query_id=request.query_id, batch_id=request.batch_id, partition_id=request.partition_id,
-            attempt_id=request.attempt_id, token=token, sequence=request.sequence, coordinator=request.coordinator,
-        )  # fmt: skip
-        await self._staging.stage(origin, topic, block, rows.count, user=caller_of(context))
-        return staging_pb2.StageResponse(
-            status=OK, query_bytes=self._staging.table.query_bytes(request.query_id)
-        ).SerializeToString()
+        return block, rows.count
 
     async def decide(self, data: bytes, context: RpcContext) -> bytes:
         """Decide a batch and roll it forward."""

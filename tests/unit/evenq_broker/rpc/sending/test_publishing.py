@@ -203,6 +203,20 @@ def test_what_a_topic_or_the_broker_does_not_take_is_told_of_plain_blocks_too(ru
     run(story)
 
 
+def test_a_refused_first_block_makes_no_topic(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        empty = block(place(0, topic="mine"), "x", "")
+        lite = block(place(0, topic="mine"), "x")
+        lite.messages[0].system_properties.lite_topic = "one"
+        for refused in (empty, lite):
+            with pytest.raises(Error):
+                await publish(stage, refused)
+            assert broker.catalog.topics.get("mine") is None
+
+    run(story)
+
+
 def test_the_first_plain_block_makes_its_topic(run: Run) -> None:
     async def story(stage: Any) -> None:
         broker = await stage.broker(default_queues=2)

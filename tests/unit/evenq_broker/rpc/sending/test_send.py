@@ -69,6 +69,26 @@ def test_each_entry_names_its_message_and_its_offset(run: Run) -> None:
     run(story)
 
 
+def test_a_refused_first_message_makes_no_topic(run: Run) -> None:
+    """Else it would keep its type, which the next message may not have."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        blank = request(b"x", topic="mine", lane="L" * 300)
+        for refused in (request(b"", topic="mine"), blank):
+            status, entries = codes(await send(stage, refused))
+            assert status >= 40000
+            assert entries == [status]
+            assert broker.catalog.topics.get("mine") is None
+        mixed = request(b"x", b"y", topic="mine")
+        mixed.messages[0].system_properties.message_group = "L" * 300
+        _, entries = codes(await send(stage, mixed))
+        assert entries[1] == OK
+        assert broker.catalog.topics.get("mine").message_type is MessageType.NORMAL, "the type of the one that is taken"
+
+    run(story)
+
+
 def test_verdicts_stand_at_both_levels(run: Run) -> None:
     async def story(stage: Any) -> None:
         await stage.broker()

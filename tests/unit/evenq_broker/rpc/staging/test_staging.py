@@ -89,6 +89,21 @@ def test_a_stranger_can_neither_decide_nor_touch_a_query(run: Run) -> None:
     run(story)
 
 
+def test_refused_rows_make_no_topic(run: Run) -> None:
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        owner = Sparks(scene, topics=["mine"])
+        await owner.begin()
+        rows = stage(block(["x"], tags=["a|b"]), topic="mine")
+        with pytest.raises(Error):
+            await owner.call(STAGE, rows, staging_pb2.StageResponse)
+        assert broker.catalog.topics.get("mine") is None
+        await owner.stage("x")
+        assert broker.catalog.topics.get("mine") is not None
+
+    run(story)
+
+
 def test_a_call_that_a_server_passed_on_is_its_users(run: Run) -> None:
     async def story(scene: Any) -> None:
         await one(scene)
