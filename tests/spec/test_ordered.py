@@ -375,6 +375,28 @@ def test_oc_8_a_queue_that_leaves_in_any_other_way_waits_for_its_call_too(play, 
     play(story)
 
 
+def test_oc_8_a_broker_that_restarts_under_a_running_call_gives_its_queue_to_no_other_member(play, tmp_path):
+    """It waits for members within its own limit; the lock is in its log, and its holder comes back."""
+
+    async def story(world):
+        store = {"path": tmp_path / "a"}
+        one, running, most, fields = await a_long_call(world, call_ms=30_000, limits={"store": store})
+        two = await world.push("aaa", **fields)
+        await world.clock.advance(1_000)
+        await world.during(world.brokers["a"].leave(2_000), step_ms=20)
+        world.net.stop("a:8081")
+        await world.during(world.brokers.pop("a").close(), step_ms=20)
+        await world.start(store=store)
+        await world.clock.advance(8_000)
+        assert (world.saw(), running) == (["x"], [b"x"])
+        await world.slow_until(lambda: world.saw() == ["x", "y"])
+        await world.slow_until(lambda: not running)
+        assert most == [1]
+        await world.slow_until(lambda: len(one.queues + two.queues) == 1)
+
+    play(story)
+
+
 def test_oc_13_a_call_that_never_ends_gives_its_queue_up_after_the_brokers_revoke_ms(play):
     async def story(world):
         one, running, _, fields = await a_long_call(world, call_ms=1_000_000, limits={"revoke_ms": 15_000})
