@@ -20,15 +20,17 @@ from evenq.wire.net import GrpcNet
 from evenq.wire.signature import Secret, authorization, date_time
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2 as d
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as s
-from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, data_pb2, groups_pb2
 
 V2 = "/apache.rocketmq.v2.MessagingService/"
+NOTHING_NEW = 40401
 OK, BAD_REQUEST, FORBIDDEN, INVALID_HANDLE, INVALID_TRANSACTION = 20000, 40000, 40300, 40013, 40008
 
 
 def grants(name: str) -> str:
     rows = [("topic", f"{name}-*"), ("group", f"{name}-*"), ("topic", "shared"), ("group", "shared")]
-    return ", ".join(
+    replies = '{ resource = "topic:evenq-replies", actions = ["publish", "reply"] }, '
+    return replies + ", ".join(
         f'{{ resource = "{kind}:{pattern}", actions = {["publish", "consume"] if kind == "topic" else ["consume"]} }}'
         for kind, pattern in rows
     ).replace("'", '"')
@@ -59,7 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     ) as running:
         root = evenq.Credentials(access_key="root", secret_key="secret-of-root")
         with evenq.Admin(endpoint=running.endpoint, credentials=root) as admin:
-            for name in ("ann-plain", "ben-plain", "shared"):
+            for name in ("ann-plain", "ann-questions", "ben-plain", "shared", "evenq-replies"):
                 admin.create_topic(name, queues=1)
             for name in ("ann-half", "ben-half"):
                 admin.create_topic(name, queues=1, message_type="TRANSACTION")
@@ -251,6 +253,39 @@ def test_a_client_id_is_its_users_also_in_a_group_that_both_may_use(endpoint: st
         frames = await ben.receive("shared", "shared", client_id=ann.client_id)
         assert [frame.status.code for frame in frames] == [FORBIDDEN]
         assert (await ben.session("shared", ben.client_id)).HasField("welcome")
+
+    story(endpoint, tell)
+
+
+def test_replies_reach_who_asked_and_nobody_else(endpoint: str) -> None:
+    """A right to `consume` the topic of replies showed every tenant's replies to each."""
+    keys = evenq.Credentials(access_key="ann", secret_key="secret-of-ann")
+
+    def answer(requests: list[evenq.ReceivedMessage]) -> None:
+        for request in requests:
+            producer.send_async(evenq.reply_to(request, b"the answer"))
+
+    with (
+        evenq.Producer(endpoint=endpoint, credentials=keys) as producer,
+        evenq.PushConsumer(
+            group="ann-readers",
+            endpoint=endpoint,
+            credentials=keys,
+            listener=answer,
+            subscriptions={"ann-questions": "*"},
+            start_from="FIRST",
+        ),
+    ):
+        question = evenq.Message(topic="ann-questions", body=b"?")
+        assert producer.request(question, timeout_ms=60_000).body == b"the answer"
+
+    async def tell(_: Tenant, ben: Tenant) -> None:
+        for tag, code in (("*", FORBIDDEN), ("", FORBIDDEN), (f"reply-{0:024x}", NOTHING_NEW)):
+            pull = data_pb2.PullRequest(client_id=ben.client_id, batch_max=32, committed=-1)
+            pull.queue.topic, pull.queue.broker_name = "evenq-replies", "broker-a"
+            pull.filter.expression = tag
+            answer = await ben.call("/evenq.v1.Data/Pull", pull, data_pb2.PullResponse)
+            assert (answer.status.code, len(answer.messages)) == (code, 0), tag
 
     story(endpoint, tell)
 

@@ -208,8 +208,9 @@ class Guard:
                 message = names.read(request, context.decoded)
                 named, acts_as = names.of(message), names.client_of(message)
             else:
-                named, acts_as = [Named(UserResource.TOPIC, plain.topic)], ""
-            self._check_named(user, access, named, context)
+                message, named, acts_as = None, [Named(UserResource.TOPIC, plain.topic)], ""
+            if not self._reads_replies(user, names, named, message):
+                self._check_named(user, access, named, context)
             self._check_missing(user, access, kinds or (), named, context)
             if acts_as and acts_as != context.client_id:
                 self._claim(acts_as, user.name, rpc, context)
@@ -229,6 +230,14 @@ class Guard:
             raise
         if rpc.method == FAREWELL:
             self._owners.leave(client_id)
+
+    def _reads_replies(self, user: User, names: Names, named: Sequence[Named], message: Any) -> bool:
+        """May the user do what consuming is needed for otherwise, because the call reads its own replies alone?"""
+        return (
+            message is not None
+            and names.asks_for_replies(message)
+            and all(user.may(one.kind, Action.REPLY, one.name) for one in named)
+        )
 
     def _check_missing(
         self, user: User, access: Access, kinds: Sequence[UserResource], named: Sequence[Named], context: RpcContext

@@ -7,6 +7,7 @@ those that name nothing of the server's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from evenq.wire.stubs.evenq.v1 import (
     admin_pb2,
     assignment_pb2,
     backup_pb2,
+    common_pb2,
     data_pb2,
     dead_letters_pb2,
     diagnosis_pb2,
@@ -28,6 +30,10 @@ from evenq.wire.stubs.evenq.v1 import (
 )
 
 __all__ = ["NAMES", "Named", "Names"]
+
+
+REPLY_TAG = re.compile(r"reply-[0-9a-f]{24}\Z")
+"""Tag of a client's replies (`evenq.client.loops.replies`): random, so whoever knows it is its owner or was asked."""
 
 
 class Named(NamedTuple):
@@ -92,6 +98,14 @@ class Names:
             return self.request.FromString(request)
         except DecodeError as error:
             raise BadRequest(f"the request does not decode as {self.request.__name__}: {error}") from error
+
+    def asks_for_replies(self, message: Any) -> bool:
+        """Does the call read what is addressed to one client alone: messages of one tag of 96 random bits, for no
+        group?
+        """
+        if self.request is not data_pb2.PullRequest or message.group or message.filter.type != common_pb2.Filter.TAG:
+            return False
+        return bool(REPLY_TAG.match(message.filter.expression))
 
     def client_of(self, message: Any) -> str:
         """The client id under which the call acts, if the request names one."""

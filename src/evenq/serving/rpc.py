@@ -246,6 +246,8 @@ class Action(StrEnum):
 
     PUBLISH = "publish"
     CONSUME = "consume"
+    REPLY = "reply"
+    """Read messages of one tag that only its owner knows, as a client does that waits for replies."""
     DESCRIBE = "describe"
     CREATE = "create"
     DELETE = "delete"

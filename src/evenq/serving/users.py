@@ -46,7 +46,15 @@ class UserResource(StrEnum):
 
 _ACTIONS: Mapping[UserResource, frozenset[Action]] = {
     UserResource.TOPIC: frozenset(
-        {Action.PUBLISH, Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}
+        {
+            Action.PUBLISH,
+            Action.CONSUME,
+            Action.REPLY,
+            Action.DESCRIBE,
+            Action.CREATE,
+            Action.DELETE,
+            Action.OPERATE,
+        }
     ),
     UserResource.GROUP: frozenset({Action.CONSUME, Action.DESCRIBE, Action.CREATE, Action.DELETE, Action.OPERATE}),
     UserResource.CLUSTER: frozenset({Action.DESCRIBE, Action.OPERATE}),

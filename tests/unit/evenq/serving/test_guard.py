@@ -19,7 +19,7 @@ from evenq.serving.rpc import Access, Action, CallKind, Resource, Rpc, RpcContex
 from evenq.serving.users import Users
 from evenq.wire.signature import Secret, authorization, date_time, read_claim
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2
-from evenq.wire.stubs.evenq.v1 import admin_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import admin_pb2, common_pb2, data_pb2, groups_pb2
 
 FILE = """
 [users.evenq-internal]
@@ -634,3 +634,52 @@ def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_u
         assert {ended(task) for task in crowd} == {"Unauthorized"}
 
     asyncio.run(test())
+
+
+REPLIES = """
+[users.asker]
+secret = "secret-of-asker"
+allow = [{ resource = "topic:evenq-replies", actions = ["publish", "reply"] }]
+"""
+PULL = "/evenq.v1.Data/Pull"
+
+
+@pytest.mark.parametrize(
+    ("expression", "group", "topic", "user", "right"),
+    [
+        ("reply-0123456789abcdef01234567", "", "evenq-replies", "asker", True),
+        ("*", "", "evenq-replies", "asker", False),
+        ("", "", "evenq-replies", "asker", False),
+        ("reply-0123456789abcdef01234567 || *", "", "evenq-replies", "asker", False),
+        ("reply-0123456789abcdef01234567\n", "", "evenq-replies", "asker", False),
+        ("reply-01", "", "evenq-replies", "asker", False),
+        ("reply-0123456789abcdef01234567", "billing", "evenq-replies", "asker", False),
+        ("reply-0123456789abcdef01234567", "", "orders", "asker", False),
+        ("reply-0123456789abcdef01234567", "", "evenq-replies", "nobody", False),
+        ("*", "", "evenq-replies", "everything", True),
+    ],
+)
+def test_who_waits_for_replies_reads_its_own_and_nobody_elses(
+    expression: str, group: str, topic: str, user: str, right: bool
+) -> None:
+    guard = Guard(users(FILE + REPLIES), clock=FakeClock())
+    request = data_pb2.PullRequest(group=group)
+    request.queue.topic, request.filter.expression = topic, expression
+    assert verdict(guard, PULL, signed(user), request.SerializeToString()) == (20000 if right else Forbidden.code)
+
+
+def test_a_right_to_replies_is_none_to_search_or_scan_them() -> None:
+    guard = Guard(users(FILE + REPLIES), clock=FakeClock())
+    tag = "reply-0123456789abcdef01234567"
+    scan = data_pb2.ScanRequest()
+    scan.queue.topic, scan.filter.expression = "evenq-replies", tag
+    sql = data_pb2.PullRequest()
+    sql.queue.topic, sql.filter.expression, sql.filter.type = "evenq-replies", tag, common_pb2.Filter.SQL
+    find = admin_pb2.FindMessagesRequest(topic="evenq-replies", key=tag)
+    offsets = data_pb2.QueryOffsetsRequest()
+    offsets.queues.add(topic="evenq-replies")
+    for method, request, code in (
+        ("/evenq.v1.Data/Scan", scan, Forbidden.code), (PULL, sql, Forbidden.code),
+        ("/evenq.v1.Admin/FindMessages", find, Forbidden.code), ("/evenq.v1.Data/QueryOffsets", offsets, 20000),
+    ):  # fmt: skip
+        assert verdict(guard, method, signed("asker"), request.SerializeToString()) == code, method
