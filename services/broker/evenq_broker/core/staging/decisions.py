@@ -12,7 +12,6 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,8 +29,8 @@ from evenq_broker.core.state.staging_records import (
 )
 
 __all__ = [
-    "JOB_PREFIX", "BatchContent", "BatchDecision", "BatchOutcome", "Decisions", "OnDecided", "Query", "QueryWriter",
-    "within_share",
+    "JOB_PREFIX", "BatchContent", "BatchDecision", "BatchOutcome", "Decisions", "Held", "OnDecided", "Query",
+    "QueryWriter", "within_share",
 ]  # fmt: skip
 
 JOB_PREFIX = "job-"
@@ -40,6 +39,23 @@ SHARE = 3
 """One tenant may hold up to this many times what it leaves free: three quarters if it is alone, three sevenths each if
 there are two, and some for the next one always.
 """
+
+
+@dataclass(slots=True)
+class Held:
+    """What the queries of one tenant, or of all, hold here."""
+
+    queries: int = 0
+    open: int = 0
+    """Decided batches that are not published everywhere."""
+    tokens: int = 0
+    """Winners that some broker has not published, and what was dropped of batches that are not decided."""
+
+    def add(self, query: Query, sign: int) -> None:
+        self.queries += sign
+        self.open += sign * len(query.open)
+        winners = sum(map(len, (tokens for one in query.open.values() for tokens in one.winners.values())))
+        self.tokens += sign * (winners + len(query.dropped))
 
 
 class OnDecided(StrEnum):
@@ -175,21 +191,20 @@ class Decisions:
 
     def __init__(self) -> None:
         self.queries: dict[str, Query] = {}
-        self.open_count = 0
-        """Decided batches that are not published everywhere."""
-        self._queries_of: Counter[str] = Counter()
-        self._open_of: Counter[str] = Counter()
+        self.held = Held()
+        self._of_tenants: dict[str, Held] = {}
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def queries_of(self, tenant: str) -> int:
-        """How many queries the tenant has."""
-        return self._queries_of[tenant]
+    @property
+    def open_count(self) -> int:
+        """Decided batches that are not published everywhere."""
+        return self.held.open
 
-    def open_of(self, tenant: str) -> int:
-        """How many decided batches of the tenant are not published everywhere."""
-        return self._open_of[tenant]
+    def held_by(self, tenant: str) -> Held:
+        """What the tenant has of it."""
+        return self._of_tenants.get(tenant) or Held()
 
     def winners(self, query_id: str, batch_id: int, broker_name: str) -> list[str]:
         """Tokens of a decided batch that a broker still has to publish."""
@@ -275,11 +290,11 @@ class Decisions:
     def _count(self, query: Query | None, sign: int) -> None:
         if query is None:
             return
-        self.open_count += sign * len(query.open)
-        for counts, number in ((self._queries_of, 1), (self._open_of, len(query.open))):
-            counts[query.tenant] += sign * number
-            if not counts[query.tenant]:
-                del counts[query.tenant]
+        theirs = self._of_tenants.setdefault(query.tenant, Held())
+        for held in (self.held, theirs):
+            held.add(query, sign)
+        if not theirs.queries:
+            del self._of_tenants[query.tenant]
 
     def _known(self, op: QueryKnown) -> None:
         query = self.queries.get(op.query_id)

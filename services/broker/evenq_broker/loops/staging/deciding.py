@@ -55,6 +55,8 @@ ROLL_MS = 60_000
 ROLL_WAIT_MS = 20_000
 """How long a decision's caller waits for brokers to be rolled forward."""
 DROPPED_MAX = 100_000
+TOKENS_MAX = 2_000_000
+"""Of all queries: winners that a broker has not published, and what was dropped without a decision."""
 QUERY_ID_MAX = 255
 _ANYBODY = QueryWriter()
 """Brokers among themselves, and clients whose calls are not signed and say nothing of their topics."""
@@ -192,7 +194,7 @@ class BatchCoordinator:
                     f"{len(winners)} stagings were dropped, after staging.timeout_ms without a decision or by an "
                     "abort; run the batch again"
                 )
-            limit, own = self._runtime.settings.staging.decisions_max, self.table.open_of(query.tenant)
+            limit, own = self._runtime.settings.staging.decisions_max, self.table.held_by(query.tenant).open
             if not within_share(limit, total=self.table.open_count, own=own):
                 raise TooManyRequests(
                     f"{self.table.open_count} decided batches wait at broker {self.own}, {own} of them of "
@@ -201,6 +203,7 @@ class BatchCoordinator:
                     f"{', '.join(sorted(self.table.behind(query_id)) or ['of other queries'])}"
                 )
             pairs = tuple((name, token) for token, names in winners.items() for name in names)
+            self._must_keep(query, len(pairs), f"batch {batch_id} of query {query_id}")
             passing("staging.deciding")
             decided = BatchDecided(query_id, batch_id, pairs, self._runtime.clock.now_ms(), *(content or ()))
             await self._record(query_id, decided)
@@ -397,7 +400,7 @@ class BatchCoordinator:
     async def _know(self, query_id: str, coordinator: str, writer: QueryWriter) -> Query:
         limit = self._runtime.settings.staging.queries_max
         tenant = Query(coordinator, 0, user=writer.user, topics=writer.bound).tenant
-        own = self.table.queries_of(tenant)
+        own = self.table.held_by(tenant).queries
         if not within_share(limit, total=len(self.table), own=own):
             raise TooManyRequests(
                 f"broker {self.own} remembers {len(self.table)} queries, {own} of {_named(tenant)}, and query "
@@ -444,7 +447,17 @@ class BatchCoordinator:
         query = self.table.queries[query_id]
         if len(query.dropped) + len(tokens) > DROPPED_MAX:
             raise TooManyRequests(f"query {query_id} abandoned {DROPPED_MAX} stagings of batches without a decision")
+        self._must_keep(query, len(tokens), f"an abort of query {query_id}")
         await self._record(query_id, TokensDropped(query_id, batch_id, tuple(tokens)))
+
+    def _must_keep(self, query: Query, more: int, what: str) -> None:
+        total, own = self.table.held.tokens, self.table.held_by(query.tenant).tokens
+        if not within_share(TOKENS_MAX, total=total, own=own, more=more):
+            raise TooManyRequests(
+                f"{what} names {more} stagings, and broker {self.own} keeps {total}, {own} of them of "
+                f"{_named(query.tenant)}; the limit is {TOKENS_MAX}, of which one user or topic may have three times "
+                "what is left: retry when brokers that are away have published theirs"
+            )
 
     async def _record(self, query_id: str, *ops: StagingOp) -> None:
         # Memory and log change in one step; others see it only behind the query's lock, when it is safe.

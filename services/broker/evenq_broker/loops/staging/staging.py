@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from evenq.errors import BadRequest, Error, StoreCorrupted, TooManyRequests
+from evenq.errors import BadRequest, Error, Forbidden, StoreCorrupted, TooManyRequests
 from evenq.model import TopicConfig
 from evenq.runtime.failpoints import passing
 from evenq.runtime.tasks import spawn
@@ -103,6 +103,11 @@ class Staging:
         """
         writer = QueryWriter(user=user, topics=(topic.name,))
         await self.deciding.may_stage(origin.query_id, origin.coordinator, writer)
+        theirs = self.table.staging(origin.token)
+        if theirs is not None and theirs.batch != (origin.query_id, origin.batch_id):
+            raise Forbidden(
+                f"the token of these rows of query {origin.query_id} is one of other rows; make a random one"
+            )
         key = origin.token, origin.sequence
         writing = self._writing.get(key)
         if writing is None:

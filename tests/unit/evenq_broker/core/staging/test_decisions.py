@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from evenq_broker.core.staging.decisions import BatchContent, Decisions, within_share
+from evenq_broker.core.staging.decisions import BatchContent, Decisions, Held, Query, within_share
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
@@ -82,6 +82,12 @@ def test_the_first_user_and_topics_stay_and_the_content_is_that_of_the_last_batc
     assert table.queries["q"].content is None, "an older client said nothing of it"
 
 
+def held_of(queries: list[Query]) -> Held:
+    opened = [decision for query in queries for decision in query.open.values()]
+    winners = sum(len(tokens) for decision in opened for tokens in decision.winners.values())
+    return Held(len(queries), len(opened), winners + sum(len(query.dropped) for query in queries))
+
+
 def test_what_a_tenant_has_is_counted_through_every_change() -> None:
     rng, table = random.Random(1), Decisions()
     for at in range(2_000):
@@ -97,10 +103,9 @@ def test_what_a_tenant_has_is_counted_through_every_change() -> None:
             table.restore(name, saved)
         for tenant in ("", "u", "t"):
             theirs = [query for query in table.queries.values() if query.tenant == tenant]
-            assert table.queries_of(tenant) == len(theirs)
-            assert table.open_of(tenant) == sum(len(query.open) for query in theirs)
-        assert table.open_count == sum(len(query.open) for query in table.queries.values())
-    assert set(table._queries_of) <= {"", "u", "t"}
+            assert table.held_by(tenant) == held_of(theirs)
+        assert table.held == held_of(list(table.queries.values()))
+    assert set(table._of_tenants) <= {"", "u", "t"}
 
 
 def test_a_tenant_leaves_a_part_to_others_and_the_first_one_is_let_in_while_there_is_any() -> None:

@@ -313,6 +313,46 @@ def test_one_user_leaves_something_of_every_limit_to_the_next(run: Run) -> None:
     run(story)
 
 
+def test_what_is_kept_of_tokens_is_bounded_and_shared(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenq_broker.loops.staging.deciding.TOKENS_MAX", 8)
+
+    async def story(scene: Any) -> None:
+        await one(scene)
+        greedy = Sparks(scene, "greedy")
+
+        async def abandon(query: Sparks, count: int, batch: int = 5) -> None:
+            tokens = [named(f"{query.user}{number}") for number in range(count)]
+            request = staging_pb2.AbandonRequest(query_id=query.query, batch_id=batch, topics=["t"], tokens=tokens)
+            await query.call(ABANDON, request, staging_pb2.AbandonResponse)
+
+        await greedy.begin()
+        assert not await greedy.decide(broker="away")
+        await abandon(greedy, 5)
+        with pytest.raises(
+            TooManyRequests, match=r"names 1 stagings, and broker a keeps 6, 6 of them of greedy; the li"
+        ):
+            await greedy.decide(1, broker="away")
+        await abandon(Sparks(scene, query="mine"), 2)
+        with pytest.raises(TooManyRequests, match="an abort of query"):
+            await abandon(Sparks(scene, query="more"), 1)
+
+    run(story)
+
+
+def test_a_token_of_other_rows_is_refused(run: Run) -> None:
+    """Blocks of a token are told apart by their number alone: one of somebody else would stand for the victim's."""
+
+    async def story(scene: Any) -> None:
+        broker = await one(scene)
+        await Sparks(scene).stage("zero", token="known")
+        for other in (Sparks(scene, "stranger", query="other"), Sparks(scene)):
+            with pytest.raises(Forbidden, match="is one of other rows"):
+                await other.stage("forged", 1, token="known")
+        assert broker.staging.table.rows == 1
+
+    run(story)
+
+
 def test_where_calls_are_not_signed_a_topic_has_the_share(run: Run) -> None:
     async def story(scene: Any) -> None:
         await one(scene, staging=StagingSettings(queries_max=4))
