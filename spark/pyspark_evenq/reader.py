@@ -8,10 +8,14 @@ nothing is called before its tasks run. They log it; what filters narrowed is an
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -98,7 +102,9 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task, as Arrow batches."""
         if execution := _execution():
-            if _executions.get(self._plan, execution) != execution:
+            # A task that failed is tried by another worker, so what is refused is known to all of this host.
+            first = _claimed(self._plan, execution) if self.narrowed else _executions.get(self._plan, execution)
+            if first != execution:
                 self._used_again()
             _executions[self._plan] = execution  # so that a worker logs once for each further query
             while len(_executions) > PLANS_MAX:
@@ -127,6 +133,21 @@ def _execution() -> str:
     context = TaskContext.get()
     ids = [context.getLocalProperty(name) for name in EXECUTION_IDS] if context is not None else []
     return next(filter(None, ids), "") or ""
+
+
+def _claimed(plan: str, execution: str) -> str:
+    """The first query whose task ran on this host with the plan. Links hold it: they are made with their content."""
+    folder = Path(tempfile.gettempdir()) / f"evenq-plans-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            (folder / plan).symlink_to(execution)
+            for old in sorted(folder.iterdir(), key=lambda path: path.lstat().st_mtime_ns)[:-PLANS_MAX]:
+                old.unlink(missing_ok=True)
+        return str((folder / plan).readlink())
+    except OSError as failure:
+        log.warning("whether a plan is used again is known to single workers only: %s", failure)
+        return _executions.get(plan, execution)
 
 
 def _suits(options: ReadOptions, queue: MessageQueue, state: QueueState) -> bool:

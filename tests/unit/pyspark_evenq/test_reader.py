@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import tempfile
+import uuid
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -44,7 +47,7 @@ def test_a_read_goes_from_the_earliest_to_the_latest(filled: Any) -> None:
 
 
 def test_a_plan_that_another_query_uses_again_is_told_of_and_a_narrowed_one_is_refused(
-    filled: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """12b: Spark keeps the plan of a Python source with its DataFrame or view."""
     query = ["1"]
@@ -61,11 +64,22 @@ def test_a_plan_that_another_query_uses_again_is_told_of_and_a_narrowed_one_is_r
         assert rows() == 30
         assert caplog.text.count("is used again: it was planned at 20") == warnings, query
     reader.narrowed = True
-    assert rows() == 30, "the same query"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(reader_module, "PLANS_MAX", 2)
+    assert rows() == rows() == 30, "the same query"
     query[0] = "4"
-    for _ in range(2):  # Spark tries a task again
+    for _ in range(2):  # Spark tries a task again, in another worker
+        monkeypatch.setattr(reader_module, "_executions", {})
         with pytest.raises(SettingsError, match="whose filters narrowed it"):
             rows()
+    for _ in range(3):
+        reader._plan = uuid.uuid4().hex
+        rows()
+    [folder] = tmp_path.iterdir()
+    assert len(list(folder.iterdir())) == 2
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    assert rows() == 30, "a host without a place for it"
 
 
 def test_words_and_offsets_say_where(filled: Any) -> None:
