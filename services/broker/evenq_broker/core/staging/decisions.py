@@ -29,7 +29,7 @@ from evenq_broker.core.state.staging_records import (
 )
 
 __all__ = [
-    "JOB_PREFIX", "BatchContent", "BatchDecision", "BatchOutcome", "Decisions", "Held", "OnDecided", "Query",
+    "JOB_PREFIX", "BatchContent", "BatchDecision", "BatchOutcome", "Decisions", "QueryCounts", "OnDecided", "Query",
     "QueryWriter", "within_share",
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ there are two, and some for the next one always.
 
 
 @dataclass(slots=True)
-class Held:
+class QueryCounts:
     """What the queries of one tenant, or of all, hold here."""
 
     queries: int = 0
@@ -191,8 +191,8 @@ class Decisions:
 
     def __init__(self) -> None:
         self.queries: dict[str, Query] = {}
-        self.held = Held()
-        self._of_tenants: dict[str, Held] = {}
+        self.held = QueryCounts()
+        self._of_tenants: dict[str, QueryCounts] = {}
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -202,9 +202,9 @@ class Decisions:
         """Decided batches that are not published everywhere."""
         return self.held.open
 
-    def held_by(self, tenant: str) -> Held:
+    def held_by(self, tenant: str) -> QueryCounts:
         """What the tenant has of it."""
-        return self._of_tenants.get(tenant) or Held()
+        return self._of_tenants.get(tenant) or QueryCounts()
 
     def winners(self, query_id: str, batch_id: int, broker_name: str) -> list[str]:
         """Tokens of a decided batch that a broker still has to publish."""
@@ -290,7 +290,7 @@ class Decisions:
     def _count(self, query: Query | None, sign: int) -> None:
         if query is None:
             return
-        theirs = self._of_tenants.setdefault(query.tenant, Held())
+        theirs = self._of_tenants.setdefault(query.tenant, QueryCounts())
         for held in (self.held, theirs):
             held.add(query, sign)
         if not theirs.queries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from evenq_broker.core.staging.decisions import BatchContent, Decisions, Held, Query, within_share
+from evenq_broker.core.staging.decisions import BatchContent, Decisions, QueryCounts, Query, within_share
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
@@ -82,10 +82,10 @@ def test_the_first_user_and_topics_stay_and_the_content_is_that_of_the_last_batc
     assert table.queries["q"].content is None, "an older client said nothing of it"
 
 
-def held_of(queries: list[Query]) -> Held:
+def held_of(queries: list[Query]) -> QueryCounts:
     opened = [decision for query in queries for decision in query.open.values()]
     winners = sum(len(tokens) for decision in opened for tokens in decision.winners.values())
-    return Held(len(queries), len(opened), winners + sum(len(query.dropped) for query in queries))
+    return QueryCounts(len(queries), len(opened), winners + sum(len(query.dropped) for query in queries))
 
 
 def test_what_a_tenant_has_is_counted_through_every_change() -> None:
