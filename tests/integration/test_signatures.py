@@ -55,6 +55,16 @@ allow = [
 secret = "canary-leaver-4711"
 allow = [{{ resource = "topic:orders*", actions = ["publish"] }}]
 """
+READER_GRANT = '{ resource = "topic:orders", actions = ["consume"] },'
+FILE += f"""
+[users.reader]
+secret = "canary-reader-4711"
+allow = [
+  {READER_GRANT}
+  {{ resource = "group:orders-*", actions = ["consume"] }},
+]
+"""
+READER = evenq.Credentials(access_key="reader", secret_key="canary-reader-4711")
 LEAVER = evenq.Credentials(access_key="leaver", secret_key="canary-leaver-4711")
 
 
@@ -343,6 +353,45 @@ def test_a_user_who_goes_is_out_within_seconds_with_open_streams_too(cluster: Lo
             await net.close()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_queues_of_a_member_whose_grant_was_removed_are_read_by_the_others(cluster: LocalCluster, users: Path) -> None:
+    seen: dict[str, set[bytes]] = {"keeps": set(), "loses": set()}
+    refusals: list[BaseException] = []
+
+    def consumer(name: str, credentials: evenq.Credentials) -> evenq.PushConsumer:
+        return evenq.PushConsumer(
+            group="orders-shared",
+            subscriptions={"orders": "*"},
+            listener=lambda messages: seen[name].update(message.body for message in messages),
+            on_error=refusals.append,
+            start_from="LAST",
+            client_id=name,
+            endpoint=cluster.endpoint,
+            credentials=credentials,
+        )
+
+    def wait(state: Any) -> None:
+        deadline = time.monotonic() + 60
+        while not state():
+            assert time.monotonic() < deadline, (seen, refusals)
+            time.sleep(0.05)
+
+    with (
+        consumer("keeps", ORDERS) as keeps,
+        consumer("loses", READER) as loses,
+        evenq.Producer(endpoint=cluster.endpoint, credentials=ORDERS) as producer,
+    ):
+        wait(lambda: keeps.queues and loses.queues)
+        users.write_text(FILE.replace(READER_GRANT, ""))
+        try:
+            wait(lambda: any(isinstance(error, Forbidden) for error in refusals))
+            bodies = {b"after-%d" % number for number in range(40)}
+            for body in sorted(bodies):
+                producer.send(evenq.Message(topic="orders", body=body))
+            wait(lambda: bodies <= seen["keeps"])
+        finally:
+            users.write_text(FILE)
 
 
 def test_no_secret_is_in_any_log_metric_or_process_list(cluster: LocalCluster) -> None:

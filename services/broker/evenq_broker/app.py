@@ -118,6 +118,9 @@ class BrokerApp:
             must_be_alone(settings.store.path)
         await self.broker.open()
         rpcs = self._auth.rpcs(self.broker.rpcs())
+        # A poll that waits was allowed by the grants of its beginning: its client asks again, and is judged by those of
+        # now.
+        self._auth.on_change = self.broker.long_polls.answer_all
         self._auth.start()
         options = GrpcServerOptions(
             front=settings.front,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,6 +81,8 @@ class Auth:
         self._clock = clock
         self._task: asyncio.Task[Any] | None = None
         self._guard: Guard | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when other users or grants are in force: calls that wait were allowed by the ones before."""
         self._digest = b""
         if not settings.enabled:
             return
@@ -132,6 +134,7 @@ class Auth:
         self._digest = digest
         self._signer.change(users.internal.name, users.internal.secrets[0])
         self._guard.change(users)
+        self.on_change()
         log.info("users file loaded", extra={"users": len(users)})
         return True
 

@@ -39,6 +39,8 @@ TELEMETRY = "/apache.rocketmq.v2.MessagingService/Telemetry"
 """Its settings are answered whatever they name: SDKs wait for them before they begin, and do not say why none came.
 What is not granted is left out (`RpcContext.refused`), and the calls that follow are refused with words.
 """
+SESSION = "/evenq.v1.Groups/Session"
+"""A member that may not read some of its topics is a member for the others (`RpcContext.refused`)."""
 FAREWELL = "/apache.rocketmq.v2.MessagingService/NotifyClientTermination"
 ZONE_STEP_MS = 15 * 60_000
 ZONE_MAX_MS = 14 * 3_600_000
@@ -65,6 +67,18 @@ class _Proof:
     user: User
     dated_ms: int | None
     """The moment in its date header; None if the caller does not check it."""
+
+
+@dataclass(slots=True)
+class _OpenStream:
+    """What an open stream rests on."""
+
+    user: str
+    authorization: str
+    date: str
+    access: Access
+    named: Sequence[Named] = ()
+    """What its last message that names anything names, and its user may."""
 
 
 class _Refusals:
@@ -99,22 +113,40 @@ class Guard:
         self._half_max = max(1, cache_max // 2)
         self._proofs: dict[tuple[str, str], _Proof] = {}
         self._older: dict[tuple[str, str], _Proof] = {}
-        self._open: dict[asyncio.Task[Any], tuple[str, str]] = {}
-        self._revoked: set[asyncio.Task[Any]] = set()
+        self._open: dict[asyncio.Task[Any], _OpenStream] = {}
+        self._revoked: dict[asyncio.Task[Any], Unauthorized | Forbidden] = {}
         self._refusals: OrderedDict[tuple[str, str, int], _Refusals] = OrderedDict()
         self._held = 0
         self._owners = ClientOwners(user_max=user_clients_max, owners_max=max(clients_max, user_clients_max))
 
     def change(self, users: Users) -> None:
-        """Judge by these users from now on. Open streams whose signature is not right any more are ended."""
+        """Judge by these users from now on. Open streams whose signature is not right any more, or that rest on a grant
+        that was removed, are ended: what they are refused is decided anew when they come back.
+        """
         self._users = users
         self._proofs, self._older = {}, {}
         # Streams are signed once, when they open (wire contract 2.2), and may last for years: a revoked key must end
-        # them.
-        for task, (authorization, date) in list(self._open.items()):
-            if self._proven(authorization, date) is None:
-                self._revoked.add(task)
-                task.cancel()
+        # them, and so must a removed grant.
+        for task, stream in list(self._open.items()):
+            proof = self._proven(stream.authorization, stream.date)
+            lost = None if proof is None else self._lost(proof.user, stream)
+            if proof is None:
+                self._revoked[task] = Unauthorized(
+                    f"user {stream.user} is not known any more, or has another secret key"
+                )
+            elif lost is not None:
+                action = lost.action or stream.access.action
+                self._revoked[task] = Forbidden(
+                    f"user {stream.user} may not {action} {lost.kind} {lost.name} any more; a grant was removed "
+                    "from the users file"
+                )
+            else:
+                continue
+            task.cancel()
+
+    def _lost(self, user: User, stream: _OpenStream) -> Named | None:
+        action = stream.access.action
+        return next((one for one in stream.named if not user.may(one.kind, one.action or action, one.name)), None)
 
     def guarded(self, rpc: Rpc) -> Rpc:
         """The same call behind the guard. Raises SettingsError for a call that no rule could decide on."""
@@ -299,9 +331,11 @@ class Guard:
 
     def _stream(self, rpc: Rpc, handler: Bidi, names: Names | None) -> Bidi:
         access = rpc.access
-        answers_all = rpc.method == TELEMETRY
+        answers_all, answers_topics = rpc.method == TELEMETRY, rpc.method == SESSION
 
-        async def each(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+        async def each(
+            requests: AsyncIterator[bytes], context: RpcContext, stream: _OpenStream
+        ) -> AsyncIterator[bytes]:
             async for request in requests:
                 user = self.identify_open(context)
                 context.refused = frozenset()
@@ -312,10 +346,15 @@ class Guard:
                     named, acts_as = names.of(message), names.client_of(message)
                     if acts_as and acts_as != context.client_id:
                         self._claim(acts_as, user.name, rpc, context)
-                    if answers_all:
+                    if answers_all or answers_topics:
                         context.refused = self._refused(user, access, named, context)
-                    else:
+                    if answers_topics:
+                        groups = [one for one in named if one.kind is UserResource.GROUP]
+                        self._check_named(user, access, groups, context)
+                    elif not answers_all:
                         self._check_named(user, access, named, context)
+                    if named:
+                        stream.named = [one for one in named if (one.kind, one.name) not in context.refused]
                 yield request
 
         async def checked(requests: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[Frames]:
@@ -326,19 +365,22 @@ class Guard:
                 self._claim(context.client_id, user.name, rpc, context)
             task = asyncio.current_task()
             assert task is not None
-            self._open[task] = (context.headers[AUTHORIZATION], context.headers[DATE_TIME])
-            frames = handler(each(requests, context), context)
+            stream = _OpenStream(user.name, context.headers[AUTHORIZATION], context.headers[DATE_TIME], access)
+            self._open[task] = stream
+            frames = handler(each(requests, context, stream), context)
             try:
                 async for frame in frames:
                     yield frame
             except asyncio.CancelledError as cancelled:
-                if task not in self._revoked:
+                verdict = self._revoked.get(task)
+                if verdict is None:
                     raise
                 task.uncancel()
-                raise Unauthorized(f"user {user.name} is not known any more, or has another secret key") from cancelled
+                self._log_refusal(user.name, context, verdict.code)
+                raise verdict from cancelled
             finally:
                 self._open.pop(task, None)
-                self._revoked.discard(task)
+                self._revoked.pop(task, None)
                 close = getattr(frames, "aclose", None)
                 if close is not None:
                     await close()

@@ -192,7 +192,12 @@ NAMES: Mapping[str, Names] = {
     **_rows(
         "/evenq.v1.Groups/",
         {
-            "Session": Names(groups_pb2.SessionRequest, "group join.group", client="join.member.client_id"),
+            "Session": Names(
+                groups_pb2.SessionRequest,
+                "group join.group",
+                "topic join.member.subscriptions.topic",
+                client="join.member.client_id",
+            ),
             "ListMembers": Names(groups_pb2.ListMembersRequest, _GROUP),
             "LockQueues": Names(groups_pb2.LockQueuesRequest, _GROUP, client=_CLIENT),
             "UnlockQueues": Names(groups_pb2.UnlockQueuesRequest, _GROUP, client=_CLIENT),

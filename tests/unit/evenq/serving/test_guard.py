@@ -586,6 +586,65 @@ def test_an_open_stream_ends_when_its_user_goes_and_stays_when_another_does() ->
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("kind", ["topic", "group", "neither"])
+def test_an_open_stream_ends_when_a_grant_that_it_rests_on_is_removed(kind: str) -> None:
+    async def test() -> None:
+        guard = Guard(users(), clock=FakeClock())
+        command = service_pb2.TelemetryCommand()
+        command.settings.subscription.group.name = "billing"
+        command.settings.subscription.subscriptions.add().topic.name = "orders"
+        frames, ended, _ = telemetry(guard, "reader", "", command.SerializeToString())
+        assert await anext(frames)
+        reading = asyncio.ensure_future(anext(frames))
+        await asyncio.sleep(0)
+        removed = {"topic": "topic:orders", "group": "group:billing", "neither": "topic:unrelated"}[kind]
+        before, reader = FILE.split("[users.reader]")
+        guard.change(users(before + "[users.reader]" + reader.replace(removed, "topic:x", 1)))
+        if kind == "neither":
+            await asyncio.sleep(0)
+            assert not reading.done()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            return
+        name = removed.replace(":", " ")
+        with pytest.raises(Forbidden, match=f"user reader may not consume {name} any more"):
+            await reading
+        assert ended.is_set()
+
+    asyncio.run(test())
+
+
+def test_a_session_keeps_the_topics_that_are_granted_and_needs_its_group() -> None:
+    async def test() -> None:
+        guard = Guard(users(), clock=FakeClock())
+        refused = list[frozenset[tuple[str, str]]]()
+
+        async def handler(incoming: AsyncIterator[bytes], context: RpcContext) -> AsyncIterator[bytes]:
+            async for request in incoming:
+                refused.append(context.refused)
+                yield request
+
+        def join(group: str) -> bytes:
+            message = groups_pb2.Join(group=group)
+            for topic in ("orders", "secret", f"%RETRY%{group}"):
+                message.member.subscriptions.add(topic=topic)
+            return groups_pb2.SessionRequest(join=message).SerializeToString()
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield join("billing")
+            yield join("others")
+
+        method = "/evenq.v1.Groups/Session"
+        row = replace(rpc(method), kind=CallKind.BIDI, handler=handler)
+        frames: Any = cast("Any", guard.guarded(row).handler)(requests(), context(signed("reader"), method))
+        assert await anext(frames)
+        assert refused == [frozenset({("topic", "secret")})]
+        with pytest.raises(Forbidden, match="consume group others"):
+            await anext(frames)
+
+    asyncio.run(test())
+
+
 def test_a_refused_receive_is_answered_once_a_second_and_strangers_cannot_pile_up() -> None:
     """Statement 34: Go's push consumers ask again 20 ms after any error."""
 

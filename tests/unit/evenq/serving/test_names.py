@@ -29,7 +29,6 @@ MODULES: tuple[ModuleType, ...] = (
 NOTHING_OF_THE_SERVERS = re.compile(
     r"message_group$|lite_topic(_set)?$|dead_letter_queue\.topic$"  # words of messages, and names within a LITE topic
     r"|^(recover_orphaned_transaction|verify_message|notify_unsubscribe_lite)_command\."  # servers send these
-    r"|^(join\.)?(member\.)?subscriptions\.topic$"  # what is subscribed to is asked for by a call of its own
 )
 DECIDED_OTHERWISE = {
     "/evenq.v1.Admin/ListClients",  # about the cluster

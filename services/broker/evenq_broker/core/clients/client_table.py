@@ -30,7 +30,7 @@ _RUST_ID = re.compile(r"@\d+#\d+$")  # the only SDK whose client ids end so
 class Client:
     """One client object of an SDK."""
 
-    __slots__ = ("called", "came", "client_type", "group", "here_ms", "language", "last_ms", "subscriptions")
+    __slots__ = ("called", "came", "client_type", "group", "here_ms", "language", "last_ms", "refused", "subscriptions")
 
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
@@ -45,6 +45,8 @@ class Client:
         self.client_type = 0
         """Number of the v2 `ClientType`; 0 = not known yet."""
         self.group = ""
+        self.refused = False
+        """Its settings name no topic that it may read: it is a member of no group."""
         self.subscriptions: dict[str, str] = {}
         """Topic -> filter expression, as its settings say."""
 

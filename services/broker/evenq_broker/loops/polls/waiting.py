@@ -43,6 +43,10 @@ class LongPolls:
     def close(self) -> None:
         """Answer every poll empty; new ones are answered at once."""
         self._closed = True
+        self.answer_all()
+
+    def answer_all(self) -> None:
+        """Answer every poll empty, now; their clients ask again."""
         for poll in self._polls.end_all():
             _finish(poll)
 

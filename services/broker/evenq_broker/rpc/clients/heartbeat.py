@@ -29,13 +29,15 @@ class Clients:
         client_id = context.client_id
         if client_id:
             group = request.group.name
-            self._clients.table.seen(
+            client = self._clients.table.seen(
                 client_id,
                 self._runtime.now_ms(),
                 client_type=request.client_type,
                 group=group,
                 language=context.language,
             )
+            if client.refused:
+                return OK_STATUS
             if group:
                 self._sessions.seen_v2(context, group, request.client_type, None)
             else:

@@ -253,9 +253,14 @@ def _remember(
             language=context.language,
             calls=False,
         )
-        client.subscriptions = {entry.topic: entry.filter.expression for entry in subscriptions}
-        if group:
-            sessions.seen_v2(context, group, settings.client_type, subscriptions)
+        # Queues of a topic that it may not read are divided among the others.
+        may = [entry for entry in subscriptions if ("topic", entry.topic) not in context.refused]
+        client.refused = bool(subscriptions) and not may
+        client.subscriptions = {entry.topic: entry.filter.expression for entry in may}
+        if client.refused:
+            sessions.left_v2(context.client_id, group)
+        elif group:
+            sessions.seen_v2(context, group, settings.client_type, may)
     except Error:
         return  # a full table is no reason to leave the client without settings
 

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from typing import assert_never
 
-from evenq.errors import BadRequest, ClientIdRequired, DuplicateClientId, Error, PreconditionFailed, TopicNotFound
+from evenq.errors import (
+    BadRequest,
+    ClientIdRequired,
+    DuplicateClientId,
+    Error,
+    Forbidden,
+    PreconditionFailed,
+    TopicNotFound,
+)
 from evenq.model import MessageQueue
+from evenq.model.names import RETRY_PREFIX
 from evenq.model.session_events import (
     AssignmentChanged,
     BrokerLeaving,
@@ -157,7 +167,15 @@ class _Groups:
                 f"this stream belongs to {session.client_id!r} in group {session.group}, the Join names "
                 f"{join.member.client_id!r} in group {join.group}; open another stream for another member"
             )
-        return member_of(join.member, joined_ms=self._runtime.clock.now_ms(), address=context.host)
+        member = member_of(join.member, joined_ms=self._runtime.clock.now_ms(), address=context.host)
+        if not context.refused or not member.subscriptions:
+            return member
+        # Queues of a topic that it may not read are divided among the others.
+        may = tuple(one for one in member.subscriptions if ("topic", one.topic) not in context.refused)
+        if all(one.topic.startswith(RETRY_PREFIX) for one in may):
+            names = ", ".join(sorted(name for kind, name in context.refused if kind == "topic"))
+            raise Forbidden(f"member {member.client_id} may not consume topic {names}; a grant would allow it")
+        return replace(member, subscriptions=may)
 
     def _welcome(self, session: Session) -> bytes:
         settings = self._runtime.settings

@@ -107,3 +107,18 @@ def test_polls_over_the_limit_are_answered_empty_at_once(run: Run) -> None:
         assert await broker.long_polls.for_growth([(1, 0, 0)], 5_000) is False
 
     run(story)
+
+
+def test_all_polls_can_be_answered_empty_and_later_ones_wait_as_ever(run: Run) -> None:
+    """Grants have changed: what waits was allowed by the ones before."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        first = await parked(stage, broker, client="c")
+        broker.long_polls.answer_all()
+        assert await stage.during(first) is None
+        second = await parked(stage, broker, client="c")
+        await grown(broker)
+        assert await stage.during(second) == HERE
+
+    run(story)

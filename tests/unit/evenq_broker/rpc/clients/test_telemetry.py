@@ -323,10 +323,16 @@ def test_settings_of_a_topic_that_is_not_granted_begin_nothing(run: Run) -> None
 
         [rpc] = [one for one in broker.rpcs() if one.method.endswith("/Telemetry")]
         context = RpcContext(rpc.method, [("x-mq-client-id", "c"), ("x-mq-language", "JAVA")], "127.0.0.1:1", None)
+        broker.sessions.seen_v2(context, "g", PUSH, ())
         context.refused = frozenset({("topic", "t")})
         async for _ in rpc.handler(requests(), context):
             pass
         assert list(broker.ledger.progress.queues()) == []
+        assert broker.membership.members.members("g") == [], "it takes no part in the group's division any more"
+        beat = service_pb2.HeartbeatRequest(client_type=definition_pb2.PUSH_CONSUMER)
+        beat.group.name = "g"
+        await stage.ask("Heartbeat", beat, service_pb2.HeartbeatResponse)
+        assert broker.membership.members.members("g") == []
 
     run(story)
 

@@ -1,7 +1,7 @@
 """Locks on the wire: what is refused, beyond the promises in tests/spec/test_cluster.py."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from evenq_broker.core.state.records import Locked
 
 from evenq.errors import Error
 from evenq.model import MessageQueue
+from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
 from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
 
@@ -113,5 +114,36 @@ def test_a_lock_is_answered_once_it_is_on_the_disk_also_if_another_let_it_go(run
         response = groups_pb2.LockQueuesResponse.FromString(await stage.during(answer))
         assert response.queues[0].granted
         broker.ledger.journal.record = kept
+
+    run(story)
+
+
+@pytest.mark.parametrize("refused", [("secret",), ("secret", "t")])
+def test_a_member_is_none_for_topics_that_it_may_not_consume(run: Run, refused: tuple[str, ...]) -> None:
+    """Their queues are divided among the others; a member that may consume none of its topics is refused."""
+
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        [session] = [one.handler for one in broker.rpcs() if one.method == "/evenq.v1.Groups/Session"]
+        join = groups_pb2.Join(group="g", member=groups_pb2.Member(client_id="x"))
+        for topic in ("t", "secret", "%RETRY%g"):
+            join.member.subscriptions.add(topic=topic)
+        context = RpcContext("/evenq.v1.Groups/Session", [("x-mq-client-id", "x")], "127.0.0.1:1", None)
+        context.refused = frozenset(("topic", topic) for topic in refused)
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield groups_pb2.SessionRequest(join=join).SerializeToString()
+            await asyncio.Event().wait()
+
+        stream = session(requests(), context)
+        event = groups_pb2.SessionEvent.FromString(await stage.during(anext(stream)))
+        members = broker.membership.members.members("g")
+        if len(refused) == 1:
+            assert [one.topic for one in members[0].subscriptions] == ["%RETRY%g", "t"]
+        else:
+            assert event.refused.status.code == definition_pb2.FORBIDDEN
+            assert "may not consume topic secret, t" in event.refused.status.message
+            assert members == []
+        await stream.aclose()
 
     run(story)
