@@ -79,6 +79,11 @@ class PeerLinks:
         return {peer for peer, link in self._links.items() if link.connected}
 
     @property
+    def unreached(self) -> set[int]:
+        """See PeerSender."""
+        return {peer for peer, link in self._links.items() if link.tries and not link.connected}
+
+    @property
     def waiting_bytes(self) -> int:
         """What waits to be sent, all peers together, without the message that leaves just now."""
         return sum(link.outbox.bytes for link in self._links.values())

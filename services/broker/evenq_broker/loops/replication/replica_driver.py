@@ -88,6 +88,8 @@ class ReplicaDriver:
         """Peers that have a task that reads for them."""
         self._epochs = EpochReplies(replica, begin=self._spawn)
         self._connected: set[int] = set()
+        self._met = False
+        """The leader's process was linked to since the start, or is known to be gone."""
         self._may_append = False
         self._reading = self._setting = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -419,7 +421,7 @@ class ReplicaDriver:
             now_ms = self._clock.monotonic_ms()
             before, self._connected = self._connected, self.peers.connected
             self.watch.look(self._connected, self._clock.now_ms())
-            for broker_id in sorted(before - self._connected - {self.replica.config.broker_id}):
+            for broker_id in sorted((before | self._never_met()) - self._connected - {self.replica.config.broker_id}):
                 self.tell(self.replica.lost(broker_id, now_ms))
             self.tell(self.replica.tick(now_ms))
             if self._connected - {self.replica.config.broker_id}:
@@ -427,6 +429,16 @@ class ReplicaDriver:
             elif self._draining_to_end and now_ms - self._alone_ms >= ALONE_MS:
                 self._carry_out(HandedOver(NO_LEADER, self.replica.max_epoch))
             self.watch.measure(self.replica, now_ms)
+
+    def _never_met(self) -> set[int]:
+        """The leader of the record, once, if this copy starts and finds nobody at its address: as much as a link that
+        breaks says, so a group whose processes all ended waits no longer for it than one that lost it.
+        """
+        leader = self.replica.leader_id()
+        if self._met or leader == NO_LEADER or self.replica.record is None:
+            return set()
+        self._met = leader in self._connected or leader in self.peers.unreached
+        return {leader} if self._met else set()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> None:
         # A coroutine that is never awaited would warn.

@@ -31,6 +31,13 @@ class PeerSender(Protocol):
         """Who takes messages now."""
         ...
 
+    @property
+    def unreached(self) -> set[int]:
+        """Whom no link stands to, and a try has failed already: the first one to a process that is gone does at once,
+        the first one to a machine that is silent after seconds.
+        """
+        ...
+
 
 class LogActions(Protocol):
     """The log's one writer."""

@@ -173,6 +173,10 @@ class Member:
     def connected(self) -> set[int]:
         return {other for other in range(3) if other != self.id and other not in self.world.gone}
 
+    @property
+    def unreached(self) -> set[int]:
+        return self.world.gone - {self.id}
+
     def close_peer(self, broker_id: int, reason: str) -> None:
         self.closed_peers.append(broker_id)
         self.close_reasons.append(reason)
@@ -268,6 +272,30 @@ def test_a_silent_leader_is_replaced_and_stops_when_it_hears_of_it() -> None:
         await world.clock.until(lambda: old.data == new.data and old.replica.role is Role.FETCHING)
         assert old.stopped
         assert old.data == b"EbothE", "what no other had is cut"
+
+    play(story)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_who_starts_and_finds_no_process_of_its_leader_waits_as_if_it_had_lost_it(ended: bool) -> None:
+    """All processes of a group ended; the leader's does not come back. One that is only silent has all of its time."""
+
+    async def story(world: World) -> None:
+        old = await world.led()
+        await world.clock.until(lambda: len(world.shared.seen.record.isr) == 3)  # type: ignore[union-attr]
+        for member in world.members:
+            await member.driver.close()
+        world.isolate(old.id)
+        if ended:
+            world.gone.add(old.id)
+        for number in {0, 1, 2} - {old.id}:
+            world.members[number] = Member(world, number, data=old.data, epoch_seen=1)
+            world.members[number].start()
+        began_ms = world.clock.monotonic_ms()
+        await world.clock.until(lambda: world.leader is not old)
+        waited_ms = world.clock.monotonic_ms() - began_ms
+        assert (waited_ms < TIMING.suspect_ms) is ended
+        assert waited_ms >= TIMING.renew_ms
 
     play(story)
 
