@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evenq_sim.lifecycle_plan import LIFECYCLES, SCENES, lifecycle_plan
+from evenq_sim.lifecycle_plan import LIFECYCLES, SCENES, STAGED, lifecycle_plan
 from evenq_sim.plants import PLANTS
 from evenq_sim.playing import run
 from evenq_sim.scenario import CHAOS, FOLLOWING, plan_of
@@ -38,7 +38,7 @@ FOUND_BY = {
     "retries": (2_000_004, 2_000_010), "notice": (2_000_002, 2_000_056),
 }  # fmt: skip
 """Seeds that find each planted fault, the second in case a change of the programs makes the first one blind."""
-SAME_TWICE = (5, 8, 84, *range(LIFECYCLES, LIFECYCLES + len(SCENES)))
+SAME_TWICE = (5, 8, 84, *range(LIFECYCLES, LIFECYCLES + len(SCENES)), STAGED)
 
 
 def played(seed: int) -> None:
@@ -79,6 +79,15 @@ def test_every_promise_holds_while_groups_get_strategies_and_members_follow(firs
 )
 def test_every_promise_holds_while_topics_and_groups_end_and_begin(first: int) -> None:
     for seed in range(first, first + len(SCENES)):
+        played(seed)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=pytest.mark.slow if first > STAGED else ()) for first in range(STAGED, STAGED + 40, 5)],
+)
+def test_every_promise_holds_while_a_query_writes_and_its_checkpoint_is_put_back(first: int) -> None:
+    for seed in range(first, first + 5):
         played(seed)
 
 

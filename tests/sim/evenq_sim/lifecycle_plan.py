@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from evenq_sim.scenario import Plan, Step
 
-__all__ = ["LIFECYCLES", "SCENES", "LifecyclePlan", "Scene", "lifecycle_plan"]
+__all__ = ["LIFECYCLES", "SCENES", "STAGED", "LifecyclePlan", "Scene", "lifecycle_plan"]
 
 LIFECYCLES = 2_000_000
 """From this seed on plans are those of this module."""
+STAGED = 3_000_000
+"""From this seed on a Spark query writes, and its checkpoint is put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class Scene:
     name: str
     topic_type: str = "NORMAL"
     sends: str = "publish"
-    """`publish`: blocks of our own SDK; `v2`: SendMessage of an official one."""
+    """`publish`: blocks of our own SDK; `v2`: SendMessage of an official one; `staged`: batches of a Spark query."""
     readers: tuple[str, ...] = ("own",)
     """`own`: push consumers of our SDK; `push`: those of an official one; `lite`: consumers of lite topics."""
     ordered: bool = False
@@ -62,6 +64,11 @@ SCENES = (
         steps=(*SHARED, "roll broker", "roll broker"),
     ),
 )  # fmt: skip
+STAGED_SCENE = Scene(
+    name="staged", sends="staged",
+    steps=("put checkpoint back", "put checkpoint back", "put checkpoint back", "join", "leave", "roll broker",
+           "roll broker", "kill broker", "widen topic", "new broker"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +94,7 @@ class LifecyclePlan(Plan):
 
 def lifecycle_plan(seed: int) -> LifecyclePlan:
     """The plan of one seed."""
-    scene = SCENES[seed % len(SCENES)]
+    scene = SCENES[seed % len(SCENES)] if seed < STAGED else STAGED_SCENE
     rng = random.Random(f"lifecycle {scene.name} {seed}")
     steps: list[Step] = []
     at_ms = 4_000

@@ -36,6 +36,7 @@ from evenq_sim.lifecycle_plan import LifecyclePlan
 from evenq_sim.lite_reader import LiteReader
 from evenq_sim.open_faults import known
 from evenq_sim.places import StoragePlaces
+from evenq_sim.staged_query import StagedQuery
 from evenq_sim.v2_clients import PushMember, V2Calls, address_of
 from evenq_sim.world import GROUP, TOPIC, Node, World
 
@@ -48,7 +49,7 @@ messages then take a slow listener's time."""
 TRIES = 20
 AGAIN_MS = 500
 LANES, LANE_PAUSE_MS = 4, 300
-OPERATIONS = frozenset({"widen", "narrow", "recreate", "delete", "new", "drain"})
+OPERATIONS = frozenset({"widen", "narrow", "recreate", "delete", "new", "drain", "put"})
 """First words of steps that are an operator's, one at a time."""
 LITE_TOPICS = ("ann", "bob", "hall")
 DELAY_MS_MAX = 6_000
@@ -77,6 +78,7 @@ class LifecycleWorld(World):
         self.net._seen = self._seen
         self.busy_until_ms = 0.0
         """Until then producers hurry: what goes wrong around a change goes wrong within milliseconds."""
+        self.query: StagedQuery | None = None
         self.retired: dict[str, str] = {}
         """Uid that the topic had on each broker that was drained and stopped."""
         self.must_hear: dict[tuple[str, str], None] = {}
@@ -297,6 +299,9 @@ class LifecycleWorld(World):
                     await self._make_topic()
             case "drain broker":
                 await self._drain_broker()
+            case "put checkpoint back":
+                if self.query is not None:
+                    self.query.put_back(self.rng.randint(1, 4))
             case _:
                 raise ValueError(f"no step {what!r}")
 
@@ -354,6 +359,8 @@ class LifecycleWorld(World):
     async def _produce(self) -> None:
         process = SimProcess("producer", self.loop)
         net = ProcessNet(self.net, process)
+        if self.plan.scene.sends == "staged":
+            await process.spawn(self._run_query(net), name="query")
         calls = V2Calls(net, "producer", "JAVA")
         if self.plan.scene.topic_type == "FIFO":
             lanes = (self._send_lane(calls, f"lane-{number}") for number in range(LANES))
@@ -375,6 +382,22 @@ class LifecycleWorld(World):
                 body = self._next(due_us=self.now_us() + delay_ms * 1_000 if delay_ms else 0)
                 address = f"{queue.broker_name}:8081"
                 process.spawn(self._send(calls, address, body, delay_ms=delay_ms), name="send")
+
+    async def _run_query(self, net: ProcessNet) -> None:
+        def brokers() -> list[str]:
+            return sorted({queue.broker_name for queue in self._open_queues()})
+
+        def written(row: int, broker: str) -> None:
+            self.places.put(row, (broker, self._topic_uid(self.nodes[broker].process)))
+            self.acknowledged(row, broker, -1)
+
+        def refused(text: str) -> None:
+            self.add(Kind.FAULT, "producer", text=f"refused: {text}")
+
+        self.query = StagedQuery(
+            net, self.clock, self.rng, topic=TOPIC, brokers=brokers, fresh=self._next, written=written, refused=refused
+        )
+        await self.query.run()
 
     async def _send_lane(self, calls: V2Calls, lane: str) -> None:
         """A message group's producer: the next message when the one before is acknowledged, as order demands."""

@@ -32,6 +32,10 @@ class StoragePlaces:
         """Broker and uid; empty where it is not known."""
         return self._places.get(body, ("", ""))
 
+    def put(self, body: int, place: tuple[str, str]) -> None:
+        """Its place is known by other means."""
+        self._places[body] = place
+
     def seen(self, server: SimProcess, method: str, request: bytes, answer: bytes | None) -> None:
         """A call came (answer None) or was answered."""
         if method not in {PUBLISH, SEND}:
