@@ -14,10 +14,10 @@ from typing import Any
 from google.protobuf.message import Message
 
 from evenq.errors import BadRequest
-from evenq.filters import EXPRESSION_BYTES_MAX
 from evenq.model.names import CLIENT_LENGTH_MAX, text_problem
 from evenq.wire.stubs.apache.rocketmq.v2 import service_pb2 as v2
 from evenq.wire.stubs.evenq.v1 import admin_pb2, assignment_pb2, data_pb2, groups_pb2
+from evenq_broker.core.delivery.tags import EXPRESSION_LENGTH_MAX
 
 __all__ = ["KEPT", "TEXTS_BYTES_MAX", "TEXTS_MAX", "KeptText", "must_fit"]
 
@@ -71,7 +71,7 @@ KEPT: Mapping[type[Any], Sequence[KeptText]] = {
         KeptText("settings.publishing.topics.name"),
         KeptText("settings.subscription.group.name"),
         KeptText("settings.subscription.subscriptions.topic.name"),
-        KeptText("settings.subscription.subscriptions.expression.expression", EXPRESSION_BYTES_MAX, printable=False),
+        KeptText("settings.subscription.subscriptions.expression.expression", EXPRESSION_LENGTH_MAX, printable=False),
     ],
     v2.ReceiveMessageRequest: [
         KeptText("attempt_id"),
@@ -86,7 +86,7 @@ KEPT: Mapping[type[Any], Sequence[KeptText]] = {
             for name in ("client_id", "language", "version", "protocol", "zone", "instance", "address", "strategy")
         ),
         KeptText("join.member.subscriptions.topic"),
-        KeptText(f"join.member.{_FILTER}", EXPRESSION_BYTES_MAX, printable=False),
+        KeptText(f"join.member.{_FILTER}", EXPRESSION_LENGTH_MAX, printable=False),
     ],
     groups_pb2.LockQueuesRequest: [KeptText("client_id"), KeptText("group")],
     groups_pb2.UnlockQueuesRequest: [KeptText("client_id"), KeptText("group")],

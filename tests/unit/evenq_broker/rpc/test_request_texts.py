@@ -205,3 +205,12 @@ def test_lists_and_the_sum_of_all_texts_are_bounded() -> None:
 def test_ids_of_official_sdks_pass(client_id: str) -> None:
     request = groups_pb2.LockQueuesRequest(client_id=client_id, group="g")
     assert parsed(groups_pb2.LockQueuesRequest, request.SerializeToString()).client_id == client_id
+
+
+def test_the_longest_tag_that_a_message_may_have_can_be_subscribed_to() -> None:
+    command = service_pb2.TelemetryCommand()
+    command.settings.subscription.subscriptions.add().expression.expression = "x" * (16 << 10)
+    assert parsed(service_pb2.TelemetryCommand, command.SerializeToString()) == command
+    session = groups_pb2.SessionRequest()
+    session.join.member.subscriptions.add().filter.expression = "x" * (16 << 10)
+    assert parsed(groups_pb2.SessionRequest, session.SerializeToString()) == session

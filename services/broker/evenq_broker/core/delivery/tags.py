@@ -10,10 +10,11 @@ from evenq.errors import IllegalFilterExpression
 from evenq.model import FilterExpression
 from evenq_broker.core.state.frames import text_field
 
-__all__ = ["tag_hash", "tag_prefixes", "wanted_tags"]
+__all__ = ["EXPRESSION_LENGTH_MAX", "tag_hash", "tag_prefixes", "wanted_tags"]
 
 TAGS_MAX = 256  # alternatives in one expression
 EXPRESSION_LENGTH_MAX = 16_384
+"""A tag may have nearly that many characters (`properties_bytes_max`); filters by SQL are shorter."""
 
 
 @lru_cache(maxsize=4096)
