@@ -181,11 +181,11 @@ class World:
         """How often the method was called so far, anywhere."""
         return sum(called.endswith(method) for _, called in self.net.calls)
 
-    async def slow_until(self, state: Callable[[], bool]) -> None:
+    async def slow_until(self, state: Callable[[], bool], *, step_ms: int = 5) -> None:
         """`until` for what threads do, like reading and writing files: they need real moments."""
         async with asyncio.timeout(60):
             while not state():
-                await self.clock.advance(5)
+                await self.clock.advance(step_ms)
                 await asyncio.sleep(0.002)
 
     async def close(self) -> None:

@@ -191,7 +191,9 @@ def test_rd_19_dead_letters_are_kept_and_come_back_by_nothing_but_a_replay(play)
     play(story)
 
 
-def test_rt_6_a_topic_has_four_queues_by_default_for_writers_and_readers_with_ids_from_0(play):
+def test_rt_6_a_topic_has_eight_queues_by_default_for_writers_and_readers_with_ids_from_0(play):
+    """Decision 121; four in the source."""
+
     async def story(world):
         await world.start()
         await world.create("t", 0)
@@ -199,7 +201,7 @@ def test_rt_6_a_topic_has_four_queues_by_default_for_writers_and_readers_with_id
         request = service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name="t"), endpoints=point)
         raw = world.net.unary("a:8081", V2 + "QueryRoute", request.SerializeToString(), timeout_ms=5_000)
         route = service_pb2.QueryRouteResponse.FromString(await world.during(raw))
-        assert [queue.id for queue in route.message_queues] == [0, 1, 2, 3]
+        assert [queue.id for queue in route.message_queues] == list(range(8))
         assert {queue.permission for queue in route.message_queues} == {definition_pb2.READ_WRITE}
 
     play(story)

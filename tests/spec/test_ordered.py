@@ -275,8 +275,10 @@ def test_oc_13_rb_25_a_queue_is_not_taken_away_while_its_listener_runs_within_a_
     play(story)
 
 
-async def a_long_call(world, *, call_ms=20_000, fails=False, limits=None, group=None, **options):
-    """An ordered member whose call outlasts `drain_ms` by far: the member, the calls that run, and the most at a time."""
+async def a_long_call(world, *, call_ms=20_000, end=None, fails=False, limits=None, group=None, **options):
+    """An ordered member whose call outlasts `drain_ms` by far: the member, the calls that run, and the most at a time.
+    It ends with the event `end`, if there is one.
+    """
     await world.start(**(limits or {}))
     await world.create("t")
     if group is not None:
@@ -287,9 +289,10 @@ async def a_long_call(world, *, call_ms=20_000, fails=False, limits=None, group=
         running.append(messages[0].body)
         most[0] = max(most[0], len(running))
         began.set()
-        await world.clock.sleep_ms(call_ms if len(world.seen) == 1 else 10)
+        first = len(world.seen) == 1
+        await (end.wait() if first and end is not None else world.clock.sleep_ms(call_ms if first else 10))
         running.remove(messages[0].body)
-        return not (fails and len(world.seen) == 1)
+        return not (fails and first)
 
     fields = {"listener": listener, "ordered": True, "options": evenq.PushOptions(consume_batch=1, **options)}
     one = await world.push("one", **fields)
@@ -379,20 +382,21 @@ def test_oc_8_a_broker_that_restarts_under_a_running_call_gives_its_queue_to_no_
     """It waits for members within its own limit; the lock is in its log, and its holder comes back."""
 
     async def story(world):
-        store = {"path": tmp_path / "a"}
-        one, running, most, fields = await a_long_call(world, call_ms=30_000, limits={"store": store})
+        store, end = {"path": tmp_path / "a"}, asyncio.Event()
+        one, running, most, fields = await a_long_call(world, end=end, limits={"store": store})
         two = await world.push("aaa", **fields)
         await world.clock.advance(1_000)
         await world.during(world.brokers["a"].leave(2_000), step_ms=20)
         world.net.stop("a:8081")
         await world.during(world.brokers.pop("a").close(), step_ms=20)
         await world.start(store=store)
-        await world.clock.advance(8_000)
+        await world.slow_until(lambda: len(world.brokers["a"].membership.members.members("g")) == 2, step_ms=50)
+        await world.clock.advance(5_000)
         assert (world.saw(), running) == (["x"], [b"x"])
-        await world.slow_until(lambda: world.saw() == ["x", "y"])
-        await world.slow_until(lambda: not running)
+        end.set()
+        await world.slow_until(lambda: world.saw() == ["x", "y"] and not running, step_ms=50)
         assert most == [1]
-        await world.slow_until(lambda: len(one.queues + two.queues) == 1)
+        await world.slow_until(lambda: len(one.queues + two.queues) == 1, step_ms=50)
 
     play(story)
 
