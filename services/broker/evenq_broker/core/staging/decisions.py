@@ -29,9 +29,17 @@ from evenq_broker.core.state.staging_records import (
 )
 
 __all__ = [
-    "JOB_PREFIX", "BatchContent", "BatchDecision", "BatchOutcome", "Decisions", "QueryCounts", "OnDecided", "Query",
-    "QueryWriter", "within_share",
-]  # fmt: skip
+    "JOB_PREFIX",
+    "BatchContent",
+    "BatchDecision",
+    "BatchOutcome",
+    "Decisions",
+    "OnDecided",
+    "Query",
+    "QueryCounts",
+    "QueryWriter",
+    "within_share",
+]
 
 JOB_PREFIX = "job-"
 """Of the ids of batch jobs, which never come back after they ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from evenq_broker.core.staging.decisions import BatchContent, Decisions, QueryCounts, Query, within_share
+from evenq_broker.core.staging.decisions import BatchContent, Decisions, Query, QueryCounts, within_share
 from evenq_broker.core.state.staging_records import (
     BatchDecided,
     QueryForgotten,
