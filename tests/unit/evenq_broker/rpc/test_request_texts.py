@@ -89,11 +89,11 @@ ELSEWHERE = {
     "evenq.v1.MemberSubscription.topic": "kept, and has a row",
     "evenq.v1.NewCopy.address": "an operator's, in the group record",
     "evenq.v1.RetryPolicy.kind": CHECKED,
-    "evenq.v1.ScanRequest.uid": COMPARED,
     "evenq.v1.SimulateRequest.lose_zone": COMPARED,
     "evenq.v1.SimulateRequest.strategy": CHECKED,
     "evenq.v1.StageRequest.coordinator": LOOKED_UP,
     "evenq.v1.StageRequest.query_id": STAGED,
+    "evenq.v1.StartPolicy.start_from": CHECKED,
     "evenq.v1.TraceMessageRequest.message_id": LOOKED_UP,
     "evenq.v1.Winner.brokers": LOOKED_UP,
 }
@@ -108,6 +108,7 @@ ENDINGS = {
     ".liteTopic": NEVER_READ,
     ".nonce": COMPARED,
     ".message_id": COMPARED,
+    ".uid": COMPARED,
     ".receipt_handle": COMPARED,
     "Request.client_id": "of an operator's question, looked up; of a client's call, its request has a row",
 }
