@@ -150,7 +150,7 @@ def test_a_live_owner_begins_again_and_does_not_undo_the_reset(endpoint: str, ev
         assert [client["kind"] for client in clients] == ["evenq consumer"]
         shown = json.loads(evenq("client", "show", clients[0]["client_id"], "--json"))
         assert len(shown["queues"]) == 4
-        assert "answer no questions" in evenq("client", "stack", clients[0]["client_id"], code=1)
+        assert "answer no questions" in evenq("client", "stack", clients[0]["client_id"], code=4)
 
 
 @pytest.mark.slow
