@@ -107,6 +107,11 @@ def coordinator_of(addresses: Mapping[str, str], beginning: Beginning, *, timeou
     except errors.Error:
         _coordinators.pop(key, None)  # it may be forgotten by now
         raise
+    if response.decided and beginning.on_decided is OnDecidedBatch.WRITE:
+        raise errors.PreconditionFailed(
+            f"broker {known}, which decides for query {query_id}, is of a version that cannot write batch "
+            f"{beginning.batch_id} again (onDecidedBatch=write): upgrade the brokers first"
+        )
     return known, response.decided
 
 

@@ -13,7 +13,7 @@ from pyspark_evenq.sink_blocks import checksum_of
 from pyspark_evenq.sink_options import WriteOptions
 from pyspark_evenq.sink_staging import Staged, TaskAttempt, stage
 
-from evenq.errors import BadRequest, SettingsError
+from evenq.errors import BadRequest, PreconditionFailed, SettingsError
 from evenq.wire.stubs.evenq.v1 import staging_pb2
 
 _numbers = itertools.count(1)
@@ -83,6 +83,12 @@ def test_what_the_query_writes_to_and_does_with_decided_batches_is_said_when_it_
     fixed, named = broker.sink.begun[0], broker.sink.begun[-1]
     assert (list(fixed.topics), fixed.fixed_topics, fixed.on_decided) == (["flights"], True, 2)
     assert (list(named.topics), named.fixed_topics, named.on_decided) == (["flights"], False, 0)
+
+
+def test_a_broker_that_cannot_write_a_batch_again_is_not_taken_to_have_done_so(broker: Any) -> None:
+    broker.sink.last_batches["older"] = 4
+    with pytest.raises(PreconditionFailed, match=r"cannot write batch 4 again .*: upgrade the brokers first"):
+        staged(broker, rows("a"), query="older", batch=4, onDecidedBatch="write")
 
 
 def test_a_process_asks_for_a_querys_coordinator_once_unless_it_says_something_else_of_it(broker: Any) -> None:
