@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from evenq.errors import BadRequest, NotImplementedYet
 from evenq.model import MessageType, TopicConfig
-from evenq.model.names import topic_problem
+from evenq.model.names import broker_problem, topic_problem
 from evenq.serving.rpc import Rpc, RpcContext
 from evenq.store import TimerAppend
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
@@ -53,6 +53,7 @@ class StagingCalls:
     async def begin(self, data: bytes, context: RpcContext) -> bytes:
         """What this broker knows of a query."""
         request = parsed(staging_pb2.BeginRequest, data)
+        _must_be_brokers([request.coordinator] if request.coordinator else [])
         fixed = request.fixed_topics if request.HasField("fixed_topics") else None
         if fixed:
             _must_be_kept(request.topics)
@@ -69,6 +70,7 @@ class StagingCalls:
             raise BadRequest(
                 "staged rows need a query id, a coordinator, and a batch id and sequence of 0 or more; ask Begin first"
             )
+        _must_be_brokers([request.coordinator])
         token = _token(request.token)
         must_be_open(request.topic)
         topic = self._catalog.topics.get(request.topic)
@@ -110,6 +112,7 @@ class StagingCalls:
         """Decide a batch and roll it forward."""
         request = parsed(staging_pb2.DecideRequest, data)
         winners = {_token(winner.token): list(winner.brokers) for winner in request.winners}
+        _must_be_brokers({name for winner in request.winners for name in winner.brokers})
         content = request.content if request.HasField("content") else None
         deciding = self._staging.deciding
         already = await deciding.decide(
@@ -169,6 +172,13 @@ def _must_be_kept(topics: Collection[str]) -> None:
         )
     for topic in topics:
         if problem := topic_problem(topic):
+            raise BadRequest(problem)
+
+
+def _must_be_brokers(names: Collection[str]) -> None:
+    """They are kept."""
+    for name in names:
+        if problem := broker_problem(name):
             raise BadRequest(problem)
 
 

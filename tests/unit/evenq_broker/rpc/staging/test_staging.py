@@ -374,6 +374,15 @@ def test_what_cannot_be_kept_is_refused(run: Run) -> None:
             await Sparks(scene, topics=["a b"]).begin()
         with pytest.raises(BadRequest, match="batch id of query q is -1, it must be 0 or more"):
             await Sparks(scene).begin(-1)
+        long = "x" * 10_000
+        start = staging_pb2.BeginRequest(query_id="q", topics=["t"], coordinator=long)
+        rows = stage(block(["x"]), coordinator=long)
+        for method, request, response in (
+            (BEGIN, start, staging_pb2.BeginResponse), (STAGE, rows, staging_pb2.StageResponse),
+            (DECIDE, decide({"a": ["a", long]}), staging_pb2.DecideResponse),
+        ):  # fmt: skip
+            with pytest.raises(BadRequest, match="broker name"):
+                await Sparks(scene).call(method, request, response)
         with pytest.raises(BadRequest, match="names no topic"):
             await Sparks(scene, topics=[]).begin()
 
