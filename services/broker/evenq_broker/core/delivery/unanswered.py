@@ -3,8 +3,9 @@
 A push consumer's life holds what it was given, for a day at most. A process that dies between the record of a delivery
 and its answer leaves a message that its client, which lives, does not know of. The client asks again with the same
 attempt id, but attempts are in memory (`attempts.py`). So what was given shortly before the end is held for a usual
-invisible time from the next start on, and comes again then unless it is acknowledged (decision 91). Called by
-`broker.py` after the replay; pure.
+invisible time from the next start on, and comes again then unless it is acknowledged (decision 91). It stays its
+client's: if that is gone, the message comes again when brokers find out, which is sooner. Called by `broker.py` after
+the replay; pure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,5 @@ def hold_by_time(
     for queue in progress.queues():
         for offset, entry in queue.pending.items():
             if entry.client_id and entry.deadline_ms > until_ms and entry.deadline_ms - held_ms >= given_from_ms:
-                entry.client_id = ""
                 progress.hold_on(queue, offset, entry.number, now_ms=now_ms, deadline_ms=until_ms)
                 yield queue, offset

@@ -26,9 +26,26 @@ def test_what_was_given_shortly_before_the_end_is_held_by_time_and_may_still_be_
     )
     assert list(changed) == [(queue, 1), (queue, 2)]
     progress.check()
-    assert progress.clients() == {"old"}
+    assert progress.clients() == {"old", "new"}
     assert progress.ack(queue, 1, 1, expires_ms=now_ms + SOON_MS, now_ms=now_ms).name == "DONE"
     assert [one.ready for one in progress.expire(END_MS + 30_000)] == [[3]], "the simple consumer's, at its own time"
     assert [sorted(one.ready) for one in progress.expire(now_ms + SOON_MS)] == [[2, 3]]
     assert queue.pending[0].client_id == "old"
+    progress.check()
+
+
+def test_it_comes_again_sooner_if_its_client_is_gone() -> None:
+    progress = Progress()
+    progress.start(*KEY, 0)
+    queue = progress.queue(*KEY)
+    assert queue is not None
+    progress.deliver(queue, [0], 1, deadline_ms=END_MS + DAY_MS, client_id="gone")
+    now_ms = END_MS + 5_000
+    assert list(
+        hold_by_time(
+            progress, given_from_ms=END_MS - WINDOW_MS, held_ms=DAY_MS, until_ms=now_ms + SOON_MS, now_ms=now_ms
+        )
+    )
+    assert progress.release("gone", now_ms + 10) == [(queue, 0)]
+    assert progress.expire(now_ms + 10) == [queue]
     progress.check()
