@@ -99,6 +99,31 @@ def polling(cluster: LocalCluster, topic: str, seen: Seen, folder: Path, start: 
             reader.join(60)
 
 
+@contextmanager
+def receiving(cluster: LocalCluster, topic: str, seen: Seen, folder: Path, start: str) -> Iterator[None]:
+    stop, began = threading.Event(), threading.Event()
+    with evenq.SimpleConsumer(
+        group=f"g-{topic}", endpoint=cluster.endpoint, subscriptions={topic: "*"}, start_from=start
+    ) as consumer:
+
+        def receive() -> None:
+            while not stop.is_set():
+                messages = consumer.receive(32, wait_ms=200)
+                began.set()
+                seen(messages)
+                if messages:
+                    consumer.ack(*messages)
+
+        reader = threading.Thread(target=receive)
+        reader.start()
+        try:
+            eventually(began.is_set, "the group has begun")
+            yield
+        finally:
+            stop.set()
+            reader.join(60)
+
+
 Reader = Callable[[LocalCluster, str, Seen, Path, str], AbstractContextManager[None]]
 READERS = [pytest.param(one, id=one.__name__) for one in (pushing, broadcasting, polling)]
 
@@ -152,7 +177,7 @@ def test_a_topic_that_is_created_by_its_first_message_is_read_whole(cluster: Loc
     assert set(seen.bodies.values()) == {1}
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", [*READERS, pytest.param(receiving, id="receiving")])
 @pytest.mark.slow  # each waits for real members
 def test_who_was_offline_reads_a_topic_that_was_made_anew_whole(
     cluster: LocalCluster, reader: Reader, tmp_path: Path

@@ -1,5 +1,7 @@
-"""Where a simple consumer's group begins on a topic that it never read, as its user says: committed at all brokers of
-the topic before the first receive, so that no broker begins on its own terms when its turn comes.
+"""Where a simple consumer's group begins on a topic that it never read, as its user says: settled at all brokers of the
+topic before the first receive, so that no broker begins on its own terms when its turn comes. The brokers decide by the
+policy that they are given (`StartCalls.begin`), and what was read before counts there, also of a topic that was deleted
+and created again. Older brokers do not decide: there the start is looked up and committed.
 
 Asked by `loops.receiving` before each receive; does something once per topic. A topic that came after the consumer is
 read from its first message. A broker that is away is settled when it is back; servers without evenq.v1 decide alone.
@@ -16,8 +18,8 @@ from typing import Protocol
 from evenq.client.core.calls import QueueRange
 from evenq.client.core.start_offset import policy_start
 from evenq.client.loops.routes import RouteBook
-from evenq.errors import Error, NotImplementedYet, Unsupported
-from evenq.model import NO_GENERATION, Generation, MessageQueue, QueueOffset, StartFrom
+from evenq.errors import Error, IllegalOffset, NotImplementedYet, Unsupported
+from evenq.model import NO_GENERATION, Generation, MessageQueue, QueueOffset, StartFrom, StartPolicy
 
 __all__ = ["GroupStart", "StartCalls"]
 
@@ -30,6 +32,10 @@ class StartCalls(Protocol):
     async def query_offsets(
         self, address: str, group: str, queue: MessageQueue, *, timestamp_ms: int = 0
     ) -> QueueRange: ...
+
+    async def begin(
+        self, address: str, group: str, queue: MessageQueue, start: StartPolicy, *, generation: Generation, uid: str
+    ) -> None: ...
 
     async def commit(
         self, address: str, group: str, offsets: Mapping[MessageQueue, QueueOffset], *, generation: Generation
@@ -78,6 +84,9 @@ class GroupStart:
     async def _settle(self, topic: str, policy: StartFrom) -> None:
         try:
             if topic not in self._due:
+                if await self._begun(topic, policy):
+                    self._settled.add(topic)
+                    return
                 self._due[topic] = await self._starts(topic, policy)
             await self._commit(topic)
         except (Unsupported, NotImplementedYet):
@@ -89,6 +98,20 @@ class GroupStart:
         else:
             self._settled.add(topic)
             del self._due[topic]
+
+    async def _begun(self, topic: str, policy: StartFrom) -> bool:
+        """True if all brokers of the topic have decided; False: one is too old for that."""
+        route = await self._routes.get(topic)
+        one_each = {queue.broker_name: queue for queue in route.readable}
+        start = StartPolicy(policy, self._timestamp_ms)
+        try:
+            for name, queue in sorted(one_each.items()):
+                await self._calls.begin(
+                    route.address_of(name), self._group, queue, start, generation=NO_GENERATION, uid=""
+                )
+        except IllegalOffset:
+            return False
+        return True
 
     async def _starts(self, topic: str, policy: StartFrom) -> dict[MessageQueue, QueueOffset]:
         """Empty if the group has read the topic anywhere."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from evenq.client.core.calls import QueueRange
 from evenq.client.loops.group_start import GroupStart
-from evenq.errors import ConnectionFailed
-from evenq.model import MessageQueue, QueueOffset, StartFrom
+from evenq.errors import ConnectionFailed, IllegalOffset
+from evenq.model import MessageQueue, QueueOffset, StartFrom, StartPolicy
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -19,6 +19,7 @@ class Broker:
     def __init__(self, error: Exception | None = None) -> None:
         self.asked, self.stored, self.error = 0, [], error
         self.readable = (QUEUE,)
+        self.decides, self.begun = False, []
 
     def was_missing(self, topic: str) -> bool:
         return False
@@ -42,6 +43,13 @@ class Broker:
             minimum=QueueOffset(0), maximum=QueueOffset(7), committed=QueueOffset(-1), at_timestamp=QueueOffset(0)
         )
 
+    async def begin(self, _address: str, _group: str, queue: MessageQueue, start: StartPolicy, **_: Any) -> None:
+        if not self.decides:
+            raise IllegalOffset("offset -1 is outside")
+        if self.error is not None:
+            raise self.error
+        self.begun.append((queue, start))
+
     async def commit(self, address: str, group: str, offsets: Any, **_: Any) -> None:
         self.stored.append(dict(offsets))
         await asyncio.sleep(0)
@@ -58,6 +66,28 @@ def test_receives_that_begin_at_once_store_the_start_once() -> None:
         starts = start(broker)
         await asyncio.gather(*(starts.settle(["orders"]) for _ in range(5)))
         assert broker.stored == [{QUEUE: 7}]
+
+    asyncio.run(story())
+
+
+def test_brokers_decide_where_the_group_begins_each_asked_once() -> None:
+    """They know what the group has read, also of a topic that was deleted since."""
+
+    async def story() -> None:
+        broker = Broker(ConnectionFailed("away"))
+        broker.decides = True
+        other = MessageQueue("orders", "broker-b", 0)
+        broker.readable = (QUEUE, MessageQueue("orders", "broker-a", 1), other)
+        starts = start(broker)
+        await starts.settle(["orders"])
+        assert not broker.begun
+        broker.error = None
+        for _ in range(2):
+            await starts.settle(["orders"])
+        assert [queue.broker_name for queue, _ in broker.begun] == ["broker-a", "broker-b"]
+        assert {policy for _, policy in broker.begun} == {StartPolicy(StartFrom.LAST)}
+        assert not broker.stored
+        assert broker.asked == 0
 
     asyncio.run(story())
 
