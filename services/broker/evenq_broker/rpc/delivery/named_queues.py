@@ -66,7 +66,7 @@ class NamedQueues:
         if uid and uid != (present := self._catalog.queue_uid(topic)):
             raise QueueReplaced(
                 f"queue {named.queue_id} of topic {topic.name} was deleted and created again: the caller has the one "
-                f"with uid {uid}, it has {present} now; take the queue anew",
+                f"with uid {uid[:64]}, it has {present} now; take the queue anew",
                 uid=present,
             )
         if not 0 <= named.queue_id < topic.queues_ever:  # offsets of a closed queue are still answered and committed
