@@ -333,6 +333,19 @@ def _order_not_kept(looks: Looks) -> Iterable[Finding]:
             )
 
 
+def _forbidden(looks: Looks) -> Iterable[Finding]:
+    refused = {client_id: topics for part in looks.now.brokers for client_id, topics in part.refused.items()}
+    for client_id, topics in refused.items():
+        yield Finding(
+            kind=FindingKind.MEMBER_FORBIDDEN,
+            severity=Severity.WARNING,
+            subject=client_id,
+            seen=f"{client_id} subscribes to {names(topics)} without a grant to consume; only other members read that",
+            fix="grant it in the users file, or take it out of the client's subscriptions",
+            command=command("client show", client_id),
+        )
+
+
 def _duplicates(looks: Looks) -> Iterable[Finding]:
     members = looks.now.members
     times = sum(part.duplicates for part in looks.now.brokers)
@@ -474,6 +487,7 @@ _RULES: tuple[Callable[[Looks], Iterable[Finding]], ...] = (
     _subscriptions,
     _order_not_kept,
     _duplicates,
+    _forbidden,
     _silent_members,
     _idle,
     _settings,

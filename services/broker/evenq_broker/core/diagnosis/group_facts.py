@@ -113,6 +113,8 @@ class BrokerPart:
     """When an operator asked for a change of the settings last, ms since the epoch (`GroupConfig`)."""
     duplicates: int = 0
     """How often a second living client came with an id that was taken, since the broker started."""
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Client id -> topics that it subscribes and may not consume."""
     lost: tuple[LostBroker, ...] = ()
     """Brokers that are not there, as far as it knows."""
     retries_waiting: int = 0

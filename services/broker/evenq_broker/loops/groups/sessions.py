@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 SWEEP_MS = 250
 LATE_NAMES = 1_024  # members in the lists that one sweep sends to a group which need not hear them soon
 LATE_PARTS = 40  # sweeps over which the largest groups hear them: 10 s, before anybody could divide by them
+REFUSED_MAX = 1_000
+REFUSED_MS = 10 * 60_000  # twice as long as SDKs wait until they repeat their settings
 NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 CLIENT_TYPES_OF_GROUPS = frozenset({2, 3, 4, 5, 6})  # apache.rocketmq.v2.ClientType: all consumers, no producers
 
@@ -73,6 +75,8 @@ class Sessions:
         self._late_turn = 0
         self.duplicates: dict[str, int] = {}
         """Group to how many times a second living client came with an id that was taken."""
+        self.refused: dict[tuple[str, str], tuple[tuple[str, ...], int]] = {}
+        """Group and client id to topics that it wants and may not consume, and when it said so, monotonic ms."""
         self._reports = SubscriptionReports(membership.members, runtime.clock)
         self.fences = Fences()
         """Members that have yet to follow an operator's reset."""
@@ -192,6 +196,23 @@ class Sessions:
                 for topic in changed:
                     if member is not None and member.reads(topic):
                         session.assignment_changed(topic, NO_GENERATION, now_ms, soon=soon)
+
+    def refuse(self, group: str, client_id: str, topics: Sequence[str]) -> None:
+        """The client may not consume these topics of its subscriptions; none: it may consume all."""
+        self.refused.pop((group, client_id), None)
+        if topics:
+            self.refused[group, client_id] = tuple(sorted(topics)), self._runtime.clock.monotonic_ms()
+            if len(self.refused) > REFUSED_MAX:
+                del self.refused[next(iter(self.refused))]
+
+    def refused_of(self, group: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Client ids and topics, the newest last: of members, and of clients that were refused lately."""
+        since_ms = self._runtime.clock.monotonic_ms() - REFUSED_MS
+        return [
+            (client_id, topics)
+            for (name, client_id), (topics, at_ms) in self.refused.items()
+            if name == group and (at_ms >= since_ms or self._membership.members.get(group, client_id) is not None)
+        ]
 
     # ------------------------------------------------------------------------------------------------ v2 members
 

@@ -256,6 +256,9 @@ def _remember(
         # Queues of a topic that it may not read are divided among the others.
         may = [entry for entry in subscriptions if ("topic", entry.topic) not in context.refused]
         client.refused = bool(subscriptions) and not may
+        if group:
+            missing = [entry.topic for entry in subscriptions if ("topic", entry.topic) in context.refused]
+            sessions.refuse(group, context.client_id, missing)
         client.subscriptions = {entry.topic: entry.filter.expression for entry in may}
         if client.refused:
             sessions.left_v2(context.client_id, group)

@@ -45,6 +45,7 @@ from evenq_broker.runtime import Runtime
 __all__ = ["add_own_division", "decided_of", "part_here", "part_of"]
 
 QUEUES_MAX = 20_000
+REFUSED_MAX = 100
 STRANDED_MAX = 1_000
 ROWS_MAX = 20_000
 SLICE = 500
@@ -74,6 +75,8 @@ async def part_here(
         part.lost.add(
             name=one.name, gone_ms=max(0, now_ms - one.gone_ms), unread=one.unread, dead_letters=one.dead_letters
         )
+    for client_id, topics in sessions.refused_of(name)[-REFUSED_MAX:]:
+        part.refused.add(client_id=client_id, topics=topics)
     part.members.extend(_member(runtime, tally) for tally in tallies)
     part.told.extend(_assignments(name, tallies, membership=membership))
     if group is None:
@@ -241,6 +244,7 @@ def part_of(part: diagnosis_pb2.GroupPart) -> BrokerPart:
         settings=_settings_of(part.settings) if part.HasField("settings") else {},
         revised_ms=part.settings.revised_ms,
         duplicates=part.duplicates,
+        refused={one.client_id: tuple(one.topics) for one in part.refused},
         lost=tuple(LostBroker(one.name, one.gone_ms, one.unread, one.dead_letters) for one in part.lost),
         retries_waiting=part.retries_waiting,
         failed=part.failed,

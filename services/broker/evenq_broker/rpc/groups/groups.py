@@ -168,12 +168,14 @@ class _Groups:
                 f"{join.member.client_id!r} in group {join.group}; open another stream for another member"
             )
         member = member_of(join.member, joined_ms=self._runtime.clock.now_ms(), address=context.host)
-        if not context.refused or not member.subscriptions:
+        missing = [one.topic for one in member.subscriptions if ("topic", one.topic) in context.refused]
+        self._sessions.refuse(join.group, member.client_id, missing)
+        if not missing:
             return member
         # Queues of a topic that it may not read are divided among the others.
         may = tuple(one for one in member.subscriptions if ("topic", one.topic) not in context.refused)
         if all(one.topic.startswith(RETRY_PREFIX) for one in may):
-            names = ", ".join(sorted(name for kind, name in context.refused if kind == "topic"))
+            names = ", ".join(sorted(missing))
             raise Forbidden(f"member {member.client_id} may not consume topic {names}; a grant would allow it")
         return replace(member, subscriptions=may)
 

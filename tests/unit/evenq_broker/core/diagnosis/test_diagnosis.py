@@ -130,6 +130,12 @@ FIVE = [member(client_id) for client_id in MORE]
 ONE_EACH = MORE[:4]
 
 
+def refusing(facts: GroupFacts, **refused: tuple[str, ...]) -> GroupFacts:
+    """The same, where one broker refuses these clients some topics."""
+    first_part, *others = facts.brokers
+    return replace(facts, brokers=(replace(first_part, refused=refused), *others))
+
+
 def fifo(facts: GroupFacts) -> GroupFacts:
     """The same, with a topic of type FIFO."""
     counts = [replace(_counts(broker, 2, 2), message_type=MessageType.FIFO) for broker in BROKERS]
@@ -233,6 +239,7 @@ SICK = {
         member("m1", subscriptions=tags("x")), member("m2", subscriptions=tags("y"))
     ),
     FindingKind.DUPLICATE_CLIENT_ID: group(member("m1"), member("m2"), member("m1~5eed")),
+    FindingKind.MEMBER_FORBIDDEN: refusing(group(), m9=("secret",)),
     FindingKind.UNEQUAL_QUEUES: group(counts=(2, 1)),
     FindingKind.DIFFERENT_SETTINGS: group(settings=({"strategy": "STICKY", "start_from": "LAST"}, {"strategy": ""})),
     FindingKind.STRANDED_MESSAGES: group(stranded=7),

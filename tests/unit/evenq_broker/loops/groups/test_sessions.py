@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from evenq_broker.core.groups.members import Member, Protocol
 from evenq_broker.loops.groups.mailbox import Session
+from evenq_broker.loops.groups.sessions import REFUSED_MAX, REFUSED_MS
 from evenq_broker.metrics import broker_metrics, constant_labels
 from evenq_broker.settings import StoreSettings
 
@@ -341,3 +342,18 @@ def test_a_closing_broker_waits_no_longer_than_its_drain_and_not_for_older_clien
 async def _read(session: Session, sessions: Any) -> None:
     while await session.take(sessions):
         pass
+
+
+def test_refusals_are_bounded_and_end_when_the_client_may_consume_all(run: Run) -> None:
+    async def story(stage: Any) -> None:
+        broker = await stage.broker()
+        for number in range(REFUSED_MAX + 1):
+            broker.sessions.refuse("g", f"c{number}", ["t"])
+        assert len(broker.sessions.refused) == REFUSED_MAX
+        assert broker.sessions.refused_of("g")[0] == ("c1", ("t",))
+        broker.sessions.refuse("g", "c1", [])
+        assert broker.sessions.refused_of("g")[0] == ("c2", ("t",))
+        await stage.clock.advance(REFUSED_MS + 1)
+        assert broker.sessions.refused_of("g") == []
+
+    run(story)

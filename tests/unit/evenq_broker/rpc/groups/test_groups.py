@@ -12,7 +12,7 @@ from evenq.errors import Error
 from evenq.model import MessageQueue
 from evenq.serving.rpc import RpcContext
 from evenq.wire.stubs.apache.rocketmq.v2 import definition_pb2
-from evenq.wire.stubs.evenq.v1 import common_pb2, groups_pb2
+from evenq.wire.stubs.evenq.v1 import common_pb2, diagnosis_pb2, groups_pb2
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
 
@@ -138,6 +138,10 @@ def test_a_member_is_none_for_topics_that_it_may_not_consume(run: Run, refused: 
         stream = session(requests(), context)
         event = groups_pb2.SessionEvent.FromString(await stage.during(anext(stream)))
         members = broker.membership.members.members("g")
+        assert broker.sessions.refused_of("g") == [("x", refused)]
+        request = diagnosis_pb2.DiagnoseGroupRequest(group="g", local=True)
+        answer = await stage.call("/evenq.v1.Admin/DiagnoseGroup", request, diagnosis_pb2.DiagnoseGroupResponse)
+        assert [(one.client_id, tuple(one.topics)) for one in answer.part.refused] == [("x", refused)]
         if len(refused) == 1:
             assert [one.topic for one in members[0].subscriptions] == ["%RETRY%g", "t"]
         else:

@@ -114,6 +114,8 @@ class GroupPart(_Message):
     retries_waiting: builtins.int
     failed: builtins.int
     delivered: builtins.int
+    @builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[RefusedMember]: ...
 
     def __init__(
         self,
@@ -133,9 +135,25 @@ class GroupPart(_Message):
         retries_waiting: builtins.int | None = ...,
         failed: builtins.int | None = ...,
         delivered: builtins.int | None = ...,
+        refused: Iterable[RefusedMember] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["settings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings", "lost", "retries_waiting", "failed", "delivered"]) -> None: ...
+    def ClearField(self, field_name: Literal["broker_name", "known", "strategy", "ordered", "members", "queues", "told", "topics", "duplicates", "stranded", "settings", "lost", "retries_waiting", "failed", "delivered", "refused"]) -> None: ...
+
+class RefusedMember(_Message):
+    DESCRIPTOR: Descriptor
+
+    client_id: builtins.str
+    @builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[builtins.str]: ...
+
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str | None = ...,
+        topics: Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: Literal["client_id", "topics"]) -> None: ...
 
 class LostBroker(_Message):
     DESCRIPTOR: Descriptor
