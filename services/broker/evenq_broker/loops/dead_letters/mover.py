@@ -50,7 +50,7 @@ class DeadLetterMover:
         if entry.attempt >= group.max_attempts:
             self.add(queue, offset, entry)
             return self._runtime.now_ms() + HOLD_MS
-        if entry.client_id:
+        if entry.client_id and not entry.waits:
             pause_ms = group.retry.delay_ms(entry.attempt, levels=self._runtime.delay_levels)
             return self._runtime.now_ms() + pause_ms
         return 0
