@@ -77,7 +77,7 @@ def test_a_replay_that_failed_or_broke_off_ends_with_1(run):
     code, _, err, _ = run("dlq replay g --yes", Replay=broken)
     assert (code, "start the replay again to continue" in err) == (1, True)
     code, _, err, _ = run("dlq replay g --yes", Replay=[ConnectionFailed("nothing")])
-    assert (code, "start one with `evenq up`" in err) == (1, True)
+    assert (code, "start one with `evenq up`" in err) == (5, True)
 
 
 def test_a_replay_is_a_plan_until_somebody_says_yes(run):
