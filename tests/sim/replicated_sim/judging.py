@@ -81,6 +81,11 @@ def late_again(world: GroupWorld) -> list[str]:
                 left_ms = entry.deadline_ms - now_ms
                 if left_ms > INVISIBLE_MS + LOG_TIME_SLACK_MS + TICK_MS and not entry.client_id:
                     found.append(f"late again: queue {queue.queue_id} at {offset} comes in {left_ms} ms at {copy.name}")
+        try:
+            term.broker.ledger.progress.check()
+        except AssertionError as error:
+            # Also what lets a queue's head stand still: one that is blocked by nothing, or in hand without an end.
+            found.append(f"progress at {copy.name}: {error!r}")
     return found[:3]
 
 
