@@ -91,8 +91,8 @@ class GroupStarts:
                 del self._begun_ms[next(iter(self._begun_ms))]
 
     def begun_ms(self, group: GroupConfig, topic: TopicConfig) -> int:
-        """How long ago the group began on the topic here, ms, at least 1; -1: it did, and when is not known; 0: it did
-        not.
+        """How long ago the group began on the topic here, ms, at least 1; -1: it did, at the first message or at a time
+        that is not known; 0: it did not.
         """
         if not any(self._known(group, topic)):
             return -1 if self._catalog.awaits(group, topic.name) else 0
@@ -128,7 +128,8 @@ class GroupStarts:
     def _start(self, group: GroupConfig, topic: TopicConfig, offsets: Mapping[int, int]) -> asyncio.Future[None] | None:
         """At these offsets, by queue; at the first message of other queues."""
         progress, store = self._ledger.progress, self._ledger.store
-        self.noted(group, topic)
+        if offsets:  # a group that reads the topic from its first message does so at every broker, whenever it joined
+            self.noted(group, topic)
         ops: list[Op] = []
         for one in range(topic.read_queues):
             low, high = store.queue_range(topic.topic_id, one)
