@@ -36,6 +36,7 @@ FOUND_BY = {
     "drain": (29, 59), "fence": (8, 16), "ids": (4, 9), "leave": (53, 54),
     "call": (2_000_005, 2_000_035), "homes": (2_000_007, 2_000_013), "ghosts": (2_000_018, 2_000_024),
     "retries": (2_000_004, 2_000_010), "notice": (2_000_002, 2_000_056),
+    "awaits": (2_000_066, 2_000_138), "same": (2_000_065, 2_000_094),
 }  # fmt: skip
 """Seeds that find each planted fault, the second in case a change of the programs makes the first one blind."""
 SAME_TWICE = (5, 8, 84, *range(LIFECYCLES, LIFECYCLES + len(SCENES)), STAGED)

@@ -11,6 +11,8 @@ For lifecycle worlds, each undoes the mend of a fault that was found by use:
 - `homes`: message groups leave a broker that is away;
 - `ghosts`: brokers do not ask each other whether a client is gone;
 - `retries`: the retry topic of a deleted group stays;
+- `awaits`: nobody remembers that a group read a topic that was deleted, so its policy applies to the next one;
+- `same`: a topic that is made again counts as the same one to members;
 - `notice`: a consumer of lite topics is told of their end on an open stream only.
 """
 
@@ -33,7 +35,7 @@ from evenq.model import MessageQueue
 
 __all__ = ["PLANTS", "changes"]
 
-PLANTS = ("drain", "fence", "ids", "leave", "call", "homes", "ghosts", "retries", "notice")
+PLANTS = ("drain", "fence", "ids", "leave", "call", "homes", "ghosts", "retries", "notice", "awaits", "same")
 
 
 def changes(plant: str) -> list[tuple[Any, str, Any]]:
@@ -57,6 +59,10 @@ def changes(plant: str) -> list[tuple[Any, str, Any]]:
             return [(Departures, "_look", _no_look)]
         case "retries":
             return [(Catalog, "_retries_removed", _nothing_removed)]
+        case "awaits":
+            return [(Catalog, "awaits", _never)]
+        case "same":
+            return [(Catalog, "queue_uid", _same_uid)]
         case "notice":
             return [(Lites, "is_gone", _no_notice), (Subscribing, "_all_ended", _not_ended)]
         case _:
@@ -100,6 +106,14 @@ async def _as_if_closing(self: Drains, pulling: Any) -> None:
 
 def _no_homes(*_: Any) -> list[str]:
     return []
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _same_uid(*_: Any) -> str:
+    return "same"
 
 
 async def _no_look(self: Departures, client_ids: Any) -> None:
