@@ -51,3 +51,9 @@ def test_one_copy_grows_to_three_under_a_sender_and_the_first_one_may_be_lost(ku
         outcome = sender.end()
         print(f"\none copy grew to three, and copy 0 was lost with its volume: {outcome}")
         assert (outcome.lost, outcome.repeated) == (0, 0)
+
+        # The refused rollback is the newest revision, and it lacks all that copies have.
+        kubernetes.run("helm", "-n", "grown", "uninstall", "evenq", "--wait", timeout=240)
+        stays = {"secret/evenq-auth", "lease.coordination.k8s.io/evenq-broker-0"}
+        stays |= {f"persistentvolumeclaim/data-{pod}" for pod in (FIRST, f"{FIRST}-1", f"{FIRST}-2")}
+        wait_until(lambda: kubernetes.left(namespace="grown") == stays, 60, f"only {stays} is left")

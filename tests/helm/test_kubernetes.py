@@ -30,6 +30,7 @@ PROBED_SECONDS = 180
 LOAD_SECONDS = 20
 ROLLING_SECONDS = 60
 SMALL = "/mnt/evenq-small"
+LESS = ("broker.groups=1", "rebalancer.enabled=false")
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2_400)]
 
 
@@ -356,21 +357,23 @@ def test_a_broker_that_was_read_empty_may_go(release: Release) -> None:
 
 def test_the_end_of_a_release_leaves_what_is_meant_to_stay_and_its_keys_come_back(release: Release) -> None:
     kubernetes = release.kubernetes
-    ours = ("-l", "app.kubernetes.io/instance=evenq")
     keys = secrets_of(kubernetes)
     kubernetes.run("helm", "uninstall", "evenq", "--wait")
 
-    def left() -> set[str]:
-        kinds = kubernetes.run("kubectl", "api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
-        wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
-        clustered = kubernetes.run("kubectl", "get", "clusterroles,clusterrolebindings", *ours, "-o", "name")
-        return {*kubernetes.run("kubectl", "get", wanted, *ours, "-o", "name", timeout=240).split(), *clustered.split()}
-
     stays = {"secret/evenq-auth", *(f"persistentvolumeclaim/data-evenq-broker-{n}" for n in range(2))}
-    wait_until(lambda: left() == stays, 60, f"only {stays} is left, and not {left()}")
+    wait_until(lambda: kubernetes.left() == stays, 60, f"only {stays} is left, and not {kubernetes.left()}")
     assert "evenq-rebalancer" not in kubernetes.run("kubectl", "get", "leases", "-o", "name")
     kubernetes.run("helm", "install", "evenq", str(CHART), *values())
     assert secrets_of(kubernetes) == keys
+
+    # A refused upgrade is the newest revision, and it would have no Service, budget, Role ... of rebalancers.
+    kubernetes.run(
+        "helm", "upgrade", "evenq", str(CHART), *values("rebalancer.replicas=2", "rebalancer.topology=false")
+    )
+    refused = kubernetes.tried("helm", "upgrade", "evenq", str(CHART), *values(*LESS), timeout=240)
+    assert "Refused: broker.groups 2 -> 1" in refused.stdout + refused.stderr
+    kubernetes.run("helm", "uninstall", "evenq", "--wait", timeout=240)
+    wait_until(lambda: kubernetes.left() == stays, 60, f"only {stays} is left, and not {kubernetes.left()}")
 
 
 def secrets_of(kubernetes: Kubernetes) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from evenq_broker.settings import BrokerSettings
-from evenq_helm.chart import CHART, environment, find, pods, refusal, render
+from evenq_helm.chart import CHART, environment, find, pods, refusal, render, standing
 
 from evenq.cli.parser import make_parser
 from evenq.serving.settings import load
@@ -179,7 +179,7 @@ def test_only_brokers_may_write_their_groups_leases_and_no_other(helm: str) -> N
 
 def test_brokers_of_one_copy_have_no_rights_at_all(helm: str) -> None:
     documents = render(helm, "--set", "rebalancer.enabled=false,broker.groups=3")
-    assert not {"Role", "ServiceAccount", "Lease"} & {d["kind"] for d in documents}
+    assert not {"Role", "ServiceAccount", "Lease"} & {d["kind"] for d in standing(documents)}
     assert find(documents, "StatefulSet", "evenq-broker")["spec"]["replicas"] == 3
     assert "REPLICATION" not in yaml.safe_dump(documents)
     assert "clusterIP" not in find(documents, "Service", "evenq")["spec"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["CHART", "environment", "find", "pods", "refusal", "render"]
+__all__ = ["CHART", "environment", "find", "pods", "refusal", "render", "standing"]
 
 CHART = Path(__file__).resolve().parents[3] / "helm" / "evenq"
 
@@ -31,6 +31,11 @@ def refusal(helm: str, *bad: str, flag: str = "--set", version: str = "1.34.0") 
 
 def find(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     return next(d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name)
+
+
+def standing(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without hooks, which are there only while helm runs them."""
+    return [d for d in documents if "helm.sh/hook" not in (d["metadata"].get("annotations") or {})]
 
 
 def pods(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -97,6 +97,15 @@ class Kubernetes:
         shown = self.run("kubectl", "-n", namespace, "get", kind, "-o", "json", *more)
         return list(json.loads(shown)["items"])
 
+    def left(self, release: str = "evenq", namespace: str = "default") -> set[str]:
+        """Kind and name of all objects that carry the release's label, but for events."""
+        ours = ("-l", f"app.kubernetes.io/instance={release}", "-o", "name")
+        kinds = self.run("kubectl", "api-resources", "--verbs=list", "--namespaced", "-o", "name").split()
+        wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
+        clustered = self.run("kubectl", "get", "clusterroles,clusterrolebindings", *ours)
+        found = self.run("kubectl", "-n", namespace, "get", wanted, *ours, timeout=240)
+        return {*found.split(), *clustered.split()}
+
     def secret(self, name: str, namespace: str = "default") -> dict[str, str]:
         """A Secret's values by key."""
         data = json.loads(self.run("kubectl", "-n", namespace, "get", "secret", name, "-o", "json"))["data"]
